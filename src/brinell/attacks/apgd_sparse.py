@@ -1,0 +1,162 @@
+"""APGD for norms with sparse steps (L1): how many coordinates move is steered by the best point's own sparsity."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import Answer, Rows
+from brinell.core.threat import HI, LO, Ball
+from brinell.ops.rows import flat, rows, where
+from brinell.ops.types import Labels, Points, Scalars
+
+# Croce & Hein 2021: a fifth of the coordinates at first, then 1/1.5 of those the best point changed; look every 4 % of
+# the steps; go back to a full step when the support shrank by 5 %, else divide the step by 1.5, never under eps / 10.
+SHARE, THINNER, LOOK_EVERY, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 0.1
+# The larger-eps schedule: radii as multiples of eps, and the shares of the steps spent at the first two.
+RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
+
+
+def phase_lengths(steps: int) -> tuple[int, ...]:
+    """Iterations at 3 eps, 2 eps and eps.
+
+    >>> phase_lengths(100)
+    (30, 30, 40)
+    """
+    part = min(math.ceil(round(PHASE_SHARE * steps, 9)), steps // 3 if steps >= 3 else 0)
+    return (part, part, steps - 2 * part)
+
+
+@lru_cache(maxsize=64)
+def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For every answer: its number within its phase, whether the phase ends with it, whether a look-back is due."""
+    local, ends, due = [], [], []
+    for n in lengths:
+        period = max(int(LOOK_EVERY * n), 1)
+        for u in range(n + 1):
+            local.append(u)
+            ends.append(u == n)
+            due.append(u > 0 and u % period == 0)
+    # One more entry: rows that have had all their answers stand there.
+    return tuple(torch.tensor([*v, v[-1]], device=device) for v in (local, ends, due))  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=64)
+def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.device) -> Tensor:
+    """For every answer: the radius its point lies in, as a multiple of eps."""
+    table = [r for n, r in zip(lengths, radii, strict=True) for _ in range(n + 1)]
+    return torch.tensor([*table, radii[-1]], device=device)
+
+
+@dataclass(frozen=True)
+class State:
+    """Iterate, best point with its gradient and loss, step, density of the steps, support at the last look."""
+
+    t: Labels
+    x: Points
+    x_best: Points
+    g_best: Points
+    f_best: Scalars
+    step: Scalars
+    density: Scalars
+    support: Scalars
+
+
+def _changed(x: Tensor, x0: Tensor) -> Tensor:
+    return flat(x != x0).sum(1).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class SparseAPGD:
+    """The scheme behind `APGD` in L1; `quirks` follows AutoAttack's code (see `APGD`)."""
+
+    steps: int
+    larger_eps: bool
+    quirks: bool
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        return phase_lengths(self.steps) if self.larger_eps else (self.steps,)
+
+    @property
+    def _radii(self) -> tuple[float, ...]:
+        return RADII if self.larger_eps else (1.0,)
+
+    def _ball(self, ball: Ball, t: Labels) -> Ball:
+        factor = _radius(self._lengths, self._radii, t.device)[t]
+        return replace(ball, eps=ball.eps * factor)
+
+    def init(self, p: Rows, ball: Ball) -> State:
+        """A Gaussian start projected on the first radius, or where told."""
+        t = torch.zeros_like(p.y)
+        around = self._ball(ball, t)
+        if p.start is None:
+            x = around.start(p.x, p.key)
+        else:
+            x = p.start if self.quirks else around.project(p.x, p.start)
+        n = float(flat(x).shape[1])
+        full = torch.full_like(ball.eps, n)
+        known = self.larger_eps or (self.quirks and p.start is not None)
+        support = _changed(x, p.x) if known else full
+        density = support / (THINNER * n) if known else torch.full_like(full, SHARE)
+        low = torch.full_like(full, -torch.inf)
+        return State(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
+
+    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+        """Take note, look back, move inside the phase's radius, or enter the next phase at the best point."""
+        local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device))
+        better = (a.loss > s.f_best) | (local == 0)
+        s = replace(
+            s,
+            x_best=where(better, s.x, s.x_best),
+            g_best=where(better, a.gradient, s.g_best),
+            f_best=torch.where(better, a.loss, s.f_best),
+        )
+        around = self._ball(ball, s.t)
+        s, x, grad = self._look_back(s, a.gradient, p, around, due)
+        moved = self._project(around, p.x, x + rows(s.step, x) * around.steepest(grad, s.density))
+        s = replace(s, t=s.t + 1, x=moved)
+        return self._enter(s, p, ball, ends) if self.larger_eps else s
+
+    def _project(self, around: Ball, x0: Points, x: Points) -> Points:
+        exact = around.project(x0, x)
+        if not self.quirks:
+            return exact
+        # AutoAttack's code adds the projection's correction to the unprojected point. Rounding then leaves specks of
+        # one unit in the last place where the result should be x0, and they count as changed coordinates: without
+        # them its sparsity, and so its trajectory, is not reproduced.
+        u = x - x0
+        return ((x0 + u) + ((exact - x0) - u)).clamp(LO, HI)
+
+    def _look_back(
+        self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor
+    ) -> tuple[State, Points, Points]:
+        support = _changed(s.x_best, p.x)
+        sparser = support / s.support < SHRANK
+        slower = torch.maximum(s.step / SLOWER, around.eps * SMALLEST)
+        back = due & sparser
+        x, g = where(back, s.x_best, s.x), where(back, s.g_best, grad)
+        n = float(flat(x).shape[1])
+        s = replace(
+            s,
+            step=torch.where(due, torch.where(sparser, around.eps, slower), s.step),
+            density=torch.where(due, support / (THINNER * n), s.density),
+            support=torch.where(due, support, s.support),
+        )
+        return s, x, g
+
+    def _enter(self, s: State, p: Rows, ball: Ball, ends: Tensor) -> State:
+        """Where a phase ended: the next one starts at its best point, brought into the smaller radius."""
+        around = self._ball(ball, s.t)
+        x = around.project(p.x, s.x_best)
+        support = _changed(x, p.x)
+        n = float(flat(x).shape[1])
+        return replace(
+            s,
+            x=where(ends, x, s.x),
+            step=torch.where(ends, around.eps, s.step),
+            density=torch.where(ends, support / (THINNER * n), s.density),
+            support=torch.where(ends, support, s.support),
+        )

@@ -1,0 +1,1 @@
+"""The types everything else is built from; no algorithms."""

@@ -1,0 +1,93 @@
+"""The protocol of an attack: frozen numbers and two pure functions over a state with one row per sample."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from brinell.core.threat import Ball
+from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
+
+
+class Needs(Enum):
+    """What an attack wants to know about its current points."""
+
+    LOGITS = "logits"
+    GRAD = "gradient"
+    JACOBIAN = "jacobian"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None)."""
+
+    x: Points
+    y: Labels
+    key: Keys
+    target: Labels
+    start: Points | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said about the points asked: logits, the attack's loss, and the gradient of that loss."""
+
+    logits: Logits
+    loss: Scalars
+    grad: Points | None = None
+
+    @property
+    def gradient(self) -> Points:
+        """The gradient, for attacks that asked for it."""
+        assert self.grad is not None, "this attack did not ask for gradients"
+        return self.grad
+
+
+class State(Protocol):
+    """At least: `x`, the points to ask about next, and `t`, the number of answers received."""
+
+    @property
+    def x(self) -> Points:
+        """The next points."""
+
+    @property
+    def t(self) -> Labels:
+        """Answers so far, per row."""
+
+
+S = TypeVar("S", bound=State)
+
+
+class Attack(Protocol[S]):
+    """`init` proposes the first points, `step` takes the model's answer and proposes the next ones.
+
+    Neither calls the model, loops over samples, looks at other rows or draws noise except through `Rows.key`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Short, lower case, unique within a plan: part of the noise key."""
+
+    @property
+    def loss(self) -> str:
+        """A name in `brinell.ops.losses.LOSSES`."""
+
+    @property
+    def needs(self) -> Needs:
+        """What the engine must compute."""
+
+    @property
+    def queries(self) -> int:
+        """How many answers one run takes at most."""
+
+    @property
+    def minimises(self) -> bool:
+        """Whether the attack looks for the smallest distance rather than the largest loss inside the ball."""
+
+    def init(self, p: Rows, ball: Ball) -> S:
+        """The state before the first answer."""
+
+    def step(self, s: S, a: Answer, p: Rows, ball: Ball) -> S:
+        """The state after one more answer."""
+
+
+AnyAttack = Attack[Any]

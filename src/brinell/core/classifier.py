@@ -1,0 +1,50 @@
+"""What is attacked: rows in, rows out, plus facts about itself."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from brinell.ops.types import Logits, Points, Scalars
+
+
+@dataclass(frozen=True)
+class Output:
+    """A model's answer: logits, and for models with a detector a score that is positive where the input is rejected."""
+
+    logits: Logits
+    reject: Scalars | None = None
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """Inputs in the unit box, one row of logits per row of input, differentiable through autograd unless it says so."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the output."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether autograd through `forward` gives the input gradient."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs must be."""
+
+    @property
+    def allow(self) -> frozenset[str]:
+        """Defects the user knows of: they are stored as flags instead of refused."""
+
+    def forward(self, x: Points) -> Output:
+        """The model's answer for a batch of points in [0, 1]."""
+
+    def to(self, device: torch.device) -> "Classifier":
+        """The same classifier elsewhere."""
+
+    def modes(self) -> list[str]:
+        """Names of parts that are in train mode (empty: none)."""

@@ -1,0 +1,195 @@
+"""What an adversarial may be: a norm ball around the clean point, intersected with the unit box and a mask."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.errors import ThreatError
+from brinell.ops.norms import NORMS, Norm
+from brinell.ops.rows import flat, rows
+from brinell.ops.types import Keys, Mask, Points, Scalars
+
+LO, HI = 0.0, 1.0
+# Distances are checked in float64 against eps with this relative slack, for the rounding of x0 + d to float32.
+TOLERANCE = 1e-6
+
+Eps = float | int | str | Tensor
+
+
+def parse_eps(eps: float | int | str) -> float:
+    """A number, or a fraction such as "8/255".
+
+    >>> round(parse_eps("8/255"), 4)
+    0.0314
+    """
+    try:
+        value = float(Fraction(eps)) if isinstance(eps, str) else float(eps)
+    except (ValueError, ZeroDivisionError, TypeError):
+        raise ThreatError(
+            expected='eps as a number or a fraction such as "8/255"', got=repr(eps), remedy="Write eps=0.03 or eps='8/255'."
+        ) from None
+    return value
+
+
+@dataclass(frozen=True)
+class Ball:
+    """A threat for a batch of rows: one radius per row. What attacks see."""
+
+    norm: Norm
+    eps: Scalars
+    mask: Tensor | None = None
+
+    def bounds(self, x0: Points) -> tuple[Points, Points]:
+        """What the box and the mask leave free: the least and the greatest value of every coordinate."""
+        lo, hi = torch.full_like(x0, LO), torch.full_like(x0, HI)
+        if self.mask is None:
+            return lo, hi
+        return torch.where(self.mask, lo, x0), torch.where(self.mask, hi, x0)
+
+    def project(self, x0: Points, x: Points) -> Points:
+        """The nearest allowed point."""
+        lo, hi = self.bounds(x0)
+        return self._place(x0, self.norm.project(x - x0, self.eps, lo - x0, hi - x0))
+
+    def retract(self, x0: Points, x: Points) -> Points:
+        """AutoAttack's map into the allowed set (`Norm.retract`)."""
+        lo, hi = self.bounds(x0)
+        return self._place(x0, self.norm.retract(x - x0, self.eps, lo - x0, hi - x0))
+
+    def _place(self, x0: Points, d: Points) -> Points:
+        return self.norm.settle(x0, (x0 + d).clamp(LO, HI), self.eps)
+
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        """A step of size 1 along the allowed coordinates (`Norm.steepest`)."""
+        return self.norm.steepest(g if self.mask is None else g * self.mask, density)
+
+    def inside(self, x0: Points, key: Keys) -> Points:
+        """A uniform random start in the ball, projected on the box."""
+        return self.project(x0, x0 + self.norm.inside(key, tuple(x0.shape[1:]), self.eps))
+
+    def start(self, x0: Points, key: Keys) -> Points:
+        """AutoAttack's random start: far out in the ball, projected on the box."""
+        d = self.norm.start(key, tuple(x0.shape[1:]), self.eps)
+        # Clipping shrinks every coordinate towards x0, so for Linf and L2 this stays in the ball, as in the reference.
+        return self.retract(x0, x0 + d)
+
+    def distance(self, x0: Points, x: Points) -> Scalars:
+        """‖x − x0‖ in float64."""
+        return self.norm.size(x.double() - x0.double())
+
+    def allows(self, x0: Points, x: Points) -> Mask:
+        """Finite, in the box, and equal to x0 where masked: everything but the radius."""
+        lo, hi = self.bounds(x0)
+        # A NaN fails both comparisons.
+        return flat((x >= lo) & (x <= hi)).all(1)
+
+    def contains(self, x0: Points, x: Points) -> Mask:
+        """Allowed and within eps, the distance taken in float64."""
+        return self.allows(x0, x) & (self.distance(x0, x) <= self.eps.double() * (1 + TOLERANCE))
+
+
+@dataclass(frozen=True)
+class Threat:
+    """A norm, a radius (one, or one per sample) and an optional mask of the coordinates that may change.
+
+    >>> L2(0.5), Linf("8/255")
+    (L2(eps=0.5), Linf(eps=8/255))
+    """
+
+    norm: Norm
+    eps: float | Tensor
+    mask: Tensor | None = None
+    text: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.norm.name}(eps={self.text})"
+
+    def ball(self, rows_: Tensor, device: torch.device) -> Ball:
+        """The ball for the samples at positions `rows_` of the problem."""
+        eps = self.eps[rows_.to(self.eps.device)] if isinstance(self.eps, Tensor) else torch.full((len(rows_),), self.eps)
+        mask = None if self.mask is None else self.mask.to(device)
+        return Ball(self.norm, eps.to(device=device, dtype=torch.float32), mask)
+
+    def check(self, shape: tuple[int, ...], n: int | None) -> None:
+        """Refuse a radius that covers the whole box, a per-sample eps or a mask of the wrong shape."""
+        size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
+        if largest >= self.norm.diameter(size):
+            raise ThreatError(
+                expected=f"eps below {self.norm.diameter(size):.4g}, the diameter of the unit box of {size} inputs in {self.norm.name}",
+                got=f"eps = {largest:.4g}",
+                remedy="Inputs live in [0, 1]: divide an eps given in 0-255 units by 255.",
+            )
+        if isinstance(self.eps, Tensor) and n is not None and len(self.eps) != n:
+            raise ThreatError(
+                expected=f"one eps, or one per sample ({n})", got=f"{len(self.eps)}", remedy="Give eps the problem's length."
+            )
+        if self.mask is not None and tuple(self.mask.shape) != shape:
+            raise ThreatError(
+                expected=f"a mask of one sample's shape {shape}",
+                got=f"shape {tuple(self.mask.shape)}",
+                remedy="Use True where a coordinate may change, False where it may not.",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest of a Run."""
+        many = isinstance(self.eps, Tensor)
+        eps = self.eps.tolist() if isinstance(self.eps, Tensor) else self.eps
+        out: dict[str, Any] = {"norm": self.norm.name, "eps": eps, "eps_text": self.text, "box": [LO, HI]}
+        out["per_sample"] = many
+        if self.mask is not None:
+            out["masked"] = int((~self.mask).sum())
+        return out
+
+
+def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
+    """A threat by the name of its norm.
+
+    >>> threat("L1", 12)
+    L1(eps=12)
+    """
+    if norm not in NORMS:
+        raise ThreatError(expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Names are case-sensitive.")
+    many = isinstance(eps, Tensor)
+    value = eps.detach().cpu().double() if isinstance(eps, Tensor) else parse_eps(eps)
+    numbers = torch.as_tensor(value)
+    if (numbers.ndim != 1 and many) or not bool(((numbers > 0) & numbers.isfinite()).all()):
+        raise ThreatError(expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Use Linf('8/255').")
+    # In Linf the unit box decides at once; L2 and L1 need to know the number of inputs (`Threat.check`).
+    if NORMS[norm].diameter(1) == NORMS[norm].diameter(2) and float(numbers.max()) > HI - LO:
+        raise ThreatError(
+            expected=f"a {norm} eps of at most 1, since inputs live in [0, 1]",
+            got=f"eps = {float(numbers.max()):.4g}",
+            remedy=f"If that is in 0-255 units, write {norm}('{eps}/255').",
+        )
+    text = f"{float(numbers.min()):.4g}…{float(numbers.max()):.4g}" if many else str(eps)
+    return Threat(NORMS[norm], value, None if mask is None else mask.bool(), text)
+
+
+def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
+    """No coordinate moves further than eps.
+
+    >>> Linf("8/255")
+    Linf(eps=8/255)
+    """
+    return threat("Linf", eps, mask)
+
+
+def L2(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
+    """Euclidean distance at most eps.
+
+    >>> L2(0.5)
+    L2(eps=0.5)
+    """
+    return threat("L2", eps, mask)
+
+
+def L1(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
+    """Sum of absolute changes at most eps.
+
+    >>> L1(12)
+    L1(eps=12)
+    """
+    return threat("L1", eps, mask)

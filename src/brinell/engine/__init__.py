@@ -1,0 +1,1 @@
+"""The only place that calls the model: slots, counting, best-so-far, refill."""

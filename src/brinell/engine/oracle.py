@@ -1,0 +1,96 @@
+"""The only model call. Always the same batch shape, so that a row's answer does not depend on its neighbours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import Answer, Needs
+from brinell.core.classifier import Classifier, Output
+from brinell.engine.events import Listener, Shrunk, silent
+from brinell.errors import ModelError
+from brinell.ops.losses import LOSSES
+from brinell.ops.rows import concat, flat, head, where
+
+A = TypeVar("A")
+
+# Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
+# device and stored in the Run; the number of slots may change without changing any outcome.
+BLOCK = {"cpu": 32, "cuda": 512}
+
+
+def default_block(device: torch.device) -> int:
+    """Rows per model call on this kind of device."""
+    return BLOCK.get(device.type, 128)
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error) or "can't allocate" in str(error)
+
+
+@dataclass
+class Oracle:
+    """Asks a classifier about any number of rows, `block` at a time, padding the last block."""
+
+    classifier: Classifier
+    block: int
+    listener: Listener = silent
+    shrunk: list[int] = field(default_factory=list)
+
+    def output(self, x: Tensor) -> Output:
+        """The model's answer without gradients."""
+        with torch.no_grad():
+            return self._in_blocks(self.classifier.forward, x)
+
+    def ask(self, x: Tensor, y: Tensor, target: Tensor, loss: str, needs: Needs) -> Answer:
+        """Logits, loss and, where needed, the gradient of the loss at every row."""
+        function, wants_grad = LOSSES[loss].function, needs is not Needs.LOGITS
+
+        def one(x: Tensor, y: Tensor, target: Tensor) -> Answer:
+            with torch.set_grad_enabled(wants_grad):
+                point = x.detach().requires_grad_(wants_grad)
+                logits = self.classifier.forward(point).logits
+                # Rows without a target carry −1; only targeted losses read it.
+                value = function(logits, y, target.clamp(min=0))
+                grad = _gradient(value, point) if wants_grad else None
+            return Answer(logits.detach(), value.detach(), grad)
+
+        return self._in_blocks(one, x, y, target)
+
+    def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
+        while True:
+            try:
+                return self._once(ask, *inputs)
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+                self._shrink(error)
+
+    def _once(self, ask: Callable[..., A], *inputs: Tensor) -> A:
+        n = len(inputs[0])
+        spare = -n % self.block
+        if spare:
+            inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
+        whole = concat([ask(*part) for part in zip(*(v.split(self.block) for v in inputs), strict=True)])
+        return head(whole, n) if spare else whole
+
+    def _shrink(self, error: RuntimeError) -> None:
+        if self.block == 1:
+            raise ModelError(
+                expected="memory for one sample at a time",
+                got=f"out of memory ({str(error).splitlines()[0]})",
+                remedy="Use a smaller model or input, or a device with more memory.",
+            ) from error
+        self.block //= 2
+        self.shrunk.append(self.block)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.listener(Shrunk(self.block))
+
+
+def _gradient(value: Tensor, point: Tensor) -> Tensor:
+    grad = torch.autograd.grad(value.sum(), point)[0]
+    # A row whose gradient is not finite has no direction to go; zero lets it stand still instead of poisoning it.
+    return where(flat(grad).isfinite().all(1), grad, torch.zeros_like(grad))

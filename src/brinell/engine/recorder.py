@@ -1,0 +1,82 @@
+"""What is kept of every sample while its rows run: never trusts an attack, looks at every point the model was asked about."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import Answer, Rows
+from brinell.core.classifier import Output
+from brinell.core.goal import Goal
+from brinell.core.threat import TOLERANCE, Ball
+from brinell.ops.rows import where
+
+NEVER = -1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row per slot; `x` is the adversarial kept so far (the clean point while there is none)."""
+
+    x: Tensor
+    found: Tensor
+    broken: Tensor
+    margin: Tensor
+    adv_margin: Tensor
+    adv_pred: Tensor
+    loss: Tensor
+    distance: Tensor
+    first: Tensor
+    leg: Tensor
+    forwards: Tensor
+    backwards: Tensor
+    odd: Tensor
+
+
+def blank(x: Tensor) -> Record:
+    """Nothing seen yet."""
+    n = len(x)
+    low = torch.full((n,), -torch.inf, device=x.device)
+    false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
+    return Record(
+        x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low,
+        distance=torch.full((n,), torch.inf, dtype=torch.float64, device=x.device),
+        first=zero + NEVER, leg=zero, forwards=zero, backwards=zero, odd=false,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Decides what counts: `nearest` keeps the closest adversarial, otherwise the one with the largest margin."""
+
+    goal: Goal
+    nearest: bool
+
+    def see(self, r: Record, x: Tensor, a: Answer, p: Rows, ball: Ball, live: Tensor, leg: Tensor) -> Record:
+        """The record after the model was asked about `x`; rows that are not live stay as they are."""
+        margin = self.goal.margin(Output(a.logits), p.y, p.target)
+        distance = ball.distance(p.x, x)
+        allowed, near = ball.allows(p.x, x), distance <= ball.eps.double() * (1 + TOLERANCE)
+        adversarial = live & allowed & (margin > 0)
+        within = adversarial & near
+        if self.nearest:
+            keep = adversarial & (distance < r.distance)
+        else:
+            keep = within & (margin > r.adv_margin)
+        # A minimising attack walks through points outside the ball; their margins and losses are part of its story.
+        counts = live & allowed & (near | self.nearest)
+        newly = within & ~r.broken
+        return replace(
+            r,
+            x=where(keep, x, r.x),
+            found=r.found | adversarial,
+            broken=r.broken | within,
+            margin=torch.where(counts & (margin > r.margin), margin, r.margin),
+            adv_margin=torch.where(keep, margin, r.adv_margin),
+            adv_pred=torch.where(keep, a.logits.argmax(1), r.adv_pred),
+            loss=torch.where(counts & (a.loss > r.loss), a.loss, r.loss),
+            distance=torch.where(keep, distance, r.distance),
+            first=torch.where(newly, r.forwards, r.first),
+            leg=torch.where(keep, leg, r.leg),
+            odd=r.odd | (live & ~a.logits.isfinite().all(1)),
+        )

@@ -1,0 +1,45 @@
+"""Every error a user can cause, in one tree. A message says what was expected, what came and what to do."""
+
+
+class BrinellError(Exception):
+    """Base of all errors raised on purpose.
+
+    >>> print(InputError(expected="labels in 0..9", got="label 12", remedy="Check the data set's class count."))
+    expected labels in 0..9, got label 12. Check the data set's class count.
+    """
+
+    def __init__(self, *, expected: str, got: str, remedy: str) -> None:
+        self.expected, self.got, self.remedy = expected, got, remedy
+        super().__init__(f"expected {expected}, got {got}. {remedy}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by keyword, so that an error crosses process borders."""
+        return _rebuild, (type(self), self.expected, self.got, self.remedy)
+
+
+def _rebuild(kind: type[BrinellError], expected: str, got: str, remedy: str) -> BrinellError:
+    return kind(expected=expected, got=got, remedy=remedy)
+
+
+class InputError(BrinellError, ValueError):
+    """The data do not fit the contract: range, dtype, shape, labels, ids."""
+
+
+class ThreatError(InputError):
+    """The threat model makes no sense: a negative eps, eps in 0-255 units, an unknown norm."""
+
+
+class ModelError(BrinellError):
+    """The model cannot be evaluated as it is: train mode, mixed rows, no gradients, probabilities."""
+
+
+class PlanError(BrinellError, ValueError):
+    """The plan or attack is unknown or impossible here."""
+
+
+class RunError(BrinellError):
+    """The Run on disk is missing, damaged, of another evaluation, or in use."""
+
+
+class MissingExtra(BrinellError, ImportError):
+    """An optional dependency is needed and not installed."""

@@ -1,0 +1,5 @@
+"""Anything that can be attacked becomes a `Classifier` here."""
+
+from brinell.models.wrap import TorchClassifier, wrap
+
+__all__ = ["TorchClassifier", "wrap"]

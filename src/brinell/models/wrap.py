@@ -1,0 +1,115 @@
+"""Any torch module as a classifier."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.classifier import Output
+from brinell.errors import ModelError
+
+ALLOWED = ("train mode", "probabilities", "mixed rows")
+
+
+def _column(values: Sequence[float] | float | None) -> Tensor | None:
+    """Per-channel numbers with shape (1, c, 1, 1), or (1, 1) for one number."""
+    if values is None:
+        return None
+    return torch.as_tensor(values, dtype=torch.float32).reshape(1, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchClassifier:
+    """A module, its normalisation, and what it is known for. Make one with `wrap`."""
+
+    module: nn.Module
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    name: str = ""
+    allow: frozenset[str] = frozenset()
+    differentiable: bool = True
+    device: torch.device = field(default=torch.device("cpu"))
+
+    def forward(self, x: Tensor) -> Output:
+        """Logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
+        raw = self.module(self._normalised(x))
+        if isinstance(raw, tuple | list):
+            raw = raw[0]
+        if not isinstance(raw, Tensor) or raw.ndim not in (1, 2) or len(raw) != len(x):
+            got = f"shape {tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
+            raise ModelError(
+                expected=f"logits of shape ({len(x)}, classes) for {len(x)} inputs",
+                got=got,
+                remedy="Return one row of logits per row of input.",
+            )
+        logits = raw.reshape(len(x), -1).float()
+        if logits.shape[1] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], 1)
+        return Output(logits)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        def shaped(v: Tensor) -> Tensor:
+            return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
+
+        if self.mean is not None:
+            x = x - shaped(self.mean)
+        return x if self.std is None else x / shaped(self.std)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the module's structure, parameters, buffers and normalisation."""
+        h = hashlib.sha256(repr(self.module).encode())
+        extra = {"mean": self.mean, "std": self.std}
+        tensors = {**self.module.state_dict(), **{k: v for k, v in extra.items() if v is not None}}
+        for key, value in sorted(tensors.items()):
+            if isinstance(value, Tensor):
+                h.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
+                h.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+        return h.hexdigest()
+
+    def to(self, device: torch.device) -> "TorchClassifier":
+        """The same classifier elsewhere; the module itself is moved."""
+        self.module.to(device)
+        return replace(self, device=device)
+
+    def modes(self) -> list[str]:
+        """Names of submodules in train mode."""
+        return [name or type(m).__name__ for name, m in self.module.named_modules() if m.training]
+
+
+def wrap(
+    module: nn.Module,
+    mean: Sequence[float] | float | None = None,
+    std: Sequence[float] | float | None = None,
+    *,
+    name: str | None = None,
+    allow: Iterable[str] = (),
+    differentiable: bool = True,
+) -> TorchClassifier:
+    """A classifier from a torch module whose inputs live in [0, 1]; `mean` and `std` are applied inside.
+
+    `allow` names defects to evaluate in spite of ("train mode", "probabilities", "mixed rows"): they are then stored in
+    the Run as failed checks instead of being refused. `differentiable=False` marks a black box.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
+    >>> wrap(net, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2)).forward(torch.rand(2, 3, 2, 2)).logits.shape
+    torch.Size([2, 3])
+    """
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            expected="a torch.nn.Module", got=type(module).__name__, remedy="Put a function into a module's forward."
+        )
+    unknown = set(allow) - set(ALLOWED)
+    if unknown:
+        raise ModelError(
+            expected=f"allow among {', '.join(ALLOWED)}", got=", ".join(sorted(unknown)), remedy="Check the spelling."
+        )
+    spread = _column(std)
+    if spread is not None and not bool((spread > 0).all()):
+        raise ModelError(expected="std above 0", got=str(std), remedy="Give one positive number per channel.")
+    first = next(iter([*module.parameters(), *module.buffers()]), None)
+    device = torch.device("cpu") if first is None else first.device
+    label = name if name is not None else type(module).__name__
+    return TorchClassifier(module, _column(mean), spread, label, frozenset(allow), differentiable, device)

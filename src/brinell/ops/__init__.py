@@ -1,0 +1,1 @@
+"""Pure tensor functions, one row per sample. Imports torch only."""

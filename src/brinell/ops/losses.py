@@ -1,0 +1,84 @@
+"""Losses of one sign: (logits, labels, targets) -> one value per row, larger is worse for the model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from brinell.ops.types import Labels, Logits, Scalars
+
+# Croce & Hein 2020 divide by a difference of logits that may vanish; the reference adds this.
+TINY = 1e-12
+
+
+def _at(logits: Tensor, index: Tensor) -> Tensor:
+    return logits.gather(1, index[:, None])[:, 0]
+
+
+def _ranked(logits: Tensor, n: int) -> Tensor:
+    return logits.topk(n, dim=1).values
+
+
+def best_other(logits: Logits, y: Labels) -> Scalars:
+    """The largest logit of a class other than `y`."""
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1)
+
+
+def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
+    """Best wrong logit minus the true one (Carlini & Wagner 2017): positive means misclassified.
+
+    >>> margin(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([0])).item()
+    2.0
+    """
+    return best_other(logits, y) - _at(logits, y)
+
+
+def ce(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
+    """Cross-entropy of the true class."""
+    return logits.logsumexp(1) - _at(logits, y)
+
+
+def ce_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """Log-probability of the target class."""
+    return _at(logits, t) - logits.logsumexp(1)
+
+
+def dlr(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
+    """Difference of logits ratio, Croce & Hein 2020, eq. 6: the margin over z_(1) − z_(3). Needs three classes."""
+    top = _ranked(logits, 3)
+    # As in the definition: the competitor is the runner-up where the true class leads, the leader elsewhere.
+    leads = logits.argmax(1) == y
+    return (torch.where(leads, top[:, 1], top[:, 0]) - _at(logits, y)) / (top[:, 0] - top[:, 2] + TINY)
+
+
+def dlr_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """Targeted DLR, Croce & Hein 2020, eq. 7: z_t − z_y over z_(1) − (z_(3) + z_(4)) / 2. Needs four classes."""
+    top = _ranked(logits, 4)
+    return (_at(logits, t) - _at(logits, y)) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
+
+
+def minimum_margin(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """z_t − z_y for one target (the Minimum-Margin attack): unbounded and free of any rescaling."""
+    return _at(logits, t) - _at(logits, y)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss, whether it needs a target, the fewest classes it is defined for and what stands in below that."""
+
+    function: Callable[[Tensor, Tensor, Tensor], Tensor]
+    targeted: bool = False
+    classes: int = 2
+    instead: str | None = None
+
+
+LOSSES: dict[str, Loss] = {
+    "ce": Loss(ce),
+    "ce-targeted": Loss(ce_targeted, targeted=True),
+    "margin": Loss(margin),
+    "dlr": Loss(dlr, classes=4, instead="margin"),
+    "dlr-targeted": Loss(dlr_targeted, targeted=True, classes=4, instead="minimum-margin"),
+    "minimum-margin": Loss(minimum_margin, targeted=True),
+}
+"""By name. With fewer than `classes` classes DLR's denominator loses its meaning and `instead` is used."""

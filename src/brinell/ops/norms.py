@@ -1,0 +1,210 @@
+"""Linf, L2 and L1: sizes, exact projections on ball ∩ box, steepest steps, random points. The only file that knows p.
+
+Displacements `d` are measured from the clean point; `lo <= 0 <= hi` are what the box leaves free around it, so that a
+projection needs nothing else. Every projection is one water level: the height at which coordinates are cut off.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from brinell.ops import rng
+from brinell.ops.rows import flat, rows
+from brinell.ops.types import Doubles, Keys, Points, Scalars
+
+TINY = 1e-12
+# Summed norms aim this much inside the sphere, so that rounding x0 + d to float32 does not carry a point outside.
+INSIDE = 1 - 2.0**-21
+
+
+def water_level(c: Doubles, w: Doubles, g: Scalars) -> Scalars:
+    """The level τ with Σ_j w_j min(c_j, τ) = g, per row; inf where no level reaches g.
+
+    The sum must not fall as τ grows; single weights may be negative. Solved exactly: sort the breakpoints c, find the
+    segment that holds g, solve it.
+    """
+    c, order = c.sort(dim=1)
+    w = w.gather(1, order)
+    below = (w * c).cumsum(1)
+    above = w.sum(1, keepdim=True) - w.cumsum(1)
+    k = (below + above * c < g[:, None]).sum(1, keepdim=True)
+    first = torch.zeros_like(below[:, :1])
+    below = torch.cat([first, below], 1).gather(1, k)[:, 0]
+    above = torch.cat([w.sum(1, keepdim=True), above], 1).gather(1, k)[:, 0]
+    level = (g - below) / above.clamp(min=torch.finfo(c.dtype).tiny)
+    return torch.where(k[:, 0] == c.shape[1], torch.inf, level)
+
+
+class Norm(ABC):
+    """What an attack may ask of a norm; rows in, rows out."""
+
+    name: str
+    sparse = False
+    """Whether steepest steps move few coordinates, so that attacks steer how many."""
+
+    @abstractmethod
+    def size(self, d: Points) -> Scalars:
+        """‖d‖ per row."""
+
+    @abstractmethod
+    def dual_size(self, g: Points) -> Scalars:
+        """The dual norm of `g`: how fast a linear function with gradient g can grow per unit of this norm."""
+
+    @abstractmethod
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        """The nearest point (in the Euclidean sense) of {‖d‖ ≤ eps, lo ≤ d ≤ hi}."""
+
+    def retract(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        """A cheaper map into the same set that AutoAttack's code uses; exact where nothing else is said."""
+        return self.project(d, eps, lo, hi)
+
+    def settle(self, x0: Points, x: Points, eps: Scalars) -> Points:
+        """Undo what rounding x0 + d to the nearest float may have added to the distance."""
+        return x
+
+    @abstractmethod
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        """A step of size 1 that increases the linear function g most; zero where g is zero.
+
+        `density` is the share of coordinates that may move; only L1 uses it (0: the single best coordinate).
+        """
+
+    @abstractmethod
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        """Uniform in the ball of radius eps."""
+
+    @abstractmethod
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        """AutoAttack's random start, before projection: on the face, on the sphere, or Gaussian (L1)."""
+
+    @abstractmethod
+    def diameter(self, n: int) -> float:
+        """The largest distance in the unit box of n coordinates."""
+
+
+@dataclass(frozen=True)
+class LinfNorm(Norm):
+    """max |d_i|."""
+
+    name = "Linf"
+
+    def size(self, d: Points) -> Scalars:
+        return flat(d).abs().amax(1)
+
+    def dual_size(self, g: Points) -> Scalars:
+        return flat(g).abs().sum(1)
+
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        e = rows(eps, d)
+        return d.clamp(torch.maximum(-e, lo), torch.minimum(e, hi))
+
+    def settle(self, x0: Points, x: Points, eps: Scalars) -> Points:
+        return torch.where((x - x0).abs() > rows(eps, x), torch.nextafter(x, x0), x)
+
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        return g.sign()
+
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        t = 2 * rng.uniform(key, shape) - 1
+        return rows(eps, t) * t
+
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        t = 2 * rng.uniform(key, shape) - 1
+        return rows(eps / (self.size(t) + TINY), t) * t
+
+    def diameter(self, n: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class L2Norm(Norm):
+    """√Σ d_i²."""
+
+    name = "L2"
+
+    def size(self, d: Points) -> Scalars:
+        return flat(d).square().sum(1).sqrt()
+
+    def dual_size(self, g: Points) -> Scalars:
+        return self.size(g)
+
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        # The solution is s·d cut off at the box, with one s in [0, 1] per row: Σ d² min((room/|d|)², s²) = eps².
+        v, e = flat(d).double(), eps.double() * INSIDE
+        room = flat(torch.where(d >= 0, hi, -lo)).double()
+        ratio = torch.where(v == 0, 0.0, (room / v.abs().clamp(min=1e-300)).square())
+        s = water_level(ratio, v.square(), e.square()).sqrt().clamp(max=1)
+        return (v.sign() * torch.minimum(s[:, None] * v.abs(), room)).to(d.dtype).view_as(d)
+
+    def retract(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        n = self.size(d)
+        scaled = d * rows(torch.minimum(eps * INSIDE, n) / (n + TINY), d)
+        return scaled.clamp(lo, hi)
+
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        return g / rows(self.size(g) + TINY, g)
+
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        t = self.start(rng.fold(key, 1), shape, eps)
+        n = flat(t).shape[1]
+        return t * rows(rng.uniform(rng.fold(key, 2), (1,))[:, 0] ** (1 / n), t)
+
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        t = rng.normal(key, shape)
+        return rows(eps / (self.size(t) + TINY), t) * t
+
+    def diameter(self, n: int) -> float:
+        return float(n**0.5)
+
+
+@dataclass(frozen=True)
+class L1Norm(Norm):
+    """Σ |d_i|."""
+
+    name = "L1"
+    sparse = True
+
+    def size(self, d: Points) -> Scalars:
+        return flat(d).abs().sum(1)
+
+    def dual_size(self, g: Points) -> Scalars:
+        return flat(g).abs().amax(1)
+
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        # The solution is clip(|d| − λ, 0, allowed) with one λ ≥ 0 per row. Written in t = max|d| − λ each coordinate
+        # is a difference of two water columns, min(t, gap + allowed) − min(t, gap).
+        v, e = flat(d).double(), eps.double() * INSIDE
+        allowed = torch.minimum(v.abs(), flat(torch.where(d >= 0, hi, -lo)).double())
+        top = v.abs().amax(1)
+        gap = top[:, None] - v.abs()
+        one = torch.ones_like(gap)
+        t = water_level(torch.cat([gap, gap + allowed], 1), torch.cat([-one, one], 1), e)
+        cut = (top - t).clamp(min=0)
+        kept = torch.minimum((v.abs() - cut[:, None]).clamp(min=0), allowed)
+        return (v.sign() * kept).to(d.dtype).view_as(d)
+
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        size = flat(g).abs()
+        n = size.shape[1]
+        share = torch.as_tensor(density, dtype=g.dtype, device=g.device).expand(len(g))
+        rank = ((1 - share) * n).floor().clamp(0, n - 1).long()
+        threshold = size.sort(dim=1).values.gather(1, rank[:, None])
+        kept = torch.where(size >= threshold, flat(g).sign(), 0.0)
+        return (kept / (kept.abs().sum(1, keepdim=True) + 1e-10)).view_as(g)
+
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        # Exponential spacings: n of n + 1 exponentials over their sum are uniform in the simplex.
+        t = rng.exponential(rng.fold(key, 1), shape)
+        rest = rng.exponential(rng.fold(key, 2), (1,))[:, 0]
+        return t * rng.signs(rng.fold(key, 3), shape) * rows(eps / (self.size(t) + rest), t)
+
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        return rng.normal(key, shape)
+
+    def diameter(self, n: int) -> float:
+        return float(n)
+
+
+NORMS: dict[str, Norm] = {norm.name: norm for norm in (LinfNorm(), L2Norm(), L1Norm())}

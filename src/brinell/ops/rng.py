@@ -1,0 +1,97 @@
+"""Keyed, stateless noise: a value depends on its key and its position, and on nothing else.
+
+A key is one int64 per row. Integer arithmetic wraps modulo 2^64 in the same way on every device, so keys, integers and
+uniforms are bit-identical on CPU and GPU, in any batch and in any order.
+"""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+from brinell.ops.types import Keys, Points
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits as the unsigned `word`."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+# Multipliers and shifts of the SplitMix64 finaliser (Steele, Lea & Flood 2014; constants: Stafford's variant 13).
+_MUL_1, _MUL_2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+# Odd increments that keep the two uses of a key apart: deriving keys, and counting elements.
+_DERIVE, _COUNT = _signed(0x9E3779B97F4A7C15), _signed(0xD1B54A32D192ED03)
+_MANTISSA = 24
+
+
+def _shift_right(z: Tensor, n: int) -> Tensor:
+    """Logical right shift of int64 (torch's own shift copies the sign bit)."""
+    return (z >> n) & ((1 << (64 - n)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift_right(z, 30)) * _MUL_1
+    z = (z ^ _shift_right(z, 27)) * _MUL_2
+    return z ^ _shift_right(z, 31)
+
+
+def digest(text: str) -> int:
+    """A fixed integer for a name, to fold into keys."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
+
+
+def fold(key: Keys, data: int | Keys) -> Keys:
+    """A new key from a key and an integer: different integers give independent keys.
+
+    >>> a = fold(torch.tensor([1, 2]), 7)
+    >>> bool((a == fold(torch.tensor([1, 2]), 7)).all()), bool((a == fold(torch.tensor([1, 2]), 8)).any())
+    (True, False)
+    """
+    # Mixing before and after the addition keeps fold(fold(k, a), b) apart from fold(fold(k, b), a).
+    return _mix(_mix(key ^ _DERIVE) + data * _DERIVE)
+
+
+def keys(seed: int, ids: Keys) -> Keys:
+    """One key per sample id."""
+    return fold(fold(torch.zeros_like(ids), seed), ids)
+
+
+def bits(key: Keys, n: int) -> Tensor:
+    """`n` independent 64-bit words per key, as int64 of shape (b, n)."""
+    counter = torch.arange(1, n + 1, device=key.device) * _COUNT
+    return _mix(_mix(key)[:, None] + counter)
+
+
+def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
+    """Uniform in [0, 1) with 24 bits, `shape` per row.
+
+    >>> uniform(keys(0, torch.arange(2)), (3,)).shape
+    torch.Size([2, 3])
+    """
+    words = _shift_right(bits(key, math.prod(shape)), 64 - _MANTISSA)
+    return (words.float() * 2.0**-_MANTISSA).view(-1, *shape)
+
+
+def integers(key: Keys, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tensor:
+    """Integers in 0 … high − 1 (high below 2^31; bias below 2^-21), `shape` per row; `high` may be one bound per row."""
+    words = _shift_right(bits(key, math.prod(shape)), 64 - 31).view(-1, *shape)
+    bound = high.view(-1, *[1] * len(shape)) if isinstance(high, Tensor) else high
+    return (words * bound) >> 31
+
+
+def signs(key: Keys, shape: tuple[int, ...]) -> Points:
+    """−1 or +1 with equal chance, `shape` per row."""
+    return torch.where(bits(key, math.prod(shape)) < 0, -1.0, 1.0).view(-1, *shape)
+
+
+def normal(key: Keys, shape: tuple[int, ...]) -> Points:
+    """Standard normal, `shape` per row (Box-Muller; equal across devices only up to rounding of log and cos)."""
+    u, v = uniform(fold(key, 1), shape), uniform(fold(key, 2), shape)
+    # 1 − u lies in (0, 1], so the logarithm is finite.
+    return (-2 * (1 - u).log()).sqrt() * (2 * math.pi * v).cos()
+
+
+def exponential(key: Keys, shape: tuple[int, ...]) -> Points:
+    """Standard exponential, `shape` per row."""
+    return -(1 - uniform(key, shape)).log()

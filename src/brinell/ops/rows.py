@@ -1,0 +1,66 @@
+"""Broadcasting, choosing and moving rows, for tensors and for dataclasses of row tensors."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+S = TypeVar("S")
+
+
+def rows(v: Tensor, like: Tensor) -> Tensor:
+    """Shape (b,) to (b, 1, …, 1), so that it broadcasts over `like`."""
+    return v.view(-1, *[1] * (like.ndim - 1))
+
+
+def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Rows of `a` where the mask is true, of `b` elsewhere.
+
+    >>> where(torch.tensor([True, False]), torch.ones(2, 2), torch.zeros(2, 2)).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    return torch.where(rows(mask, a), a, b)
+
+
+def _each(function: Callable[..., Any], first: S, *others: S) -> S:
+    """Apply to every field of dataclasses of row tensors; fields that are None stay None; nested dataclasses too."""
+
+    def apply(name: str) -> Any:
+        values = [getattr(s, name) for s in (first, *others)]
+        if values[0] is None:
+            return None
+        return function(*values) if isinstance(values[0], Tensor) else _each(function, *values)
+
+    return type(first)(**{f.name: apply(f.name) for f in fields(first)})  # type: ignore[arg-type]
+
+
+def choose(mask: Tensor, a: S, b: S) -> S:
+    """`where` for dataclasses of row tensors."""
+    return _each(lambda u, v: where(mask, u, v), a, b)
+
+
+def take(state: S, index: Tensor) -> S:
+    """The rows at `index`, of every field."""
+    return _each(lambda v: v[index], state)
+
+
+def put(state: S, index: Tensor, new: S) -> S:
+    """A copy of the state whose rows at `index` are those of `new`."""
+    return _each(lambda v, n: v.index_copy(0, index, n), state, new)
+
+
+def flat(x: Tensor) -> Tensor:
+    """Shape (b, n): one flat row per sample."""
+    return x.reshape(len(x), -1)
+
+
+def concat(parts: "list[S]") -> S:
+    """One dataclass of row tensors from several."""
+    return parts[0] if len(parts) == 1 else _each(lambda *v: torch.cat(v), *parts)
+
+
+def head(state: S, n: int) -> S:
+    """The first n rows of every field."""
+    return _each(lambda v: v[:n], state)

@@ -1,0 +1,38 @@
+"""Runs on disk and everything computed from them; needs pyarrow, numpy and safetensors, never torch."""
+
+from brinell.results.compare import Comparison, compare
+from brinell.results.files import Adversarials
+from brinell.results.manifest import differences, new_manifest
+from brinell.results.merge import merge
+from brinell.results.outcome import Cost, Stage
+from brinell.results.run import Run
+from brinell.results.schema import CLEAN, ROWS, SCHEMA_VERSION, conform, counted
+from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference, upper_bound, wilson
+from brinell.results.store import Writer
+from brinell.results.verdict import Verdict, judge
+
+__all__ = [
+    "CLEAN",
+    "ROWS",
+    "SCHEMA_VERSION",
+    "Adversarials",
+    "Comparison",
+    "Cost",
+    "Difference",
+    "Proportion",
+    "Run",
+    "Stage",
+    "Verdict",
+    "Writer",
+    "compare",
+    "conform",
+    "counted",
+    "differences",
+    "judge",
+    "mcnemar",
+    "merge",
+    "new_manifest",
+    "paired_difference",
+    "upper_bound",
+    "wilson",
+]

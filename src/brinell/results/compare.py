@@ -1,0 +1,147 @@
+"""Two Runs over the same samples: where they differ, by how much, and whether chance explains it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brinell.errors import RunError
+from brinell.results import outcome
+from brinell.results.manifest import differences, lookup
+from brinell.results.run import Run
+from brinell.results.schema import CLEAN
+from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two Runs fare on their common samples; ``ids_only_a`` are those robust in A and broken in B.
+
+    >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
+    >>> print(result.robust_a, result.p_value)
+    93.0 % [86.3, 96.6], n = 100 1.0
+    """
+
+    name_a: str
+    name_b: str
+    both: int
+    neither: int
+    ids_only_a: tuple[int, ...]
+    ids_only_b: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def only_a(self) -> int:
+        """Number of samples robust in A and broken in B."""
+        return len(self.ids_only_a)
+
+    @property
+    def only_b(self) -> int:
+        """Number of samples robust in B and broken in A."""
+        return len(self.ids_only_b)
+
+    @property
+    def n(self) -> int:
+        """Number of common samples."""
+        return self.both + self.only_a + self.only_b + self.neither
+
+    @property
+    def agreement(self) -> Proportion:
+        """Samples with the same outcome in both."""
+        return Proportion(self.both + self.neither, self.n)
+
+    @property
+    def robust_a(self) -> Proportion:
+        """Robust accuracy of A on the common samples."""
+        return Proportion(self.both + self.only_a, self.n)
+
+    @property
+    def robust_b(self) -> Proportion:
+        """Robust accuracy of B on the common samples."""
+        return Proportion(self.both + self.only_b, self.n)
+
+    @property
+    def difference(self) -> Difference:
+        """Robust accuracy of A minus that of B, with Newcombe's paired 95 % interval."""
+        return paired_difference(self.both, self.only_a, self.only_b, self.neither)
+
+    @property
+    def p_value(self) -> float:
+        """Exact two-sided McNemar p-value."""
+        return mcnemar(self.only_a, self.only_b)
+
+    def __str__(self) -> str:
+        told = "differ" if self.p_value < LEVEL else "cannot be told apart"
+        return "\n".join(
+            [
+                f"A is {self.name_a}, B is {self.name_b}; they have {_samples(self.n)} in common.",
+                f"Robust accuracy of A: {self.robust_a}. Robust accuracy of B: {self.robust_b}.",
+                f"A is robust on {_samples(self.only_a)} where B is not, B on {_samples(self.only_b)} where A is not.",
+                f"Both are robust on {self.both}, neither on {self.neither}; they agree on {self.agreement}.",
+                f"The difference A - B is {self.difference} (95 %, Newcombe's paired score interval).",
+                f"Exact McNemar test: p = {self.p_value:.3g}, so at the 5 % level A and B {told}.",
+                *self.notes,
+            ]
+        )
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """Compare two Runs on the samples they have in common, which must have equal inputs.
+
+    >>> run = Run.open("tests/results/golden_run_v1")
+    >>> print(compare(run, run).agreement)
+    100.0 % [61.0, 100.0], n = 6
+    """
+    ids = _common(a, b)
+    in_a, in_b = np.isin(ids, a.survivors()), np.isin(ids, b.survivors())
+    return Comparison(
+        name_a=_name(a),
+        name_b=_name(b),
+        both=int((in_a & in_b).sum()),
+        neither=int((~in_a & ~in_b).sum()),
+        ids_only_a=tuple(ids[in_a & ~in_b].tolist()),
+        ids_only_b=tuple(ids[in_b & ~in_a].tolist()),
+        notes=_notes(a, b),
+    )
+
+
+def _common(a: Run, b: Run) -> outcome.Ids:
+    hashes_a, hashes_b = _hashes(a), _hashes(b)
+    ids = sorted(hashes_a.keys() & hashes_b.keys())
+    if not ids:
+        raise RunError(
+            expected="Runs with common samples",
+            got=f"no sample id in both {a.path} and {b.path}",
+            remedy="Evaluate both on the same data.",
+        )
+    changed = [i for i in ids if hashes_a[i] != hashes_b[i]]
+    if changed:
+        raise RunError(
+            expected="equal inputs under equal ids",
+            got=f"other inputs for {_samples(len(changed))} of {a.path} in {b.path}, the first with id {changed[0]}",
+            remedy="Evaluate both on the same data, loaded and preprocessed alike.",
+        )
+    return np.array(ids, dtype=np.int64)
+
+
+def _hashes(run: Run) -> dict[int, str]:
+    table = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
+    return dict(zip(table["sample_id"].to_pylist(), table["x_sha256"].to_pylist(), strict=True))
+
+
+def _name(run: Run) -> str:
+    model = lookup(run.manifest, "identity.model.name")
+    return f"{model} ({run.path})" if model else str(run.path)
+
+
+def _notes(a: Run, b: Run) -> tuple[str, ...]:
+    fields = differences(a.manifest["identity"], b.manifest["identity"])
+    groups = sorted({name.split(".")[0] for name in fields} - {"data"})
+    notes = [f"The evaluations differ in: {', '.join(groups)}."] if groups else []
+    notes += [f"{side} is unfinished." for side, run in (("A", a), ("B", b)) if not run.finished]
+    return tuple(notes)
+
+
+def _samples(count: int) -> str:
+    return f"{count} sample" if count == 1 else f"{count} samples"

@@ -1,0 +1,57 @@
+"""One writer per Run."""
+
+import os
+from pathlib import Path
+
+from brinell.errors import RunError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - platforms without flock
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+
+
+class Lock:
+    """An exclusive lock on a folder, held until released; with flock the system releases it when the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._flock = fcntl is not None
+        self._fd = _flock(self._path) if self._flock else _exclusive(self._path)
+        os.ftruncate(self._fd, 0)
+        os.write(self._fd, str(os.getpid()).encode())
+
+    def release(self) -> None:
+        """Let others write; a lock is released once."""
+        os.close(self._fd)
+        if not self._flock:
+            self._path.unlink(missing_ok=True)
+
+
+def _flock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise _taken(path, "Wait until it ends, or choose another folder.") from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _exclusive(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        raise _taken(path, f"Wait until it ends; if that process is gone, delete {path}.") from None
+
+
+def _taken(path: Path, remedy: str) -> RunError:
+    owner = path.read_text(errors="replace").strip() or "unknown"
+    return RunError(
+        expected=f"to be the only writer of {path.parent}", got=f"a lock held by process {owner}", remedy=remedy
+    )

@@ -1,0 +1,127 @@
+"""Runs of parts of the data, made anywhere, become one Run."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.errors import InputError, RunError
+from brinell.results import outcome
+from brinell.results.files import Adversarials
+from brinell.results.manifest import differences, lookup, new_manifest
+from brinell.results.run import Run, gather
+from brinell.results.store import Writer
+
+SHARD_ROWS = 2048
+KEPT = ("environment", "created", "finished", "wall_seconds")
+
+
+def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
+    """Write the rows and adversarials of several Runs as one Run in a new folder.
+
+    The Runs must agree in their identity apart from ``data``. A (sample, attack) that occurs twice with one outcome is
+    kept once; with two outcomes it is refused. The result does not depend on the order of ``paths``.
+
+    >>> merge([], "nowhere")
+    Traceback (most recent call last):
+    brinell.errors.InputError: expected at least one Run to merge, got none. Pass the folders of the Runs.
+    """
+    if not paths:
+        raise InputError(expected="at least one Run to merge", got="none", remedy="Pass the folders of the Runs.")
+    runs = sorted((Run.open(path) for path in paths), key=lambda run: (_fingerprint(run), str(run.path)))
+    _refuse_different(runs)
+    table, origin = _merged_rows(runs)
+    out = Path(out)
+    with Writer.create(out, _merged_manifest(runs, len(outcome.samples(table)))) as writer:
+        try:
+            for start in range(0, table.num_rows, SHARD_ROWS):
+                _copy(writer, runs, table.slice(start, SHARD_ROWS), origin[start : start + SHARD_ROWS])
+            writer.update(finished=all(run.finished for run in runs))
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
+    return Run.open(out)
+
+
+def _fingerprint(run: Run) -> str:
+    return str(lookup(run.manifest, "identity.data.fingerprint"))
+
+
+def _refuse_different(runs: Sequence[Run]) -> None:
+    names = {name for run in runs[1:] for name in differences(_shared(runs[0]), _shared(run))}
+    if names:
+        raise RunError(
+            expected="Runs of one evaluation over parts of the data",
+            got=f"Runs that differ in {', '.join(sorted(names))}",
+            remedy="Merge only Runs of the same threat, goal, plan, model, seed and precision.",
+        )
+
+
+def _shared(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.manifest["identity"].items() if name != "data"}
+
+
+def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, outcome.Ids]:
+    """Return the arranged rows of all Runs and, row by row, the index of the Run that holds the row's adversarial."""
+    tables = [run.rows() for run in runs]
+    table = outcome.arrange(pa.concat_tables(tables), runs[0].attacks)
+    origin = np.repeat(np.arange(len(runs)), [t.num_rows for t in tables])
+    # arrange keeps the first of equal rows, so a row belongs to the first Run that has its (sample, attack)
+    keys = [key for t in tables for key in zip(t["sample_id"].to_pylist(), t["attack"].to_pylist(), strict=True)]
+    first = dict(zip(reversed(keys), reversed(origin.tolist()), strict=True))
+    kept = zip(table["sample_id"].to_pylist(), table["attack"].to_pylist(), strict=True)
+    return table, np.array([first[key] for key in kept], dtype=np.int64)
+
+
+def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: outcome.Ids) -> None:
+    """Append one slice of rows with its adversarials, in the order of the rows."""
+    stored = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
+    parts, places = [], []
+    for i in np.unique(origin[stored]):
+        mine = stored & (origin == i)
+        parts.append(gather(runs[i].path, table.filter(pa.array(mine))))
+        places.append(np.flatnonzero(mine))
+    if not parts:
+        return writer.append(table)
+    order = np.argsort(np.concatenate(places))
+    found = Adversarials(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
+    return writer.append(table, found.ids, found.x)
+
+
+def _merged_manifest(runs: Sequence[Run], n: int) -> dict[str, Any]:
+    sources = _distinct(source for run in runs for source in _sources(run))
+    names = _distinct(source.get("name") for source in sources)
+    digest = hashlib.sha256("\n".join(sorted(str(s.get("fingerprint")) for s in sources)).encode()).hexdigest()
+    data = {"fingerprint": digest, "n": n, "name": " + ".join(map(str, names)) if any(names) else None}
+    manifest = new_manifest({**_shared(runs[0]), "data": {**data, "sources": sources}}, _environment(runs))
+    walls = [run.manifest.get("wall_seconds") for run in runs]
+    manifest["wall_seconds"] = sum(wall for wall in walls if wall is not None) if any(walls) else None
+    manifest["checks"] = _distinct(check for run in runs for check in run.checks)
+    manifest["notes"] = _distinct(note for run in runs for note in run.manifest.get("notes") or [])
+    manifest["merged_from"] = [
+        {"data": lookup(run.manifest, "identity.data"), **{key: run.manifest.get(key) for key in KEPT}} for run in runs
+    ]
+    return manifest
+
+
+def _environment(runs: Sequence[Run]) -> dict[str, Any]:
+    return lookup(runs[0].manifest, "environment") or {}
+
+
+def _sources(run: Run) -> list[dict[str, Any]]:
+    data = lookup(run.manifest, "identity.data") or {}
+    return data.get("sources") or [data]
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for value in values:
+        if value not in kept:
+            kept.append(value)
+    return kept

@@ -1,0 +1,162 @@
+"""A Run as its readers see it: rows, adversarials, and what follows from them."""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.errors import RunError
+from brinell.results import files, outcome
+from brinell.results.manifest import decode, lookup
+from brinell.results.outcome import Cost, Ids, Stage
+from brinell.results.schema import CLEAN, counted
+from brinell.results.statistics import Proportion
+from brinell.results.summary import sentence, summary
+from brinell.results.verdict import Verdict, judge
+
+
+class Run:
+    """One evaluation on disk, read once, as it was when its rows were first asked for.
+
+    >>> run = Run.open("tests/results/golden_run_v1")
+    >>> print(run.robust_accuracy)
+    33.3 % [9.7, 70.0], n = 6
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path, self.manifest = path, manifest
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "Run":
+        """Return the Run in a folder; no lock is taken, so a Run that is still being written can be read."""
+        return cls(Path(path), decode(Path(path)))
+
+    @staticmethod
+    def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> "Run":
+        """Write the Runs of parts of the data as one Run; see brinell.results.merge."""
+        from brinell.results.merge import merge
+
+        return merge(paths, out)
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return outcome.arrange(files.read_all_rows(self.path), self.attacks)
+
+    def rows(self) -> pa.Table:
+        """Return all rows, sorted by sample and by the attack's place in the plan, the clean row first."""
+        return self._table
+
+    def adversarials(self) -> files.Adversarials:
+        """Return the counted adversarials, one per sample (the nearest), sorted by id."""
+        table = self.rows()
+        table = table.filter(pa.array(counted(table) & ~outcome.is_attack(table, CLEAN)))
+        table = table.filter(pc.is_valid(table["adv_shard"]))
+        distance = np.asarray(pc.fill_null(table["distance"], np.inf), dtype=np.float64)
+        ids = outcome.ids_of(table)
+        order = np.lexsort((distance, ids))  # stable: the earlier attack wins a tie
+        _, first = np.unique(ids[order], return_index=True)
+        return gather(self.path, table.take(order[first]))
+
+    @property
+    def attacks(self) -> list[str]:
+        """Names of the attacks in the order of the plan."""
+        return [stage["name"] for stage in lookup(self.manifest, "identity.plan.stages") or []]
+
+    @property
+    def checks(self) -> list[dict[str, Any]]:
+        """What was checked about the evaluation: name, level and message of each check."""
+        return list(self.manifest.get("checks") or [])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the evaluation came to its end."""
+        return bool(self.manifest.get("finished"))
+
+    @property
+    def clean_accuracy(self) -> Proportion:
+        """Samples the model gets right without any attack."""
+        return self._accuracy([])
+
+    @property
+    def robust_accuracy(self) -> Proportion:
+        """Samples that no attack broke; while the Run is unfinished, an upper bound."""
+        return Proportion(len(self.survivors()), len(outcome.samples(self.rows())))
+
+    def accuracy_after(self) -> list[tuple[str, Proportion]]:
+        """Return the accuracy left after each attack of the plan and those before it."""
+        names = self.attacks
+        return [(name, self._accuracy(names[: i + 1])) for i, name in enumerate(names)]
+
+    def survivors(self) -> Ids:
+        """Return the ids of the samples counted as robust, sorted."""
+        return outcome.survivors(self.rows())
+
+    def skipped(self) -> Ids:
+        """Return the survivors that some attack of the plan has no row for, sorted."""
+        table, left = self.rows(), self.survivors()
+        ids = outcome.ids_of(table)
+        missing = [np.setdiff1d(left, ids[outcome.is_attack(table, name)]) for name in self.attacks]
+        return np.unique(np.concatenate([left[:0], *missing]))
+
+    def stages(self) -> list[Stage]:
+        """Return what each attack of the plan did."""
+        return [outcome.stage(self.rows(), name) for name in self.attacks]
+
+    @property
+    def unverified(self) -> pa.Table:
+        """Rows that are broken but not verified; they do not count."""
+        broken = np.asarray(self.rows()["broken"], dtype=bool)
+        return self.rows().filter(pa.array(broken & ~counted(self.rows())))
+
+    @property
+    def cost(self) -> Cost:
+        """Model calls and seconds, in total and per sample."""
+        return outcome.cost(self.rows())
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the result can be believed, with the reasons."""
+        return judge(self)
+
+    def sentence(self) -> str:
+        """Return the result as one sentence ready for a paper."""
+        return sentence(self)
+
+    def __str__(self) -> str:
+        return summary(self)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}, {'finished' if self.finished else 'unfinished'}>"
+
+    def _accuracy(self, attacks: Sequence[str]) -> Proportion:
+        return Proportion(len(outcome.survivors(self.rows(), attacks)), len(outcome.samples(self.rows())))
+
+
+def gather(path: Path, table: pa.Table) -> files.Adversarials:
+    """Return the stored adversarials of the given rows, row by row; all rows must refer to one."""
+    ids = outcome.ids_of(table)
+    shards = np.array(table["adv_shard"].to_pylist(), dtype=object)
+    place = np.asarray(table["adv_row"], dtype=np.int64)
+    x: Any = None
+    for shard in sorted(set(shards)):
+        mine = shards == shard
+        found = files.read_adversarials(files.adversarials_file(path, shard))
+        _check_ids(path, shard, found.ids, place[mine], ids[mine])
+        if x is None:
+            x = np.empty((len(ids), *found.x.shape[1:]), np.float32)
+        x[mine] = found.x[place[mine]]
+    return files.Adversarials(ids, np.zeros(0, np.float32) if x is None else x)
+
+
+def _check_ids(path: Path, shard: str, stored: Ids, place: Ids, ids: Ids) -> None:
+    if not (len(stored) > place.max() and np.array_equal(stored[place], ids)):
+        raise RunError(
+            expected="the adversarials its rows refer to",
+            got=f"other samples in {files.adversarials_file(path, shard)}",
+            remedy="Restore the file from a copy, or evaluate into a new folder.",
+        )

@@ -1,0 +1,105 @@
+"""The columns of a Run: one row per (sample, attack).
+
+Adding a nullable column keeps SCHEMA_VERSION, because readers drop columns they do not know and fill nullable columns
+they do not find. Any other change raises it.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.errors import InputError
+
+SCHEMA_VERSION = 1
+CLEAN = "clean"
+"""Name of the pseudo-attack that does nothing; every sample has one such row, broken where the model errs by itself."""
+
+
+def _must(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+ROWS: pa.Schema = pa.schema(
+    [
+        _must("sample_id", pa.int64()),
+        _must("x_sha256", pa.string()),
+        _must("label", pa.int64()),
+        _must("clean_pred", pa.int64()),
+        _must("clean_margin", pa.float32()),  # best wrong logit minus true logit: > 0 means misclassified
+        _must("attack", pa.string()),  # name of the stage in the plan, or CLEAN
+        _must("attack_hash", pa.string()),
+        pa.field("restart", pa.int32()),
+        pa.field("target", pa.int32()),  # class index
+        _must("seed", pa.int64()),
+        _must("broken", pa.bool_()),
+        pa.field("adv_pred", pa.int64()),
+        pa.field("adv_margin", pa.float32()),  # largest margin seen
+        pa.field("best_loss", pa.float32()),  # largest value of the attack's own loss seen
+        pa.field("distance", pa.float64()),
+        pa.field("first_broken_at", pa.int32()),
+        _must("forwards", pa.int64()),
+        _must("backwards", pa.int64()),
+        _must("seconds", pa.float64()),
+        _must("precision", pa.string()),
+        _must("device", pa.string()),
+        pa.field("verified", pa.bool_()),  # null where not broken
+        pa.field("verified_8bit", pa.bool_()),
+        pa.field("flags", pa.list_(pa.string())),
+        pa.field("adv_shard", pa.string()),  # where the adversarial lies: adversarials/<adv_shard>.safetensors
+        pa.field("adv_row", pa.int32()),
+    ]
+)
+
+
+def conform(table: pa.Table) -> pa.Table:
+    """Return the table with exactly the columns of ROWS: later columns dropped, missing nullable ones null.
+
+    >>> old = ROWS.empty_table().drop_columns(["verified_8bit"])
+    >>> conform(old.append_column("added_later", pa.array([], pa.int8()))).schema == ROWS
+    True
+    """
+    missing = [f.name for f in ROWS if not f.nullable and f.name not in table.column_names]
+    if missing:
+        raise InputError(
+            expected="every required column of a Run's rows",
+            got=f"a table without {', '.join(missing)}",
+            remedy="Build the table with pyarrow.Table.from_pylist(records, schema=brinell.results.ROWS).",
+        )
+    return pa.table([_conform(table, field) for field in ROWS], schema=ROWS)
+
+
+def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Mark the rows that count as broken: broken and verified.
+
+    >>> counted(ROWS.empty_table()).tolist()
+    []
+    """
+    return np.asarray(pc.and_(table["broken"], pc.fill_null(table["verified"], False)), dtype=bool)
+
+
+def _conform(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if field.name not in table.column_names:
+        column = pa.nulls(table.num_rows, field.type)
+    else:
+        column = _cast(table[field.name], field)
+    if field.name == "flags" and column.null_count:
+        return pa.array([flags or [] for flags in column.to_pylist()], field.type)
+    return column
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.null_count and not field.nullable:
+        raise InputError(
+            expected=f"a value in every row of column {field.name}",
+            got=f"{column.null_count} nulls",
+            remedy="Only the nullable columns of brinell.results.ROWS may be empty.",
+        )
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            expected=f"column {field.name} of type {field.type}",
+            got=f"{column.type} ({error})",
+            remedy="Convert the column before storing it.",
+        ) from error

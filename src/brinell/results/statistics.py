@@ -1,0 +1,182 @@
+"""Proportions with intervals, and tests for paired outcomes."""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from brinell.errors import InputError
+
+
+def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval for k successes in n trials.
+
+    Reference: Wilson, JASA 22 (1927), 209-212.
+
+    >>> tuple(round(v, 4) for v in wilson(478, 1000))
+    (0.4472, 0.509)
+    """
+    _check_counts(k, n)
+    if n == 0:
+        return 0.0, 1.0
+    z2 = _z(confidence) ** 2
+    p = k / n
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    return (0.0 if k == 0 else max(0.0, centre - half)), (1.0 if k == n else min(1.0, centre + half))
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """k of n, with its value and its 95 % Wilson interval.
+
+    >>> print(Proportion(478, 1000))
+    47.8 % [44.7, 50.9], n = 1000
+    >>> float(Proportion(1, 4)), Proportion(0, 0).low, Proportion(0, 0).high
+    (0.25, 0.0, 1.0)
+    """
+
+    k: int
+    n: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self.k, self.n)
+
+    def __float__(self) -> float:
+        return self.value
+
+    @property
+    def value(self) -> float:
+        """The fraction k / n, or nan when n is 0."""
+        return self.k / self.n if self.n else math.nan
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95 % Wilson interval."""
+        return wilson(self.k, self.n)[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95 % Wilson interval."""
+        return wilson(self.k, self.n)[1]
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}"
+
+
+class Difference(NamedTuple):
+    """A difference of two proportions with its interval.
+
+    >>> print(Difference(0.02, -0.01, 0.05))
+    +2.0 points [-1.0, +5.0]
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
+
+def mcnemar(b: int, c: int) -> float:
+    """Return the exact two-sided p-value of McNemar's test for b and c discordant pairs.
+
+    Method: binomial test of b in b + c trials at 1/2, in integers.
+
+    >>> mcnemar(1, 9)
+    0.021484375
+    """
+    _check_counts(b, b + c)
+    n, term, tail = b + c, 1, 1
+    for i in range(min(b, c)):
+        term = term * (n - i) // (i + 1)
+        tail += term
+    return min(1.0, 2 * tail / (1 << n))
+
+
+def paired_difference(both: int, only_a: int, only_b: int, neither: int, confidence: float = 0.95) -> Difference:
+    """Return proportion A minus proportion B over the same samples, with Newcombe's paired score interval.
+
+    Method: Wilson intervals of both, squared and added, with the continuity-corrected correlation.
+    Reference: Newcombe, Statistics in Medicine 17 (1998), 2635-2650, method 10.
+
+    >>> print(paired_difference(36, 12, 2, 0))
+    +20.0 points [+5.7, +34.0]
+    """
+    a, b = both + only_a, both + only_b
+    n = a + only_b + neither
+    if min(both, only_a, only_b, neither) < 0 or n == 0:
+        raise _bad_counts(f"both={both}, only_a={only_a}, only_b={only_b}, neither={neither}")
+    (low_a, high_a), (low_b, high_b) = wilson(a, n, confidence), wilson(b, n, confidence)
+    phi = _correlation(both, only_a, only_b, neither)
+    down = _combine(a / n - low_a, high_b - b / n, phi)
+    up = _combine(high_a - a / n, b / n - low_b, phi)
+    value = (only_a - only_b) / n
+    return Difference(value, value - down, value + up)
+
+
+def upper_bound(k: int, n: int, confidence: float = 0.95) -> float:
+    """Return the one-sided Clopper-Pearson upper bound for k successes in n trials.
+
+    Method: bisection for the p at which at most k successes have probability 1 - confidence.
+    Reference: Clopper & Pearson, Biometrika 26 (1934), 404-413.
+
+    >>> round(upper_bound(0, 100), 4)
+    0.0295
+    """
+    _check_counts(k, n)
+    _z(confidence)
+    if k == n:
+        return 1.0
+    log_choose = _log_choose(k, n)
+    low, high = k / n, 1.0
+    while high - low > 1e-15 and low < (middle := (low + high) / 2) < high:
+        if _binomial_cdf(log_choose, n, middle) > 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _correlation(both: int, only_a: int, only_b: int, neither: int) -> float:
+    n = both + only_a + only_b + neither
+    spread = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
+    if spread == 0:
+        return 0.0
+    excess = float(both * neither - only_a * only_b)
+    corrected = max(excess - n / 2, 0.0) if excess > 0 else excess
+    return corrected / math.sqrt(spread)
+
+
+def _combine(p: float, q: float, phi: float) -> float:
+    return math.sqrt(max(p * p - 2 * phi * p * q + q * q, 0.0))
+
+
+def _log_choose(k: int, n: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    i = np.arange(1, k + 1, dtype=np.float64)
+    return np.concatenate([[0.0], np.cumsum(np.log((n - i + 1) / i))])
+
+
+def _binomial_cdf(log_choose: "np.ndarray[tuple[int], np.dtype[np.float64]]", n: int, p: float) -> float:
+    i = np.arange(len(log_choose))
+    return float(np.exp(log_choose + i * math.log(p) + (n - i) * math.log1p(-p)).sum())
+
+
+def _z(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise InputError(
+            expected="a confidence between 0 and 1", got=f"{confidence}", remedy="Pass 0.95 for 95 per cent."
+        )
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _check_counts(k: int, n: int) -> None:
+    if not 0 <= k <= n:
+        raise _bad_counts(f"k={k}, n={n}")
+
+
+def _bad_counts(got: str) -> InputError:
+    return InputError(expected="counts with 0 <= k <= n", got=got, remedy="Pass numbers of samples, not fractions.")

@@ -1,0 +1,120 @@
+"""A Run in words: the summary on the screen and the sentence for the paper."""
+
+from typing import TYPE_CHECKING, Any
+
+from brinell.results.manifest import lookup
+
+if TYPE_CHECKING:
+    from brinell.results.run import Run
+
+
+def sentence(run: "Run") -> str:
+    """Return the result as one sentence: model, norm, eps, plan, n, interval, seed and version.
+
+    >>> from brinell.results import Run
+    >>> sentence(Run.open("tests/results/golden_run_v1"))[:47]
+    'Under Linf perturbations of size eps = 8/255, t'
+    """
+    p = run.robust_accuracy
+    accuracy = (
+        f"a robust accuracy of {100 * p.value:.1f} % "
+        f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n}{_data(run)})"
+    )
+    text = f"{_threat(run)}, {_identity(run, 'model.name') or 'the model'} has {accuracy} against {_plan(run)}"
+    version = lookup(run.manifest, "environment.brinell")
+    text += f" (seed {_identity(run, 'seed')}, Brinell {version or 'of unknown version'})."
+    return text if run.finished else f"Provisional, from an unfinished Run: {text}"
+
+
+def summary(run: "Run") -> str:
+    """Return a compact plain-text summary.
+
+    >>> from brinell.results import Run
+    >>> summary(Run.open("tests/results/golden_run_v1")).splitlines()[-1].startswith("Under Linf")
+    True
+    """
+    parts = [
+        _head(run),
+        _accuracies(run),
+        _stages(run),
+        _cost(run),
+        f"verdict   {run.verdict}",
+        _notes(run),
+        run.sentence(),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def eps_text(eps: Any) -> str:
+    """Return an eps as people write it: 8/255 rather than 0.03137.
+
+    >>> eps_text(8 / 255), eps_text(0.5), eps_text("8/255"), eps_text([0.1, 0.2])
+    ('8/255', '0.5', '8/255', 'one value per sample')
+    """
+    if isinstance(eps, list):
+        return "one value per sample"
+    if isinstance(eps, str) or float(f"{eps:.4g}") == eps:
+        return eps if isinstance(eps, str) else f"{eps:.4g}"
+    return f"{eps * 255:.0f}/255" if abs(eps * 255 - round(eps * 255)) < 1e-4 else f"{eps:.6g}"
+
+
+def _identity(run: "Run", path: str) -> Any:
+    return lookup(run.manifest, f"identity.{path}")
+
+
+def _threat(run: "Run") -> str:
+    norm, eps = _identity(run, "threat.norm"), _identity(run, "threat.eps")
+    text = f"Under {norm or 'unnamed'} perturbations"
+    return text if eps is None else f"{text} of size eps = {eps_text(eps)}"
+
+
+def _data(run: "Run") -> str:
+    name = _identity(run, "data.name")
+    return f" samples of {name}" if name else ""
+
+
+def _plan(run: "Run") -> str:
+    name, citation = _identity(run, "plan.name"), _identity(run, "plan.citation")
+    return f"the plan {name or 'unnamed'}" + (f" [{citation}]" if citation else "")
+
+
+def _head(run: "Run") -> str:
+    lines = [
+        f"Run {run.path}" + ("" if run.finished else " (unfinished: what follows is provisional)"),
+        f"model     {_identity(run, 'model.name') or 'unnamed'}, {_identity(run, 'model.classes') or '?'} classes",
+        f"data      {_identity(run, 'data.name') or 'unnamed'}, {run.clean_accuracy.n} samples",
+        f"threat    {_threat(run).removeprefix('Under ')}",
+        f"plan      {_identity(run, 'plan.name') or 'unnamed'}, seed {_identity(run, 'seed')}",
+    ]
+    return "\n".join(lines)
+
+
+def _accuracies(run: "Run") -> str:
+    return f"clean accuracy    {run.clean_accuracy}\nrobust accuracy   {run.robust_accuracy}"
+
+
+def _stages(run: "Run") -> str:
+    if not run.attacks:
+        return ""
+    width = max(len("attack"), *(len(name) for name in run.attacks))
+    lines = [f"{'attack':<{width}}   attacked   broken   accuracy after"]
+    for stage, (_, accuracy) in zip(run.stages(), run.accuracy_after(), strict=True):
+        lines.append(f"{stage.attack:<{width}}   {stage.attacked:>8}   {stage.broken:>6}   {accuracy}")
+    return "\n".join(lines)
+
+
+def _cost(run: "Run") -> str:
+    cost = run.cost
+    wall = run.manifest.get("wall_seconds")
+    lines = [
+        f"cost      {cost.forwards} forwards, {cost.backwards} backwards, {cost.seconds:.1f} s of compute"
+        + ("" if wall is None else f", {wall:.1f} s on the clock"),
+        f"          per sample {cost.forwards_per_sample:.1f} forwards, {cost.backwards_per_sample:.1f} backwards, "
+        f"{cost.seconds_per_sample:.3g} s",
+    ]
+    return "\n".join(lines)
+
+
+def _notes(run: "Run") -> str:
+    notes = run.manifest.get("notes") or []
+    return "\n".join(["notes", *(f"  - {note}" for note in notes)]) if notes else ""

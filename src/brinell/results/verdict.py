@@ -1,0 +1,106 @@
+"""Can the number be believed? One table of rules, each with the reason it gives."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from brinell.results.manifest import lookup
+
+if TYPE_CHECKING:
+    from brinell.results.run import Run
+
+Level = Literal["reliable", "suspicious", "invalid"]
+LEVELS: tuple[Level, ...] = ("reliable", "suspicious", "invalid")
+STRONGER = "autoattack"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A level of trust and the reasons for it.
+
+    >>> print(Verdict("suspicious", ("The Run is not finished.",)))
+    suspicious: The Run is not finished.
+    >>> print(Verdict("reliable"))
+    reliable: No rule of the verdict objects.
+    """
+
+    level: Level
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.level}: {' '.join(self.reasons) or 'No rule of the verdict objects.'}"
+
+
+def judge(run: "Run") -> Verdict:
+    """Return the worst level any rule reaches, with every reason, the gravest first.
+
+    >>> from brinell.results import Run
+    >>> judge(Run.open("tests/results/golden_run_v1")).level
+    'suspicious'
+    """
+    found = [(level, reason) for level, rule in RULES for reason in rule(run)]
+    worst = max((level for level, _ in found), key=LEVELS.index, default=LEVELS[0])
+    return Verdict(worst, tuple(reason for _, reason in found))
+
+
+def _failed(run: "Run") -> Iterable[str]:
+    return (f"Check {c['name']} failed: {_sentence(c['message'])}" for c in run.checks if c["level"] == "fail")
+
+
+def _empty(run: "Run") -> Iterable[str]:
+    if run.finished and run.clean_accuracy.n == 0:
+        yield "The Run has no rows."
+
+
+def _warned(run: "Run") -> Iterable[str]:
+    return (
+        f"Check {c['name']} warns: {_sentence(c['message'])}" for c in run.checks if c["level"] not in ("ok", "fail")
+    )
+
+
+def _unverified(run: "Run") -> Iterable[str]:
+    count = run.unverified.num_rows
+    if count == 1:
+        yield "1 adversarial did not pass verification and is not counted."
+    elif count:
+        yield f"{count} adversarials did not pass verification and are not counted."
+
+
+def _unfinished(run: "Run") -> Iterable[str]:
+    if not run.finished:
+        yield "The Run is not finished, so its robust accuracy is only an upper bound."
+
+
+def _incomplete(run: "Run") -> Iterable[str]:
+    if not run.finished:
+        return
+    total, n = lookup(run.manifest, "identity.data.n"), run.clean_accuracy.n
+    if isinstance(total, int) and n < total:
+        yield f"Rows of {total - n} of {total} samples are missing."
+    skipped = run.skipped()
+    if len(skipped):
+        yield f"Of the samples counted as robust, {len(skipped)} lack a row of some attack of the plan."
+
+
+def _weak(run: "Run") -> Iterable[str]:
+    if lookup(run.manifest, "identity.plan.strength") == "weak":
+        name = lookup(run.manifest, "identity.plan.name") or "unnamed"
+        yield (
+            f"The plan {name} is weak: a single weak attack gives only an upper bound on robustness; "
+            f"run the plan {STRONGER}."
+        )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+RULES: tuple[tuple[Level, Callable[["Run"], Iterable[str]]], ...] = (
+    ("invalid", _failed),
+    ("invalid", _empty),
+    ("suspicious", _warned),
+    ("suspicious", _unverified),
+    ("suspicious", _unfinished),
+    ("suspicious", _incomplete),
+    ("suspicious", _weak),
+)
