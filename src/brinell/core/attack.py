@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+from torch import Tensor
+
 from brinell.core.threat import Ball
 from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
 
@@ -18,22 +20,35 @@ class Needs(Enum):
 
 @dataclass(frozen=True)
 class Rows:
-    """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None)."""
+    """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None).
+
+    `restart` is the number of the restart, from 0; None counts as 0.
+    """
 
     x: Points
     y: Labels
     key: Keys
     target: Labels
     start: Points | None = None
+    restart: Labels | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said about the points asked: logits, the attack's loss, and the gradient of that loss."""
+    """What the model said about the points asked: logits, the attack's loss, and what else it needs.
+
+    Either the gradient of that loss, or (`Needs.JACOBIAN`) the gradient of every logit, of shape (b, k, *shape).
+    """
 
     logits: Logits
     loss: Scalars
     grad: Points | None = None
+    jacobian: Tensor | None = None
+
+    @property
+    def backwards(self) -> int:
+        """How many backward passes every row cost."""
+        return self.jacobian.shape[1] if self.jacobian is not None else int(self.grad is not None)
 
     @property
     def gradient(self) -> Points:

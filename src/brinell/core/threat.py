@@ -9,7 +9,7 @@ from torch import Tensor
 
 from brinell.errors import ThreatError
 from brinell.ops.norms import NORMS, Norm
-from brinell.ops.rows import flat, rows
+from brinell.ops.rows import flat
 from brinell.ops.types import Keys, Mask, Points, Scalars
 
 LO, HI = 0.0, 1.0
@@ -42,25 +42,24 @@ class Ball:
     eps: Scalars
     mask: Tensor | None = None
 
-    def bounds(self, x0: Points) -> tuple[Points, Points]:
+    def _limits(self, x0: Points) -> tuple[Points | float, Points | float]:
         """What the box and the mask leave free: the least and the greatest value of every coordinate."""
-        lo, hi = torch.full_like(x0, LO), torch.full_like(x0, HI)
         if self.mask is None:
-            return lo, hi
-        return torch.where(self.mask, lo, x0), torch.where(self.mask, hi, x0)
+            return LO, HI
+        return torch.where(self.mask, LO, x0), torch.where(self.mask, HI, x0)
+
+    def bounds(self, x0: Points) -> tuple[Points, Points]:
+        """The same as tensors of x0's shape."""
+        lo, hi = self._limits(x0)
+        return torch.zeros_like(x0) + lo, torch.zeros_like(x0) + hi
 
     def project(self, x0: Points, x: Points) -> Points:
         """The nearest allowed point."""
-        lo, hi = self.bounds(x0)
-        return self._place(x0, self.norm.project(x - x0, self.eps, lo - x0, hi - x0))
+        return self.norm.nearest(x0, x, self.eps, *self._limits(x0))
 
     def retract(self, x0: Points, x: Points) -> Points:
         """AutoAttack's map into the allowed set (`Norm.retract`)."""
-        lo, hi = self.bounds(x0)
-        return self._place(x0, self.norm.retract(x - x0, self.eps, lo - x0, hi - x0))
-
-    def _place(self, x0: Points, d: Points) -> Points:
-        return self.norm.settle(x0, (x0 + d).clamp(LO, HI), self.eps)
+        return self.norm.retract(x0, x, self.eps, *self._limits(x0))
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         """A step of size 1 along the allowed coordinates (`Norm.steepest`)."""
@@ -82,9 +81,10 @@ class Ball:
 
     def allows(self, x0: Points, x: Points) -> Mask:
         """Finite, in the box, and equal to x0 where masked: everything but the radius."""
-        lo, hi = self.bounds(x0)
-        # A NaN fails both comparisons.
-        return flat((x >= lo) & (x <= hi)).all(1)
+        least, greatest = torch.aminmax(flat(x), dim=1)
+        # A NaN is its row's least and greatest value and fails the comparisons.
+        inside = (least >= LO) & (greatest <= HI)
+        return inside if self.mask is None else inside & flat((x == x0) | self.mask).all(1)
 
     def contains(self, x0: Points, x: Points) -> Mask:
         """Allowed and within eps, the distance taken in float64."""

@@ -1,7 +1,5 @@
 """The demonstration data: the first 1,000 test images of Fashion-MNIST, shipped with the package."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from io import BytesIO
 

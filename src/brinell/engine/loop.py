@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.core.attack import AnyAttack, Needs, Rows
+from brinell.core.attack import AnyAttack, Rows
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
 from brinell.ops import rng
-from brinell.ops.rows import choose, concat, head, put, take
+from brinell.ops.rows import concat, head, put, take
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
 LOOK = {"cpu": 1}
@@ -109,9 +109,11 @@ class Engine:
         record = replace(
             record,
             forwards=record.forwards + s.live,
-            backwards=record.backwards + s.live * (self.attack.needs is not Needs.LOGITS),
+            backwards=record.backwards + s.live * a.backwards,
         )
-        state = choose(s.live, self.attack.step(s.state, a, s.rows, ball), s.state)
+        state = self.attack.step(s.state, a, s.rows, ball)
+        # Rows that are not live move on unwatched until they are replaced; only their counter must stand still.
+        state = replace(state, t=torch.where(s.live, state.t, s.state.t))
         over = state.t >= self.attack.queries
         if self.early_exit:
             over = over | record.broken
@@ -135,7 +137,7 @@ class Engine:
         restarts = torch.tensor([g.restart for g in self.legs], device=at.device)
         key = rng.fold(rng.fold(work.key[at], ranks[leg]), restarts[leg])
         start = None if work.start is None else work.start[at]
-        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start)
+        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg])
 
     def _next_legs(self, s: Slots, work: Work, ended: list[int]) -> tuple[Slots, list[int]]:
         """Start the next leg of samples that survived one; return the slots whose samples have none left."""

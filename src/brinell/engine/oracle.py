@@ -12,7 +12,7 @@ from brinell.core.classifier import Classifier, Output
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.errors import ModelError
 from brinell.ops.losses import LOSSES
-from brinell.ops.rows import concat, flat, head, where
+from brinell.ops.rows import concat, head
 
 A = TypeVar("A")
 
@@ -45,7 +45,7 @@ class Oracle:
             return self._in_blocks(self.classifier.forward, x)
 
     def ask(self, x: Tensor, y: Tensor, target: Tensor, loss: str, needs: Needs) -> Answer:
-        """Logits, loss and, where needed, the gradient of the loss at every row."""
+        """Logits, loss and, where needed, the gradient of the loss or of every logit at every row."""
         function, wants_grad = LOSSES[loss].function, needs is not Needs.LOGITS
 
         def one(x: Tensor, y: Tensor, target: Tensor) -> Answer:
@@ -54,8 +54,9 @@ class Oracle:
                 logits = self.classifier.forward(point).logits
                 # Rows without a target carry −1; only targeted losses read it.
                 value = function(logits, y, target.clamp(min=0))
-                grad = _gradient(value, point) if wants_grad else None
-            return Answer(logits.detach(), value.detach(), grad)
+                grad = _gradient(value, point) if needs is Needs.GRAD else None
+                jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
+            return Answer(logits.detach(), value.detach(), grad, jacobian)
 
         return self._in_blocks(one, x, y, target)
 
@@ -92,5 +93,12 @@ class Oracle:
 
 def _gradient(value: Tensor, point: Tensor) -> Tensor:
     grad = torch.autograd.grad(value.sum(), point)[0]
-    # A row whose gradient is not finite has no direction to go; zero lets it stand still instead of poisoning it.
-    return where(flat(grad).isfinite().all(1), grad, torch.zeros_like(grad))
+    # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row.
+    return grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
+    """One backward pass per class through one graph (a vectorised pass is no faster, and some models refuse it)."""
+    totals, last = logits.sum(0), logits.shape[1] - 1
+    grads = [torch.autograd.grad(v, point, retain_graph=k < last)[0] for k, v in enumerate(totals)]
+    return torch.stack(grads, 1).nan_to_num_(0.0, 0.0, 0.0)

@@ -1,7 +1,5 @@
 """The demonstration model: a small convolutional network, adversarially trained on Fashion-MNIST."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 import torch

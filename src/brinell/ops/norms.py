@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brinell.ops import rng
+from brinell.ops import hyperplane, rng
 from brinell.ops.rows import flat, rows
 from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 TINY = 1e-12
-# Summed norms aim this much inside the sphere, so that rounding x0 + d to float32 does not carry a point outside.
+# Projections aim a little inside the sphere, so that rounding x0 + d to float32 does not carry a point outside: for
+# summed norms by this factor, for Linf by half a unit in the last place of a number just below 1.
 INSIDE = 1 - 2.0**-21
+HALF_ULP = 2.0**-25
 
 
 def water_level(c: Doubles, w: Doubles, g: Scalars) -> Scalars:
@@ -56,13 +58,13 @@ class Norm(ABC):
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
         """The nearest point (in the Euclidean sense) of {‖d‖ ≤ eps, lo ≤ d ≤ hi}."""
 
-    def retract(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
-        """A cheaper map into the same set that AutoAttack's code uses; exact where nothing else is said."""
-        return self.project(d, eps, lo, hi)
+    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+        """`project` for points around x0 in a box [lo, hi], rounded so that the distance stays within eps."""
+        return (x0 + self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
-    def settle(self, x0: Points, x: Points, eps: Scalars) -> Points:
-        """Undo what rounding x0 + d to the nearest float may have added to the distance."""
-        return x
+    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+        """A cheaper map into the same set that AutoAttack's code uses; `nearest` where nothing else is said."""
+        return self.nearest(x0, x, eps, lo, hi)
 
     @abstractmethod
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
@@ -78,6 +80,10 @@ class Norm(ABC):
     @abstractmethod
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         """AutoAttack's random start, before projection: on the face, on the sphere, or Gaussian (L1)."""
+
+    @abstractmethod
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        """The smallest d in this norm with w·d = gap and lo ≤ d ≤ hi; where none exists, the nearest corner."""
 
     @abstractmethod
     def diameter(self, n: int) -> float:
@@ -100,8 +106,9 @@ class LinfNorm(Norm):
         e = rows(eps, d)
         return d.clamp(torch.maximum(-e, lo), torch.minimum(e, hi))
 
-    def settle(self, x0: Points, x: Points, eps: Scalars) -> Points:
-        return torch.where((x - x0).abs() > rows(eps, x), torch.nextafter(x, x0), x)
+    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+        e = rows((eps - HALF_ULP).clamp(min=0), x)
+        return x.clamp(x0 - e, x0 + e).clamp(lo, hi)
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         return g.sign()
@@ -113,6 +120,11 @@ class LinfNorm(Norm):
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         t = 2 * rng.uniform(key, shape) - 1
         return rows(eps / (self.size(t) + TINY), t) * t
+
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        sign, slope, room = hyperplane.facing(w, gap, lo, hi)
+        level = water_level(room, slope, gap.double().abs())
+        return hyperplane.placed(sign, torch.minimum(room, level[:, None]), w)
 
     def diameter(self, n: int) -> float:
         return 1.0
@@ -138,10 +150,11 @@ class L2Norm(Norm):
         s = water_level(ratio, v.square(), e.square()).sqrt().clamp(max=1)
         return (v.sign() * torch.minimum(s[:, None] * v.abs(), room)).to(d.dtype).view_as(d)
 
-    def retract(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+        # Scaling, then clipping: every coordinate only moves towards x0, so the point stays in the ball.
+        d = x - x0
         n = self.size(d)
-        scaled = d * rows(torch.minimum(eps * INSIDE, n) / (n + TINY), d)
-        return scaled.clamp(lo, hi)
+        return (x0 + d * rows(torch.minimum(eps * INSIDE, n) / (n + TINY), d)).clamp(lo, hi)
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         return g / rows(self.size(g) + TINY, g)
@@ -154,6 +167,12 @@ class L2Norm(Norm):
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         t = rng.normal(key, shape)
         return rows(eps / (self.size(t) + TINY), t) * t
+
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        sign, slope, room = hyperplane.facing(w, gap, lo, hi, hyperplane.NEGLIGIBLE)
+        end = room / slope.clamp(min=hyperplane.NEGLIGIBLE)
+        level = water_level(end, slope.square(), gap.double().abs())[:, None]
+        return hyperplane.placed(sign, torch.where(end <= level, room, level * slope), w)
 
     def diameter(self, n: int) -> float:
         return float(n**0.5)
@@ -202,6 +221,10 @@ class L1Norm(Norm):
 
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         return rng.normal(key, shape)
+
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        sign, slope, room = hyperplane.facing(w, gap, lo, hi, hyperplane.NEGLIGIBLE)
+        return hyperplane.placed(sign, hyperplane.steepest_first(slope, room, gap.double().abs()), w)
 
     def diameter(self, n: int) -> float:
         return float(n)

@@ -49,7 +49,8 @@ def fold(key: Keys, data: int | Keys) -> Keys:
     (True, False)
     """
     # Mixing before and after the addition keeps fold(fold(k, a), b) apart from fold(fold(k, b), a).
-    return _mix(_mix(key ^ _DERIVE) + data * _DERIVE)
+    step = _signed(data * _DERIVE % (1 << 64)) if isinstance(data, int) else data * _DERIVE
+    return _mix(_mix(key ^ _DERIVE) + step)
 
 
 def keys(seed: int, ids: Keys) -> Keys:

@@ -1,0 +1,56 @@
+# Every target makes its own environment with pip alone; PYTHON chooses the interpreter.
+PYTHON ?= python3
+PYTEST_WORKERS ?= 2
+COVERED := ops core engine results
+
+DEMO := .venv-demo
+TEST := .venv-test
+BIN := $(TEST)/bin
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo environment check test ci slow coverage bench clean
+.NOTPARALLEL:
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+demo: ## install into a fresh environment and run `brinell demo`
+	rm -rf $(DEMO)
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt .
+	$(DEMO)/bin/brinell demo
+
+# Made anew once per make command: `make check test` shares it.
+environment:
+	rm -rf $(TEST)
+	$(PYTHON) -m venv $(TEST)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+
+check: environment ## fresh environment, then ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: environment ## fresh environment, then every test that is not slow, and the doctests
+	$(PYTEST) -n $(PYTEST_WORKERS)
+
+ci: check test ## check and test in one fresh environment
+
+slow: environment ## fresh environment, then the slow tests
+	$(PYTEST) -n $(PYTEST_WORKERS) -m slow
+
+coverage: environment ## fresh environment, then the tests; fails under 95 % of ops, core, engine and results
+	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=brinell.%) --cov-branch --cov-report=term --cov-fail-under=95
+
+bench: environment ## fresh environment, then every benchmarks/bench_*.py
+	@set -e; for file in benchmarks/bench_*.py; do \
+	  if [ ! -e "$$file" ]; then echo "no benchmarks/bench_*.py yet"; exit 0; fi; \
+	  echo "== $$file"; $(BIN)/python "$$file"; \
+	done
+
+clean: ## remove environments, caches and build products
+	rm -rf $(DEMO) $(TEST) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .coverage.* .hypothesis
+	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,149 @@
+"""Fast adaptive boundary attack: the smallest distance at which a sample breaks."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from brinell.attacks import _check
+from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.threat import Ball
+from brinell.errors import PlanError
+from brinell.ops.losses import margin
+from brinell.ops.rows import flat, rows, where
+from brinell.ops.types import Labels, Mask, Points, Scalars
+
+# Lower bounds of the reference, which keep a vanished gradient and a point on the plane from dividing by zero.
+FLAT, NEAR = 1e-12, 1e-8
+
+
+@dataclass(frozen=True)
+class State:
+    """The point to ask about, the steps taken, whether the point is a step's result (else the start or drawn back)."""
+
+    t: Labels
+    x: Points
+    i: Labels
+    stepped: Mask
+
+
+@dataclass(frozen=True)
+class FAB:
+    """Walks along the decision boundary towards the clean point; the engine keeps the nearest adversarial on the way.
+
+    Method: the boundary is linearised at x; x and the clean point x0 are both projected on that hyperplane within the
+    box, each projection is overshot by `eta`, and the two are mixed with at most `alpha_max` of the clean one's. A
+    misclassified result is drawn back, x0 + `beta` (x − x0), before the next step. Targeted: the boundary to the row's
+    target class. Untargeted: of all classes the one whose hyperplane is nearest. The first restart starts at x0, later
+    ones at distance eps / 2. Misclassified means any class but the true one, targeted or not.
+    Cost per step: one forward and backward at its result, which the next step uses unless the result was misclassified;
+    then one more of each after drawing back (AutoAttack's code: always two forwards and one backward). The start costs
+    one of each. Untargeted, a backward is K backwards.
+    Reference: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive boundary attack",
+    without the final search, as in AutoAttack.
+
+    >>> FAB().name, FAB(targeted=True).name, FAB(steps=50).queries
+    ('fab', 'fab-t', 101)
+    """
+
+    steps: int = 100
+    targeted: bool = False
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    minimises = True
+
+    def __post_init__(self) -> None:
+        _check.positive(steps=self.steps, alpha_max=self.alpha_max, eta=self.eta, beta=self.beta)
+        for name, value in (("alpha_max", self.alpha_max), ("beta", self.beta)):
+            if value > 1:
+                raise PlanError(
+                    expected=f"{name} of at most 1", got=f"{name} = {value}", remedy="Leave it out to get the default."
+                )
+
+    @property
+    def name(self) -> str:
+        """As in AutoAttack."""
+        return "fab-t" if self.targeted else "fab"
+
+    @property
+    def loss(self) -> str:
+        """Its gradient is the normal of the target's hyperplane; untargeted it only goes on record."""
+        return "minimum-margin" if self.targeted else "margin"
+
+    @property
+    def needs(self) -> Needs:
+        """One gradient, or those of all classes."""
+        return Needs.GRAD if self.targeted else Needs.JACOBIAN
+
+    @property
+    def queries(self) -> int:
+        """At most: the start, and the result of every step and the point drawn back from it.
+
+        Rows that are done sooner, because some results needed no drawing back, end by setting t to this number.
+        """
+        return 1 + 2 * self.steps
+
+    def init(self, p: Rows, ball: Ball) -> State:
+        """The clean point, from the second restart a random point at distance eps / 2, or where told."""
+        lo, hi = ball.bounds(p.x)
+        x = _first(p, ball) if p.start is None else p.start
+        zero = torch.zeros_like(p.y)
+        return State(zero, x.clamp(lo, hi), zero, torch.zeros_like(zero, dtype=torch.bool))
+
+    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+        """Draw back from a misclassified result, else take a step; end with the look at the last result."""
+        done = s.stepped & (s.i >= self.steps)
+        back = s.stepped & (margin(a.logits, p.y) > 0)
+        drawn = p.x + self.beta * (s.x - p.x)
+        x = where(back, drawn, self._ahead(s.x, a, p, ball))
+        return State(
+            t=torch.where(done, self.queries, s.t + 1),
+            x=where(done, s.x, x),
+            i=torch.where(done | back, s.i, s.i + 1),
+            stepped=~back,
+        )
+
+    def _ahead(self, x: Points, a: Answer, p: Rows, ball: Ball) -> Points:
+        """The mix of both overshot projections on the linearised boundary."""
+        f, w = self._boundary(a, p, ball)
+        # The plane is {u : f + w·(u − x) = 0}; the clean point's own gap follows from the same f and w.
+        gaps = torch.cat([-f, flat(w.double() * (x - p.x)).sum(1) - f])
+        lo, hi = ball.bounds(p.x)
+        d = ball.norm.to_hyperplane(
+            torch.cat([w, w]), gaps, torch.cat([lo - x, lo - p.x]), torch.cat([hi - x, hi - p.x])
+        )
+        size = ball.norm.size(d).clamp(min=NEAR)
+        (here, clean), (from_here, from_clean) = d.chunk(2), size.chunk(2)
+        share = rows((from_here / (from_here + from_clean)).clamp(max=self.alpha_max), x)
+        return ((1 - share) * (x + self.eta * here) + share * (p.x + self.eta * clean)).clamp(lo, hi)
+
+    def _boundary(self, a: Answer, p: Rows, ball: Ball) -> tuple[Scalars, Points]:
+        """How far the chosen class is behind the true one (f < 0: behind), and the gradient of that."""
+        free = 1.0 if ball.mask is None else ball.mask
+        if self.targeted:
+            f, w = a.loss, a.gradient * free
+        else:
+            f, w = _nearest(a, p.y, free, ball)
+        # A row whose logits are not finite has no plane to go to: a gap of zero lets it stand still.
+        return torch.where(f.isfinite(), f, 0.0).double(), w
+
+
+def _first(p: Rows, ball: Ball) -> Points:
+    if p.restart is None:
+        return p.x
+    t = ball.norm.start(p.key, tuple(p.x.shape[1:]), ball.eps)
+    away = p.x + rows(ball.eps / 2 / ball.norm.size(t).clamp(min=FLAT), t) * t
+    return where(p.restart > 0, away, p.x)
+
+
+def _nearest(a: Answer, y: Labels, free: Tensor | float, ball: Ball) -> tuple[Scalars, Points]:
+    """Logit difference and its gradient for the class whose hyperplane is nearest."""
+    assert a.jacobian is not None, "this attack did not ask for the gradients of all logits"
+    row = torch.arange(len(y), device=y.device)
+    f = a.logits - a.logits[row, y][:, None]
+    w = (a.jacobian - a.jacobian[row, y][:, None]) * free
+    distance = f.abs() / (ball.norm.dual_size(w.flatten(0, 1)).view_as(f) + FLAT)
+    own = torch.zeros_like(f, dtype=torch.bool).scatter(1, y[:, None], True)
+    chosen = torch.where(own | ~distance.isfinite(), torch.inf, distance).argmin(1)
+    return f[row, chosen], w[row, chosen]

@@ -1,0 +1,32 @@
+"""brinell compare."""
+
+import json as json_format
+from typing import Annotated
+from pathlib import Path
+
+import typer
+
+from brinell.cli import options
+from brinell.results import Run, compare
+
+
+def command(a: Annotated[Path, typer.Argument(help="Folder of a Run.")], b: Annotated[Path, typer.Argument(help="Folder of another.")], json: options.Json = False) -> None:
+    """Compare two Runs sample by sample: agreement, paired difference, McNemar test."""
+    result = compare(Run.open(a), Run.open(b))
+    if not json:
+        typer.echo(str(result))
+        return
+    difference = result.difference
+    typer.echo(
+        json_format.dumps(
+            {
+                "n": result.n,
+                "agreement": result.agreement.value,
+                "robust": [result.robust_a.value, result.robust_b.value],
+                "difference": {"value": difference.value, "low": difference.low, "high": difference.high},
+                "p_value": result.p_value,
+                "only_a": [int(i) for i in result.ids_only_a],
+                "only_b": [int(i) for i in result.ids_only_b],
+            }
+        )
+    )

@@ -1,0 +1,32 @@
+"""brinell demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from brinell.cli import options
+from brinell.cli.show import as_json, show
+from brinell.core.threat import Linf
+from brinell.data.load import load
+from brinell.evaluate.evaluate import evaluate
+
+EPS, PLAN = 0.1, "apgd-ce"
+
+
+def command(
+    n: options.N = None,
+    plan: Annotated[str, typer.Option(help="See brinell plans.")] = PLAN,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Evaluate the embedded Fashion-MNIST model on the embedded images (Linf, eps 0.1)."""
+    run = evaluate("demo", load("demo", n), Linf(EPS), plan, out=out, progress=False if quiet else None)
+    if json:
+        typer.echo(as_json(run))
+    else:
+        console = Console()
+        show(run, console)
+        console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)

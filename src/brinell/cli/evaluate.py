@@ -1,0 +1,45 @@
+"""brinell evaluate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from brinell.cli import load, options
+from brinell.cli.show import as_json, show
+from brinell.core.threat import threat
+from brinell.evaluate.evaluate import evaluate
+
+
+def command(
+    model: options.Model,
+    data: options.Data,
+    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
+    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    plan: Annotated[str, typer.Option(help="See brinell plans.")] = "apgd",
+    n: options.N = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")] = False,
+    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
+    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
+    precision: Annotated[str, typer.Option(help="float32.")] = "float32",
+    device: options.Device = None,
+    part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
+    individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,
+    expected_clean_accuracy: Annotated[float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Attack a model and report its robust accuracy."""
+    run = evaluate(
+        load.model(model), load.data(data, n, part), threat(norm, eps), plan, out=out, resume=resume, seed=seed, slots=slots,
+        precision=precision, device=device, progress=False if quiet else None, individual=individual,
+        expected_clean_accuracy=expected_clean_accuracy,
+    )  # fmt: skip
+    if json:
+        typer.echo(as_json(run))
+        return
+    console = Console()
+    show(run, console)
+    console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,58 @@
+"""Models and data named on the command line."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from brinell.core.classifier import Classifier
+from brinell.core.problem import Problem
+from brinell.data.load import load
+from brinell.errors import InputError, ModelError
+from brinell.evaluate.inputs import as_classifier
+
+
+def model(spec: str) -> Classifier:
+    """A classifier from "demo" or FILE.py:FACTORY, a function without arguments that returns a module or classifier."""
+    if spec == "demo":
+        return as_classifier("demo")
+    file, _, factory = spec.rpartition(":")
+    path = Path(file)
+    if not file or not path.exists():
+        raise ModelError(
+            expected="a model as FILE.py:FACTORY, or demo", got=repr(spec), remedy="E.g. --model my_model.py:make_net."
+        )
+    made = getattr(_module(path), factory, None)
+    if made is None:
+        raise ModelError(expected=f"a function {factory} in {path.name}", got="none of that name", remedy="Check the spelling.")
+    return as_classifier(made() if callable(made) and not hasattr(made, "forward") else made)
+
+
+def _module(path: Path) -> Any:
+    name = f"brinell_user_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ModelError(expected="a Python file", got=str(path), remedy="Write the factory in a .py file.")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    # The file may import its neighbours, as it would when run as a script.
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+    return module
+
+
+def data(spec: str, n: int | None, part: str | None) -> Problem:
+    """A problem from a name or file; `part` "2/4" takes the second of four equal parts."""
+    problem = load(spec, n)
+    if part is None:
+        return problem
+    try:
+        i, of = (int(v) for v in part.split("/"))
+    except ValueError:
+        i, of = 0, 0
+    if not 1 <= i <= of:
+        raise InputError(expected="a part such as 2/4", got=repr(part), remedy="Parts are numbered from 1.")
+    return problem[(i - 1) * len(problem) // of : i * len(problem) // of]

@@ -1,0 +1,39 @@
+"""Arithmetic while the engine runs: float32 as written, whatever the caller's own settings are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from brinell.errors import PlanError
+
+PRECISIONS = ("float32",)
+
+
+@contextmanager
+def exact(device: torch.device) -> Iterator[None]:
+    """True float32: no autocast, no TF32, deterministic cuDNN kernels; the caller's settings come back afterwards."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    with torch.autocast(device.type, enabled=False):
+        if device.type != "cuda":
+            yield
+            return
+        before = (cudnn.conv.fp32_precision, matmul.fp32_precision, cudnn.deterministic, cudnn.benchmark)
+        _set(cudnn, matmul, ("ieee", "ieee", True, False))
+        try:
+            yield
+        finally:
+            _set(cudnn, matmul, before)
+
+
+def _set(cudnn: object, matmul: object, values: tuple[str, str, bool, bool]) -> None:
+    cudnn.conv.fp32_precision, matmul.fp32_precision = values[:2]  # type: ignore[attr-defined]
+    cudnn.deterministic, cudnn.benchmark = values[2:]  # type: ignore[attr-defined]
+
+
+def check(precision: str) -> None:
+    """Refuse a precision the engine does not have."""
+    if precision not in PRECISIONS:
+        raise PlanError(
+            expected=f"precision among {', '.join(PRECISIONS)}", got=repr(precision), remedy="Leave it out for float32."
+        )

@@ -1,0 +1,1 @@
+"""Plans, the evaluation itself, verification and checks."""

@@ -1,0 +1,163 @@
+"""Checks at the door: what cannot be evaluated is refused before anything is written."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import Needs
+from brinell.core.classifier import Classifier
+from brinell.core.problem import Chunk
+from brinell.engine.oracle import Oracle
+from brinell.errors import InputError, ModelError
+
+# Two answers of the same row that differ by more than this share of the logits' spread are different answers.
+SAME = 1e-4
+PROBABILITY_SLACK = 1e-5
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: "ok", "warn" or "fail", with a sentence."""
+
+    name: str
+    level: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        """For the manifest."""
+        return {"name": self.name, "level": self.level, "message": self.message}
+
+
+def _refuse(classifier: Classifier, defect: str, **message: str) -> Check:
+    """Raise, or return a failed check where the user allowed the defect."""
+    if defect not in classifier.allow:
+        raise ModelError(**message)
+    return Check(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
+
+
+def train_mode(classifier: Classifier) -> Check:
+    """No part of the model may be in train mode."""
+    parts = classifier.modes()
+    if not parts:
+        return Check("train mode", "ok", "every module is in evaluation mode")
+    return _refuse(
+        classifier,
+        "train mode",
+        expected="a model in evaluation mode",
+        got=f"train mode in {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}",
+        remedy="Call net.eval() first: batch normalisation and dropout behave differently in training.",
+    )
+
+
+def labels(chunk: Chunk, classes: int) -> None:
+    """Every label must be a class the model knows."""
+    if int(chunk.y.max()) >= classes:
+        raise InputError(
+            expected=f"labels in 0..{classes - 1}, since the model has {classes} classes",
+            got=f"label {int(chunk.y.max())}",
+            remedy="Check that the labels belong to this model.",
+        )
+
+
+def differ(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two sets of logits, relative to their spread."""
+    spread = float((a.amax(1) - a.amin(1)).median().clamp(min=1e-12))
+    return float((a - b).abs().max()) / spread
+
+
+def probabilities(classifier: Classifier, logits: Tensor) -> Check:
+    """Outputs that look like probabilities flatten every gradient; logits are needed."""
+    slack = PROBABILITY_SLACK
+    inside = float(logits.min()) > -slack and float(logits.max()) < 1 + slack
+    if not (inside and float((logits.sum(1) - 1).abs().max()) < slack):
+        return Check("probabilities", "ok", "outputs are not probabilities")
+    return _refuse(
+        classifier,
+        "probabilities",
+        expected="logits",
+        got="outputs in [0, 1] that sum to 1: probabilities",
+        remedy="Remove the final softmax (or return its logarithm).",
+    )
+
+
+def randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+    """The same input must get the same answer."""
+    worst = max(differ(logits, oracle.output(x).logits) for _ in range(2))
+    if worst <= SAME:
+        return Check("randomised", "ok", "repeated passes agree")
+    return Check(
+        "randomised",
+        "warn",
+        f"repeated passes on the same input differ by {worst:.2g} of the logits' spread: the model is randomised, and one "
+        "lucky draw can pass for an adversarial example.",
+    )
+
+
+def mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+    """A row's answer must not depend on the other rows of its batch."""
+    n = oracle.block
+    batch = x.repeat(-(-n // len(x)), *[1] * (x.ndim - 1))[:n]
+    keep = (torch.arange(n, device=x.device) % 2 == 0)[: len(batch)]
+    others = torch.where(keep.view(-1, *[1] * (x.ndim - 1)), batch, 1 - batch.flip(0))
+    a, b = oracle.output(batch).logits[keep], oracle.output(others).logits[keep]
+    worst = differ(a, b)
+    if worst <= SAME:
+        return Check("mixed rows", "ok", "a row's answer does not depend on its neighbours")
+    return _refuse(
+        oracle.classifier,
+        "mixed rows",
+        expected="a model that answers every row by itself",
+        got=f"answers that change by {worst:.2g} of the logits' spread with the other rows of the batch",
+        remedy="Put batch normalisation in evaluation mode and remove anything computed over the batch.",
+    )
+
+
+def gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Check:
+    """A plan that needs gradients needs a model that has them."""
+    why = "the model is marked as a black box"
+    if oracle.classifier.differentiable:
+        try:
+            none = torch.full_like(y, -1)
+            grad = oracle.ask(x, y, none, "margin", Needs.GRAD).gradient
+            dead = (grad.flatten(1) == 0).all(1).float().mean()
+            if dead == 0:
+                return Check("zero gradient", "ok", "the margin has a gradient at every clean input looked at")
+            return Check(
+                "zero gradient",
+                "warn",
+                f"the gradient of the margin is exactly zero at {100 * float(dead):.0f} % of the clean inputs looked at: "
+                "gradient attacks see nothing there (masked gradients).",
+            )
+        except RuntimeError as error:
+            why = str(error).splitlines()[0]
+    raise ModelError(
+        expected="a model with gradients with respect to its input",
+        got=why,
+        remedy="Remove torch.no_grad(), detach() and non-differentiable parts from forward, or use a plan without gradients.",
+    )
+
+
+def finite(logits: Tensor) -> Check:
+    """Logits must be numbers."""
+    bad = int((~logits.isfinite()).any(1).sum())
+    if not bad:
+        return Check("non-finite logits", "ok", "all logits are finite")
+    return Check("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
+
+
+def inspect(oracle: Oracle, chunk: Chunk, logits: Tensor, *, needs_gradients: bool) -> list[Check]:
+    """Everything that can be said before the first attack step, from one block of samples."""
+    n = min(len(chunk), oracle.block)
+    device: Any = logits.device
+    x, y, logits = chunk.x[:n].to(device), chunk.y[:n].to(device), logits[:n]
+    labels(chunk, logits.shape[1])
+    checks = [train_mode(oracle.classifier), finite(logits), probabilities(oracle.classifier, logits)]
+    noise = randomised(oracle, x, oracle.output(x).logits)
+    checks.append(noise)
+    if noise.level == "ok":
+        checks.append(mixed_rows(oracle, x, logits))
+    if needs_gradients:
+        checks.append(gradients(oracle, x, y))
+    return checks

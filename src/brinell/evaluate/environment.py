@@ -1,0 +1,46 @@
+"""Where an evaluation ran: versions, hardware, commit. For the manifest."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "numpy", "pyarrow", "safetensors")
+
+
+def version() -> str:
+    """Brinell's own version."""
+    try:
+        return metadata.version("brinell")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _commit() -> str | None:
+    """The commit of the caller's working directory, if it is a git checkout."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd())
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Facts about this machine and installation."""
+    cuda = device.type == "cuda"
+    return {
+        "brinell": version(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine(),
+        "cuda": torch.version.cuda if cuda else None,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "git_commit": _commit(),
+    }

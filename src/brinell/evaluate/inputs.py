@@ -1,0 +1,86 @@
+"""What users may pass where a classifier, a problem, a threat or a plan is expected."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from brinell.core.attack import AnyAttack
+from brinell.core.classifier import Classifier
+from brinell.core.problem import Problem
+from brinell.core.threat import Threat
+from brinell.core.threat import threat as threat_by_name
+from brinell.data.demo import demo
+from brinell.errors import InputError, ModelError, PlanError, ThreatError
+from brinell.evaluate.plan import Plan, Stage, plan
+from brinell.evaluate.presets import by_name
+from brinell.models.demo import demo_net
+from brinell.models.wrap import wrap
+from brinell.results import Run
+
+DEMO = "demo"
+
+
+def as_classifier(classifier: Any, device: torch.device | str | None = None) -> Classifier:
+    """A Classifier from itself, a torch module, or "demo"."""
+    if classifier == DEMO:
+        classifier = wrap(demo_net(), name=DEMO)
+    elif isinstance(classifier, nn.Module):
+        classifier = wrap(classifier)
+    if not isinstance(classifier, Classifier):
+        raise ModelError(
+            expected='a Classifier, a torch.nn.Module or "demo"',
+            got=repr(classifier)[:80],
+            remedy="Wrap the model: brinell.wrap(net, mean=…, std=…).",
+        )
+    return classifier if device is None else classifier.to(_device(device))
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            expected="a device this machine has", got=f"{device} ({str(error).splitlines()[0]})", remedy="Try device='cpu'."
+        ) from None
+    return found
+
+
+def as_problem(problem: Any) -> Problem:
+    """A Problem from itself, (x, y), a Dataset, a DataLoader, or "demo"."""
+    if isinstance(problem, Problem):
+        return problem
+    if isinstance(problem, str) and problem == DEMO:
+        x, y = demo()
+        return Problem(x, y, name=DEMO)
+    if isinstance(problem, tuple | list) and len(problem) == 2:
+        return Problem(*problem)
+    return Problem(problem)
+
+
+def as_threat(threat: Any) -> Threat:
+    """A Threat, or an error that shows how to make one."""
+    if not isinstance(threat, Threat):
+        raise ThreatError(expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5).")
+    return threat
+
+
+def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
+    """A Plan from itself, a name, an attack, a stage or a list of these."""
+    if isinstance(chosen, Plan):
+        return chosen
+    if isinstance(chosen, str):
+        return by_name(chosen)
+    if isinstance(chosen, list | tuple):
+        return plan(chosen)
+    if isinstance(chosen, Stage) or hasattr(chosen, "step"):
+        return plan([chosen])
+    raise PlanError(expected="a plan, its name or attacks", got=repr(chosen)[:80], remedy="brinell.plans() lists the names.")
+
+
+def threat_of(run: Run) -> Threat:
+    """The threat a Run was made under."""
+    stored = run.manifest["identity"]["threat"]
+    eps = torch.tensor(stored["eps"], dtype=torch.float64) if isinstance(stored["eps"], list) else stored["eps"]
+    return threat_by_name(stored["norm"], eps)

@@ -1,0 +1,151 @@
+"""Attacks combined as data: what runs, in which order, towards how many targets, how often."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from brinell.core.attack import AnyAttack, Needs
+from brinell.engine.loop import Leg
+from brinell.errors import PlanError
+from brinell.ops.losses import LOSSES
+
+# How many target classes a targeted attack tries unless told otherwise (Croce & Hein 2020).
+DEFAULT_TARGETS = 9
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One attack of a plan: `ranks` of its target classes on the clean input (2 = runner-up; empty: untargeted)."""
+
+    attack: AnyAttack
+    ranks: tuple[int, ...] = ()
+    restarts: int = 1
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.label or self.attack.name
+
+    def legs(self) -> tuple[Leg, ...]:
+        """The runs of one sample, in order."""
+        return tuple(Leg(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest, with a hash of everything that decides the outcome."""
+        numbers = {f.name: getattr(self.attack, f.name) for f in fields(self.attack)}  # type: ignore[arg-type]
+        body = {
+            "name": self.name,
+            "attack": {"type": type(self.attack).__name__, **numbers},
+            "ranks": list(self.ranks),
+            "restarts": self.restarts,
+        }
+        text = json.dumps(body, sort_keys=True, default=str)
+        return {**body, "hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
+    """An attack as a stage; a targeted loss gets the usual number of targets."""
+    if isinstance(part, Stage):
+        return replace(part, label=label) if label else part
+    if not hasattr(part, "step") or not hasattr(part, "init"):
+        raise PlanError(expected="an attack or a stage", got=repr(part), remedy="Use e.g. brinell.attacks.APGD(steps=100).")
+    targeted = LOSSES[part.loss].targeted
+    return Stage(part, tuple(range(2, DEFAULT_TARGETS + 2)) if targeted else (), 1, label)
+
+
+def Targets(part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = ()) -> Stage:  # noqa: N802
+    """Towards the k classes that rank highest on the clean input after the true one, or towards given ranks (from 2).
+
+    >>> from brinell.attacks import APGD
+    >>> Targets(APGD(loss="dlr-targeted"), k=3).ranks
+    (2, 3, 4)
+    """
+    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)))
+
+
+def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:  # noqa: N802
+    """n runs from different random starts.
+
+    >>> from brinell.attacks import PGD
+    >>> len(Restarts(PGD(), 5).legs())
+    5
+    """
+    return replace(stage(part), restarts=n)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A named chain of stages; samples broken by one are not attacked by the next.
+
+    `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result is only
+    an upper bound on robustness.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    description: str = ""
+    citation: str = ""
+    strength: str = "weak"
+    sparse_stages: tuple[Stage, ...] | None = None
+
+    def __post_init__(self) -> None:
+        names = [s.name for s in self.stages]
+        if not names or len(set(names)) < len(names):
+            raise PlanError(
+                expected="at least one stage, each with its own name",
+                got=", ".join(names) or "none",
+                remedy="Label equal attacks: Stage(attack, label='second').",
+            )
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether any stage asks for gradients."""
+        return any(s.attack.needs is not Needs.LOGITS for s in self.stages)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "citation": self.citation,
+            "strength": self.strength,
+            "stages": [s.to_json() for s in self.stages],
+        }
+
+
+def plan(parts: "Iterable[AnyAttack | Stage]", name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
+    """A plan of one's own.
+
+    >>> from brinell.attacks import APGD, PGD
+    >>> [s.name for s in plan([PGD(), APGD(loss="dlr")]).stages]
+    ['pgd-ce', 'apgd-dlr']
+    """
+    return Plan(name, tuple(stage(p) for p in parts), description, strength=strength)
+
+
+def adapt(p: Plan, *, classes: int, sparse: bool) -> tuple[Plan, list[str]]:
+    """The plan as it fits the norm and the number of classes, and a sentence for everything that changed."""
+    notes: list[str] = []
+    stages = p.sparse_stages if sparse and p.sparse_stages is not None else p.stages
+    fitted = tuple(_fit(s, classes, notes) for s in stages)
+    return replace(p, stages=fitted, sparse_stages=None), notes
+
+
+def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
+    loss = LOSSES[s.attack.loss]
+    if classes < loss.classes and loss.instead is not None:
+        notes.append(f"{s.name}: the {s.attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used.")
+        s = replace(s, attack=replace(s.attack, loss=loss.instead), label=s.name)  # type: ignore[type-var]
+    if not s.ranks:
+        return s
+    kept = tuple(r for r in s.ranks if r <= classes)
+    if not kept:
+        raise PlanError(
+            expected=f"target ranks between 2 and {classes}", got=str(s.ranks), remedy="Rank 2 is the runner-up class."
+        )
+    if len(kept) < len(s.ranks) and classes <= DEFAULT_TARGETS:
+        notes.append(f"{s.name}: {len(kept)} instead of {len(s.ranks)} targets, since the model has {classes} classes.")
+    return replace(s, ranks=kept)

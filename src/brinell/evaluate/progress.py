@@ -1,0 +1,100 @@
+"""Shows what the engine tells: a bar with the remaining time on a terminal, plain lines elsewhere, or nothing."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TaskID, TextColumn, TimeElapsedColumn
+
+from brinell.engine.events import Event, Listener, Note, Progress, Shrunk, StageStarted, silent
+
+EVERY = 10.0
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Estimate:
+    """Remaining time of a stage, from the passes made so far and the most that may still come."""
+
+    def __init__(self) -> None:
+        self.begun, self.samples, self.queries = time.perf_counter(), 0, 0
+
+    def start(self, event: StageStarted) -> None:
+        """A new stage."""
+        self.begun, self.samples, self.queries = time.perf_counter(), event.samples, event.queries
+
+    def remaining(self, event: Progress) -> float:
+        """Seconds, if the samples to come cost what the finished ones did on average."""
+        spent = time.perf_counter() - self.begun
+        return spent / max(event.finished, 1) * (self.samples - event.finished)
+
+
+class Terminal:
+    """A rich progress bar per stage."""
+
+    def __init__(self, console: Console) -> None:
+        self.bar = Bar(
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[broken]} broken"),
+            TimeElapsedColumn(), TextColumn("{task.fields[left]}"), console=console,
+        )  # fmt: skip
+        self.estimate, self.task = Estimate(), TaskID(0)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.estimate.start(event)
+            self.task = self.bar.add_task(event.stage, total=event.samples, broken=0, left="")
+        elif isinstance(event, Progress):
+            left = f"about {_clock(self.estimate.remaining(event))} left" if event.finished < self.estimate.samples else ""
+            self.bar.update(self.task, completed=event.finished, broken=event.broken, left=left)
+        else:
+            self.bar.console.print(_sentence(event))
+
+
+class Lines:
+    """A plain line at the start and end of each stage and every few seconds between."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.estimate, self.last = console, Estimate(), 0.0
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.estimate.start(event)
+            self.last = time.perf_counter()
+            self._say(f"{event.stage}: {event.samples} samples, at most {event.queries} passes each")
+        elif isinstance(event, Progress):
+            over = event.finished == self.estimate.samples
+            if over or time.perf_counter() - self.last > EVERY:
+                self.last = time.perf_counter()
+                left = "done" if over else f"about {_clock(self.estimate.remaining(event))} left"
+                self._say(f"{event.stage}: {event.finished}/{self.estimate.samples} finished, {event.broken} broken, {left}")
+        else:
+            self._say(_sentence(event))
+
+
+def _sentence(event: Event) -> str:
+    if isinstance(event, Shrunk):
+        return f"out of memory: going on with {event.block} rows at a time"
+    return event.text if isinstance(event, Note) else str(event)
+
+
+@contextmanager
+def listening(progress: bool | None) -> Iterator[Listener]:
+    """A listener for the engine's events: None and True show them on standard error, False shows nothing."""
+    if progress is False:
+        yield silent
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    terminal = Terminal(console)
+    with terminal.bar:
+        yield terminal

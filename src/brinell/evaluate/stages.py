@@ -1,0 +1,110 @@
+"""One stage of a plan on one chunk of samples: engine, then verification, then rows."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from brinell.core.goal import Goal, Misclassify
+from brinell.core.threat import Threat
+from brinell.engine.events import Listener, Progress, StageStarted, silent
+from brinell.engine.loop import Engine, Work
+from brinell.engine.oracle import Oracle
+from brinell.engine.recorder import Record
+from brinell.evaluate.plan import Stage
+from brinell.evaluate.tables import Clean, attack_rows
+from brinell.evaluate.verify import check_points
+from brinell.ops import rng
+from brinell.ops.rows import concat, take
+
+# Finished samples are handed on when there are this many, or when this much time has passed.
+BATCH, SECONDS = 1024, 5.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays the same through an evaluation."""
+
+    oracle: Oracle
+    threat: Threat
+    seed: int
+    slots: int
+    precision: str = "float32"
+    early_exit: bool = True
+    goal: Goal = Misclassify()
+    listener: Listener = silent
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Rows of finished samples, which of them count as broken, and the adversarials of the broken ones."""
+
+    table: pa.Table
+    at: Tensor
+    counted: Tensor
+    x: Tensor
+
+
+def ranked_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
+    """The class of each rank per sample, the true class always first; −1 where there is no target."""
+    if not ranks:
+        return torch.full((len(y), 1), -1, device=y.device)
+    first = logits.scatter(1, y[:, None], torch.inf)
+    order = first.argsort(dim=1, descending=True, stable=True)
+    return order[:, [r - 1 for r in ranks]]
+
+
+def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
+    device = c.logits.device
+    rows = at.cpu()
+    y = c.chunk.y[rows].to(device)
+    targets = ranked_targets(c.logits[at], y, stage.ranks)
+    key = rng.fold(rng.keys(setup.seed, c.chunk.ids[rows].to(device)), rng.digest(stage.attack.name))
+    eps = setup.threat.ball(rows + c.chunk.offset, device).eps
+    begin = None if start is None else start[rows].to(device)
+    return Work(c.chunk.x[rows].to(device), y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin)
+
+
+def run_stage(
+    setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None
+) -> Iterator[Finished]:
+    """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
+    if not len(at):
+        return
+    work = _work(setup, stage, c, at, start)
+    ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), c.logits.device)
+    engine = Engine(
+        setup.oracle, stage.attack, setup.goal, lambda eps: replace(ball, eps=eps), stage.legs(), setup.slots, setup.early_exit
+    )
+    setup.listener(StageStarted(stage.name, len(at), stage.attack.queries * len(stage.legs())))
+    begun, last, passes, finished, broken = time.perf_counter(), time.perf_counter(), 0, 0, 0
+    held: list[tuple[Tensor, Record]] = []
+    for part in engine.run(work):
+        held.append(part)
+        finished += len(part[0])
+        passes += int(part[1].forwards.sum())
+        broken += int(part[1].broken.sum())
+        setup.listener(Progress(stage.name, finished, broken, passes))
+        if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or time.perf_counter() - last > SECONDS:
+            rate = (time.perf_counter() - begun) / max(passes, 1)
+            yield _finish(setup, stage, c, work, at, held, rate)
+            held, last = [], time.perf_counter()
+
+
+def _finish(
+    setup: Setup, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Record]], rate: float
+) -> Finished:
+    pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
+    order = pos.argsort()
+    pos = pos[order]
+    r = take(r, order)
+    ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
+    target = work.targets[pos, r.leg]
+    v = check_points(setup.oracle, setup.goal, work.x[pos], r.x, work.y[pos], target, ball)
+    where = at[pos]
+    table = attack_rows(c, where, r, v, stage, target, setup.seed, setup.precision, rate)
+    counted = r.broken & v.ok
+    return Finished(table, where, counted, r.x[counted].detach().cpu())
