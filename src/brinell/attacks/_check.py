@@ -25,8 +25,10 @@ def a_loss(name: str) -> None:
     one_of("a loss", name, LOSSES)
 
 
-def positive(**numbers: float) -> None:
+def positive(**numbers: float | int) -> None:
     """Refuse numbers that are not positive."""
     for name, value in numbers.items():
         if not value > 0:
-            raise PlanError(expected=f"{name} above 0", got=f"{name} = {value}", remedy="Leave it out to get the default.")
+            raise PlanError(
+                expected=f"{name} above 0", got=f"{name} = {value}", remedy="Leave it out to get the default."
+            )

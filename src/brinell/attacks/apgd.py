@@ -83,11 +83,11 @@ class APGD:
     """Parameter-free PGD: the step starts at 2 eps and halves, from the best point, whenever progress stalls.
 
     Method: gradient step plus momentum 0.75; at checkpoints the step is halved if fewer than ρ of the steps since the
-    last one increased the loss, or if neither step nor best loss changed. In L1 the sparse scheme of `apgd_sparse`, with
-    `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs from the
-    paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, L2 by scaling
-    then clipping, and in L1 the sparsity of an explicit start and of rounding specks. Cost per step: one forward, one backward; one more of
-    each for the start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
+    last one increased the loss, or if neither step nor best loss changed. In L1 the sparse scheme of `apgd_sparse`,
+    with `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
+    from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, L2
+    by scaling then clipping, and in L1 the sparsity of an explicit start and of rounding specks. Cost per step: one
+    forward, one backward; one more of each for the start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
 
     >>> APGD(steps=100, loss="dlr").queries
     101

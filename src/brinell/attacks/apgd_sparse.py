@@ -130,9 +130,7 @@ class SparseAPGD:
         u = x - x0
         return ((x0 + u) + ((exact - x0) - u)).clamp(LO, HI)
 
-    def _look_back(
-        self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor
-    ) -> tuple[State, Points, Points]:
+    def _look_back(self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
         support = _changed(s.x_best, p.x)
         sparser = support / s.support < SHRANK
         slower = torch.maximum(s.step / SLOWER, around.eps * SMALLEST)

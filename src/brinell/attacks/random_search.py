@@ -118,14 +118,25 @@ def _rescaled(ball: Ball, x0: Points, d: Points) -> Points:
     return ball.retract(x0, x0 + rows(ball.eps / (ball.norm.size(d) + TINY), d) * d)
 
 
+def _inward(x0: Points, d: Points) -> Points:
+    """The point x0 + d, rounded towards x0.
+
+    Patterns repeat the same value over many pixels. Rounded to the nearest float they may all err outwards, and in L1
+    such errors add up to more than the tolerance of `Ball.contains`.
+    """
+    x = x0 + d
+    return torch.where((x - x0).abs() > d.abs(), torch.nextafter(x, x0), x)
+
+
 def _projected(ball: Ball, x0: Points, d: Points) -> Points:
-    return ball.project(x0, x0 + d)
+    lo, hi = ball.bounds(x0)
+    return _inward(x0, ball.norm.project(d, ball.eps, lo - x0, hi - x0)).clamp(lo, hi)
 
 
 def _clipped(ball: Ball, x0: Points, d: Points) -> Points:
     """The projection of a change that exceeds eps by rounding only: nothing is left to do but to clip it."""
     scale = (ball.eps * INSIDE / (ball.norm.size(d) + TINY)).clamp(max=1)
-    return (x0 + rows(scale, d) * d).clamp(*ball.bounds(x0))
+    return _inward(x0, rows(scale, d) * d).clamp(*ball.bounds(x0))
 
 
 @dataclass(frozen=True)

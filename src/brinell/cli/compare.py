@@ -1,8 +1,8 @@
 """brinell compare."""
 
 import json as json_format
-from typing import Annotated
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,11 @@ from brinell.cli import options
 from brinell.results import Run, compare
 
 
-def command(a: Annotated[Path, typer.Argument(help="Folder of a Run.")], b: Annotated[Path, typer.Argument(help="Folder of another.")], json: options.Json = False) -> None:
+def command(
+    a: Annotated[Path, typer.Argument(help="Folder of a Run.")],
+    b: Annotated[Path, typer.Argument(help="Folder of another.")],
+    json: options.Json = False,
+) -> None:
     """Compare two Runs sample by sample: agreement, paired difference, McNemar test."""
     result = compare(Run.open(a), Run.open(b))
     if not json:

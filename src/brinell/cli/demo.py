@@ -18,7 +18,9 @@ EPS, PLAN = 0.1, "apgd-ce"
 def command(
     n: options.N = None,
     plan: Annotated[str, typer.Option(help="See brinell plans.")] = PLAN,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

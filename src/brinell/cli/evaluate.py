@@ -19,7 +19,9 @@ def command(
     norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
     plan: Annotated[str, typer.Option(help="See brinell plans.")] = "apgd",
     n: options.N = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")] = False,
     seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
     slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
@@ -27,7 +29,9 @@ def command(
     device: options.Device = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
     individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,
-    expected_clean_accuracy: Annotated[float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")] = None,
+    expected_clean_accuracy: Annotated[
+        float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

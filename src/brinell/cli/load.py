@@ -24,7 +24,9 @@ def model(spec: str) -> Classifier:
         )
     made = getattr(_module(path), factory, None)
     if made is None:
-        raise ModelError(expected=f"a function {factory} in {path.name}", got="none of that name", remedy="Check the spelling.")
+        raise ModelError(
+            expected=f"a function {factory} in {path.name}", got="none of that name", remedy="Check the spelling."
+        )
     return as_classifier(made() if callable(made) and not hasattr(made, "forward") else made)
 
 

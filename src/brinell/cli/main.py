@@ -35,7 +35,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    show: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Measure how hard a classifier is to break."""
 

@@ -42,8 +42,16 @@ def show(run: Run, console: Console) -> None:
     """Accuracy stage by stage, cost, verdict, and the sentence for a paper."""
     identity = run.manifest["identity"]
     threat = identity["threat"]
-    table = Table(title=f"{identity['model']['name']} · {threat['norm']} eps = {threat['eps_text']} · {identity['plan']['name']}")
-    for name, side in [("after", "left"), ("accuracy", "right"), ("95 % interval", "left"), ("attacked", "right"), ("broken", "right")]:
+    table = Table(
+        title=f"{identity['model']['name']} · {threat['norm']} eps = {threat['eps_text']} · {identity['plan']['name']}"
+    )
+    for name, side in [
+        ("after", "left"),
+        ("accuracy", "right"),
+        ("95 % interval", "left"),
+        ("attacked", "right"),
+        ("broken", "right"),
+    ]:
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     table.add_row("clean", f"{100 * run.clean_accuracy.value:.1f} %", _interval(run.clean_accuracy), "", "")
     counts = {s.attack: s for s in run.stages()}
@@ -52,7 +60,9 @@ def show(run: Run, console: Console) -> None:
         table.add_row(name, f"{100 * p.value:.1f} %", _interval(p), str(s.attacked), str(s.broken))
     console.print(table)
     r, cost = run.robust_accuracy, run.cost
-    headline = Text.assemble(("robust accuracy  ", "bold"), (f"{100 * r.value:.1f} %", "bold cyan"), f"  {_interval(r)}, n = {r.n}")
+    headline = Text.assemble(
+        ("robust accuracy  ", "bold"), (f"{100 * r.value:.1f} %", "bold cyan"), f"  {_interval(r)}, n = {r.n}"
+    )
     colour = COLOURS[run.verdict.level]
     verdict = Text.assemble(("verdict  ", "bold"), (str(run.verdict), colour))
     passes = Text(

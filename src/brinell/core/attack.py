@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -57,6 +57,7 @@ class Answer:
         return self.grad
 
 
+@runtime_checkable
 class State(Protocol):
     """At least: `x`, the points to ask about next, and `t`, the number of answers received."""
 
@@ -72,6 +73,7 @@ class State(Protocol):
 S = TypeVar("S", bound=State)
 
 
+@runtime_checkable
 class Attack(Protocol[S]):
     """`init` proposes the first points, `step` takes the model's answer and proposes the next ones.
 

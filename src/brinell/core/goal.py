@@ -1,13 +1,14 @@
 """When a row counts as broken, as a signed margin: positive means broken."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from brinell.core.classifier import Output
 from brinell.ops import losses
 from brinell.ops.types import Labels, Scalars
 
 
+@runtime_checkable
 class Goal(Protocol):
     """A signed margin over the model's answer."""
 

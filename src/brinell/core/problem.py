@@ -41,7 +41,9 @@ def _points(x: Any) -> Tensor:
         )
     if x.ndim < 2:
         raise InputError(
-            expected="a batch of inputs, shape (n, …)", got=f"shape {tuple(x.shape)}", remedy="Add a batch dimension: x[None]."
+            expected="a batch of inputs, shape (n, …)",
+            got=f"shape {tuple(x.shape)}",
+            remedy="Add a batch dimension: x[None].",
         )
     x = x.detach().to("cpu", torch.float32).contiguous()
     if not bool(x.isfinite().all()):
@@ -54,7 +56,8 @@ def _points(x: Any) -> Tensor:
             remedy="Pass un-normalised images in [0, 1] and put the normalisation inside the model: "
             "brinell.wrap(net, mean=…, std=…).",
         )
-    return x.clamp(LO, HI)
+    clipped: Tensor = x.clamp(LO, HI)
+    return clipped
 
 
 def _labels(y: Any, n: int) -> Tensor:
@@ -66,8 +69,11 @@ def _labels(y: Any, n: int) -> Tensor:
             remedy="Give one class index per sample (one-hot labels: y.argmax(1)).",
         )
     if n and int(y.min()) < 0:
-        raise InputError(expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes from 0.")
-    return y.long()
+        raise InputError(
+            expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes from 0."
+        )
+    whole: Tensor = y.long()
+    return whole
 
 
 def _ids(ids: Any, n: int, offset: int = 0) -> Tensor:
@@ -81,7 +87,8 @@ def _ids(ids: Any, n: int, offset: int = 0) -> Tensor:
             got=f"dtype {str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
             remedy="A sample's id decides its noise: give every sample its own, e.g. its index in the data set.",
         )
-    return ids.long()
+    distinct: Tensor = ids.long()
+    return distinct
 
 
 class Problem:
@@ -124,10 +131,16 @@ class Problem:
             )
         if not isinstance(source, DataLoader) and not hasattr(source, "__len__"):
             raise InputError(
-                expected="a Dataset with a length", got=type(source).__name__, remedy="Wrap an iterable in a DataLoader."
+                expected="a Dataset with a length",
+                got=type(source).__name__,
+                remedy="Wrap an iterable in a DataLoader.",
             )
         if self._given is not None:
-            self._given = _ids(self._given, len(source.dataset if isinstance(source, DataLoader) else source))
+            self._given = _ids(self._given, self._length())
+
+    def _length(self) -> int:
+        source: Any = self._source.dataset if isinstance(self._source, DataLoader) else self._source
+        return len(source)
 
     @property
     def streamed(self) -> bool:
@@ -137,7 +150,7 @@ class Problem:
     def __len__(self) -> int:
         if not self.streamed:
             return len(self.x)
-        return len(self._source.dataset if isinstance(self._source, DataLoader) else self._source)
+        return self._length()
 
     def __getitem__(self, part: slice) -> "Problem":
         if not isinstance(part, slice):
@@ -178,7 +191,9 @@ class Problem:
         for batch in batches:
             if not isinstance(batch, list | tuple) or len(batch) < 2:
                 raise InputError(
-                    expected="batches of (inputs, labels)", got=type(batch).__name__, remedy="Let the data set return (x, y)."
+                    expected="batches of (inputs, labels)",
+                    got=type(batch).__name__,
+                    remedy="Let the data set return (x, y).",
                 )
             x = _points(batch[0])
             yield x, _labels(batch[1], len(x))

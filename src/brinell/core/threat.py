@@ -29,7 +29,9 @@ def parse_eps(eps: float | int | str) -> float:
         value = float(Fraction(eps)) if isinstance(eps, str) else float(eps)
     except (ValueError, ZeroDivisionError, TypeError):
         raise ThreatError(
-            expected='eps as a number or a fraction such as "8/255"', got=repr(eps), remedy="Write eps=0.03 or eps='8/255'."
+            expected='eps as a number or a fraction such as "8/255"',
+            got=repr(eps),
+            remedy="Write eps=0.03 or eps='8/255'.",
         ) from None
     return value
 
@@ -109,7 +111,9 @@ class Threat:
 
     def ball(self, rows_: Tensor, device: torch.device) -> Ball:
         """The ball for the samples at positions `rows_` of the problem."""
-        eps = self.eps[rows_.to(self.eps.device)] if isinstance(self.eps, Tensor) else torch.full((len(rows_),), self.eps)
+        eps = (
+            self.eps[rows_.to(self.eps.device)] if isinstance(self.eps, Tensor) else torch.full((len(rows_),), self.eps)
+        )
         mask = None if self.mask is None else self.mask.to(device)
         return Ball(self.norm, eps.to(device=device, dtype=torch.float32), mask)
 
@@ -124,7 +128,9 @@ class Threat:
             )
         if isinstance(self.eps, Tensor) and n is not None and len(self.eps) != n:
             raise ThreatError(
-                expected=f"one eps, or one per sample ({n})", got=f"{len(self.eps)}", remedy="Give eps the problem's length."
+                expected=f"one eps, or one per sample ({n})",
+                got=f"{len(self.eps)}",
+                remedy="Give eps the problem's length.",
             )
         if self.mask is not None and tuple(self.mask.shape) != shape:
             raise ThreatError(
@@ -151,7 +157,9 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     L1(eps=12)
     """
     if norm not in NORMS:
-        raise ThreatError(expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Names are case-sensitive.")
+        raise ThreatError(
+            expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Names are case-sensitive."
+        )
     many = isinstance(eps, Tensor)
     value = eps.detach().cpu().double() if isinstance(eps, Tensor) else parse_eps(eps)
     numbers = torch.as_tensor(value)
@@ -168,7 +176,7 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     return Threat(NORMS[norm], value, None if mask is None else mask.bool(), text)
 
 
-def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
+def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:
     """No coordinate moves further than eps.
 
     >>> Linf("8/255")
@@ -177,7 +185,7 @@ def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
     return threat("Linf", eps, mask)
 
 
-def L2(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
+def L2(eps: Eps, mask: Tensor | None = None) -> Threat:
     """Euclidean distance at most eps.
 
     >>> L2(0.5)
@@ -186,7 +194,7 @@ def L2(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
     return threat("L2", eps, mask)
 
 
-def L1(eps: Eps, mask: Tensor | None = None) -> Threat:  # noqa: N802
+def L1(eps: Eps, mask: Tensor | None = None) -> Threat:
     """Sum of absolute changes at most eps.
 
     >>> L1(12)

@@ -32,7 +32,9 @@ def load(source: str | os.PathLike[str], n: int | None = None) -> Problem:
 def _from_file(path: Path) -> Problem:
     if not path.exists():
         raise InputError(
-            expected=f"a data set name ({', '.join(NAMES)}) or a file", got=f"{path}, which does not exist", remedy="Check the path."
+            expected=f"a data set name ({', '.join(NAMES)}) or a file",
+            got=f"{path}, which does not exist",
+            remedy="Check the path.",
         )
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as archive:
@@ -41,7 +43,9 @@ def _from_file(path: Path) -> Problem:
         stored = dict(load_file(path))
     else:
         raise InputError(
-            expected="a .npz or .safetensors file", got=path.name, remedy="Save x, y and optionally ids with numpy.savez."
+            expected="a .npz or .safetensors file",
+            got=path.name,
+            remedy="Save x, y and optionally ids with numpy.savez.",
         )
     missing = [k for k in ("x", "y") if k not in stored]
     if missing:

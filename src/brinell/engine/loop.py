@@ -174,4 +174,3 @@ class Engine:
         spare = [i for i, b in enumerate(busy) if not b][: need - len(used)]
         index = torch.tensor(used + spare, device=s.at.device)
         return take(s, index), [busy[i] for i in index.tolist()]
-

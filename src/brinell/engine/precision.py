@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -13,7 +14,8 @@ PRECISIONS = ("float32",)
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
     """True float32: no autocast, no TF32, deterministic cuDNN kernels; the caller's settings come back afterwards."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
     with torch.autocast(device.type, enabled=False):
         if device.type != "cuda":
             yield
@@ -26,9 +28,9 @@ def exact(device: torch.device) -> Iterator[None]:
             _set(cudnn, matmul, before)
 
 
-def _set(cudnn: object, matmul: object, values: tuple[str, str, bool, bool]) -> None:
-    cudnn.conv.fp32_precision, matmul.fp32_precision = values[:2]  # type: ignore[attr-defined]
-    cudnn.deterministic, cudnn.benchmark = values[2:]  # type: ignore[attr-defined]
+def _set(cudnn: Any, matmul: Any, values: tuple[str, str, bool, bool]) -> None:
+    cudnn.conv.fp32_precision, matmul.fp32_precision = values[:2]
+    cudnn.deterministic, cudnn.benchmark = values[2:]
 
 
 def check(precision: str) -> None:

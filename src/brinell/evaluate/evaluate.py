@@ -98,9 +98,19 @@ class Session:
 
 
 def prepare(
-    classifier: Classifier, problem: Problem, threat: Threat, plan: Plan, *, seed: int, slots: int | None, precision: str,
-    listener: Listener, early_exit: bool = True, expected: float | None = None, individual: bool = False,
-) -> Session:  # fmt: skip
+    classifier: Classifier,
+    problem: Problem,
+    threat: Threat,
+    plan: Plan,
+    *,
+    seed: int,
+    slots: int | None,
+    precision: str,
+    listener: Listener,
+    early_exit: bool = True,
+    expected: float | None = None,
+    individual: bool = False,
+) -> Session:
     """Look at everything before anything is written."""
     precisions.check(precision)
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -138,11 +148,21 @@ def _check_expected(s: Session, expected: float | None) -> None:
 
 
 def evaluate(
-    classifier: Any, problem: Any, threat: Threat, plan: Any = "apgd", *, out: str | os.PathLike[str] | None = None,
-    resume: bool = False, seed: int = 0, slots: int | None = None, precision: str = "float32",
-    device: torch.device | str | None = None, progress: bool | None = None, expected_clean_accuracy: float | None = None,
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    plan: Any = "apgd",
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    slots: int | None = None,
+    precision: str = "float32",
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+    expected_clean_accuracy: float | None = None,
     individual: bool = False,
-) -> Run:  # fmt: skip
+) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
@@ -158,9 +178,17 @@ def evaluate(
     data, chosen = inputs.as_problem(problem), inputs.as_plan(plan)
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
-            model, data, inputs.as_threat(threat), chosen, seed=seed, slots=slots, precision=precision, listener=listener,
-            expected=expected_clean_accuracy, individual=individual,
-        )  # fmt: skip
+            model,
+            data,
+            inputs.as_threat(threat),
+            chosen,
+            seed=seed,
+            slots=slots,
+            precision=precision,
+            listener=listener,
+            expected=expected_clean_accuracy,
+            individual=individual,
+        )
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
         begun = time.perf_counter()
         with _writer(session, folder, resume) as writer:
@@ -190,7 +218,9 @@ def _evaluate_chunk(s: Session, c: Clean, writer: Writer) -> None:
     for i, digest in zip(ids, c.hashes, strict=True):
         if s.hashes.get(i, digest) != digest:
             raise RunError(
-                expected=f"the same sample {i} as in the Run", got="another input under that id", remedy="Use another folder."
+                expected=f"the same sample {i} as in the Run",
+                got="another input under that id",
+                remedy="Use another folder.",
             )
     fresh = [k for k, i in enumerate(ids) if i not in s.stored.get(CLEAN, {})]
     if fresh:
@@ -220,10 +250,18 @@ def _close(s: Session, writer: Writer, seconds: float) -> None:
 
 
 def attack(
-    classifier: Any, problem: Any, threat: Threat, attack: "AnyAttack | Stage", *, seed: int = 0, slots: int | None = None,
-    start: Tensor | None = None, early_exit: bool = True, device: torch.device | str | None = None,
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    attack: "AnyAttack | Stage",
+    *,
+    seed: int = 0,
+    slots: int | None = None,
+    start: Tensor | None = None,
+    early_exit: bool = True,
+    device: torch.device | str | None = None,
     progress: bool | None = False,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """Run one attack on every sample, misclassified ones too, and return its rows in the problem's order.
 
     For attack researchers: nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False`
@@ -238,9 +276,16 @@ def attack(
     data, chosen = inputs.as_problem(problem), inputs.as_plan(attack)
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
-            model, data, inputs.as_threat(threat), chosen, seed=seed, slots=slots, precision="float32", listener=listener,
+            model,
+            data,
+            inputs.as_threat(threat),
+            chosen,
+            seed=seed,
+            slots=slots,
+            precision="float32",
+            listener=listener,
             early_exit=early_exit,
-        )  # fmt: skip
+        )
         begin = _start(start, data)
         tables = []
         for c in session.chunks():
@@ -265,7 +310,9 @@ def _start(start: Tensor | None, problem: Problem) -> Tensor | None:
     wanted = (len(problem), *problem.shape())
     if tuple(begin.shape) != wanted or not bool(begin.isfinite().all()):
         raise InputError(
-            expected=f"finite start points of shape {wanted}", got=f"shape {tuple(begin.shape)}", remedy="One per sample."
+            expected=f"finite start points of shape {wanted}",
+            got=f"shape {tuple(begin.shape)}",
+            remedy="One per sample.",
         )
     return begin
 

@@ -42,7 +42,9 @@ def _device(device: torch.device | str) -> torch.device:
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            expected="a device this machine has", got=f"{device} ({str(error).splitlines()[0]})", remedy="Try device='cpu'."
+            expected="a device this machine has",
+            got=f"{device} ({str(error).splitlines()[0]})",
+            remedy="Try device='cpu'.",
         ) from None
     return found
 
@@ -62,7 +64,9 @@ def as_problem(problem: Any) -> Problem:
 def as_threat(threat: Any) -> Threat:
     """A Threat, or an error that shows how to make one."""
     if not isinstance(threat, Threat):
-        raise ThreatError(expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5).")
+        raise ThreatError(
+            expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5)."
+        )
     return threat
 
 
@@ -76,7 +80,9 @@ def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
         return plan(chosen)
     if isinstance(chosen, Stage) or hasattr(chosen, "step"):
         return plan([chosen])
-    raise PlanError(expected="a plan, its name or attacks", got=repr(chosen)[:80], remedy="brinell.plans() lists the names.")
+    raise PlanError(
+        expected="a plan, its name or attacks", got=repr(chosen)[:80], remedy="brinell.plans() lists the names."
+    )
 
 
 def threat_of(run: Run) -> Threat:

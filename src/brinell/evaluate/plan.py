@@ -51,12 +51,14 @@ def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
     if isinstance(part, Stage):
         return replace(part, label=label) if label else part
     if not hasattr(part, "step") or not hasattr(part, "init"):
-        raise PlanError(expected="an attack or a stage", got=repr(part), remedy="Use e.g. brinell.attacks.APGD(steps=100).")
+        raise PlanError(
+            expected="an attack or a stage", got=repr(part), remedy="Use e.g. brinell.attacks.APGD(steps=100)."
+        )
     targeted = LOSSES[part.loss].targeted
     return Stage(part, tuple(range(2, DEFAULT_TARGETS + 2)) if targeted else (), 1, label)
 
 
-def Targets(part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = ()) -> Stage:  # noqa: N802
+def Targets(part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = ()) -> Stage:
     """Towards the k classes that rank highest on the clean input after the true one, or towards given ranks (from 2).
 
     >>> from brinell.attacks import APGD
@@ -66,8 +68,8 @@ def Targets(part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable
     return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)))
 
 
-def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:  # noqa: N802
-    """n runs from different random starts.
+def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
+    """N runs from different random starts.
 
     >>> from brinell.attacks import PGD
     >>> len(Restarts(PGD(), 5).legs())
@@ -80,8 +82,8 @@ def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:  # noqa: N802
 class Plan:
     """A named chain of stages; samples broken by one are not attacked by the next.
 
-    `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result is only
-    an upper bound on robustness.
+    `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result
+    is only an upper bound on robustness.
     """
 
     name: str
@@ -116,7 +118,9 @@ class Plan:
         }
 
 
-def plan(parts: "Iterable[AnyAttack | Stage]", name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
+def plan(
+    parts: "Iterable[AnyAttack | Stage]", name: str = "custom", description: str = "", strength: str = "weak"
+) -> Plan:
     """A plan of one's own.
 
     >>> from brinell.attacks import APGD, PGD
@@ -137,7 +141,9 @@ def adapt(p: Plan, *, classes: int, sparse: bool) -> tuple[Plan, list[str]]:
 def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
     loss = LOSSES[s.attack.loss]
     if classes < loss.classes and loss.instead is not None:
-        notes.append(f"{s.name}: the {s.attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used.")
+        notes.append(
+            f"{s.name}: the {s.attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used."
+        )
         s = replace(s, attack=replace(s.attack, loss=loss.instead), label=s.name)  # type: ignore[type-var]
     if not s.ranks:
         return s

@@ -18,7 +18,12 @@ _APGD_T = Stage(APGD(loss="dlr-targeted"), Targets(APGD(loss="dlr-targeted")).ra
 _ALL = [
     Plan("fgsm", (stage(FGSM()),), "One full gradient step", "Goodfellow, Shlens & Szegedy 2015"),
     Plan("pgd20", (stage(PGD(steps=20)),), "PGD on cross-entropy, 20 steps of eps/4, one random start", MADRY),
-    Plan("cw20", (stage(PGD(steps=20, loss="margin")),), "PGD on the margin loss, 20 steps of eps/4", "Carlini & Wagner 2017"),
+    Plan(
+        "cw20",
+        (stage(PGD(steps=20, loss="margin")),),
+        "PGD on the margin loss, 20 steps of eps/4",
+        "Carlini & Wagner 2017",
+    ),
     Plan("apgd-ce", (stage(APGD()),), "Auto-PGD on cross-entropy, 100 steps", CROCE, sparse_stages=(_SPARSE_CE,)),
     Plan("apgd-dlr", (stage(APGD(loss="dlr")),), "Auto-PGD on the DLR loss, 100 steps", CROCE),
     Plan("apgd-t", (_APGD_T,), "Auto-PGD on targeted DLR, 100 steps, 9 targets", CROCE, sparse_stages=(_SPARSE_T,)),

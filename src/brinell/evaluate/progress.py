@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from brinell.engine.events import Event, Listener, Note, Progress, Shrunk, StageStarted, silent
 
@@ -39,9 +40,14 @@ class Terminal:
 
     def __init__(self, console: Console) -> None:
         self.bar = Bar(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[broken]} broken"),
-            TimeElapsedColumn(), TextColumn("{task.fields[left]}"), console=console,
-        )  # fmt: skip
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[broken]} broken"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+        )
         self.estimate, self.task = Estimate(), TaskID(0)
 
     def __call__(self, event: Event) -> None:
@@ -49,7 +55,9 @@ class Terminal:
             self.estimate.start(event)
             self.task = self.bar.add_task(event.stage, total=event.samples, broken=0, left="")
         elif isinstance(event, Progress):
-            left = f"about {_clock(self.estimate.remaining(event))} left" if event.finished < self.estimate.samples else ""
+            left = (
+                f"about {_clock(self.estimate.remaining(event))} left" if event.finished < self.estimate.samples else ""
+            )
             self.bar.update(self.task, completed=event.finished, broken=event.broken, left=left)
         else:
             self.bar.console.print(_sentence(event))
@@ -74,7 +82,9 @@ class Lines:
             if over or time.perf_counter() - self.last > EVERY:
                 self.last = time.perf_counter()
                 left = "done" if over else f"about {_clock(self.estimate.remaining(event))} left"
-                self._say(f"{event.stage}: {event.finished}/{self.estimate.samples} finished, {event.broken} broken, {left}")
+                self._say(
+                    f"{event.stage}: {event.finished}/{self.estimate.samples} finished, {event.broken} broken, {left}"
+                )
         else:
             self._say(_sentence(event))
 

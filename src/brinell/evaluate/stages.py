@@ -20,6 +20,7 @@ from brinell.evaluate.verify import check_points
 from brinell.ops import rng
 from brinell.ops.rows import concat, take
 
+MISCLASSIFY = Misclassify()
 # Finished samples are handed on when there are this many, or when this much time has passed.
 BATCH, SECONDS = 1024, 5.0
 
@@ -34,7 +35,7 @@ class Setup:
     slots: int
     precision: str = "float32"
     early_exit: bool = True
-    goal: Goal = Misclassify()
+    goal: Goal = MISCLASSIFY
     listener: Listener = silent
 
 
@@ -68,16 +69,20 @@ def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None
     return Work(c.chunk.x[rows].to(device), y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin)
 
 
-def run_stage(
-    setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None
-) -> Iterator[Finished]:
+def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
     """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
     if not len(at):
         return
     work = _work(setup, stage, c, at, start)
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), c.logits.device)
     engine = Engine(
-        setup.oracle, stage.attack, setup.goal, lambda eps: replace(ball, eps=eps), stage.legs(), setup.slots, setup.early_exit
+        setup.oracle,
+        stage.attack,
+        setup.goal,
+        lambda eps: replace(ball, eps=eps),
+        stage.legs(),
+        setup.slots,
+        setup.early_exit,
     )
     setup.listener(StageStarted(stage.name, len(at), stage.attack.queries * len(stage.legs())))
     begun, last, passes, finished, broken = time.perf_counter(), time.perf_counter(), 0, 0, 0

@@ -58,7 +58,8 @@ def _common(c: Clean, at: Any, seed: int, precision: str, device: torch.device) 
 
 def _table(columns: dict[str, Any], n: int) -> pa.Table:
     arrays = [
-        pa.array(columns[f.name], type=f.type, from_pandas=False) if f.name in columns else pa.nulls(n, f.type) for f in ROWS
+        pa.array(columns[f.name], type=f.type, from_pandas=False) if f.name in columns else pa.nulls(n, f.type)
+        for f in ROWS
     ]
     return pa.Table.from_arrays(arrays, schema=ROWS)
 
@@ -91,7 +92,7 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
 def attack_rows(
     c: Clean, at: Tensor, r: Record, v: Verified, stage: Stage, target: Tensor, seed: int, precision: str, rate: float
 ) -> pa.Table:
-    """One row per attacked sample; `at` are positions in the chunk, the rest is aligned with it; `rate` is seconds per pass."""
+    """One row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
     n, legs = len(at), stage.legs()
     rows = _numpy(at)
     broken, found = _numpy(r.broken), _numpy(r.found)

@@ -116,5 +116,3 @@ def _hashes(run: Run) -> dict[int, str]:
     rows = run.rows()
     rows = rows.filter(counted(rows))
     return dict(zip(rows["sample_id"].to_pylist(), rows["x_sha256"].to_pylist(), strict=True))
-
-

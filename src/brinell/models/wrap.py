@@ -66,7 +66,9 @@ class TorchClassifier:
         for key, value in sorted(tensors.items()):
             if isinstance(value, Tensor):
                 h.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
-                h.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+                h.update(
+                    value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b""
+                )
         return h.hexdigest()
 
     def to(self, device: torch.device) -> "TorchClassifier":

@@ -6,15 +6,17 @@ projection needs nothing else. Every projection is one water level: the height a
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from brinell.ops import hyperplane, rng
 from brinell.ops.rows import flat, rows
 from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 TINY = 1e-12
+Bound: TypeAlias = Any
+"""A number, or a tensor of the points' shape."""
 # Projections aim a little inside the sphere, so that rounding x0 + d to float32 does not carry a point outside: for
 # summed norms by this factor, for Linf by half a unit in the last place of a number just below 1.
 INSIDE = 1 - 2.0**-21
@@ -58,11 +60,11 @@ class Norm(ABC):
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
         """The nearest point (in the Euclidean sense) of {‖d‖ ≤ eps, lo ≤ d ≤ hi}."""
 
-    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
         """`project` for points around x0 in a box [lo, hi], rounded so that the distance stays within eps."""
         return (x0 + self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
-    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
         """A cheaper map into the same set that AutoAttack's code uses; `nearest` where nothing else is said."""
         return self.nearest(x0, x, eps, lo, hi)
 
@@ -106,7 +108,7 @@ class LinfNorm(Norm):
         e = rows(eps, d)
         return d.clamp(torch.maximum(-e, lo), torch.minimum(e, hi))
 
-    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
         e = rows((eps - HALF_ULP).clamp(min=0), x)
         return x.clamp(x0 - e, x0 + e).clamp(lo, hi)
 
@@ -150,7 +152,7 @@ class L2Norm(Norm):
         s = water_level(ratio, v.square(), e.square()).sqrt().clamp(max=1)
         return (v.sign() * torch.minimum(s[:, None] * v.abs(), room)).to(d.dtype).view_as(d)
 
-    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Points | float, hi: Points | float) -> Points:
+    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
         # Scaling, then clipping: every coordinate only moves towards x0, so the point stays in the ball.
         d = x - x0
         n = self.size(d)

@@ -75,7 +75,7 @@ def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
 
 
 def integers(key: Keys, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Integers in 0 … high − 1 (high below 2^31; bias below 2^-21), `shape` per row; `high` may be one bound per row."""
+    """Integers in 0 … high − 1 (high below 2^31), `shape` per row; `high` may be one bound per row."""
     words = _shift_right(bits(key, math.prod(shape)), 64 - 31).view(-1, *shape)
     bound = high.view(-1, *[1] * len(shape)) if isinstance(high, Tensor) else high
     return (words * bound) >> 31
