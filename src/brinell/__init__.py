@@ -6,7 +6,7 @@ from brinell.core.threat import L1, L2, Linf, Threat
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluate.environment import version
 from brinell.evaluate.evaluate import attack, evaluate, verify
-from brinell.evaluate.plan import Plan, Restarts, Stage, Targets, plan
+from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
 from brinell.models.wrap import wrap
 from brinell.results import Run, compare
@@ -17,6 +17,7 @@ __all__ = [
     "L1",
     "L2",
     "BrinellError",
+    "Eot",
     "InputError",
     "Linf",
     "MissingExtra",

@@ -1,5 +1,11 @@
 """Every error a user can cause, in one tree. A message says what was expected, what came and what to do."""
 
+import difflib
+from collections.abc import Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class BrinellError(Exception):
     """Base of all errors raised on purpose.
@@ -41,5 +47,22 @@ class RunError(BrinellError):
     """The Run on disk is missing, damaged, of another evaluation, or in use."""
 
 
-class MissingExtra(BrinellError, ImportError):
+class MissingExtra(BrinellError, ImportError):  # noqa: N818
     """An optional dependency is needed and not installed."""
+
+
+def one_of(what: str, value: T, known: Iterable[T]) -> T:
+    """The value, if it is a known name; else a PlanError that offers the nearest ones.
+
+    >>> one_of("a colour", "red", ["red", "blue"])
+    'red'
+    """
+    names = list(known)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(str(value), [n for n in names if isinstance(n, str)], n=3, cutoff=0.3)
+    raise PlanError(
+        expected=f"{what} among {', '.join(map(str, names))}",
+        got=repr(value),
+        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the spelling.",
+    )

@@ -26,7 +26,7 @@ from brinell.ops.norms import NORMS
 from brinell.ops.rows import concat, take
 
 ONE = (Leg(),)
-EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12}
+EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}
 SHARED = Path(os.environ.get("BRINELL_SHARED", Path(__file__).parents[3] / "shared"))
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS)
 BOTH = pytest.mark.parametrize("targeted", [False, True], ids=["fab", "fab-t"])

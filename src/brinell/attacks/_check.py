@@ -1,23 +1,7 @@
 """Checks of hyper-parameters that every attack makes when it is built."""
 
-import difflib
-from collections.abc import Iterable
-
-from brinell.errors import PlanError
+from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
-
-
-def one_of(what: str, value: str | None, known: Iterable[str | None]) -> None:
-    """Refuse an unknown name, offering the nearest ones."""
-    names = list(known)
-    if value in names:
-        return
-    near = difflib.get_close_matches(str(value), [n for n in names if n], n=3, cutoff=0.3)
-    raise PlanError(
-        expected=f"{what} among {', '.join(map(str, names))}",
-        got=repr(value),
-        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the spelling.",
-    )
 
 
 def a_loss(name: str) -> None:

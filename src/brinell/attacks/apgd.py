@@ -13,7 +13,7 @@ from brinell.attacks import _check
 from brinell.attacks.apgd_sparse import SparseAPGD, phase_lengths
 from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
-from brinell.errors import PlanError
+from brinell.errors import PlanError, one_of
 from brinell.ops.rows import rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
@@ -104,7 +104,7 @@ class APGD:
     def __post_init__(self) -> None:
         _check.a_loss(self.loss)
         _check.positive(steps=self.steps)
-        _check.one_of("quirks", self.quirks, QUIRKS)
+        one_of("quirks", self.quirks, QUIRKS)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from brinell.attacks import _check
 from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
-from brinell.errors import PlanError
+from brinell.errors import PlanError, one_of
 from brinell.ops.losses import margin
 from brinell.ops.rows import flat, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
@@ -19,12 +19,16 @@ FLAT, NEAR = 1e-12, 1e-8
 
 @dataclass(frozen=True)
 class State:
-    """The point to ask about, the steps taken, whether the point is a step's result (else the start or drawn back)."""
+    """The point to ask about, the steps taken, whether the point is a step's result (else the start or drawn back).
+
+    `aside`: rows whose point only serves to find the way and is not to be recorded.
+    """
 
     t: Labels
     x: Points
     i: Labels
     stepped: Mask
+    aside: Mask
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class FAB:
     then one more of each after drawing back (AutoAttack's code: always two forwards and one backward). The start costs
     one of each. Untargeted, a backward is K backwards.
     Reference: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive boundary attack",
-    without the final search, as in AutoAttack.
+    without the final search, as in AutoAttack. `quirks="autoattack"` follows its code in one more thing: points drawn
+    back are not recorded, although the nearest adversarial is often among them (distances up to 4 % larger on average).
 
     >>> FAB().name, FAB(targeted=True).name, FAB(steps=50).queries
     ('fab', 'fab-t', 101)
@@ -51,9 +56,11 @@ class FAB:
     alpha_max: float = 0.1
     eta: float = 1.05
     beta: float = 0.9
+    quirks: str | None = None
     minimises = True
 
     def __post_init__(self) -> None:
+        one_of("quirks", self.quirks, (None, "autoattack"))
         _check.positive(steps=self.steps, alpha_max=self.alpha_max, eta=self.eta, beta=self.beta)
         for name, value in (("alpha_max", self.alpha_max), ("beta", self.beta)):
             if value > 1:
@@ -89,7 +96,8 @@ class FAB:
         lo, hi = ball.bounds(p.x)
         x = _first(p, ball) if p.start is None else p.start
         zero = torch.zeros_like(p.y)
-        return State(zero, x.clamp(lo, hi), zero, torch.zeros_like(zero, dtype=torch.bool))
+        false = torch.zeros_like(zero, dtype=torch.bool)
+        return State(zero, x.clamp(lo, hi), zero, false, false)
 
     def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
         """Draw back from a misclassified result, else take a step; end with the look at the last result."""
@@ -102,6 +110,7 @@ class FAB:
             x=where(done, s.x, x),
             i=torch.where(done | back, s.i, s.i + 1),
             stepped=~back,
+            aside=back if self.quirks else torch.zeros_like(back),
         )
 
     def _ahead(self, x: Points, a: Answer, p: Rows, ball: Ball) -> Points:

@@ -14,7 +14,7 @@ from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
-from brinell.ops.norms import INSIDE, TINY, L1Norm, L2Norm, LinfNorm, Norm
+from brinell.ops.norms import INSIDE, TINY, L1Norm, L2Norm, LinfNorm, Norm, inward
 from brinell.ops.rows import flat, rows, where
 from brinell.ops.types import Labels, Points, Scalars
 
@@ -118,25 +118,14 @@ def _rescaled(ball: Ball, x0: Points, d: Points) -> Points:
     return ball.retract(x0, x0 + rows(ball.eps / (ball.norm.size(d) + TINY), d) * d)
 
 
-def _inward(x0: Points, d: Points) -> Points:
-    """The point x0 + d, rounded towards x0.
-
-    Patterns repeat the same value over many pixels. Rounded to the nearest float they may all err outwards, and in L1
-    such errors add up to more than the tolerance of `Ball.contains`.
-    """
-    x = x0 + d
-    return torch.where((x - x0).abs() > d.abs(), torch.nextafter(x, x0), x)
-
-
 def _projected(ball: Ball, x0: Points, d: Points) -> Points:
-    lo, hi = ball.bounds(x0)
-    return _inward(x0, ball.norm.project(d, ball.eps, lo - x0, hi - x0)).clamp(lo, hi)
+    return ball.project(x0, x0 + d)
 
 
 def _clipped(ball: Ball, x0: Points, d: Points) -> Points:
     """The projection of a change that exceeds eps by rounding only: nothing is left to do but to clip it."""
     scale = (ball.eps * INSIDE / (ball.norm.size(d) + TINY)).clamp(max=1)
-    return _inward(x0, rows(scale, d) * d).clamp(*ball.bounds(x0))
+    return inward(x0, rows(scale, d) * d).clamp(*ball.bounds(x0))
 
 
 @dataclass(frozen=True)

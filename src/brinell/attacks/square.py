@@ -6,7 +6,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from brinell.attacks.random_search import L1_MOVE, L2_MOVE, State, Transfer, accept, begin, check, for_norm, shares
+from brinell.attacks.random_search import (
+    L1_MOVE,
+    L2_MOVE,
+    RandomSearch,
+    State,
+    Transfer,
+    accept,
+    begin,
+    check,
+    for_norm,
+    shares,
+)
 from brinell.attacks.square_patterns import Sides, draw, pattern_table, span, stamp, tiling, timetable
 from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
@@ -139,6 +150,10 @@ class Square:
     def queries(self) -> int:
         """The start and every step."""
         return self.steps + 1
+
+    def without_images(self) -> RandomSearch:
+        """What a plan runs instead where the inputs are not images."""
+        return RandomSearch(self.steps, self.p0, self.loss)
 
     def init(self, p: Rows, ball: Ball) -> State:
         """Stripes or tiles, or where told."""

@@ -42,14 +42,14 @@ def bump(a: int, b: int, decay: int, p: int) -> Tensor:
     terms = torch.arange(1, reach + 1, dtype=torch.float64) ** -decay
     tail = terms.flip(0).cumsum(0).flip(0)
     away = torch.maximum((torch.arange(a) - a // 2).abs()[:, None], (torch.arange(b) - b // 2).abs()[None])
-    hill = tail[away]
-    return hill / hill.norm(p) if a * b else hill
+    hill: Tensor = tail[away]
+    return hill.div(torch.linalg.vector_norm(hill, p)) if a * b else hill
 
 
 def pattern(s: int, decay: int, p: int) -> Tensor:
     """An s × s block of unit p-norm: a hill in the upper half, a hollow in the lower."""
     block = torch.cat([bump(s // 2, s, decay, p), -bump(s - s // 2, s, decay, p)])
-    return block / block.norm(p)
+    return block.div(torch.linalg.vector_norm(block, p))
 
 
 @dataclass(frozen=True)

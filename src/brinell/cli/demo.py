@@ -29,6 +29,4 @@ def command(
     if json:
         typer.echo(as_json(run))
     else:
-        console = Console()
-        show(run, console)
-        console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
+        show(run, Console())

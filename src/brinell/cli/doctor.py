@@ -7,6 +7,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from brinell.attacks import APGD
 from brinell.core.threat import Linf
@@ -57,7 +58,7 @@ def command() -> None:
     for extra, modules in EXTRAS.items():
         missing = [m for m in modules if util.find_spec(m) is None]
         state = "installed" if not missing else f"not installed (pip install 'brinell[{extra}]')"
-        table.add_row(f"extra {extra}", state)
+        table.add_row(f"extra {extra}", Text(state))
     for device in _devices():
         table.add_row("device", device)
     console.print(table)
@@ -65,6 +66,7 @@ def command() -> None:
     for device in ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]:
         wrong = _self_test(device)
         failed |= wrong is not None
-        console.print(f"self-test on {device}: {'[green]passed' if wrong is None else f'[red]failed: {wrong}'}")
+        outcome = ("passed", "green") if wrong is None else (f"failed: {wrong}", "red")
+        console.print(Text.assemble(f" self-test on {device}: ", outcome))
     if failed:
         raise typer.Exit(1)

@@ -10,6 +10,7 @@ from brinell.cli import load, options
 from brinell.cli.show import as_json, show
 from brinell.core.threat import threat
 from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.presets import chain
 
 
 def command(
@@ -18,6 +19,7 @@ def command(
     eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
     norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
     plan: Annotated[str, typer.Option(help="See brinell plans.")] = "apgd",
+    attacks: Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")] = None,
     n: options.N = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")
@@ -36,14 +38,23 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Attack a model and report its robust accuracy."""
+    chosen = chain(attacks.split(",")) if attacks else plan
     run = evaluate(
-        load.model(model), load.data(data, n, part), threat(norm, eps), plan, out=out, resume=resume, seed=seed, slots=slots,
-        precision=precision, device=device, progress=False if quiet else None, individual=individual,
+        load.model(model),
+        load.data(data, n, part),
+        threat(norm, eps),
+        chosen,
+        out=out,
+        resume=resume,
+        seed=seed,
+        slots=slots,
+        precision=precision,
+        device=device,
+        progress=False if quiet else None,
+        individual=individual,
         expected_clean_accuracy=expected_clean_accuracy,
-    )  # fmt: skip
+    )
     if json:
         typer.echo(as_json(run))
-        return
-    console = Console()
-    show(run, console)
-    console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
+    else:
+        show(run, Console())

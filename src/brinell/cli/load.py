@@ -2,13 +2,17 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
 from brinell.data.load import load
-from brinell.errors import InputError, ModelError
+from brinell.errors import BrinellError, InputError, ModelError
 from brinell.evaluate.inputs import as_classifier
 
 
@@ -27,7 +31,26 @@ def model(spec: str) -> Classifier:
         raise ModelError(
             expected=f"a function {factory} in {path.name}", got="none of that name", remedy="Check the spelling."
         )
-    return as_classifier(made() if callable(made) and not hasattr(made, "forward") else made)
+    if not callable(made) or isinstance(made, nn.Module):
+        return as_classifier(made)
+    with _users_code(path, f"a function {factory} that needs no arguments and returns a model"):
+        made = made()
+    return as_classifier(made)
+
+
+@contextmanager
+def _users_code(path: Path, expected: str) -> Iterator[None]:
+    """What goes wrong in the user's file is told in one sentence."""
+    try:
+        yield
+    except BrinellError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            expected=expected,
+            got=f"{type(error).__name__} in {path.name}: {(str(error) or 'no message').splitlines()[0]}",
+            remedy=f"Run python {path} to see where it comes from.",
+        ) from error
 
 
 def _module(path: Path) -> Any:
@@ -40,7 +63,8 @@ def _module(path: Path) -> Any:
     # The file may import its neighbours, as it would when run as a script.
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        found.loader.exec_module(module)
+        with _users_code(path, "a Python file that can be imported"):
+            found.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent.resolve()))
     return module

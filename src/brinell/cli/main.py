@@ -5,10 +5,15 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from brinell.cli import compare, demo, doctor, evaluate, merge, plans, verify
 from brinell.errors import BrinellError
 from brinell.evaluate.environment import version
+
+# What the command-line library makes of Ctrl-C.
+INTERRUPTED = 130
+AGAIN = "interrupted; brinell evaluate with the same --out and --resume goes on where it was"
 
 app = typer.Typer(
     name="brinell",
@@ -47,8 +52,10 @@ def main() -> None:
     try:
         app()
     except BrinellError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        # As text: a message may hold brackets.
+        Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {error}"), soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; add --resume to go on where it was", highlight=False)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            Console(stderr=True).print(Text(AGAIN), soft_wrap=True)
+        raise

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from brinell.results import Proportion, Run
 
+WIDTH = 100
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 
 
@@ -40,40 +42,51 @@ def as_json(run: Run) -> str:
 
 def show(run: Run, console: Console) -> None:
     """Accuracy stage by stage, cost, verdict, and the sentence for a paper."""
+    width = min(console.width, WIDTH)
+    console.print(_stages(run), width=width)
+    console.print(Panel(_facts(run), box=box.ROUNDED, expand=False), width=width)
+    # On a terminal wrapped between words; elsewhere one line each, for whoever reads it with a program.
+    for text in (run.sentence(), f"Run: {run.path}"):
+        console.print(Text(text), soft_wrap=not console.is_terminal, width=width if console.is_terminal else None)
+
+
+def _stages(run: Run) -> Table:
     identity = run.manifest["identity"]
     threat = identity["threat"]
-    table = Table(
-        title=f"{identity['model']['name']} · {threat['norm']} eps = {threat['eps_text']} · {identity['plan']['name']}"
+    title = (
+        f"{identity['model']['name']} · {threat['norm']}, eps = {threat['eps_text']} · plan {identity['plan']['name']}"
     )
-    for name, side in [
-        ("after", "left"),
-        ("accuracy", "right"),
-        ("95 % interval", "left"),
-        ("attacked", "right"),
-        ("broken", "right"),
-    ]:
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
+    table.add_column("after")
+    table.add_column("accuracy", justify="right")
+    table.add_column("95 % interval")
+    table.add_column("attacked", justify="right")
+    table.add_column("broken", justify="right")
     table.add_row("clean", f"{100 * run.clean_accuracy.value:.1f} %", _interval(run.clean_accuracy), "", "")
-    counts = {s.attack: s for s in run.stages()}
-    for name, p in run.accuracy_after():
-        s = counts[name]
-        table.add_row(name, f"{100 * p.value:.1f} %", _interval(p), str(s.attacked), str(s.broken))
-    console.print(table)
-    r, cost = run.robust_accuracy, run.cost
-    headline = Text.assemble(
-        ("robust accuracy  ", "bold"), (f"{100 * r.value:.1f} %", "bold cyan"), f"  {_interval(r)}, n = {r.n}"
-    )
-    colour = COLOURS[run.verdict.level]
-    verdict = Text.assemble(("verdict  ", "bold"), (str(run.verdict), colour))
-    passes = Text(
-        f"cost     {cost.forwards:,} forwards, {cost.backwards:,} backwards "
-        f"({cost.forwards_per_sample:.0f} and {cost.backwards_per_sample:.0f} per sample), {cost.seconds:.1f} s"
-    )
-    console.print(Panel(Text("\n").join([headline, verdict, passes]), expand=False))
-    for note in run.manifest["notes"]:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    console.print(run.sentence(), highlight=False, soft_wrap=True)
+    for s, (name, p) in zip(run.stages(), run.accuracy_after(), strict=True):
+        table.add_row(Text(name), f"{100 * p.value:.1f} %", _interval(p), f"{s.attacked:,}", f"{s.broken:,}")
+    return table
 
 
-def _interval(p: Proportion) -> str:
-    return f"[{100 * p.low:.1f}, {100 * p.high:.1f}]"
+def _facts(run: Run) -> Table:
+    """Names on the left, sentences on the right: a long one stays in its column."""
+    r, cost, verdict = run.robust_accuracy, run.cost, run.verdict
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    accuracy = Text.assemble((f"{100 * r.value:.1f} %", "bold cyan"), f"  {_interval(r).plain}, n = {r.n:,}")
+    grid.add_row("robust accuracy", accuracy)
+    reasons = list(verdict.reasons) or [str(verdict).partition(": ")[2]]
+    grid.add_row("verdict", Text(verdict.level, COLOURS[verdict.level]))
+    for reason in reasons:
+        grid.add_row("", Text(reason))
+    passes = f"{cost.forwards:,} forwards, {cost.backwards:,} backwards"
+    each = f"{cost.forwards_per_sample:.0f} and {cost.backwards_per_sample:.0f} per sample"
+    grid.add_row("cost", Text(f"{passes} ({each}), {cost.seconds:.1f} s"))
+    for i, note in enumerate(run.manifest["notes"]):
+        grid.add_row("" if i else "notes", Text(note))
+    return grid
+
+
+def _interval(p: Proportion) -> Text:
+    return Text(f"[{100 * p.low:.1f}, {100 * p.high:.1f}]")

@@ -59,7 +59,10 @@ class Answer:
 
 @runtime_checkable
 class State(Protocol):
-    """At least: `x`, the points to ask about next, and `t`, the number of answers received."""
+    """At least: `x`, the points to ask about next, and `t`, the number of answers received.
+
+    A state may also have `aside`, a mask of rows whose point only serves to find the way and is not to be recorded.
+    """
 
     @property
     def x(self) -> Points:

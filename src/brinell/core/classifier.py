@@ -46,5 +46,8 @@ class Classifier(Protocol):
     def to(self, device: torch.device) -> "Classifier":
         """The same classifier elsewhere."""
 
+    def dtypes(self) -> set[str]:
+        """Kinds of numbers the weights are stored in."""
+
     def modes(self) -> list[str]:
         """Names of parts that are in train mode (empty: none)."""

@@ -84,7 +84,7 @@ def _ids(ids: Any, n: int, offset: int = 0) -> Tensor:
     if not whole or ids.shape != (n,) or len(ids.unique()) != n:
         raise InputError(
             expected=f"{n} distinct integer ids",
-            got=f"dtype {str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
+            got=f"{str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
             remedy="A sample's id decides its noise: give every sample its own, e.g. its index in the data set.",
         )
     distinct: Tensor = ids.long()

@@ -122,7 +122,7 @@ class Threat:
         size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
         if largest >= self.norm.diameter(size):
             raise ThreatError(
-                expected=f"eps below {self.norm.diameter(size):.4g}, the diameter of the unit box of {size} inputs in {self.norm.name}",
+                expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the box's diameter in {size} inputs",
                 got=f"eps = {largest:.4g}",
                 remedy="Inputs live in [0, 1]: divide an eps given in 0-255 units by 255.",
             )

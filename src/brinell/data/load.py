@@ -2,8 +2,11 @@
 
 import os
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from brinell.core.problem import Problem
@@ -29,6 +32,13 @@ def load(source: str | os.PathLike[str], n: int | None = None) -> Problem:
     return problem if n is None else problem[:n]
 
 
+def _arrays(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        return dict(load_file(path))
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
 def _from_file(path: Path) -> Problem:
     if not path.exists():
         raise InputError(
@@ -36,17 +46,20 @@ def _from_file(path: Path) -> Problem:
             got=f"{path}, which does not exist",
             remedy="Check the path.",
         )
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            stored = dict(archive)
-    elif path.suffix == ".safetensors":
-        stored = dict(load_file(path))
-    else:
+    if path.suffix not in (".npz", ".safetensors"):
         raise InputError(
             expected="a .npz or .safetensors file",
             got=path.name,
             remedy="Save x, y and optionally ids with numpy.savez.",
         )
+    try:
+        stored = _arrays(path)
+    except (OSError, ValueError, BadZipFile, SafetensorError) as error:
+        raise InputError(
+            expected=f"a readable file {path.name} of plain arrays",
+            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            remedy="Save it again with numpy.savez(path, x=x, y=y).",
+        ) from error
     missing = [k for k in ("x", "y") if k not in stored]
     if missing:
         raise InputError(

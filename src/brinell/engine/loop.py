@@ -71,6 +71,7 @@ class Engine:
     legs: tuple[Leg, ...]
     slots: int
     early_exit: bool = True
+    draws: int = 1
     tick: Callable[[], None] = lambda: None
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
@@ -81,7 +82,7 @@ class Engine:
         at = torch.arange(capacity, device=work.x.device)
         live = at < nxt
         s = self._load(work, torch.where(live, at, 0), live)
-        recorder = Recorder(self.goal, nearest=self.attack.minimises)
+        recorder = Recorder(self.goal, nearest=self.attack.minimises, failed=self.draws > 1)
         look = LOOK.get(work.x.device.type, LOOK_ELSEWHERE)
         busy = live.tolist()
         while any(busy):
@@ -104,12 +105,14 @@ class Engine:
 
     def _iterate(self, s: Slots, recorder: Recorder) -> Slots:
         ball = self.norm_ball(s.eps)
-        a = self.oracle.ask(s.state.x, s.rows.y, s.rows.target, self.attack.loss, self.attack.needs)
-        record = recorder.see(s.record, s.state.x, a, s.rows, ball, s.live, s.leg)
+        a = self.oracle.ask(s.state.x, s.rows.y, s.rows.target, self.attack.loss, self.attack.needs, self.draws)
+        aside = getattr(s.state, "aside", None)
+        seen = s.live if aside is None else s.live & ~aside
+        record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)
         record = replace(
             record,
-            forwards=record.forwards + s.live,
-            backwards=record.backwards + s.live * a.backwards,
+            forwards=record.forwards + s.live * self.draws,
+            backwards=record.backwards + s.live * (a.backwards * self.draws),
         )
         state = self.attack.step(s.state, a, s.rows, ball)
         # Rows that are not live move on unwatched until they are replaced; only their counter must stand still.

@@ -12,7 +12,7 @@ from brinell.core.classifier import Classifier, Output
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.errors import ModelError
 from brinell.ops.losses import LOSSES
-from brinell.ops.rows import concat, head
+from brinell.ops.rows import average, concat, head
 
 A = TypeVar("A")
 
@@ -44,8 +44,11 @@ class Oracle:
         with torch.no_grad():
             return self._in_blocks(self.classifier.forward, x)
 
-    def ask(self, x: Tensor, y: Tensor, target: Tensor, loss: str, needs: Needs) -> Answer:
-        """Logits, loss and, where needed, the gradient of the loss or of every logit at every row."""
+    def ask(self, x: Tensor, y: Tensor, target: Tensor, loss: str, needs: Needs, draws: int = 1) -> Answer:
+        """Logits, loss and, where needed, the gradient of the loss or of every logit at every row.
+
+        For randomised models each is the mean over `draws` passes (expectation over transformation).
+        """
         function, wants_grad = LOSSES[loss].function, needs is not Needs.LOGITS
 
         def one(x: Tensor, y: Tensor, target: Tensor) -> Answer:
@@ -58,7 +61,10 @@ class Oracle:
                 jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
             return Answer(logits.detach(), value.detach(), grad, jacobian)
 
-        return self._in_blocks(one, x, y, target)
+        def mean(x: Tensor, y: Tensor, target: Tensor) -> Answer:
+            return average([one(x, y, target) for _ in range(draws)])
+
+        return self._in_blocks(one if draws == 1 else mean, x, y, target)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

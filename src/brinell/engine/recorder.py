@@ -1,4 +1,4 @@
-"""What is kept of every sample while its rows run: never trusts an attack, looks at every point the model was asked about."""
+"""What is kept of every sample while its rows run: never trusts an attack, looks at every point asked about."""
 
 from dataclasses import dataclass, replace
 
@@ -47,10 +47,14 @@ def blank(x: Tensor) -> Record:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Decides what counts: `nearest` keeps the closest adversarial, otherwise the one with the largest margin."""
+    """Decides what counts: `nearest` keeps the closest adversarial, otherwise the one with the largest margin.
+
+    `failed` keeps the point with the largest margin even where that is no success: a randomised model may still fall.
+    """
 
     goal: Goal
     nearest: bool
+    failed: bool = False
 
     def see(self, r: Record, x: Tensor, a: Answer, p: Rows, ball: Ball, live: Tensor, leg: Tensor) -> Record:
         """The record after the model was asked about `x`; rows that are not live stay as they are."""
@@ -63,7 +67,7 @@ class Recorder:
         if self.nearest:
             keep = adversarial & (distance < r.distance)
         else:
-            keep = within & (margin > r.adv_margin)
+            keep = (live & allowed & near if self.failed else within) & (margin > r.adv_margin)
         # A minimising attack walks through points outside the ball; their margins and losses are part of its story.
         counts = live & allowed & (near | self.nearest)
         newly = within & ~r.broken

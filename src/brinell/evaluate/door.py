@@ -1,16 +1,14 @@
 """Checks at the door: what cannot be evaluated is refused before anything is written."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Needs
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Chunk
 from brinell.engine.oracle import Oracle
-from brinell.errors import InputError, ModelError
+from brinell.errors import BrinellError, InputError, ModelError
 
 # Two answers of the same row that differ by more than this share of the logits' spread are different answers.
 SAME = 1e-4
@@ -49,6 +47,27 @@ def train_mode(classifier: Classifier) -> Check:
         got=f"train mode in {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}",
         remedy="Call net.eval() first: batch normalisation and dropout behave differently in training.",
     )
+
+
+def first_answer(oracle: Oracle, chunk: Chunk) -> Tensor:
+    """The model's logits for the first samples; what its first call raises is most often a matter of shapes."""
+    try:
+        return oracle.output(chunk.x.to(oracle.classifier.device)).logits
+    except BrinellError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
+            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            remedy="Check the shape of the inputs and the model's dtype: model(x) must work on such a batch.",
+        ) from error
+
+
+def single_logit(logits: Tensor) -> list[str]:
+    """Say so where the model gives one logit: it was turned into two, the first of which is always 0."""
+    if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
+        return ["The model has one logit z: it is evaluated with two classes and the logits (0, z)."]
+    return []
 
 
 def labels(chunk: Chunk, classes: int) -> None:
@@ -90,8 +109,8 @@ def randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
     return Check(
         "randomised",
         "warn",
-        f"repeated passes on the same input differ by {worst:.2g} of the logits' spread: the model is randomised, and one "
-        "lucky draw can pass for an adversarial example.",
+        f"repeated passes on the same input differ by {worst:.2g} of the logits' spread: the model is randomised, and "
+        "one lucky draw can pass for an adversarial example; use the plan autoattack-rand.",
     )
 
 
@@ -114,29 +133,14 @@ def mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
     )
 
 
-def gradients(oracle: Oracle, x: Tensor, y: Tensor) -> Check:
+def gradients(classifier: Classifier) -> None:
     """A plan that needs gradients needs a model that has them."""
-    why = "the model is marked as a black box"
-    if oracle.classifier.differentiable:
-        try:
-            none = torch.full_like(y, -1)
-            grad = oracle.ask(x, y, none, "margin", Needs.GRAD).gradient
-            dead = (grad.flatten(1) == 0).all(1).float().mean()
-            if dead == 0:
-                return Check("zero gradient", "ok", "the margin has a gradient at every clean input looked at")
-            return Check(
-                "zero gradient",
-                "warn",
-                f"the gradient of the margin is exactly zero at {100 * float(dead):.0f} % of the clean inputs looked at: "
-                "gradient attacks see nothing there (masked gradients).",
-            )
-        except RuntimeError as error:
-            why = str(error).splitlines()[0]
-    raise ModelError(
-        expected="a model with gradients with respect to its input",
-        got=why,
-        remedy="Remove torch.no_grad(), detach() and non-differentiable parts from forward, or use a plan without gradients.",
-    )
+    if not classifier.differentiable:
+        raise ModelError(
+            expected="a model with gradients with respect to its input",
+            got="one that is marked as a black box",
+            remedy="Use a plan without gradients (square).",
+        )
 
 
 def finite(logits: Tensor) -> Check:
@@ -147,17 +151,8 @@ def finite(logits: Tensor) -> Check:
     return Check("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
 
 
-def inspect(oracle: Oracle, chunk: Chunk, logits: Tensor, *, needs_gradients: bool) -> list[Check]:
-    """Everything that can be said before the first attack step, from one block of samples."""
-    n = min(len(chunk), oracle.block)
-    device: Any = logits.device
-    x, y, logits = chunk.x[:n].to(device), chunk.y[:n].to(device), logits[:n]
-    labels(chunk, logits.shape[1])
-    checks = [train_mode(oracle.classifier), finite(logits), probabilities(oracle.classifier, logits)]
+def inspect(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Check]:
+    """What can be refused or said from one block of samples."""
     noise = randomised(oracle, x, oracle.output(x).logits)
-    checks.append(noise)
-    if noise.level == "ok":
-        checks.append(mixed_rows(oracle, x, logits))
-    if needs_gradients:
-        checks.append(gradients(oracle, x, y))
-    return checks
+    checks = [finite(logits), probabilities(oracle.classifier, logits), noise]
+    return checks if noise.level != "ok" else [*checks, mixed_rows(oracle, x, logits)]

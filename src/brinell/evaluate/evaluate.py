@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
 from brinell.evaluate import door, inputs
+from brinell.evaluate.checks import watchful
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt
 from brinell.evaluate.progress import listening
@@ -77,8 +78,10 @@ class Session:
         device = self.oracle.classifier.device
         for chunk in self.problem.chunks(_chunk_size(self.problem)):
             door.labels(chunk, self.first_logits.shape[1])
-            known = chunk.offset == 0
-            yield clean(chunk, self.first_logits if known else self.oracle.output(chunk.x.to(device)).logits)
+            x = chunk.x.to(device)
+            known = [self.first_logits] if chunk.offset == 0 else []
+            more = [self.oracle.output(x).logits for _ in range(self.plan.draws - len(known))]
+            yield clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:
         """What makes two evaluations the same."""
@@ -113,21 +116,49 @@ def prepare(
 ) -> Session:
     """Look at everything before anything is written."""
     precisions.check(precision)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(expected="a whole number as seed", got=repr(seed), remedy="Use seed=0.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
     oracle = Oracle(classifier, default_block(classifier.device), listener)
     first = next(problem.chunks(_chunk_size(problem)))
-    logits = oracle.output(first.x.to(classifier.device)).logits
-    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse)
-    checks = [mode, *door.inspect(oracle, first, logits, needs_gradients=fitted.needs_gradients)]
+    logits = door.first_answer(oracle, first)
+    if not problem.streamed:  # then every label can be looked at now
+        door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
+    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
+    checks = [mode, *_look(oracle, fitted, threat, first, logits, notes)]
+    notes = [*door.single_logit(logits), *notes]
     for note in notes:
         listener(Note(note))
-    setup = Setup(oracle, threat, seed, _slots(slots, classifier.device), precision, early_exit, listener=listener)
+    setup = Setup(
+        oracle,
+        threat,
+        seed,
+        _slots(slots, classifier.device),
+        precision,
+        early_exit,
+        listener=listener,
+        draws=fitted.draws,
+    )
     session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
     _check_expected(session, expected)
     return session
+
+
+def _look(
+    oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, logits: Tensor, notes: list[str]
+) -> list[door.Check]:
+    """What one block of samples tells about the model before the first attack step."""
+    door.labels(first, logits.shape[1])
+    if plan.needs_gradients:
+        door.gradients(oracle.classifier)
+    n = min(len(first), oracle.block)
+    x, y, logits = first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n]
+    checks = door.inspect(oracle, x, logits)
+    if plan.draws > 1:
+        # The plan is made for randomised models.
+        checks = [replace(c, level="ok") if c.name == "randomised" else c for c in checks]
+    return [*checks, *watchful(oracle, plan, threat, x, y, logits, notes)]
 
 
 def _check_expected(s: Session, expected: float | None) -> None:
@@ -137,7 +168,7 @@ def _check_expected(s: Session, expected: float | None) -> None:
         raise InputError(
             expected="expected_clean_accuracy between 0 and 1", got=f"{expected}", remedy="Write 0.85 for 85 %."
         )
-    good, n = int(clean(s.first, s.first_logits).correct.sum()), len(s.first)
+    good, n = int(clean(s.first, [s.first_logits]).correct.sum()), len(s.first)
     low, high = wilson(good, n, EXPECTED_CONFIDENCE)
     if not low <= expected <= high:
         raise ModelError(
@@ -243,6 +274,8 @@ def _store(writer: Writer, part: Finished) -> None:
 
 
 def _close(s: Session, writer: Writer, seconds: float) -> None:
+    if writer.manifest["finished"]:  # resumed for nothing: the Run stays as it is
+        return
     notes = list(writer.manifest["notes"])
     notes += [f"The device ran out of memory: the model was asked about {b} rows at a time." for b in s.oracle.shrunk]
     before = writer.manifest.get("wall_seconds") or 0.0

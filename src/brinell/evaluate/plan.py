@@ -23,6 +23,15 @@ class Stage:
     ranks: tuple[int, ...] = ()
     restarts: int = 1
     label: str = ""
+    eot: int = 1
+
+    def __post_init__(self) -> None:
+        if self.restarts < 1:
+            raise PlanError(expected="at least 1 restart", got=f"{self.restarts}", remedy="1 means a single run.")
+        if any(rank < 2 for rank in self.ranks):
+            raise PlanError(
+                expected="target ranks of at least 2", got=str(self.ranks), remedy="Rank 2 is the runner-up class."
+            )
 
     @property
     def name(self) -> str:
@@ -41,6 +50,8 @@ class Stage:
             "attack": {"type": type(self.attack).__name__, **numbers},
             "ranks": list(self.ranks),
             "restarts": self.restarts,
+            "needs": self.attack.needs.value,
+            "eot": self.eot,
         }
         text = json.dumps(body, sort_keys=True, default=str)
         return {**body, "hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
@@ -65,6 +76,8 @@ def Targets(part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable
     >>> Targets(APGD(loss="dlr-targeted"), k=3).ranks
     (2, 3, 4)
     """
+    if k < 1:
+        raise PlanError(expected="at least 1 target", got=f"{k}", remedy=f"Leave it out for {DEFAULT_TARGETS}.")
     return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)))
 
 
@@ -78,12 +91,23 @@ def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
     return replace(stage(part), restarts=n)
 
 
+def Eot(part: "AnyAttack | Stage", n: int = 20) -> Stage:
+    """For randomised models: every answer is the mean over n passes (expectation over transformation).
+
+    >>> from brinell.attacks import APGD
+    >>> Eot(APGD(), 20).eot
+    20
+    """
+    return replace(stage(part), eot=n)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A named chain of stages; samples broken by one are not attacked by the next.
 
     `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result
-    is only an upper bound on robustness.
+    is only an upper bound on robustness. With `draws` above 1, for randomised models, attacks run to the end, and every
+    result is judged on so many fresh passes: a sample counts as broken when more than half of them are fooled.
     """
 
     name: str
@@ -92,6 +116,7 @@ class Plan:
     citation: str = ""
     strength: str = "weak"
     sparse_stages: tuple[Stage, ...] | None = None
+    draws: int = 1
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.stages]
@@ -114,6 +139,7 @@ class Plan:
             "description": self.description,
             "citation": self.citation,
             "strength": self.strength,
+            "draws": self.draws,
             "stages": [s.to_json() for s in self.stages],
         }
 
@@ -130,19 +156,29 @@ def plan(
     return Plan(name, tuple(stage(p) for p in parts), description, strength=strength)
 
 
-def adapt(p: Plan, *, classes: int, sparse: bool) -> tuple[Plan, list[str]]:
-    """The plan as it fits the norm and the number of classes, and a sentence for everything that changed."""
+def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True) -> tuple[Plan, list[str]]:
+    """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
     notes: list[str] = []
     stages = p.sparse_stages if sparse and p.sparse_stages is not None else p.stages
-    fitted = tuple(_fit(s, classes, notes) for s in stages)
+    fitted = tuple(_fit(s if image else _flat(s, notes), classes, notes) for s in stages)
     return replace(p, stages=fitted, sparse_stages=None), notes
+
+
+def _flat(s: Stage, notes: list[str]) -> Stage:
+    """What stands in for an attack that needs images."""
+    other = getattr(s.attack, "without_images", None)
+    if other is None:
+        return s
+    notes.append(f"{s.name}: the inputs are not images; {other().name} stands in, which is not the published method.")
+    return replace(s, attack=other(), label=s.name)
 
 
 def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
     loss = LOSSES[s.attack.loss]
     if classes < loss.classes and loss.instead is not None:
         notes.append(
-            f"{s.name}: the {s.attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used."
+            f"{s.name}: the {s.attack.loss} loss needs {loss.classes} classes, the model has {classes}; "
+            f"{loss.instead} used."
         )
         s = replace(s, attack=replace(s.attack, loss=loss.instead), label=s.name)  # type: ignore[type-var]
     if not s.ranks:

@@ -1,39 +1,121 @@
 """Plans by name, as data with citations."""
 
-import difflib
-
-from brinell.attacks import APGD, FGSM, PGD
-from brinell.errors import PlanError
-from brinell.evaluate.plan import Plan, Restarts, Stage, Targets, stage
+from brinell.attacks import APGD, FAB, FGSM, PGD, Square
+from brinell.errors import one_of
+from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
 
 MADRY = "Madry et al. 2018, Towards deep learning models resistant to adversarial attacks"
 CROCE = "Croce & Hein 2020, Reliable evaluation of adversarial robustness"
 CROCE_L1 = "Croce & Hein 2021, Mind the box: L1-APGD for sparse adversarial attacks"
+FAB_PAPER = "Croce & Hein 2020, Minimally distorted adversarial examples"
+SQUARE_PAPER = "Andriushchenko et al. 2020, Square attack"
 
-# L1: larger radii first; five restarts and five targets (Croce & Hein 2021).
-_SPARSE_CE = Restarts(APGD(loss="ce", larger_eps=True), 5)
-_SPARSE_T = Stage(APGD(loss="dlr-targeted", larger_eps=True), tuple(range(2, 7)), label="apgd-t")
-_APGD_T = Stage(APGD(loss="dlr-targeted"), Targets(APGD(loss="dlr-targeted")).ranks, label="apgd-t")
+# Budgets of Croce & Hein 2020, sec. 5 and of AutoAttack's code: 100 iterations, 9 targets, 5 restarts, 5,000 queries.
+RESTARTS = 5
+# L1: larger radii first, five restarts, five targets (Croce & Hein 2021).
+SPARSE_TARGETS = 5
+# Randomised models (Croce & Hein 2020, sec. 6): 20 draws, 1,000 iterations of Square, five judging passes.
+DRAWS, RAND_SQUARE, RUNS = 20, 1000, 5
+
+APGD_CE, APGD_DLR = stage(APGD(loss="ce")), stage(APGD(loss="dlr"))
+APGD_T = stage(Targets(APGD(loss="dlr-targeted")), "apgd-t")
+FAB_U, FAB_T, SQUARE = stage(FAB()), Targets(FAB(targeted=True)), stage(Square())
+SPARSE_CE = Restarts(APGD(loss="ce", larger_eps=True), RESTARTS)
+SPARSE_DLR = Restarts(APGD(loss="dlr", larger_eps=True), RESTARTS)
+SPARSE_T = stage(Targets(APGD(loss="dlr-targeted", larger_eps=True), SPARSE_TARGETS), "apgd-t")
+
+STAGES: dict[str, tuple[Stage, Stage]] = {
+    "fgsm": (stage(FGSM()), stage(FGSM())),
+    "pgd-ce": (stage(PGD()), stage(PGD())),
+    "pgd-margin": (stage(PGD(loss="margin")), stage(PGD(loss="margin"))),
+    "apgd-ce": (APGD_CE, SPARSE_CE),
+    "apgd-dlr": (APGD_DLR, SPARSE_DLR),
+    "apgd-t": (APGD_T, SPARSE_T),
+    "fab": (FAB_U, FAB_U),
+    "fab-t": (FAB_T, FAB_T),
+    "square": (SQUARE, SQUARE),
+}
+"""Stages by name, for chains of one's own: as they run in Linf and L2, and in L1."""
+
+
+def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
+    """A plan from names of stages.
+
+    >>> [s.name for s in chain(["apgd-ce", "fab-t"]).stages]
+    ['apgd-ce', 'fab-t']
+    """
+    pairs = [STAGES[one_of("an attack", n.strip(), STAGES)] for n in names]
+    return Plan(
+        name, tuple(p[0] for p in pairs), description, strength=strength, sparse_stages=tuple(p[1] for p in pairs)
+    )
+
+
+def _single(name: str, description: str, citation: str, label: str = "") -> Plan:
+    dense, sparse = STAGES[name]
+    return Plan(label or name, (dense,), description, citation, sparse_stages=(sparse,))
+
+
+def _restarted(*stages: Stage) -> tuple[Stage, ...]:
+    return tuple(Restarts(s, RESTARTS) for s in stages)
+
+
+_PAPER = (*_restarted(APGD_CE, APGD_DLR, FAB_U), SQUARE)
+_PAPER_SPARSE = (SPARSE_CE, SPARSE_DLR, Restarts(FAB_U, RESTARTS), SQUARE)
 
 _ALL = [
-    Plan("fgsm", (stage(FGSM()),), "One full gradient step", "Goodfellow, Shlens & Szegedy 2015"),
-    Plan("pgd20", (stage(PGD(steps=20)),), "PGD on cross-entropy, 20 steps of eps/4, one random start", MADRY),
-    Plan(
-        "cw20",
-        (stage(PGD(steps=20, loss="margin")),),
-        "PGD on the margin loss, 20 steps of eps/4",
-        "Carlini & Wagner 2017",
-    ),
-    Plan("apgd-ce", (stage(APGD()),), "Auto-PGD on cross-entropy, 100 steps", CROCE, sparse_stages=(_SPARSE_CE,)),
-    Plan("apgd-dlr", (stage(APGD(loss="dlr")),), "Auto-PGD on the DLR loss, 100 steps", CROCE),
-    Plan("apgd-t", (_APGD_T,), "Auto-PGD on targeted DLR, 100 steps, 9 targets", CROCE, sparse_stages=(_SPARSE_T,)),
+    _single("fgsm", "One full gradient step", "Goodfellow, Shlens & Szegedy 2015"),
+    _single("pgd-ce", "PGD on cross-entropy, 20 steps of eps/4, one random start", MADRY, "pgd20"),
+    _single("pgd-margin", "PGD on the margin loss, 20 steps of eps/4", "Carlini & Wagner 2017", "cw20"),
+    _single("apgd-ce", "Auto-PGD on cross-entropy, 100 steps", CROCE),
+    _single("apgd-dlr", "Auto-PGD on the DLR loss, 100 steps", CROCE),
+    _single("apgd-t", "Auto-PGD on targeted DLR, 100 steps, 9 targets", CROCE),
+    _single("fab", "FAB on the nearest class, 100 steps: small perturbations", FAB_PAPER),
+    _single("fab-t", "FAB towards 9 classes, 100 steps each", FAB_PAPER),
+    _single("square", "Square attack, 5,000 queries, no gradients", SQUARE_PAPER),
     Plan(
         "apgd",
-        (stage(APGD()), _APGD_T),
+        (APGD_CE, APGD_T),
         "Auto-PGD on cross-entropy, then on targeted DLR: the two strongest gradient attacks of AutoAttack",
         CROCE,
-        strength="standard",
-        sparse_stages=(_SPARSE_CE, _SPARSE_T),
+        "standard",
+        (SPARSE_CE, SPARSE_T),
+    ),
+    Plan(
+        "autoattack",
+        (APGD_CE, APGD_T, FAB_T, SQUARE),
+        "AutoAttack as used today (its code's standard version): APGD-CE, APGD-T, FAB-T, Square",
+        f"{CROCE}; L1: {CROCE_L1}",
+        "standard",
+        (SPARSE_CE, SPARSE_T, FAB_T, SQUARE),
+    ),
+    Plan(
+        "autoattack-paper",
+        _PAPER,
+        "AutoAttack as in the paper: APGD-CE, APGD-DLR, FAB with 5 restarts each, Square",
+        CROCE,
+        "standard",
+        _PAPER_SPARSE,
+    ),
+    Plan(
+        "autoattack-plus",
+        (*_PAPER, APGD_T, FAB_T),
+        "The paper's AA+: AutoAttack followed by targeted APGD and FAB",
+        CROCE,
+        "standard",
+        (*_PAPER_SPARSE, SPARSE_T, FAB_T),
+    ),
+    Plan(
+        "autoattack-rand",
+        (Eot(APGD_CE, DRAWS), Eot(APGD_DLR, DRAWS), Eot(Square(steps=RAND_SQUARE), DRAWS)),
+        "AutoAttack for randomised models: means over 20 passes, no FAB, judged on 5 fresh passes",
+        CROCE,
+        "standard",
+        (
+            Eot(APGD(loss="ce", larger_eps=True), DRAWS),
+            Eot(APGD(loss="dlr", larger_eps=True), DRAWS),
+            Eot(Square(steps=RAND_SQUARE), DRAWS),
+        ),
+        RUNS,
     ),
 ]
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
@@ -50,11 +132,4 @@ def plans() -> dict[str, str]:
 
 def by_name(name: str) -> Plan:
     """The plan of that name, or an error with the nearest names."""
-    if name in PLANS:
-        return PLANS[name]
-    near = difflib.get_close_matches(name, PLANS, n=3, cutoff=0.4)
-    raise PlanError(
-        expected=f"a plan among {', '.join(PLANS)}",
-        got=repr(name),
-        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "brinell plans lists them.",
-    )
+    return PLANS[one_of("a plan", name, PLANS)]

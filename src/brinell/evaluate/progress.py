@@ -60,7 +60,7 @@ class Terminal:
             )
             self.bar.update(self.task, completed=event.finished, broken=event.broken, left=left)
         else:
-            self.bar.console.print(_sentence(event))
+            self.bar.console.print(_sentence(event), highlight=False, markup=False)
 
 
 class Lines:
@@ -70,7 +70,7 @@ class Lines:
         self.console, self.estimate, self.last = console, Estimate(), 0.0
 
     def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageStarted):

@@ -31,16 +31,19 @@ class Clean:
     pred: Tensor
     margin: Tensor
     hashes: list[str]
+    judged: Tensor
 
     @property
     def correct(self) -> Tensor:
-        """Correctly classified; a tie counts as correct only if argmax says so."""
-        return (self.pred == self.chunk.y.to(self.pred.device)) & self.logits.isfinite().all(1)
+        """Correctly classified in at least half of the passes; a tie of logits counts as argmax says."""
+        return (2 * self.judged.sum(1) <= self.judged.shape[1]) & self.logits.isfinite().all(1)
 
 
-def clean(chunk: Chunk, logits: Tensor) -> Clean:
-    """The clean facts of a chunk."""
-    return Clean(chunk, logits, logits.argmax(1), margin(logits, chunk.y.to(logits.device)), sample_hashes(chunk.x))
+def clean(chunk: Chunk, draws: list[Tensor]) -> Clean:
+    """The clean facts of a chunk, from the logits of one pass or of several."""
+    logits, y = torch.stack(draws).mean(0), chunk.y.to(draws[0].device)
+    judged = torch.stack([z.argmax(1) != y for z in draws], 1)
+    return Clean(chunk, logits, logits.argmax(1), margin(logits, y), sample_hashes(chunk.x), judged)
 
 
 def _common(c: Clean, at: Any, seed: int, precision: str, device: torch.device) -> dict[str, Any]:
@@ -81,8 +84,14 @@ def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> 
         "seconds": np.full(n, seconds / max(n, 1)),
         "verified": pa.array([True if w else None for w in wrong], pa.bool_()),
         "flags": [[] if np.isfinite(m) else [NON_FINITE] for m in _numpy(c.margin)[at]],
+        **_judged(c.judged[torch.as_tensor(at, device=c.judged.device)]),
     }
     return _table(columns, n)
+
+
+def _judged(judged: Tensor) -> dict[str, Any]:
+    """The single passes, where there was more than one."""
+    return {"judged": judged.cpu().tolist()} if judged.shape[1] > 1 else {}
 
 
 def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
@@ -118,5 +127,6 @@ def attack_rows(
         "verified": _where(broken, counted, pa.bool_()),
         "verified_8bit": _where(broken, _numpy(v.ok_8bit), pa.bool_()),
         "flags": [[NON_FINITE] if odd else [] for odd in _numpy(r.odd)],
+        **_judged(v.judged),
     }
     return _table(columns, n)

@@ -51,6 +51,12 @@ class TorchClassifier:
 
     def _normalised(self, x: Tensor) -> Tensor:
         def shaped(v: Tensor) -> Tensor:
+            if v.numel() not in (1, x.shape[1]):
+                raise ModelError(
+                    expected=f"mean and std with one number, or one per channel ({x.shape[1]})",
+                    got=f"{v.numel()} numbers",
+                    remedy="Inputs have shape (batch, channels, …): give the normalisation the model was trained with.",
+                )
             return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
 
         if self.mean is not None:
@@ -66,15 +72,19 @@ class TorchClassifier:
         for key, value in sorted(tensors.items()):
             if isinstance(value, Tensor):
                 h.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
-                h.update(
-                    value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b""
-                )
+                # Flattened first: a tensor without dimensions, such as a counter, has no bytes to view.
+                h.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
         return h.hexdigest()
 
     def to(self, device: torch.device) -> "TorchClassifier":
         """The same classifier elsewhere; the module itself is moved."""
         self.module.to(device)
         return replace(self, device=device)
+
+    def dtypes(self) -> set[str]:
+        """Kinds of numbers the parameters and buffers are stored in."""
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return {str(t.dtype).removeprefix("torch.") for t in tensors}
 
     def modes(self) -> list[str]:
         """Names of submodules in train mode."""

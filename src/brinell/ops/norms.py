@@ -17,8 +17,8 @@ from brinell.ops.types import Doubles, Keys, Points, Scalars
 TINY = 1e-12
 Bound: TypeAlias = Any
 """A number, or a tensor of the points' shape."""
-# Projections aim a little inside the sphere, so that rounding x0 + d to float32 does not carry a point outside: for
-# summed norms by this factor, for Linf by half a unit in the last place of a number just below 1.
+# Projections aim a little inside the sphere, so that rounding to float32 does not carry a point outside: for summed
+# norms d is shortened by this factor, for Linf by half a unit in the last place of a number just below 1.
 INSIDE = 1 - 2.0**-21
 HALF_ULP = 2.0**-25
 
@@ -39,6 +39,19 @@ def water_level(c: Doubles, w: Doubles, g: Scalars) -> Scalars:
     above = torch.cat([w.sum(1, keepdim=True), above], 1).gather(1, k)[:, 0]
     level = (g - below) / above.clamp(min=torch.finfo(c.dtype).tiny)
     return torch.where(k[:, 0] == c.shape[1], torch.inf, level)
+
+
+def inward(x0: Points, d: Points) -> Points:
+    """x0 + d rounded towards x0, so that no coordinate is further from x0 than d says.
+
+    Rounded to the nearest number, thousands of coordinates can all err outwards, which for a small radius adds up to
+    more than any tolerance.
+
+    >>> (inward(torch.tensor([[0.7]]), torch.tensor([[1e-8]])) - 0.7).item()
+    0.0
+    """
+    x = x0 + d
+    return torch.where((x - x0).abs() > d.abs(), torch.nextafter(x, x0), x)
 
 
 class Norm(ABC):
@@ -62,7 +75,7 @@ class Norm(ABC):
 
     def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
         """`project` for points around x0 in a box [lo, hi], rounded so that the distance stays within eps."""
-        return (x0 + self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
+        return inward(x0, self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
     def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
         """A cheaper map into the same set that AutoAttack's code uses; `nearest` where nothing else is said."""
@@ -156,7 +169,7 @@ class L2Norm(Norm):
         # Scaling, then clipping: every coordinate only moves towards x0, so the point stays in the ball.
         d = x - x0
         n = self.size(d)
-        return (x0 + d * rows(torch.minimum(eps * INSIDE, n) / (n + TINY), d)).clamp(lo, hi)
+        return inward(x0, d * rows(torch.minimum(eps * INSIDE, n) / (n + TINY), d)).clamp(lo, hi)
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         return g / rows(self.size(g) + TINY, g)

@@ -64,3 +64,8 @@ def concat(parts: "list[S]") -> S:
 def head(state: S, n: int) -> S:
     """The first n rows of every field."""
     return _each(lambda v: v[:n], state)
+
+
+def average(parts: "list[S]") -> S:
+    """The mean of several dataclasses of row tensors, field by field."""
+    return _each(lambda *v: torch.stack(v).mean(0), *parts)

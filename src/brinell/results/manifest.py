@@ -15,7 +15,7 @@ Layout, all plain JSON::
     environment      {brinell: version, torch, driver, git commit, hardware, ...}
     resumed          [{at, environment}], one entry for each resume under another environment
     merged_from      [{data, environment, created, finished, wall_seconds}], only after a merge
-    checks           [{name, level: "ok" | "warn" | "fail", message}]
+    checks           [{name, level: "ok" | "info" | "warn" | "fail", message}]
     notes            [str], such as adaptations of the plan to the model
     created          UTC time, ISO 8601
     finished         bool

@@ -54,8 +54,15 @@ class Writer:
         path, data = Path(path), encode(manifest)
         _refuse_used(path)
         made = not path.exists()
-        path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = Lock(path)
+        except OSError as error:
+            raise RunError(
+                expected=f"a folder that can be written at {path}",
+                got=f"{type(error).__name__}: {error.strerror}",
+                remedy="Choose another folder.",
+            ) from error
         try:
             _refuse_used(path)  # again, now that nobody else writes
             files.write_atomic(path / MANIFEST, data)

@@ -54,11 +54,15 @@ def _empty(run: "Run") -> Iterable[str]:
 
 def _warned(run: "Run") -> Iterable[str]:
     return (
-        f"Check {c['name']} warns: {_sentence(c['message'])}" for c in run.checks if c["level"] not in ("ok", "fail")
+        f"Check {c['name']} warns: {_sentence(c['message'])}"
+        for c in run.checks
+        if c["level"] not in ("ok", "info", "fail")
     )
 
 
 def _unverified(run: "Run") -> Iterable[str]:
+    if _draws(run) > 1:
+        return  # judged on repeated draws: what does not hold there was never claimed
     count = run.unverified.num_rows
     if count == 1:
         yield "1 adversarial did not pass verification and is not counted."
@@ -91,6 +95,29 @@ def _weak(run: "Run") -> Iterable[str]:
         )
 
 
+def _draws(run: "Run") -> int:
+    draws = lookup(run.manifest, "identity.plan.draws")
+    return draws if isinstance(draws, int) else 1
+
+
+# Black-box attacks may find this share of the samples that gradient attacks missed (AutoAttack's rule: 0.2 points).
+LUCK = 0.002
+
+
+def _black_box_wins(run: "Run") -> Iterable[str]:
+    stages = lookup(run.manifest, "identity.plan.stages") or []
+    needs = {s["name"]: s.get("needs") for s in stages}
+    followed = False
+    for stage in run.stages():
+        blind = needs.get(stage.attack) == "logits"
+        if blind and followed and stage.broken > LUCK * max(run.clean_accuracy.n, 1):
+            yield (
+                f"The black-box attack {stage.attack} broke {stage.broken} samples that the gradient attacks before it "
+                "did not: gradients may be masked."
+            )
+        followed |= needs.get(stage.attack) in ("gradient", "jacobian")
+
+
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
@@ -103,4 +130,5 @@ RULES: tuple[tuple[Level, Callable[["Run"], Iterable[str]]], ...] = (
     ("suspicious", _unfinished),
     ("suspicious", _incomplete),
     ("suspicious", _weak),
+    ("suspicious", _black_box_wins),
 )

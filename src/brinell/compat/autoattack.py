@@ -1,0 +1,230 @@
+"""AutoAttack's class with its call signatures, running on Brinell's engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from brinell.attacks import APGD, FAB, Square
+from brinell.core.attack import AnyAttack
+from brinell.core.threat import threat
+from brinell.errors import InputError, one_of
+from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
+from brinell.models.wrap import wrap
+from brinell.results import Run
+
+VERSIONS = {
+    "standard": ["apgd-ce", "apgd-t", "fab-t", "square"],
+    "plus": ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"],
+    "rand": ["apgd-ce", "apgd-dlr"],
+    "custom": [],
+}
+NAMES = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
+# Judging passes of the "rand" version: the original trusts one, which lucky draws can decide.
+RAND_DRAWS = 5
+
+
+class _Function(nn.Module):
+    """A plain function from images to logits as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _settings(version: str, norm: str) -> dict[str, SimpleNamespace]:
+    """The numbers people set on the original's attack objects, with the values of each version."""
+    many = 5 if version in ("plus", "custom") or (norm == "L1" and version == "standard") else 1
+    large = norm == "L1" and version in ("standard",)
+    draws = 20 if version == "rand" else 1
+    return {
+        "apgd": SimpleNamespace(n_iter=100, n_restarts=many, eot_iter=draws, rho=0.75, use_largereps=large),
+        "apgd_targeted": SimpleNamespace(
+            n_iter=100,
+            n_restarts=1,
+            n_target_classes=5 if large else 9,
+            eot_iter=draws,
+            rho=0.75,
+            use_largereps=large,
+        ),
+        "fab": SimpleNamespace(
+            n_iter=100,
+            n_restarts=5 if version in ("plus", "custom") else 1,
+            n_target_classes=9,
+            alpha_max=0.1,
+            eta=1.05,
+            beta=0.9,
+        ),
+        "square": SimpleNamespace(n_queries=5000, n_restarts=1, p_init=0.8),
+    }
+
+
+@dataclass
+class AutoAttack:
+    """The original's class: same constructor, same methods, same attributes to set, Brinell's engine underneath.
+
+    Different on purpose: every adversarial is verified on the model, the result does not depend on the batch size or on
+    earlier calls, `seed=None` means 0 instead of the clock, few classes work, and the Run of the last evaluation is in
+    `.run`. `bs` only says how many rows are in flight.
+
+    >>> import brinell
+    >>> x, y = brinell.data.load("demo")[:8].x, brinell.data.load("demo")[:8].y
+    >>> from brinell.models.demo import demo_net
+    >>> adversary = AutoAttack(demo_net(), eps=0.1, version="custom", attacks_to_run=["apgd-ce"], verbose=False)
+    >>> adversary.apgd.n_iter = 5
+    >>> adversary.run_standard_evaluation(x, y, bs=8).shape
+    torch.Size([8, 1, 28, 28])
+    """
+
+    model: Any
+    norm: str = "Linf"
+    eps: float = 0.3
+    seed: int | None = None
+    verbose: bool = True
+    attacks_to_run: list[str] = field(default_factory=list)
+    version: str = "standard"
+    is_tf_model: bool = False
+    device: str | torch.device | None = None
+    log_path: str | None = None
+    run: Run | None = None
+
+    def __post_init__(self) -> None:
+        one_of("a version", self.version, VERSIONS)
+        if self.is_tf_model:
+            raise InputError(expected="a torch model", got="is_tf_model=True", remedy="Convert it to torch.")
+        if self.attacks_to_run and self.version != "custom":
+            raise InputError(
+                expected="attacks_to_run with version='custom' only",
+                got=f"version={self.version!r}",
+                remedy="Leave one of the two out.",
+            )
+        self.attacks_to_run = list(self.attacks_to_run) or list(VERSIONS[self.version])
+        numbers = _settings(self.version, self.norm)
+        self.apgd, self.apgd_targeted = numbers["apgd"], numbers["apgd_targeted"]
+        self.fab, self.square = numbers["fab"], numbers["square"]
+
+    def get_seed(self) -> int:
+        """The seed that is used."""
+        return 0 if self.seed is None else self.seed
+
+    def set_version(self, version: str = "standard") -> None:
+        """Another version's attacks and numbers."""
+        self.version, self.attacks_to_run = version, list(VERSIONS[one_of("a version", version, VERSIONS)])
+        for name, value in _settings(version, self.norm).items():
+            setattr(self, name, value)
+
+    def run_standard_evaluation(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: Any = None
+    ) -> Any:
+        """The adversarial images (clean ones where nothing was found), and with `return_labels` their classes.
+
+        `state_path` names a folder: an interrupted evaluation goes on from there.
+        """
+        run = self._evaluate(self.attacks_to_run, x_orig, y_orig, bs, state_path)
+        x_adv = self._images(run, x_orig, bs)
+        self.run = run
+        return (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
+
+    def run_standard_evaluation_individual(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
+    ) -> dict[str, Any]:
+        """One evaluation per attack, each on every point."""
+        out: dict[str, Any] = {}
+        for name in self.attacks_to_run:
+            run = self._evaluate([name], x_orig, y_orig, bs, None)
+            x_adv = self._images(run, x_orig, bs)
+            out[name] = (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
+        return out
+
+    def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
+        """The share of correctly classified points."""
+        return float((self._labels(x_orig, bs) == y_orig.to("cpu")).float().mean())
+
+    def plan(self, names: list[str]) -> Plan:
+        """The plan these attacks and numbers stand for."""
+        stages = tuple(self._stage(one_of("an attack", n, NAMES)) for n in names)
+        strength = "standard" if self.version in ("standard", "plus") else "weak"
+        plan = Plan(
+            f"autoattack-{self.version}-compat", stages, "AutoAttack through its own interface", strength=strength
+        )
+        return replace(plan, draws=RAND_DRAWS) if self.version == "rand" else plan
+
+    def _stage(self, name: str) -> Stage:
+        a, t, f, q = self.apgd, self.apgd_targeted, self.fab, self.square
+        if name in ("apgd-ce", "apgd-dlr"):
+            large = a.use_largereps and self.norm == "L1"
+            return _part(APGD(a.n_iter, name.removeprefix("apgd-"), a.rho, larger_eps=large), name, a)
+        if name == "apgd-t":
+            large = t.use_largereps and self.norm == "L1"
+            return _part(APGD(t.n_iter, "dlr-targeted", t.rho, larger_eps=large), name, t)
+        if name == "fab":
+            return _part(FAB(f.n_iter, False, f.alpha_max, f.eta, f.beta), name, f)
+        if name == "fab-t":
+            # In the original targeted FAB always runs once per target.
+            once = SimpleNamespace(n_restarts=1, n_target_classes=f.n_target_classes)
+            return _part(FAB(f.n_iter, True, f.alpha_max, f.eta, f.beta), name, once)
+        return _part(Square(q.n_queries, q.p_init), name, q)
+
+    def _classifier(self) -> Any:
+        model = self.model if isinstance(self.model, nn.Module) else _Function(self.model).eval()
+        classifier = wrap(model)
+        return classifier if self.device is None else classifier.to(torch.device(self.device))
+
+    def _evaluate(self, names: list[str], x: Tensor, y: Tensor, bs: int, state: Any) -> Run:
+        resume = state is not None and (Path(state) / "manifest.json").exists()
+        run = evaluate(
+            self._classifier(),
+            (x, y),
+            threat(self.norm, self.eps),
+            self.plan(names),
+            out=state,
+            resume=resume,
+            seed=self.get_seed(),
+            slots=bs,
+            progress=False,
+        )
+        self._log(run)
+        return run
+
+    def _log(self, run: Run) -> None:
+        lines = [f"initial accuracy: {100 * run.clean_accuracy.value:.2f}%"]
+        lines += [f"robust accuracy after {name.upper()}: {100 * p.value:.2f}%" for name, p in run.accuracy_after()]
+        lines += [f"robust accuracy: {run.robust_accuracy}", f"verdict: {run.verdict}"]
+        if self.verbose:
+            console = Console(highlight=False, soft_wrap=True)
+            for line in lines:
+                console.print(line, markup=False)
+        if self.log_path is not None:
+            with Path(self.log_path).open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+    def _images(self, run: Run, x: Tensor, bs: int) -> Tensor:
+        found = run.adversarials()
+        x_adv = x.detach().clone()
+        index = torch.from_numpy(found.ids).to(x_adv.device)
+        if len(found.ids):
+            x_adv[index] = torch.from_numpy(found.x).to(x_adv)
+        return x_adv
+
+    def _labels(self, x: Tensor, bs: int) -> Tensor:
+        classifier = self._classifier()
+        with torch.no_grad():
+            parts = [classifier.forward(part.to(classifier.device)).logits.argmax(1) for part in x.split(bs)]
+        return torch.cat(parts).to("cpu")
+
+
+def _part(attack: AnyAttack, name: str, numbers: SimpleNamespace) -> Stage:
+    built = stage(attack, name)
+    if built.ranks:
+        built = Targets(built, numbers.n_target_classes)
+    draws = getattr(numbers, "eot_iter", 1)
+    return Eot(Restarts(built, numbers.n_restarts), draws)

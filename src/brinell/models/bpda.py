@@ -1,0 +1,57 @@
+"""Backward pass differentiable approximation: gradients for parts that have none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Function = Callable[[Tensor], Tensor]
+
+
+class _Through(torch.autograd.Function):
+    """`forward` on the way in, the gradient of `stand_in` on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forward: Function, stand_in: Function) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.stand_in = stand_in
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            point = x.detach().requires_grad_(True)
+            result = ctx.stand_in(point)
+        (gradient,) = torch.autograd.grad(result, point, grads[0])
+        return gradient, None, None
+
+
+class _Bpda(nn.Module):
+    def __init__(self, forward: Function, backward: Function) -> None:
+        super().__init__()
+        # A module among them becomes a submodule, so that its weights move and are fingerprinted with the rest.
+        self.outward, self.stand_in = forward, backward
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = _Through.apply(x, self.outward, self.stand_in)
+        return result
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
+    """A module that computes `forward` exactly and passes gradients through `backward` (default: the identity).
+
+    Method: Athalye, Carlini & Wagner 2018. Use it around the parts of a defence that have no useful gradient.
+
+    >>> quantise = bpda(lambda x: (x * 4).round() / 4)
+    >>> x = torch.tensor([0.3], requires_grad=True)
+    >>> quantise(x).backward()
+    >>> quantise(x).item(), x.grad.item()
+    (0.25, 1.0)
+    """
+    return _Bpda(forward, backward or _identity)

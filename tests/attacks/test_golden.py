@@ -1,0 +1,83 @@
+"""APGD through the public API against recorded runs of the reference implementation, from the same starts."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import brinell
+from brinell.attacks import APGD
+from brinell.core.threat import threat
+
+pytestmark = pytest.mark.golden
+
+# For collecting the keys only; the `shared` fixture skips where the folder is absent.
+FILE = Path(os.environ.get("BRINELL_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "golden/single_runs.json"
+RUNS = [r for r in json.loads(FILE.read_text()) if r["attack"].startswith("apgd")] if FILE.exists() else []
+SAME_LOSS = 1e-3
+# Shares of rows: how many best losses agree to SAME_LOSS, how many robust flags agree. L1 walks on specks of rounding
+# (see `SparseAPGD._project`), so single rows drift apart; their median must not.
+LOSSES_AGREE, FLAGS_AGREE = 0.99, {"Linf": 0.995, "L2": 0.995, "L1": 0.98}
+
+
+def _params() -> list:
+    if not RUNS:
+        return [pytest.param(None, id="absent")]
+    quick = {r["key"] for r in RUNS if r["steps"] <= 20 or "rank" in r}
+    return [pytest.param(r, id=r["key"], marks=() if r["key"] in quick else pytest.mark.slow) for r in RUNS]
+
+
+@pytest.fixture(scope="module")
+def recorded(shared):
+    with np.load(shared / "golden/single_runs.npz") as file:
+        return {k: torch.from_numpy(v) for k, v in file.items()}
+
+
+@pytest.fixture(scope="module")
+def net(shared):
+    layers = {"c1": nn.Conv2d(1, 16, 4, 2, 1), "c2": nn.Conv2d(16, 32, 4, 2, 1), "f1": nn.Linear(1568, 100)}
+    layers["f2"] = nn.Linear(100, 10)
+    with np.load(shared / "golden/fashion_net.npz") as file, torch.no_grad():
+        for name, layer in layers.items():
+            mine = {k.rpartition(".")[2]: torch.from_numpy(file[k]) for k in file.files if k.startswith(name)}
+            layer.load_state_dict(mine)
+    c1, c2, f1, f2 = layers.values()
+    return nn.Sequential(c1, nn.ReLU(), c2, nn.ReLU(), nn.Flatten(), f1, nn.ReLU(), f2).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("run", _params())
+def test_reproduces_the_reference(shared, net, recorded, run):
+    rows = _attack(net, recorded, run, quirks="autoattack")
+    loss, robust = recorded[f"{run['key']}_best_loss"].double().numpy(), recorded[f"{run['key']}_robust"].bool().numpy()
+    off = np.abs(rows["best_loss"].to_numpy() - loss) / np.maximum(np.abs(loss), 1e-6)
+    agree = (rows["broken"].to_numpy() == ~robust).mean()
+    print(f"GOLDEN {run['key']}: losses {(off <= SAME_LOSS).mean():.4f}, median {np.median(off):.1e}, flags {agree:.4f}")
+    assert robust.sum() == run["robust_count"]
+    assert agree >= FLAGS_AGREE[run["norm"]]
+    if run["norm"] == "L1":
+        assert np.median(off) <= SAME_LOSS
+    else:
+        assert (off <= SAME_LOSS).mean() >= LOSSES_AGREE
+    assert (rows["forwards"].to_numpy() == run["steps"] + 1).all()
+
+
+def test_the_paper_s_version_is_another_algorithm(shared, net, recorded):
+    """If the switch did nothing, the tests above would say nothing about it."""
+    run = next(r for r in RUNS if r["key"] == "apgd_Linf_dlr_20")
+    loss = recorded["apgd_Linf_dlr_20_best_loss"].numpy()
+    rows = _attack(net, recorded, run, quirks=None)
+    assert (np.abs(rows["best_loss"].to_numpy() - loss) > SAME_LOSS * np.abs(loss)).mean() > 0.1
+
+
+def _attack(net, recorded, run, quirks):
+    loss = run.get("loss", "dlr-targeted")
+    apgd = APGD(run["steps"], loss, quirks=quirks)
+    part = brinell.Targets(apgd, ranks=[run["rank"]]) if "rank" in run else apgd
+    data = (recorded["x"], recorded["y"].long())
+    return brinell.attack(
+        net, data, threat(run["norm"], run["eps"]), part, start=recorded[run["start"]], early_exit=False
+    )
