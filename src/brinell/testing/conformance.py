@@ -1,0 +1,352 @@
+"""What every attack, norm and classifier must hold, as checks that anyone can run on their own.
+
+Each check raises AssertionError with a sentence that says what was broken; nothing is returned.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows
+from brinell.core.classifier import Classifier
+from brinell.core.threat import Ball
+from brinell.engine.oracle import Oracle
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+from brinell.ops.losses import LOSSES
+from brinell.ops.norms import NORMS, Norm
+from brinell.ops.rows import flat, rows, take
+
+CLASSES = 5
+# As in `brinell.core.threat`: what rounding to float32 may add to a distance, as a share of it.
+SLACK = 1e-6
+
+
+def _require(condition: Any, message: str) -> None:
+    if not bool(condition):
+        raise AssertionError(message)
+
+
+# ------------------------------------------------------------------------------------------------------------- attacks
+
+
+class _Bent(nn.Module):
+    """A small smooth network with fixed weights: nothing about it is linear, and every class wins somewhere."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        noise = rng.normal(rng.keys(3, torch.arange(CLASSES + 16)), (size + 16,))
+        self.first, self.second = nn.Parameter(noise[:16, :size], False), nn.Parameter(noise[16:, size:], False)
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.tanh((flat(x) - 0.5) @ self.first.T) @ self.second.T
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """An attack in front of a model that answers every row by itself."""
+
+    attack: AnyAttack
+    oracle: Oracle
+    steps: int
+
+    def answer(self, s: Any, p: Rows) -> Answer:
+        return self.oracle.ask(s.x, p.y, p.target, self.attack.loss, self.attack.needs)
+
+    def follow(self, p: Rows, ball: Ball, spoil: "Callable[[Answer], Answer]" = lambda a: a) -> "list[Any]":
+        """The states after 0, 1, … answers, while there are rows that may ask."""
+        states = [self.attack.init(p, ball)]
+        for _ in range(self.steps):
+            if bool((states[-1].t >= self.attack.queries).all()):
+                break
+            states.append(self.attack.step(states[-1], spoil(self.answer(states[-1], p)), p, ball))
+        return states
+
+
+def check_attack(
+    attack: AnyAttack,
+    norms: Iterable[Norm] = tuple(NORMS.values()),
+    shape: tuple[int, ...] = (1, 6, 6),
+    *,
+    samples: int = 6,
+    steps: int = 12,
+    eps: float = 0.1,
+) -> None:
+    """Check that an attack keeps the contract of `brinell.core.attack.Attack` in every given norm.
+
+    Its description is sound; its state has one row per sample; `init` and `step` are pure, treat every row by itself,
+    draw noise only through the key, count their answers, respect box, ball and mask, take an explicit start, and
+    survive answers that are not finite. `eps` is in Linf; the other norms get the radius of the same volume, roughly.
+
+    >>> from brinell.attacks import PGD
+    >>> check_attack(PGD(steps=3))
+    """
+    _check_description(attack)
+    size = int(torch.Size(shape).numel())
+    # One row per model call: the answer to a row cannot depend on its neighbours.
+    trial = _Trial(attack, Oracle(wrap(_Bent(size).eval()), 1), steps)
+    p = _rows(attack, trial.oracle, samples, shape)
+    mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
+    for norm in norms:
+        radius = torch.full((samples,), eps * {"L2": size**0.5 / 2, "L1": size / 4}.get(norm.name, 1.0))
+        radius = radius * torch.linspace(0.5, 1.5, samples)
+        for ball in (Ball(norm, radius), Ball(norm, radius, mask)):
+            states = trial.follow(p, ball)
+            _check_states(attack, states, p, ball)
+            _check_purity(trial, states, p, ball)
+            _check_rows(trial, states, p, ball)
+            _check_start(attack, p, ball)
+            _check_spoiled(trial, states, p, ball)
+
+
+def _check_description(attack: AnyAttack) -> None:
+    _require(isinstance(attack, Attack), f"{attack!r} lacks a part of the protocol brinell.core.attack.Attack")
+    frozen = is_dataclass(attack) and type(attack).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    _require(frozen, "an attack must be a frozen dataclass")
+    _require(attack.name and attack.name == attack.name.lower(), f"the name {attack.name!r} must be lower case")
+    _require(attack.loss in LOSSES, f"the loss {attack.loss!r} is not in brinell.ops.losses.LOSSES")
+    _require(isinstance(attack.needs, Needs), f"needs must be a Needs, not {attack.needs!r}")
+    _require(isinstance(attack.queries, int) and attack.queries >= 1, f"queries must be at least 1: {attack.queries}")
+    _require(isinstance(attack.minimises, bool), "minimises must be True or False")
+
+
+def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> Rows:
+    key = rng.keys(7, torch.arange(n))
+    # A quarter of the coordinates lie on the border of the box.
+    x = (1.4 * rng.uniform(rng.fold(key, 1), shape) - 0.2).clamp(0, 1)
+    order = oracle.output(x).logits.argsort(1, descending=True)
+    target = order[:, 1] if LOSSES[attack.loss].targeted else torch.full((n,), -1)
+    return Rows(x, order[:, 0], key, target, None, torch.arange(n) % 2)
+
+
+def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
+    """Names and tensors of a state, nested dataclasses included."""
+    found: list[tuple[str, Tensor]] = []
+    for f in fields(state):
+        value = getattr(state, f.name)
+        if isinstance(value, Tensor):
+            found.append((f.name, value))
+        elif value is not None:
+            _require(is_dataclass(value), f"the state's field {f.name} is neither a tensor, a dataclass nor None")
+            found += [(f"{f.name}.{name}", v) for name, v in _each_tensor(value)]
+    return found
+
+
+def _check_states(attack: AnyAttack, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    where = f"{attack.name} in {ball.norm.name}" + ("" if ball.mask is None else " with a mask")
+    free = attack.minimises or getattr(attack, "larger_eps", False)
+    wide = replace(ball, eps=torch.full_like(ball.eps, torch.inf)) if free else ball
+    last = torch.full_like(p.y, -1)
+    for i, s in enumerate(states):
+        for name, value in _each_tensor(s):
+            _require(len(value) == len(p.y), f"{where}: {name} has {len(value)} rows for {len(p.y)} samples")
+        one_more, at_the_end = s.t == last + 1, s.t == attack.queries
+        _require((one_more | at_the_end).all(), f"{where}: t went from {last.tolist()} to {s.t.tolist()}")
+        last = s.t
+        asking = s.t < attack.queries
+        _require(s.x.shape == p.x.shape and s.x.dtype == p.x.dtype, f"{where}: points changed shape or dtype")
+        _require(s.x.isfinite().all(), f"{where}: points of step {i} are not finite")
+        _require((wide.allows(p.x, s.x) | ~asking).all(), f"{where}: points of step {i} leave the box or the mask")
+        _require((wide.contains(p.x, s.x) | ~asking).all(), f"{where}: points of step {i} leave the ball")
+
+
+
+def _frozen(*values: Any) -> "list[Tensor]":
+    """Copies of every tensor in some dataclasses, to see later whether they were changed."""
+    return [t.clone() for v in values for _, t in _each_tensor(v)]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    pairs = zip(_each_tensor(a), _each_tensor(b), strict=True)
+    return all(torch.equal(u.nan_to_num(), v.nan_to_num()) for (_, u), (_, v) in pairs)
+
+
+def _check_purity(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    attack, where = trial.attack, f"{trial.attack.name} in {ball.norm.name}"
+    generators = torch.get_rng_state(), random.getstate()
+    before = _frozen(p), ball.eps.clone()
+    _require(_equal(attack.init(p, ball), states[0]), f"{where}: init gives two results for one input")
+    for s, after in zip(states, states[1:], strict=False):
+        a = trial.answer(s, p)
+        inputs = _frozen(s, a)
+        _require(_equal(attack.step(s, a, p, ball), after), f"{where}: step gives two results for one input")
+        kept = all(torch.equal(u, v) for u, v in zip(inputs, _frozen(s, a), strict=True))
+        _require(kept, f"{where}: step changes its inputs in place")
+    same = all(torch.equal(u, v) for u, v in zip(before[0], _frozen(p), strict=True))
+    _require(same and torch.equal(before[1], ball.eps), f"{where}: the rows or the radius were changed in place")
+    untouched = torch.equal(generators[0], torch.get_rng_state()) and generators[1] == random.getstate()
+    _require(untouched, f"{where}: noise was drawn from a global generator instead of the key")
+
+
+def _check_rows(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    where, n = f"{trial.attack.name} in {ball.norm.name}", len(p.y)
+    shuffled, some = torch.arange(n).flip(0).roll(1), torch.arange(0, n, 2)
+    for how, index in (("another order", shuffled), ("fewer neighbours", some)):
+        others = trial.follow(take(p, index), replace(ball, eps=ball.eps[index]))
+        for i, s in enumerate(others):
+            _require(_equal(s, take(states[i], index)), f"{where}: step {i} of a row changes with {how}")
+
+
+def _check_start(attack: AnyAttack, p: Rows, ball: Ball) -> None:
+    d = ball.norm.inside(rng.fold(p.key, 9), tuple(p.x.shape[1:]), ball.eps / 2)
+    start = ball.project(p.x, p.x + d)
+    first = attack.init(replace(p, start=start), ball).x
+    off = float((first - start).abs().max())
+    _require(off <= SLACK, f"{attack.name} in {ball.norm.name}: ignores an explicit start (off by {off:.2g})")
+
+
+def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    """The first row's answers are not numbers (its gradient is zero, as the engine makes it): it must not spread."""
+    where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
+
+    def spoil(a: Answer) -> Answer:
+        grad, jacobian = (None if g is None else torch.where(rows(first, g), 0.0, g) for g in (a.grad, a.jacobian))
+        nan = torch.nan
+        return Answer(
+            torch.where(first[:, None], nan, a.logits), torch.where(first, nan, a.loss), grad, jacobian
+        )
+
+    rest = torch.arange(1, len(p.y))
+    for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):
+        _require(s.x.isfinite().all(), f"{where}: answers that are not finite make step {i} propose such points")
+        _require(_equal(take(s, rest), take(states[i], rest)), f"{where}: answers that are not finite reach other rows")
+
+
+# --------------------------------------------------------------------------------------------------------------- norms
+
+
+def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 16) -> None:
+    """Check that a norm is one, that its dual is its dual, and that its projections and random points lie where they must.
+
+    >>> check_norm(NORMS["L2"], sizes=(3,))
+    """
+    for n in sizes:
+        key = rng.keys(n, torch.arange(samples))
+        a, b = rng.normal(rng.fold(key, 1), (n,)), rng.normal(rng.fold(key, 2), (n,))
+        _check_size(norm, a, b)
+        _check_steepest(norm, a, b)
+        for eps in (1e-3, 0.3, 3.0):
+            _check_project(norm, key, a * eps, torch.full((samples,), eps))
+            _check_random(norm, key, n, torch.full((samples,), eps))
+        _check_to_hyperplane(norm, key, a)
+        corner = norm.size(torch.ones(1, n))
+        _require((corner <= norm.diameter(n) * (1 + SLACK)).all(), f"{norm.name}: the unit box is larger than its diameter")
+
+
+def _check_size(norm: Norm, a: Tensor, b: Tensor) -> None:
+    near = {"rtol": 1e-5, "atol": 1e-6}
+    _require((norm.size(a) > 0).all(), f"{norm.name}: a size is not positive")
+    _require((norm.size(0 * a) == 0).all(), f"{norm.name}: the size of zero is not zero")
+    _require(torch.allclose(norm.size(-3 * a), 3 * norm.size(a), **near), f"{norm.name}: sizes do not scale")
+    _require((norm.size(a + b) <= (norm.size(a) + norm.size(b)) * (1 + 1e-5)).all(), f"{norm.name}: no triangle inequality")
+    inner = (a * b).sum(1).abs()
+    _require((inner <= norm.size(a) * norm.dual_size(b) * (1 + 1e-5)).all(), f"{norm.name}: dual_size is too small")
+
+
+def _check_steepest(norm: Norm, g: Tensor, other: Tensor) -> None:
+    step = norm.steepest(g)
+    _require(torch.allclose(norm.size(step), torch.ones(len(g)), atol=1e-5), f"{norm.name}: steepest is not of size 1")
+    gain, best = (step * g).sum(1), norm.dual_size(g)
+    _require(torch.allclose(gain, best, rtol=1e-4), f"{norm.name}: steepest does not reach the dual norm")
+    unit = other / norm.size(other)[:, None]
+    _require(((unit * g).sum(1) <= gain * (1 + 1e-5)).all(), f"{norm.name}: another step of size 1 gains more")
+    _require((norm.steepest(0 * g) == 0).all(), f"{norm.name}: a zero gradient has a steepest step")
+
+
+def _box(key: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """What the box leaves free around points of which some lie on its border."""
+    x0 = (1.4 * rng.uniform(rng.fold(key, 3), (n,)) - 0.2).clamp(0, 1)
+    return -x0, 1 - x0
+
+
+def _check_project(norm: Norm, key: Tensor, d: Tensor, eps: Tensor) -> None:
+    lo, hi = _box(key, d.shape[1])
+    for far in (0.1, 1.0, 30.0):
+        v = far * d
+        z = norm.project(v, eps, lo, hi)
+        _require(((z >= lo) & (z <= hi)).all(), f"{norm.name}: a projection leaves the box")
+        size = norm.size(z.double())
+        _require((size <= eps.double() * (1 + SLACK)).all(), f"{norm.name}: a projection leaves the ball")
+        again = norm.project(z, eps, lo, hi)
+        _require(torch.allclose(again, z, rtol=1e-5, atol=1e-7), f"{norm.name}: projecting twice moves a point")
+        # Obtuse angle: no feasible point lies further along v − z than z itself.
+        rival = norm.inside(rng.fold(key, 4), tuple(v.shape[1:]), eps).clamp(lo, hi)
+        along = ((v - z) * (rival - z)).double().sum(1)
+        scale = (v - z).double().norm(dim=1) * eps.double() + 1e-12
+        _require((along <= 1e-4 * scale).all(), f"{norm.name}: a feasible point is nearer than the projection")
+        x0 = -lo
+        x = norm.nearest(x0, x0 + v, eps, 0.0, 1.0)
+        inside = Ball(norm, eps).contains(x0, x)
+        _require(inside.all(), f"{norm.name}: nearest leaves the ball or the box by more than rounding allows")
+        inside = Ball(norm, eps).contains(x0, norm.retract(x0, x0 + v, eps, 0.0, 1.0))
+        _require(inside.all(), f"{norm.name}: retract leaves the ball or the box by more than rounding allows")
+
+
+def _check_random(norm: Norm, key: Tensor, n: int, eps: Tensor) -> None:
+    inside = norm.inside(key, (n,), eps)
+    _require((norm.size(inside.double()) <= eps.double() * (1 + SLACK)).all(), f"{norm.name}: inside leaves the ball")
+    for draw in (norm.inside, norm.start):
+        _require(torch.equal(draw(key, (n,), eps)[2:5], draw(key[2:5], (n,), eps[2:5])), f"{norm.name}: noise mixes rows")
+        _require(not torch.equal(draw(key, (n,), eps), draw(rng.fold(key, 1), (n,), eps)), f"{norm.name}: noise ignores its key")
+
+
+def _check_to_hyperplane(norm: Norm, key: Tensor, w: Tensor) -> None:
+    lo, hi = (v.double() for v in _box(key, w.shape[1]))
+    w = w.double()
+    reach = (w.abs() * torch.where(w > 0, hi, -lo)).sum(1)
+    for share in (0.0, 0.2, 0.9):
+        gap = share * reach
+        d = norm.to_hyperplane(w, gap, lo, hi)
+        _require(((d >= lo) & (d <= hi)).all(), f"{norm.name}: to_hyperplane leaves the box")
+        _require(torch.allclose((w * d).sum(1), gap, atol=1e-7), f"{norm.name}: to_hyperplane misses the plane")
+        least = gap / norm.dual_size(w)
+        _require((norm.size(d) >= least * (1 - 1e-6)).all(), f"{norm.name}: shorter than the dual norm allows")
+
+
+# --------------------------------------------------------------------------------------------------------- classifiers
+
+
+def check_classifier(classifier: Classifier, x: Tensor) -> None:
+    """Check that a classifier answers every row by itself, repeatably and, if it says so, with gradients.
+
+    `x` are at least four inputs in [0, 1].
+
+    >>> check_classifier(wrap(_Bent(12).eval()), torch.rand(4, 12))
+    """
+    _require(isinstance(classifier, Classifier), f"{classifier!r} lacks a part of brinell.core.classifier.Classifier")
+    _require(len(x) >= 4, "give at least four inputs")
+    _require(not classifier.modes(), f"parts in train mode: {classifier.modes()}")
+    _require(classifier.fingerprint == classifier.fingerprint, "the fingerprint changes from call to call")
+    before = x.clone()
+    with torch.no_grad():
+        logits = classifier.forward(x).logits
+        again, flipped, part = (classifier.forward(v).logits for v in (x, x.flip(0), x[1:3]))
+    _require(torch.equal(x, before), "forward changes its input in place")
+    _require(logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= 2, f"logits of shape {tuple(logits.shape)}")
+    _require(logits.dtype == torch.float32 and logits.isfinite().all(), "logits must be finite float32 numbers")
+    near = {"rtol": 1e-4, "atol": 1e-5 * float(logits.abs().max())}
+    _require(torch.allclose(logits, again, **near), "two passes over the same input differ")
+    _require(torch.allclose(logits.flip(0), flipped, **near), "a row's answer depends on its place in the batch")
+    _require(torch.allclose(logits[1:3], part, **near), "a row's answer depends on the other rows")
+    if classifier.differentiable:
+        _check_gradient(classifier, x)
+
+
+def _check_gradient(classifier: Classifier, x: Tensor) -> None:
+    point = x.detach().clone().requires_grad_()
+    logits = classifier.forward(point).logits
+    _require(logits.requires_grad, "differentiable, but forward cuts the gradient")
+    grad = torch.autograd.grad(logits[:, 0].sum(), point)[0]
+    _require(grad.isfinite().all(), "gradients must be finite")
+    # A short step along the gradient must change the logit as the gradient says, for most rows (kinks excepted).
+    slope = flat(grad).norm(dim=1)
+    h = 1e-2
+    step = rows(h / slope.clamp(min=1e-12), grad) * grad
+    with torch.no_grad():
+        up, down = (classifier.forward(v).logits[:, 0] for v in (x + step / 2, x - step / 2))
+    off = ((up - down) / h - slope).abs() / (slope + 1e-6)
+    _require((slope == 0).all() or off.median() < 0.2, "gradients do not agree with finite differences")

@@ -1,0 +1,128 @@
+"""Worlds whose answers are known in closed form: linear classifiers, and how far every sample is from the boundary."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.classifier import Classifier
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+from brinell.ops.norms import NORMS, Norm
+from brinell.ops.rows import flat
+
+# Samples lie this far around the centre of the box, and no nearer to the boundary than this.
+SPREAD, LEAST = 0.3, 1e-2
+
+
+class _Linear(nn.Module):
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight, False), nn.Parameter(bias, False)
+
+    def forward(self, x: Tensor) -> Any:
+        return nn.functional.linear(flat(x), self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class LinearWorld:
+    """Logits W·x + b, samples x of any shape (flattened) and their labels: all samples are classified correctly."""
+
+    weight: Tensor
+    bias: Tensor
+    x: Tensor
+    y: Tensor
+
+    @property
+    def classifier(self) -> Classifier:
+        """The model to attack."""
+        return wrap(_Linear(self.weight, self.bias).eval(), name="linear world")
+
+    def gaps(self) -> tuple[Tensor, Tensor]:
+        """z_y − z_j at every sample for every class j, (b, k), and its gradient's negative w_j − w_y, (b, k, n); float64."""
+        z = flat(self.x).double() @ self.weight.double().T + self.bias.double()
+        slope = self.weight.double()[None] - self.weight.double()[self.y][:, None]
+        return z.gather(1, self.y[:, None]) - z, slope
+
+    def distances(self, norm: Norm | str) -> Tensor:
+        """How far every class is, (b, k) in float64: |z_y − z_j| over the dual norm of w_j − w_y; inf for the own class.
+
+        The box does not bind where `linear_world` placed the samples; elsewhere see `boxed_distances`.
+        """
+        gap, slope = self.gaps()
+        dual = _norm(norm).dual_size(slope.flatten(0, 1)).view_as(gap)
+        return torch.where(dual > 0, gap / dual, torch.inf)
+
+    def boxed_distances(self, norm: Norm | str) -> Tensor:
+        """The same inside the unit box: the size of the shortest way to the hyperplane; inf where the box ends before."""
+        (gap, slope), x = self.gaps(), flat(self.x).double()
+        each = x[:, None].expand_as(slope).flatten(0, 1)
+        w = slope.flatten(0, 1)
+        d = _norm(norm).to_hyperplane(w, gap.flatten(), -each, 1 - each)
+        reached = ((w * d).sum(1) - gap.flatten()).abs() <= 1e-9
+        size = torch.where(reached & (w != 0).any(1), _norm(norm).size(d), torch.inf)
+        return size.view_as(gap)
+
+    def distance(self, norm: Norm | str) -> Tensor:
+        """The smallest distance at which a sample breaks: that of the nearest class. One value per sample, float64."""
+        return self.distances(norm).amin(1)
+
+
+def _norm(norm: Norm | str) -> Norm:
+    return NORMS[norm] if isinstance(norm, str) else norm
+
+
+def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
+    return rng.normal(rng.fold(rng.keys(seed, torch.arange(1)), purpose), shape)[0]
+
+
+def _fits(world: LinearWorld) -> Tensor:
+    """Whether all nearest points lie inside the box, in every norm, with a little room, and none too near; (b,)."""
+    good = torch.ones(len(world.x), dtype=torch.bool)
+    for norm in NORMS.values():
+        free = world.distances(norm)
+        nearest = free.amin(1)
+        roomy = world.boxed_distances(norm).amin(1) <= nearest * (1 + 1e-9)
+        good &= roomy & (nearest > LEAST * norm.diameter(1)) & (nearest < SPREAD)
+    return good
+
+
+def _placed(weight: Tensor, bias: Tensor, shape: tuple[int, ...], n: int, seed: int) -> LinearWorld:
+    """The first n of many random samples around the box's centre whose nearest boundary points lie in the box."""
+    x = 0.5 + SPREAD * (2 * rng.uniform(rng.keys(seed + 1, torch.arange(64 * n)), shape) - 1)
+    y = (flat(x).double() @ weight.double().T + bias.double()).argmax(1)
+    keep = _fits(LinearWorld(weight, bias, x, y)).nonzero()[:n, 0]
+    if len(keep) < n:
+        raise ValueError(f"only {len(keep)} of {64 * n} samples of this world fit; ask for fewer, or another seed")
+    return LinearWorld(weight, bias, x[keep], y[keep])
+
+
+def linear_world(classes: int = 3, shape: tuple[int, ...] = (24,), n: int = 16, seed: int = 0) -> LinearWorld:
+    """A random linear classifier and n samples well inside the box; the same for the same arguments.
+
+    >>> world = linear_world(classes=4, shape=(1, 5, 5), n=8)
+    >>> world.x.shape, bool((world.distance("L1") >= world.distance("L2")).all())
+    (torch.Size([8, 1, 5, 5]), True)
+    """
+    size = math.prod(shape)
+    weight = _noise(seed, 1, (classes, size))
+    # All logits are near 0 in the middle of the box, so that every class has samples.
+    bias = -weight.sum(1) / 2 + 0.1 * _noise(seed, 2, (classes,))
+    return _placed(weight, bias, shape, n, seed)
+
+
+def duel(classes: int = 4, shape: tuple[int, ...] = (24,), n: int = 16, seed: int = 0) -> LinearWorld:
+    """A linear world of two classes; the others exist, but are far behind everywhere.
+
+    With a single rival no untargeted loss can go astray: its largest value in the ball lies at the closed-form point.
+
+    >>> world = duel(classes=5, n=4)
+    >>> world.classifier.forward(world.x).logits.shape, int(world.y.max())
+    (torch.Size([4, 5]), 1)
+    """
+    live = linear_world(2, shape, n, seed)
+    weight = torch.cat([live.weight, torch.zeros(classes - 2, live.weight.shape[1])])
+    behind = -10 * (1 + 0.1 * torch.arange(classes - 2)) * live.weight.norm(dim=1).max()
+    return LinearWorld(weight, torch.cat([live.bias, behind]), live.x, live.y)

@@ -1,0 +1,137 @@
+"""Losses against formulas written out class by class, their gradients against finite differences."""
+
+import math
+
+import pytest
+import torch
+
+from brinell.ops import rng
+from brinell.ops.losses import LOSSES
+
+B = 40
+
+
+def by_hand(name: str, z: list[float], y: int, t: int) -> float:
+    others = [v for j, v in enumerate(z) if j != y]
+    ranked = sorted(z, reverse=True)
+    log_sum = math.log(sum(math.exp(v) for v in z))
+    return {
+        "ce": lambda: -(z[y] - log_sum),
+        "ce-targeted": lambda: z[t] - log_sum,
+        "margin": lambda: max(others) - z[y],
+        "dlr": lambda: -(z[y] - max(others)) / (ranked[0] - ranked[2] + 1e-12),
+        "dlr-targeted": lambda: -(z[y] - z[t]) / (ranked[0] - (ranked[2] + ranked[3]) / 2 + 1e-12),
+        "minimum-margin": lambda: z[t] - z[y],
+    }[name]()
+
+
+def cases(classes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    key = rng.keys(0, torch.arange(B))
+    z = 3 * rng.normal(key, (classes,)).double()
+    y = rng.integers(rng.fold(key, 1), classes)
+    t = (y + 1 + rng.integers(rng.fold(key, 2), classes - 1)) % classes
+    return z, y, t
+
+
+def minimum_classes(name: str) -> int:
+    """What the formula itself needs; below LOSSES[name].classes another loss stands in."""
+    return {"dlr": 3, "dlr-targeted": 4}.get(name, 2)
+
+
+EVERY_LOSS = pytest.mark.parametrize("name", LOSSES)
+
+
+def test_the_list_is_complete():
+    assert set(LOSSES) == {"ce", "ce-targeted", "margin", "dlr", "dlr-targeted", "minimum-margin"}
+    for name, loss in LOSSES.items():
+        assert loss.targeted == (name.endswith("targeted") or name == "minimum-margin")
+        assert loss.classes >= minimum_classes(name)
+        assert loss.classes == 2 or LOSSES[loss.instead].classes == 2
+        assert loss.instead is None or LOSSES[loss.instead].targeted == loss.targeted
+
+
+@EVERY_LOSS
+@pytest.mark.parametrize("extra", [0, 1, 7])
+def test_values(name, extra):
+    z, y, t = cases(minimum_classes(name) + extra)
+    got = LOSSES[name].function(z, y, t).tolist()
+    want = [by_hand(name, z[i].tolist(), int(y[i]), int(t[i])) for i in range(B)]
+    assert got == pytest.approx(want, rel=1e-10)
+    single = LOSSES[name].function(z.float(), y, t)
+    assert single.dtype == torch.float32 and single.tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
+
+
+@EVERY_LOSS
+def test_gradients(name):
+    z, y, t = cases(6)
+    assert torch.autograd.gradcheck(lambda v: LOSSES[name].function(v, y, t), z.requires_grad_())
+
+
+@EVERY_LOSS
+def test_larger_is_worse_for_the_model(name):
+    z, y, t = cases(6)
+    z.requires_grad_()
+    (grad,) = torch.autograd.grad(LOSSES[name].function(z, y, t).sum(), z)
+    if name == "dlr-targeted":
+        # Its denominator ranks all classes and can outweigh the numerator; the difference z_t − z_y still grows along it.
+        toward = grad.gather(1, t[:, None]) - grad.gather(1, y[:, None])
+        assert (toward.mean() > 0).item()
+    elif name == "ce-targeted":
+        assert (grad.gather(1, t[:, None]) > 0).all()
+    else:
+        assert (grad.gather(1, y[:, None]) <= 0).all() and (grad.gather(1, y[:, None]) < 0).any()
+
+
+@EVERY_LOSS
+def test_a_constant_added_to_all_logits_changes_nothing(name):
+    z, y, t = cases(6)
+    before, after = (LOSSES[name].function(v, y, t) for v in (z, z + 17.0))
+    assert torch.allclose(before, after, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dlr", "dlr-targeted"])
+def test_dlr_does_not_see_the_scale(name):
+    z, y, t = cases(6)
+    before, after = (LOSSES[name].function(v, y, t) for v in (z, 1000 * z))
+    assert torch.allclose(before, after, rtol=1e-9)
+    assert not torch.allclose(*(LOSSES["margin"].function(v, y, t) for v in (z, 1000 * z)))
+
+
+@pytest.mark.parametrize("name", ["margin", "dlr"])
+def test_positive_exactly_where_misclassified(name):
+    z, y, t = cases(5)
+    assert torch.equal(LOSSES[name].function(z, y, t) > 0, z.argmax(1) != y)
+
+
+def test_ties_are_no_success():
+    z = torch.tensor([[1.0, 1.0, 0.0, -1.0], [2.0, 2.0, 2.0, 2.0]])
+    for y in (0, 1):
+        assert LOSSES["margin"].function(z, torch.tensor([y, y]), torch.tensor([2, 2])).tolist() == [0, 0]
+        assert LOSSES["dlr"].function(z, torch.tensor([y, y]), torch.tensor([2, 2])).tolist() == [0, 0]
+
+
+def test_two_classes():
+    """Two logits: margin and minimum-margin agree, cross-entropy is log(1 + e^margin)."""
+    z, y, t = cases(2)
+    m = LOSSES["margin"].function(z, y, t)
+    assert torch.equal(m, LOSSES["minimum-margin"].function(z, y, t))
+    assert torch.allclose(LOSSES["ce"].function(z, y, t), torch.nn.functional.softplus(m))
+    assert torch.allclose(LOSSES["ce-targeted"].function(z, y, t), -torch.nn.functional.softplus(-m))
+
+
+@EVERY_LOSS
+def test_huge_logits_stay_finite(name):
+    z, y, t = cases(6)
+    value = LOSSES[name].function((1e4 * z).float(), y, t)
+    assert value.isfinite().all()
+
+
+@EVERY_LOSS
+def test_rows_do_not_meet(name):
+    z, y, t = cases(6)
+    order = torch.arange(B).flip(0)
+    whole = LOSSES[name].function(z, y, t)
+    assert torch.equal(LOSSES[name].function(z[order], y[order], t[order]), whole[order])
+    spoiled = torch.where((torch.arange(B) == 3)[:, None], torch.nan, z)
+    rest = torch.arange(B) != 3
+    assert torch.equal(LOSSES[name].function(spoiled, y, t)[rest], whole[rest])

@@ -1,0 +1,70 @@
+"""Choosing and moving rows of dataclasses, against plain indexing."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from brinell.ops.rows import choose, concat, flat, head, put, rows, take, where
+
+
+@dataclass(frozen=True)
+class Inner:
+    k: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Outer:
+    x: torch.Tensor
+    t: torch.Tensor
+    inner: Inner
+    none: torch.Tensor | None = None
+
+
+def state(n: int, offset: int = 0) -> Outer:
+    base = torch.arange(offset, offset + n)
+    return Outer(base.view(-1, 1, 1).float().expand(n, 2, 3).clone(), base, Inner(base * 10))
+
+
+def ids(s: Outer) -> list[int]:
+    """The rows' numbers, after making sure that all fields agree about them."""
+    assert s.none is None
+    assert torch.equal(s.inner.k, s.t * 10)
+    assert torch.equal(s.x, s.t.float().view(-1, 1, 1).expand(len(s.t), 2, 3))
+    return s.t.tolist()
+
+
+def test_take():
+    assert ids(take(state(5), torch.tensor([4, 0, 0]))) == [4, 0, 0]
+    assert ids(take(state(5), torch.tensor([True, False, True, False, False]))) == [0, 2]
+
+
+def test_put_copies():
+    old = state(5)
+    assert ids(put(old, torch.tensor([3, 1]), state(2, offset=7))) == [0, 8, 2, 7, 4]
+    assert ids(old) == [0, 1, 2, 3, 4]
+
+
+def test_choose_and_where():
+    mask = torch.tensor([True, False, True])
+    assert ids(choose(mask, state(3), state(3, offset=5))) == [0, 6, 2]
+    assert where(mask, torch.ones(3, 2), torch.zeros(3, 2)).tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_a_row_that_is_not_chosen_cannot_poison():
+    nan = torch.full((2, 2), torch.nan)
+    assert where(torch.tensor([False, False]), nan, torch.ones(2, 2)).tolist() == [[1, 1], [1, 1]]
+
+
+def test_concat_and_head():
+    assert ids(concat([state(2), state(3, offset=2)])) == [0, 1, 2, 3, 4]
+    one = state(2)
+    assert concat([one]) is one
+    assert ids(head(state(5), 2)) == [0, 1]
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (3, 2, 4, 5)])
+def test_shapes(shape):
+    like = torch.zeros(shape)
+    assert rows(torch.arange(3), like).shape == (3, *[1] * (len(shape) - 1))
+    assert flat(like).shape == (3, like[0].numel())
