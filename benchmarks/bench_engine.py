@@ -93,7 +93,9 @@ def residual_net(width: int = 32) -> nn.Module:
     """A small residual network for 3x32x32 inputs, at its random initial weights: only its cost matters here."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, width, 3, stride=2, padding=1), nn.ReLU(), Block(width), Block(width)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)).eval().requires_grad_(False)
+    return (
+        nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)).eval().requires_grad_(False)
+    )
 
 
 def line(model: str, norm: str, ratios: list[float]) -> str:

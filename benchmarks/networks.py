@@ -1,5 +1,6 @@
 """Networks the benchmarks need beside the demo model."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,5 +49,20 @@ def load_preact18(path: str) -> nn.Module:
     stored = torch.load(path, map_location="cpu", weights_only=True)
     net = PreActResNet18()
     shapes = net.state_dict()
-    net.load_state_dict({k: v.float().reshape(shapes[k].shape) if v.is_floating_point() else v for k, v in stored.items()})
+    net.load_state_dict(
+        {k: v.float().reshape(shapes[k].shape) if v.is_floating_point() else v for k, v in stored.items()}
+    )
+    return net.eval().requires_grad_(False)
+
+
+def load_fashion(path: str) -> nn.Module:
+    """The small Fashion-MNIST network of the golden numbers: two convolutions and two linear layers."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(1568, 100),
+        nn.ReLU(), nn.Linear(100, 10),
+    )  # fmt: skip
+    places = {"c1": 0, "c2": 2, "f1": 5, "f2": 7}
+    with np.load(path) as stored:
+        weights = {f"{places[k.split('.')[0]]}.{k.split('.')[1]}": torch.from_numpy(v) for k, v in stored.items()}
+    net.load_state_dict(weights)
     return net.eval().requires_grad_(False)

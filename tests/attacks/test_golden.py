@@ -16,7 +16,9 @@ from brinell.core.threat import threat
 pytestmark = pytest.mark.golden
 
 # For collecting the keys only; the `shared` fixture skips where the folder is absent.
-FILE = Path(os.environ.get("BRINELL_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "golden/single_runs.json"
+FILE = (
+    Path(os.environ.get("BRINELL_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "golden/single_runs.json"
+)
 RUNS = [r for r in json.loads(FILE.read_text()) if r["attack"].startswith("apgd")] if FILE.exists() else []
 SAME_LOSS = 1e-3
 # Shares of rows: how many best losses agree to SAME_LOSS, how many robust flags agree. L1 walks on specks of rounding
@@ -55,7 +57,9 @@ def test_reproduces_the_reference(shared, net, recorded, run):
     loss, robust = recorded[f"{run['key']}_best_loss"].double().numpy(), recorded[f"{run['key']}_robust"].bool().numpy()
     off = np.abs(rows["best_loss"].to_numpy() - loss) / np.maximum(np.abs(loss), 1e-6)
     agree = (rows["broken"].to_numpy() == ~robust).mean()
-    print(f"GOLDEN {run['key']}: losses {(off <= SAME_LOSS).mean():.4f}, median {np.median(off):.1e}, flags {agree:.4f}")
+    print(
+        f"GOLDEN {run['key']}: losses {(off <= SAME_LOSS).mean():.4f}, median {np.median(off):.1e}, flags {agree:.4f}"
+    )
     assert robust.sum() == run["robust_count"]
     assert agree >= FLAGS_AGREE[run["norm"]]
     if run["norm"] == "L1":

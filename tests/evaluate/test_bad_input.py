@@ -1,6 +1,7 @@
 """What cannot be evaluated is refused with a typed error that says what to do, before anything is written."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def test_unknown_plan_names_the_nearest() -> None:
 
 def test_a_late_bad_label_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels in memory are all looked at before the first attack, whatever the size of a chunk."""
-    monkeypatch.setattr("brinell.evaluate.evaluate.CHUNK", 4)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "CHUNK", 4)
     y = Y.clone()
     y[-1] = 10
     with pytest.raises(InputError, match="label 10"):

@@ -70,7 +70,7 @@ def test_a_bar_on_a_terminal(problem: Problem, monkeypatch: pytest.MonkeyPatch) 
     assert any(text.startswith("about 0:") and text.endswith("left") for text in lefts)
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (7325, "2:02:05")])
+@pytest.mark.parametrize(("seconds", "text"), [(0.0, "0:00"), (61.0, "1:01"), (3599.6, "1:00:00"), (7325.0, "2:02:05")])
 def test_clock(seconds: float, text: str) -> None:
     assert progress._clock(seconds) == text
 

@@ -1,5 +1,6 @@
 """Data sets and loaders give what tensors give, chunk by chunk or at once, whole or in parts."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from brinell import InputError, Linf, Problem, Run, attack, attacks, evaluate, verify
+
+# By its name in the table of modules: brinell.evaluate is the function.
+MAIN = sys.modules["brinell.evaluate.evaluate"]
 
 
 class Pairs(Dataset):  # type: ignore[type-arg]
@@ -53,7 +57,7 @@ def test_chunks_give_the_same_rows(
     size: int, streamed: bool, problem: Problem, reference: Run, outcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = problem[:10] if size == 1 else problem
-    monkeypatch.setattr("brinell.evaluate.evaluate.CHUNK", size)
+    monkeypatch.setattr(MAIN, "CHUNK", size)
     data = DataLoader(TensorDataset(some.x, some.y), batch_size=8) if streamed else some
     run = evaluate("demo", data, Linf(0.1), "pgd20", progress=False)
     expected = reference.rows()
@@ -65,7 +69,7 @@ def test_chunks_give_the_same_rows(
 def test_attack_in_chunks(problem: Problem, outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     start = (problem.x + 0.02).clamp(0, 1)
     whole = attack("demo", problem, Linf(0.1), attacks.PGD(steps=3), start=start)
-    monkeypatch.setattr("brinell.evaluate.evaluate.CHUNK", 9)
+    monkeypatch.setattr(MAIN, "CHUNK", 9)
     parts = attack("demo", problem, Linf(0.1), attacks.PGD(steps=3), start=start)
     assert outcome(whole).equals(outcome(parts))
 
@@ -78,7 +82,7 @@ def test_slices_of_streams(problem: Problem, reference: Run, outcome: Any) -> No
 
 
 def test_resume_of_a_stream(problem: Problem, reference: Run, outcome: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("brinell.evaluate.evaluate.CHUNK", 16)
+    monkeypatch.setattr(MAIN, "CHUNK", 16)
 
     class Broken(Pairs):
         def __getitem__(self, i: int) -> tuple[Tensor, int]:

@@ -73,7 +73,7 @@ def test_larger_is_worse_for_the_model(name):
     z.requires_grad_()
     (grad,) = torch.autograd.grad(LOSSES[name].function(z, y, t).sum(), z)
     if name == "dlr-targeted":
-        # Its denominator ranks all classes and can outweigh the numerator; the difference z_t − z_y still grows along it.
+        # Its denominator ranks all classes and can outweigh the numerator; on the whole z_t − z_y grows along it.
         toward = grad.gather(1, t[:, None]) - grad.gather(1, y[:, None])
         assert (toward.mean() > 0).item()
     elif name == "ce-targeted":

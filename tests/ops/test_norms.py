@@ -14,23 +14,27 @@ from brinell.testing import check_norm
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS.keys())
 ORDER = {"Linf": np.inf, "L2": 2, "L1": 1}
-EPS = st.sampled_from([1e-3, 1e-2, 8 / 255, 0.1, 0.5, 1.0, 3.0, 12.0, 100.0])
-DIMS = st.one_of(st.integers(1, 12), st.integers(13, 200))
+RADII = (1e-3, 1e-2, 8 / 255, 0.1, 0.5, 1.0, 3.0, 12.0, 100.0)
+CASES = st.fixed_dictionaries(
+    {
+        "n": st.one_of(st.integers(1, 12), st.integers(13, 200)),
+        "eps": st.sampled_from(RADII),
+        "far": st.sampled_from([0.01, 0.3, 1.0, 10.0, 1000.0]),
+        "seed": st.integers(0, 2**32),
+        "equal": st.booleans(),
+        "sparse": st.booleans(),
+    }
+)
 
 
-@st.composite
-def points(draw: st.DrawFn, batch: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Clean points (some on the border of the box), points to project (some coordinates equal), and a radius."""
-    n, eps = draw(DIMS), draw(EPS)
-    key = rng.keys(draw(st.integers(0, 2**32)), torch.arange(batch))
+def points(n, eps, far, seed, equal, sparse) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Clean points (some on the box's border), points to project (some coordinates equal or zero), and a radius."""
+    key = rng.keys(seed, torch.arange(4))
     x0 = (1.4 * rng.uniform(rng.fold(key, 1), (n,)) - 0.2).clamp(0, 1)
-    far = draw(st.sampled_from([0.01, 0.3, 1.0, 10.0, 1000.0])) * eps
-    d = rng.normal(rng.fold(key, 2), (n,)) * far
-    if draw(st.booleans()):
-        d = d.sign() * far
-    if draw(st.booleans()):
-        d = d * (rng.uniform(rng.fold(key, 3), (n,)) < 0.3)
-    return x0, x0 + d, torch.full((batch,), eps)
+    d = rng.normal(rng.fold(key, 2), (n,)) * far * eps
+    d = d.sign() * far * eps if equal else d
+    d = d * (rng.uniform(rng.fold(key, 3), (n,)) < 0.3) if sparse else d
+    return x0, x0 + d, torch.full((4,), eps)
 
 
 def size(norm: Norm, d: torch.Tensor) -> np.ndarray:
@@ -76,15 +80,17 @@ def slsqp(norm: str, v: np.ndarray, eps: float, lo: np.ndarray, hi: np.ndarray) 
 
 
 @EVERY_NORM
-@given(case=points())
+@given(case=CASES)
 @settings(max_examples=60, deadline=None)
 def test_projection_solves_its_optimality_conditions(norm, case):
-    x0, x, eps = case
+    x0, x, eps = points(**case)
     lo, hi = -x0, 1 - x0
     z = norm.project(x - x0, eps, lo, hi)
     for i in range(len(x)):
         v = (x - x0)[i].double().numpy()
-        want = bisect(SHAPES[norm.name], v, float(eps[i]), lo[i].double().numpy(), hi[i].double().numpy(), ORDER[norm.name])
+        want = bisect(
+            SHAPES[norm.name], v, float(eps[i]), lo[i].double().numpy(), hi[i].double().numpy(), ORDER[norm.name]
+        )
         # The projection aims a millionth inside the sphere; 3e-6 leaves room for float32 results.
         np.testing.assert_allclose(z[i].double().numpy(), want, atol=3e-6 * float(eps[i]) + 1e-7 * np.abs(want).max())
 
@@ -103,10 +109,10 @@ def test_projection_against_a_general_solver(norm, n, eps):
 
 
 @EVERY_NORM
-@given(case=points(), way=st.sampled_from(["nearest", "retract"]))
+@given(case=CASES, way=st.sampled_from(["nearest", "retract"]))
 @settings(max_examples=150, deadline=None)
 def test_results_lie_in_ball_and_box(norm, case, way):
-    x0, x, eps = case
+    x0, x, eps = points(**case)
     z = getattr(norm, way)(x0, x, eps, 0.0, 1.0)
     assert z.dtype == torch.float32 and z.min() >= 0 and z.max() <= 1
     assert (size(norm, z.double() - x0.double()) <= eps.double().numpy() * (1 + 1e-6)).all()
@@ -124,10 +130,10 @@ def test_rounding_of_thousands_of_coordinates_does_not_add_up(norm, way, eps):
 
 
 @EVERY_NORM
-@given(case=points(), way=st.sampled_from(["nearest", "retract"]))
+@given(case=CASES, way=st.sampled_from(["nearest", "retract"]))
 @settings(max_examples=40, deadline=None)
 def test_idempotent(norm, case, way):
-    x0, x, eps = case
+    x0, x, eps = points(**case)
     once = getattr(norm, way)(x0, x, eps, 0.0, 1.0)
     twice = getattr(norm, way)(x0, once, eps, 0.0, 1.0)
     # A point that is inside already moves by rounding at most.
@@ -135,10 +141,10 @@ def test_idempotent(norm, case, way):
 
 
 @EVERY_NORM
-@given(case=points())
+@given(case=CASES)
 @settings(max_examples=60, deadline=None)
 def test_no_feasible_point_is_nearer(norm, case):
-    x0, x, eps = case
+    x0, x, eps = points(**case)
     z = norm.nearest(x0, x, eps, 0.0, 1.0).double()
     here = (z - x.double()).norm(dim=1)
     for i in range(8):
@@ -183,7 +189,7 @@ def test_one_radius_per_row(norm):
     z = norm.nearest(x0, x, eps, 0.0, 1.0)
     alone = torch.cat([norm.nearest(x0[i : i + 1], x[i : i + 1], eps[i : i + 1], 0.0, 1.0) for i in range(4)])
     assert torch.allclose(z, alone, atol=1e-7)
-    assert norm.size(z - x0)[:3].tolist() == pytest.approx(eps[:3].tolist(), rel=1e-4)
+    assert norm.size(z - x0)[:3].tolist() == pytest.approx(eps[:3].tolist(), rel=5e-4)
 
 
 @EVERY_NORM
@@ -271,7 +277,9 @@ def test_steepest_has_size_one_and_gains_most(norm, seed, n):
     dual = {"Linf": 1, "L2": 2, "L1": np.inf}[norm.name]
     assert (step * g).sum(1).tolist() == pytest.approx(np.linalg.norm(g.numpy(), dual, axis=1).tolist(), rel=1e-4)
     assert norm.dual_size(g).tolist() == pytest.approx(np.linalg.norm(g.numpy(), dual, axis=1).tolist(), rel=1e-5)
-    assert norm.size(g).tolist() == pytest.approx(np.linalg.norm(g.numpy(), ORDER[norm.name], axis=1).tolist(), rel=1e-5)
+    assert norm.size(g).tolist() == pytest.approx(
+        np.linalg.norm(g.numpy(), ORDER[norm.name], axis=1).tolist(), rel=1e-5
+    )
 
 
 @EVERY_NORM
@@ -318,7 +326,12 @@ def test_starts_lie_where_autoattack_puts_them():
     key, eps = rng.keys(0, torch.arange(500)), torch.linspace(0.1, 2.0, 500)
     on_face, on_sphere, gauss = (NORMS[p].start(key, (40,), eps) for p in ("Linf", "L2", "L1"))
     assert torch.allclose(on_face.abs().amax(1), eps, rtol=1e-5)
-    assert stats.kstest((on_face / on_face.abs().amax(1, keepdim=True))[:, :1].flatten().numpy() / 2 + 0.5, "uniform").statistic < 0.1
+    assert (
+        stats.kstest(
+            (on_face / on_face.abs().amax(1, keepdim=True))[:, :1].flatten().numpy() / 2 + 0.5, "uniform"
+        ).statistic
+        < 0.1
+    )
     assert torch.allclose(on_sphere.norm(dim=1), eps, rtol=1e-5)
     assert stats.kstest(gauss.flatten().numpy(), "norm").pvalue > 1e-4
 

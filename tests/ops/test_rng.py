@@ -62,7 +62,10 @@ def test_the_stream_never_changes():
 
 PINNED_KEYS: list[int] = [1634092812660623600, 8795686254521260270, 8911689362480809960]
 PINNED_FOLD: list[int] = [-8444071219001185916, -793285877601941781]
-PINNED_BITS: list[list[int]] = [[-3952652306920205317, 2652730436386570245, 4050292875001907227], [-101683893610061777, 298607992143657292, 1731233742254938775]]
+PINNED_BITS: list[list[int]] = [
+    [-3952652306920205317, 2652730436386570245, 4050292875001907227],
+    [-101683893610061777, 298607992143657292, 1731233742254938775],
+]
 PINNED_UNIFORM: list[str] = ["0x1.924ab60000000p-1", "0x1.2683200000000p-3", "0x1.c1ac380000000p-3"]
 PINNED_INTEGERS: list[int] = [7, 1, 2, 8, 5, 8, 5, 6]
 PINNED_SIGNS: list[float] = [-1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0]
@@ -85,8 +88,12 @@ STREAMS = {
     "huge ids": lambda n: rng.uniform(rng.keys(0, torch.arange(n) - 2**62), (1,))[:, 0],
     "distant ids": lambda n: rng.uniform(rng.keys(0, torch.arange(n) << 40), (1,))[:, 0],
     # As `keys` does it, for many seeds and one id.
-    "seeds": lambda n: rng.uniform(rng.fold(rng.fold(torch.zeros(n, dtype=torch.long), torch.arange(n)), 5), (1,))[:, 0],
-    "folds": lambda n: rng.uniform(rng.fold(rng.keys(0, torch.zeros(n, dtype=torch.long)), torch.arange(n)), (1,))[:, 0],
+    "seeds": lambda n: rng.uniform(rng.fold(rng.fold(torch.zeros(n, dtype=torch.long), torch.arange(n)), 5), (1,))[
+        :, 0
+    ],
+    "folds": lambda n: rng.uniform(rng.fold(rng.keys(0, torch.zeros(n, dtype=torch.long)), torch.arange(n)), (1,))[
+        :, 0
+    ],
     "last element": lambda n: rng.uniform(rng.keys(0, torch.arange(n)), (50,))[:, -1],
 }
 
@@ -202,7 +209,9 @@ def test_integers_with_a_bound_per_row():
     assert rng.integers(rng.keys(3, torch.arange(4)), high).shape == (4,)
 
 
-@pytest.mark.parametrize("draw", [rng.uniform, rng.normal, rng.signs, rng.exponential, lambda k, s: rng.integers(k, 9, s)])
+@pytest.mark.parametrize(
+    "draw", [rng.uniform, rng.normal, rng.signs, rng.exponential, lambda k, s: rng.integers(k, 9, s)]
+)
 def test_a_row_depends_on_its_key_only(draw):
     key = rng.keys(0, torch.arange(40))
     whole = draw(key, (3, 5))

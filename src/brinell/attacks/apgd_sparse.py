@@ -85,7 +85,9 @@ class SparseAPGD:
         return RADII if self.larger_eps else (1.0,)
 
     def _ball(self, ball: Ball, t: Labels) -> Ball:
-        factor = _radius(self._lengths, self._radii, t.device)[t]
+        table = _radius(self._lengths, self._radii, t.device)
+        # Rows that have had all their answers are still stepped until they are replaced; they stand at the end.
+        factor = table[t.clamp(max=len(table) - 1)]
         return replace(ball, eps=ball.eps * factor)
 
     def init(self, p: Rows, ball: Ball) -> State:

@@ -32,10 +32,11 @@ app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"brinell {version()}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

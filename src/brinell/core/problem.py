@@ -123,12 +123,8 @@ class Problem:
 
     def _check_source(self) -> None:
         source = self._source
-        if isinstance(source, DataLoader) and not isinstance(source.sampler, SequentialSampler):
-            raise InputError(
-                expected="a DataLoader that reads in order",
-                got=f"one with a {type(source.sampler).__name__}",
-                remedy="Pass shuffle=False: a sample's id is its position.",
-            )
+        if isinstance(source, DataLoader):
+            self._check_loader(source)
         if not isinstance(source, DataLoader) and not hasattr(source, "__len__"):
             raise InputError(
                 expected="a Dataset with a length",
@@ -137,6 +133,23 @@ class Problem:
             )
         if self._given is not None:
             self._given = _ids(self._given, self._length())
+
+    def _check_loader(self, loader: "DataLoader[Any]") -> None:
+        batches: Any = loader.batch_sampler
+        # Without batches the loader's own sampler decides; with a sampler of batches, the one inside it.
+        order = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+        if not isinstance(order, SequentialSampler):
+            raise InputError(
+                expected="a DataLoader that reads in order",
+                got=f"one with a {type(order).__name__}",
+                remedy="Pass shuffle=False: a sample's id is its position.",
+            )
+        if loader.drop_last and len(loader.dataset) % (loader.batch_size or 1):  # type: ignore[arg-type]
+            raise InputError(
+                expected="a DataLoader that reads every sample",
+                got="one that drops the last ones",
+                remedy="Pass drop_last=False.",
+            )
 
     def _length(self) -> int:
         source: Any = self._source.dataset if isinstance(self._source, DataLoader) else self._source

@@ -163,7 +163,8 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     many = isinstance(eps, Tensor)
     value = eps.detach().cpu().double() if isinstance(eps, Tensor) else parse_eps(eps)
     numbers = torch.as_tensor(value)
-    if (numbers.ndim != 1 and many) or not bool(((numbers > 0) & numbers.isfinite()).all()):
+    sound = numbers.numel() > 0 and (numbers.ndim == 1 or not many)
+    if not sound or not bool(((numbers > 0) & numbers.isfinite()).all()):
         raise ThreatError(expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Use Linf('8/255').")
     # In Linf the unit box decides at once; L2 and L1 need to know the number of inputs (`Threat.check`).
     if NORMS[norm].diameter(1) == NORMS[norm].diameter(2) and float(numbers.max()) > HI - LO:

@@ -35,7 +35,8 @@ def load(source: str | os.PathLike[str], n: int | None = None) -> Problem:
 def _arrays(path: Path) -> dict[str, Any]:
     if path.suffix == ".safetensors":
         return dict(load_file(path))
-    with np.load(path, allow_pickle=False) as archive:
+    # Opened here: numpy leaves a file it cannot read open.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         return dict(archive)
 
 

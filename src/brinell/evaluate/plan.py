@@ -17,7 +17,12 @@ DEFAULT_TARGETS = 9
 
 @dataclass(frozen=True)
 class Stage:
-    """One attack of a plan: `ranks` of its target classes on the clean input (2 = runner-up; empty: untargeted)."""
+    """One attack of a plan: `ranks` of its target classes on the clean input (2 = runner-up; empty: untargeted).
+
+    >>> from brinell.attacks import APGD
+    >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
+    'apgd-t'
+    """
 
     attack: AnyAttack
     ranks: tuple[int, ...] = ()
@@ -108,6 +113,10 @@ class Plan:
     `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result
     is only an upper bound on robustness. With `draws` above 1, for randomised models, attacks run to the end, and every
     result is judged on so many fresh passes: a sample counts as broken when more than half of them are fooled.
+
+    >>> from brinell.attacks import FGSM, PGD
+    >>> Plan("mine", (Stage(FGSM()), Stage(PGD(steps=50)))).needs_gradients
+    True
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""For those who write attacks, norms and classifiers of their own: conformance checks, and worlds with known answers."""
+"""For writers of attacks, norms and classifiers: conformance checks, and worlds with known answers."""
 
 from brinell.testing.conformance import check_attack, check_classifier, check_norm
 from brinell.testing.worlds import LinearWorld, duel, linear_world

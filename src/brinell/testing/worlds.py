@@ -41,13 +41,13 @@ class LinearWorld:
         return wrap(_Linear(self.weight, self.bias).eval(), name="linear world")
 
     def gaps(self) -> tuple[Tensor, Tensor]:
-        """z_y − z_j at every sample for every class j, (b, k), and its gradient's negative w_j − w_y, (b, k, n); float64."""
+        """Per sample and class j, in float64: z_y − z_j, (b, k), and the direction that closes it, w_j − w_y, (b, k, n)."""
         z = flat(self.x).double() @ self.weight.double().T + self.bias.double()
         slope = self.weight.double()[None] - self.weight.double()[self.y][:, None]
         return z.gather(1, self.y[:, None]) - z, slope
 
     def distances(self, norm: Norm | str) -> Tensor:
-        """How far every class is, (b, k) in float64: |z_y − z_j| over the dual norm of w_j − w_y; inf for the own class.
+        """How far every class is, (b, k) in float64: z_y − z_j over the dual norm of w_j − w_y; inf for the own class.
 
         The box does not bind where `linear_world` placed the samples; elsewhere see `boxed_distances`.
         """
@@ -56,7 +56,7 @@ class LinearWorld:
         return torch.where(dual > 0, gap / dual, torch.inf)
 
     def boxed_distances(self, norm: Norm | str) -> Tensor:
-        """The same inside the unit box: the size of the shortest way to the hyperplane; inf where the box ends before."""
+        """The same inside the unit box: the shortest way to the hyperplane; inf where the box ends before."""
         (gap, slope), x = self.gaps(), flat(self.x).double()
         each = x[:, None].expand_as(slope).flatten(0, 1)
         w = slope.flatten(0, 1)

@@ -1,0 +1,115 @@
+"""Plans with small budgets, small networks and data, and rows without what may differ between equal evaluations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor, nn
+
+import brinell
+from brinell.evaluate.presets import by_name
+from brinell.models.demo import demo_net
+
+INCIDENTAL = ("seconds", "adv_shard", "adv_row")
+
+
+def small_stage(s: brinell.Stage, steps: int, queries: int, restarts: int, targets: int, eot: int) -> brinell.Stage:
+    """The same stage with a budget for tests."""
+    attack = s.attack
+    if hasattr(attack, "steps"):
+        black_box = isinstance(attack, brinell.attacks.Square | brinell.attacks.RandomSearch)
+        attack = replace(attack, steps=queries if black_box else steps)
+    return replace(
+        s, attack=attack, ranks=s.ranks[:targets], restarts=min(s.restarts, restarts), eot=min(s.eot, eot), label=s.name
+    )
+
+
+@pytest.fixture(scope="session")
+def cut() -> Callable[..., brinell.Plan]:
+    """A plan (or the plan of that name) with few steps, queries, restarts, targets and draws."""
+
+    def make(
+        plan: str | brinell.Plan, steps: int = 4, queries: int = 12, restarts: int = 2, targets: int = 2, eot: int = 2
+    ) -> brinell.Plan:
+        whole = by_name(plan) if isinstance(plan, str) else plan
+
+        def shorter(stages: tuple[brinell.Stage, ...]) -> tuple[brinell.Stage, ...]:
+            return tuple(small_stage(s, steps, queries, restarts, targets, eot) for s in stages)
+
+        sparse = None if whole.sparse_stages is None else shorter(whole.sparse_stages)
+        return replace(whole, stages=shorter(whole.stages), sparse_stages=sparse)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[brinell.Run], pa.Table]:
+    """A Run's rows without how fast they were computed and where their adversarials lie."""
+
+    def strip(run: brinell.Run) -> pa.Table:
+        return run.rows().drop_columns(list(INCIDENTAL)).combine_chunks()
+
+    return strip
+
+
+@pytest.fixture(scope="session")
+def quiet() -> Callable[..., brinell.Run]:
+    """`evaluate` without progress."""
+
+    def call(*args: object, **kwargs: object) -> brinell.Run:
+        return brinell.evaluate(*args, **kwargs, progress=False)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def level() -> Callable[[brinell.Run, str], str]:
+    """The worst level of the checks of a Run whose names start like that."""
+
+    def look(run: brinell.Run, name: str) -> str:
+        found = [c["level"] for c in run.checks if c["name"].startswith(name)]
+        assert found, f"no check {name} among {[c['name'] for c in run.checks]}"
+        return max(found, key=["ok", "info", "warn", "fail"].index)
+
+    return look
+
+
+@pytest.fixture(scope="session")
+def demo() -> brinell.Problem:
+    return brinell.data.load("demo")[:60]
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return demo_net()
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., nn.Module]:
+    """A random convolutional network for images of 8 by 8."""
+
+    def make(classes: int = 10, channels: int = 1) -> nn.Module:
+        net = nn.Sequential(nn.Conv2d(channels, 6, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(96, classes))
+        generator = torch.Generator().manual_seed(classes)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.copy_(torch.randn(p.shape, generator=generator) / p[0].numel() ** 0.5)
+        return net.eval().requires_grad_(False)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def images() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Images of 8 by 8 and the labels a network gives them, the last one wrong on purpose."""
+
+    def make(net: nn.Module, n: int, channels: int = 1) -> tuple[Tensor, Tensor]:
+        x = torch.rand(n, channels, 8, 8, generator=torch.Generator().manual_seed(n))
+        logits = net(x)
+        y = logits.argmax(1)
+        y[-1] = (y[-1] + 1) % logits.shape[1]
+        return x, y
+
+    return make

@@ -1,0 +1,96 @@
+"""A user's error is one sentence on standard error and exit code 2, never a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brinell as package
+
+ON = ("evaluate", "-m", "demo", "-d", "data.npz", "--plan", "fgsm", "--eps")
+
+CASES: dict[str, tuple[tuple[str, ...], str]] = {
+    "no such model file": (("evaluate", "-m", "nothing.py:make", "-d", "demo", "--eps", "0.1"), "FILE.py:FACTORY"),
+    "model without a factory": (("evaluate", "-m", "net.py", "-d", "demo", "--eps", "0.1"), "FILE.py:FACTORY"),
+    "no such factory": (("evaluate", "-m", "net.py:make", "-d", "demo", "--eps", "0.1"), "function make in net.py"),
+    "factory with arguments": (("evaluate", "-m", "net.py:needs_more", "-d", "demo", "--eps", "0.1"), "no arguments"),
+    "factory that fails": (("evaluate", "-m", "net.py:fails", "-d", "demo", "--eps", "0.1"), "FileNotFoundError in net.py: no [weights] here"),
+    "file that is not Python": (("evaluate", "-m", "broken.py:make_net", "-d", "demo", "--eps", "0.1"), "SyntaxError in broken.py"),
+    "factory that is no model": (("evaluate", "-m", "net.py:number", "-d", "demo", "--eps", "0.1"), "Classifier"),
+    "train mode": (("evaluate", "-m", "net.py:in_train_mode", "-d", "demo", "--eps", "0.1"), "net.eval()"),
+    "no such data": (("evaluate", "-m", "demo", "-d", "nothing.npz", "--eps", "0.1"), "does not exist"),
+    "unknown kind of data": (("evaluate", "-m", "demo", "-d", "notes.txt", "--eps", "0.1"), ".npz or .safetensors"),
+    "data without labels": (("evaluate", "-m", "demo", "-d", "only_x.npz", "--eps", "0.1"), "y (labels)"),
+    "images in bytes": (("evaluate", "-m", "demo", "-d", "bytes.npz", "--eps", "0.1"), "/ 255"),
+    "torn data file": (("evaluate", "-m", "demo", "-d", "torn.npz", "--eps", "0.1"), "readable file torn.npz"),
+    "pickled data": (("evaluate", "-m", "demo", "-d", "objects.npz", "--eps", "0.1"), "plain arrays"),
+    "no samples": ((*ON, "0.1", "--n", "0"), "n of at least 1"),
+    "eps in 0-255 units": ((*ON, "8"), "8/255"),
+    "negative eps": ((*ON, "-0.1"), "eps > 0"),
+    "eps that is no number": ((*ON, "small"), "8/255"),
+    "unknown norm": ((*ON, "0.1", "--norm", "l2"), "case-sensitive"),
+    "unknown plan": ((*ON, "0.1", "--plan", "pgd2"), "'pgd20'"),
+    "unknown precision": ((*ON, "0.1", "--precision", "float7"), "float32"),
+    "unknown device": ((*ON, "0.1", "--device", "quantum"), "device='cpu'"),
+    "no slots": ((*ON, "0.1", "--slots", "0"), "slots of at least 1"),
+    "bad part": ((*ON, "0.1", "--part", "3/2"), "such as 2/4"),
+    "part that is no part": ((*ON, "0.1", "--part", "half"), "such as 2/4"),
+    "clean accuracy in percent": ((*ON, "0.1", "--expected-clean-accuracy", "85"), "0.85"),
+    "another clean accuracy": ((*ON, "0.1", "--expected-clean-accuracy", "0.01"), "normalisation"),
+    "foreign files": ((*ON, "0.1", "--out", "."), "other files"),
+    "verify of no run": (("verify", "nowhere", "-m", "demo", "-d", "demo"), "manifest"),
+    "compare of no run": (("compare", "nowhere", "here"), "manifest"),
+    "merge of no run": (("merge", "nowhere", "-o", "merged"), "manifest"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_sentence_and_exit_code_2(case: str, brinell: Any, here: Path) -> None:
+    arguments, hint = CASES[case]
+    before = sorted(os.listdir(here))
+    code, out, err = brinell(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: expected ")
+    assert err.count("\n") == 1
+    assert hint in err
+    assert "Traceback" not in err
+    assert sorted(set(os.listdir(here)) - {"__pycache__"}) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("evaluate",), ("evaluate", "--wrong"), ("nonsense",), ("evaluate", "-m", "demo", "-d", "demo", "--eps", "1", "--n", "x")],
+    ids=["nothing", "unknown option", "unknown verb", "no number"],
+)
+def test_usage_errors(arguments: tuple[str, ...], brinell: Any) -> None:
+    code, out, err = brinell(*arguments)
+    assert code == 2
+    assert out == ""
+    assert "Usage" in err
+    assert "Traceback" not in err
+
+
+def test_a_used_folder(brinell: Any, here: Path) -> None:
+    assert brinell(*ON, "0.1", "-q", "--out", "run").code == 0
+    code, _, err = brinell(*ON, "0.1", "-q", "--out", "run")
+    assert code == 2
+    assert "--resume" in err
+    code, _, err = brinell(*ON, "0.2", "-q", "--out", "run", "--resume", "--seed", "4")
+    assert code == 2
+    assert "threat.eps" in err
+    assert "seed" in err
+    assert brinell(*ON, "0.1", "-q", "--out", "run", "--resume").code == 0
+
+
+def test_the_real_program(here: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    command = [sys.executable, "-c", "from brinell.cli import main; main()", *ON, "8"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: expected a Linf eps of at most 1")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,159 @@
+"""The only model call: blocks, padding, memory that runs out, answers that are not numbers."""
+
+import pytest
+import torch
+from torch import nn
+
+import brinell
+from brinell.attacks import APGD
+from brinell.core.attack import Needs
+from brinell.core.threat import L2
+from brinell.engine.events import Shrunk
+from brinell.engine.oracle import Oracle
+from brinell.errors import ModelError
+from brinell.models.wrap import wrap
+from brinell.testing import linear_world
+
+
+class Small(nn.Module):
+    """Runs out of memory when asked about more than k rows."""
+
+    def __init__(
+        self, net: nn.Module, k: int, error: type[RuntimeError] = torch.OutOfMemoryError, text: str = ""
+    ) -> None:
+        super().__init__()
+        self.net, self.k, self.error, self.text = net, k, error, text or "out of memory"
+
+    def forward(self, x):
+        if len(x) > self.k:
+            raise self.error(self.text)
+        return self.net(x)
+
+
+class Ill(nn.Module):
+    """Answers NaN (or has a NaN gradient) for rows whose first coordinate exceeds a bound."""
+
+    def __init__(self, net: nn.Module, bound: float, gradient: bool) -> None:
+        super().__init__()
+        self.net, self.bound, self.gradient = net, bound, gradient
+
+    def forward(self, x):
+        z, first = self.net(x), x.flatten(1)[:, :1]
+        ill = first > self.bound
+        if not self.gradient:
+            return z.masked_fill(ill, torch.nan)
+        # √0 times zero is zero, with a gradient of ∞ · 0.
+        return z + 0 * torch.where(ill, first - first.detach(), 1.0).sqrt()
+
+
+@pytest.fixture
+def world():
+    return linear_world(classes=3, n=40)
+
+
+def ask(oracle: Oracle, world, needs: Needs = Needs.GRAD):
+    return oracle.ask(world.x, world.y, torch.full((len(world.y),), -1), "margin", needs)
+
+
+# -------------------------------------------------------------------------------------------------------------- blocks
+
+
+@pytest.mark.parametrize("block", [1, 7, 40, 64])
+def test_answers_are_right_for_any_block(world, block):
+    a = ask(Oracle(world.classifier, block), world)
+    z = world.x @ world.weight.T + world.bias
+    assert torch.allclose(a.logits, z, atol=1e-5)
+    rival = z.scatter(1, world.y[:, None], -torch.inf).argmax(1)
+    assert torch.allclose(a.gradient, world.weight[rival] - world.weight[world.y], atol=1e-6)
+    assert torch.allclose(a.loss, z.gather(1, rival[:, None])[:, 0] - z.gather(1, world.y[:, None])[:, 0], atol=1e-5)
+    assert a.backwards == 1 and not a.logits.requires_grad
+
+
+def test_jacobian_and_logits_only(world):
+    a = ask(Oracle(world.classifier, 16), world, Needs.JACOBIAN)
+    assert torch.allclose(a.jacobian, world.weight[None].expand(40, -1, -1)) and a.backwards == 3 and a.grad is None
+    b = ask(Oracle(world.classifier, 16), world, Needs.LOGITS)
+    assert b.grad is None and b.jacobian is None and b.backwards == 0 and torch.equal(a.logits, b.logits)
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(("error", "text"), [(torch.OutOfMemoryError, ""), (RuntimeError, "CUDA error: out of memory")])
+@pytest.mark.parametrize("k", [1, 5, 8])
+def test_blocks_are_halved_until_they_fit(world, k, error, text):
+    heard = []
+    oracle = Oracle(wrap(Small(world.classifier.module, k, error, text).eval()), 32, heard.append)
+    a, b = ask(oracle, world), ask(Oracle(world.classifier, 32), world)
+    fits = 1 << (k.bit_length() - 1)
+    assert oracle.block == fits and oracle.shrunk == [v for v in (16, 8, 4, 2, 1) if v >= fits]
+    assert heard == [Shrunk(v) for v in oracle.shrunk]
+    assert torch.allclose(a.logits, b.logits, atol=1e-6) and torch.allclose(a.gradient, b.gradient, atol=1e-6)
+
+
+def test_not_even_one_row_fits(world):
+    with pytest.raises(ModelError, match="one sample at a time"):
+        ask(Oracle(wrap(Small(world.classifier.module, 0).eval()), 32), world)
+
+
+def test_other_errors_pass_through(world):
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        ask(Oracle(wrap(Small(world.classifier.module, 0, RuntimeError, "shape mismatch").eval()), 32), world)
+
+
+def test_running_out_of_memory_changes_no_outcome_and_is_noted(world, tmp_path):
+    """Weights and inputs are multiples of 1/64, so that sums are exact in any order and any block."""
+    net = world.classifier.module
+    net.weight.data = (net.weight * 64).round() / 64
+    data = ((world.x * 64).round() / 64, world.y)
+    eps = world.distance("L2").median().item()
+    whole, small = (
+        brinell.evaluate(m, data, L2(eps), APGD(steps=8, loss="margin"), out=tmp_path / str(i), progress=False)
+        for i, m in enumerate((net, Small(net, 8).eval()))
+    )
+    drop = ["seconds", "adv_shard", "adv_row"]
+    assert 0 < whole.robust_accuracy.value < 1
+    for name in set(whole.rows().column_names) - set(drop):
+        a, b = whole.rows()[name].to_pylist(), small.rows()[name].to_pylist()
+        if name in ("distance", "adv_margin", "best_loss", "clean_margin"):
+            assert [v is None for v in a] == [v is None for v in b]
+            assert [v for v in a if v is not None] == pytest.approx([v for v in b if v is not None], rel=1e-4, abs=1e-6)
+        else:
+            assert a == b, name
+    assert any("out of memory" in note and "8 rows" in note for note in small.manifest["notes"])
+    assert not any("out of memory" in note for note in whole.manifest["notes"])
+
+
+# ----------------------------------------------------------------------------------------------------------------- NaN
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_ill_rows_do_not_poison_the_others(world, gradient):
+    """Rows far below the bound cannot reach it; their answers must be those of the healthy model."""
+    eps = world.distance("L2").median().item()
+    bound = 0.5
+    healthy = (world.x[:, 0] < bound - eps - 0.01).numpy()
+    assert 10 < healthy.sum() < 35
+    attack = APGD(steps=8, loss="margin")
+    want, got = (
+        brinell.attack(m, (world.x, world.y), L2(eps), attack).drop_columns("seconds")
+        for m in (world.classifier, Ill(world.classifier.module, bound, gradient).eval())
+    )
+    assert got.filter(healthy).equals(want.filter(healthy))
+    flagged = [bool(f) for f in got["flags"].to_pylist()]
+    assert any(flagged) != gradient
+    assert not any(f for f, h in zip(flagged, healthy, strict=True) if h)
+    # A NaN is no success.
+    for row in got.to_pylist():
+        assert not row["broken"] or row["verified"]
+
+
+def test_gradients_that_are_not_finite_are_zero(world):
+    a = ask(Oracle(wrap(Ill(world.classifier.module, -1.0, True).eval()), 16), world)
+    assert (a.gradient == 0).all() and a.logits.isfinite().all()
+
+
+def test_clean_samples_without_an_answer_are_not_robust(world):
+    model = Ill(world.classifier.module, 0.5, gradient=False).eval()
+    run = brinell.evaluate(model, (world.x, world.y), L2(1e-4), "fgsm", progress=False)
+    assert run.robust_accuracy.value == pytest.approx(float((world.x[:, 0] <= 0.5).float().mean()))
