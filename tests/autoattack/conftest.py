@@ -1,11 +1,12 @@
 """Plans with small budgets, small networks and data, and rows without what may differ between equal evaluations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 import torch
+from jaxtyping import config
 from torch import Tensor, nn
 
 import brinell
@@ -24,6 +25,15 @@ def small_stage(s: brinell.Stage, steps: int, queries: int, restarts: int, targe
     return replace(
         s, attack=attack, ranks=s.ranks[:targets], restarts=min(s.restarts, restarts), eot=min(s.eot, eot), label=s.name
     )
+
+
+@pytest.fixture(scope="module")
+def unchecked() -> Iterator[None]:
+    """No checks of shapes at run time: other tests make them on the same code, and they take most of the time."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +98,7 @@ def net() -> nn.Module:
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., nn.Module]:
-    """A random convolutional network for images of 8 by 8."""
+    """A random convolutional network for images of 8 by 8, centred so that every class occurs."""
 
     def make(classes: int = 10, channels: int = 1) -> nn.Module:
         net = nn.Sequential(nn.Conv2d(channels, 6, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(96, classes))
@@ -96,6 +106,7 @@ def tiny() -> Callable[..., nn.Module]:
         with torch.no_grad():
             for p in net.parameters():
                 p.copy_(torch.randn(p.shape, generator=generator) / p[0].numel() ** 0.5)
+            net[3].bias -= net(torch.rand(256, channels, 8, 8, generator=generator)).mean(0)
         return net.eval().requires_grad_(False)
 
     return make

@@ -1,5 +1,6 @@
 """Every plan in every norm: the rows do not depend on slots, order, parts, or an interruption."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ import torch
 import brinell
 from brinell import L1, L2, Linf, Problem, Run
 from brinell.evaluate import stages
+from brinell.evaluate.presets import by_name
 from brinell.results import Writer
 
-N = 14
-THREATS = {"Linf": Linf(0.06), "L2": L2(0.35), "L1": L1(1.5)}
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+N = 10
+THREATS = {"Linf": Linf(0.018), "L2": L2(0.12), "L1": L1(0.35)}
 COMBINATIONS = [pytest.param(p, n, id=f"{p}-{n}") for p in brinell.plans() for n in THREATS]
+# Long chains of the same attacks in L2, where nothing but the numbers differs from Linf, are left to the slow test.
+QUICK = [c for c in COMBINATIONS if c.values[1] != "L2" or len(by_name(c.values[0]).stages) < 3]
+Job = Callable[..., Run]
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -34,51 +41,79 @@ def interrupted(patch: pytest.MonkeyPatch, k: int) -> None:
     patch.setattr(Writer, "append", failing)
 
 
+def torn_and_resumed(job: Job, data: Problem, out: Path, first: int, second: int) -> Run:
+    """Evaluate with so many slots until the writer fails, then go on with another number of slots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "BATCH", 3)
+        with pytest.MonkeyPatch.context() as inner, pytest.raises(Interrupted):
+            interrupted(inner, 2)
+            job(data, out=out, slots=first)
+        torn = Run.open(out)
+        assert not torn.finished
+        assert torn.rows().num_rows > N
+        return job(data, out=out, slots=second, resume=True)
+
+
+def shuffled(data: Problem) -> Problem:
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1))
+    return Problem(data.x[order], data.y[order], data.ids[order])
+
+
 def same(a: Run, b: Run, outcome: Any) -> None:
+    assert a.finished
     assert outcome(a).equals(outcome(b))
     x, y = a.adversarials(), b.adversarials()
     assert np.array_equal(x.ids, y.ids)
     assert np.array_equal(x.x, y.x)
 
 
-@pytest.mark.parametrize(("name", "norm"), COMBINATIONS)
-def test_rows_are_the_same(
-    name: str, norm: str, cut: Any, tiny: Any, images: Any, outcome: Any, quiet: Any, tmp_path: Path
-) -> None:
-    net = tiny()
-    data, plan, threat = Problem(*images(net, N)), cut(name, steps=3, queries=8), THREATS[norm]
+@pytest.fixture
+def world(tiny: Any, images: Any, cut: Any, quiet: Any) -> Callable[[str, str], tuple[Problem, Job]]:
+    """A small problem, and the evaluation of any part of it with a plan cut short."""
 
-    def run(problem: Problem = data, **more: Any) -> Run:
-        return quiet(net, problem, threat, plan, **more)
+    def make(name: str, norm: str) -> tuple[Problem, Job]:
+        net = tiny()
+        plan = cut(name, steps=3, queries=8)
 
-    reference = run()
-    assert reference.finished
+        def job(problem: Problem, **more: Any) -> Run:
+            return quiet(net, problem, THREATS[norm], plan, **more)
+
+        return Problem(*images(net, N)), job
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "norm"), QUICK)
+def test_rows_are_the_same(name: str, norm: str, world: Any, outcome: Any, tmp_path: Path) -> None:
+    """64 slots; two shuffled parts with 1 and 7 slots, merged; torn and resumed with other numbers of slots."""
+    data, job = world(name, norm)
+    reference = job(data, slots=64)
     assert not reference.unverified.num_rows
+    mixed = shuffled(data)
+    parts = [job(mixed[:4], slots=1, out=tmp_path / "a"), job(mixed[4:], slots=7, out=tmp_path / "b")]
+    same(Run.merge([p.path for p in parts], tmp_path / "merged"), reference, outcome)
+    same(torn_and_resumed(job, data, tmp_path / "torn", 3, 5), reference, outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "norm"), COMBINATIONS)
+def test_rows_are_the_same_one_by_one(name: str, norm: str, world: Any, outcome: Any, tmp_path: Path) -> None:
+    """Each of these alone."""
+    data, job = world(name, norm)
+    reference = job(data)
     for slots in (1, 7, 64):
-        same(run(slots=slots), reference, outcome)
-
-    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-    same(run(Problem(data.x[order], data.y[order], data.ids[order]), slots=5), reference, outcome)
-
-    halves = [run(data[:6], out=tmp_path / "a"), run(data[6:], out=tmp_path / "b")]
+        same(job(data, slots=slots), reference, outcome)
+    same(job(shuffled(data)), reference, outcome)
+    halves = [job(data[:6], out=tmp_path / "a"), job(data[6:], out=tmp_path / "b")]
     same(Run.merge([h.path for h in halves], tmp_path / "merged"), reference, outcome)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 3)
-        with pytest.MonkeyPatch.context() as inner, pytest.raises(Interrupted):
-            interrupted(inner, 2)
-            run(out=tmp_path / "torn", slots=3)
-        torn = Run.open(tmp_path / "torn")
-        assert not torn.finished
-        assert 0 < torn.rows().num_rows < reference.rows().num_rows
-        same(run(out=tmp_path / "torn", slots=4, resume=True), reference, outcome)
+    same(torn_and_resumed(job, data, tmp_path / "torn", 3, 3), reference, outcome)
 
 
 @pytest.mark.parametrize("norm", THREATS)
-def test_the_small_problem_is_not_trivial(norm: str, cut: Any, tiny: Any, images: Any, quiet: Any) -> None:
-    """What the test above compares: some samples fall, some stand, one is misclassified to begin with."""
-    net = tiny()
-    run = quiet(net, images(net, N), THREATS[norm], cut("autoattack-plus", steps=3, queries=8))
+def test_the_small_problem_is_not_trivial(norm: str, world: Any) -> None:
+    """What the tests above compare: some samples fall, some stand, one is misclassified to begin with."""
+    data, job = world("autoattack-plus", norm)
+    run = job(data)
     assert run.clean_accuracy.k == N - 1
     assert 0 < run.robust_accuracy.k < N - 1
 

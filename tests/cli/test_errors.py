@@ -17,8 +17,8 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "model without a factory": (("evaluate", "-m", "net.py", "-d", "demo", "--eps", "0.1"), "FILE.py:FACTORY"),
     "no such factory": (("evaluate", "-m", "net.py:make", "-d", "demo", "--eps", "0.1"), "function make in net.py"),
     "factory with arguments": (("evaluate", "-m", "net.py:needs_more", "-d", "demo", "--eps", "0.1"), "no arguments"),
-    "factory that fails": (("evaluate", "-m", "net.py:fails", "-d", "demo", "--eps", "0.1"), "FileNotFoundError in net.py: no [weights] here"),
-    "file that is not Python": (("evaluate", "-m", "broken.py:make_net", "-d", "demo", "--eps", "0.1"), "SyntaxError in broken.py"),
+    "factory fails": (("evaluate", "-m", "net.py:fails", "-d", "demo", "--eps", "0.1"), "net.py: no [weights] here"),
+    "not Python": (("evaluate", "-m", "broken.py:make_net", "-d", "demo", "--eps", "0.1"), "SyntaxError in broken.py"),
     "factory that is no model": (("evaluate", "-m", "net.py:number", "-d", "demo", "--eps", "0.1"), "Classifier"),
     "train mode": (("evaluate", "-m", "net.py:in_train_mode", "-d", "demo", "--eps", "0.1"), "net.eval()"),
     "no such data": (("evaluate", "-m", "demo", "-d", "nothing.npz", "--eps", "0.1"), "does not exist"),
@@ -63,7 +63,12 @@ def test_one_sentence_and_exit_code_2(case: str, brinell: Any, here: Path) -> No
 
 @pytest.mark.parametrize(
     "arguments",
-    [("evaluate",), ("evaluate", "--wrong"), ("nonsense",), ("evaluate", "-m", "demo", "-d", "demo", "--eps", "1", "--n", "x")],
+    [
+        ("evaluate",),
+        ("evaluate", "--wrong"),
+        ("nonsense",),
+        ("evaluate", "-m", "demo", "-d", "demo", "--eps", "1", "--n", "x"),
+    ],
     ids=["nothing", "unknown option", "unknown verb", "no number"],
 )
 def test_usage_errors(arguments: tuple[str, ...], brinell: Any) -> None:

@@ -1,6 +1,9 @@
 """Every verb does what its help says."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,15 @@ def test_evaluate_shows_a_run(brinell: Any, here: Path) -> None:
     code, out, err = brinell(*EVALUATE, "--out", "run")
     assert code == 0
     assert err == ""
-    for part in ("demo · Linf, eps = 0.1 · plan fgsm", "clean", "fgsm-ce", "robust accuracy", "verdict", "cost", "Run: run"):
+    for part in (
+        "demo · Linf, eps = 0.1 · plan fgsm",
+        "clean",
+        "fgsm-ce",
+        "robust accuracy",
+        "verdict",
+        "cost",
+        "Run: run",
+    ):
         assert part in out
     run = Run.open(here / "run")
     assert run.sentence() in out.splitlines()
@@ -77,7 +88,9 @@ def test_progress_goes_to_standard_error(brinell: Any, here: Path) -> None:
 
 @pytest.mark.parametrize("model", ["net.py:make_net", "net.py:ready", "net.py:wrapped", "./net.py:make_net"])
 def test_models_from_a_file(model: str, brinell: Any, here: Path) -> None:
-    code, out, err = brinell("evaluate", "-m", model, "-d", "data.npz", "--eps", "0.1", "--plan", "fgsm", "-q", "--json")
+    code, out, err = brinell(
+        "evaluate", "-m", model, "-d", "data.npz", "--eps", "0.1", "--plan", "fgsm", "-q", "--json"
+    )
     assert code == 0, err
     assert json.loads(out)["robust_accuracy"]["n"] == 12
 
@@ -86,20 +99,24 @@ def test_data_from_safetensors_with_ids(brinell: Any, here: Path) -> None:
     problem = data.load("demo", 12)
     tensors = {"x": problem.x.numpy(), "y": problem.y.numpy(), "ids": problem.ids.numpy() + 100}
     save_file(tensors, here / "data.safetensors")
-    code, _, err = brinell("evaluate", "-m", "demo", "-d", "data.safetensors", "--eps", "0.1", "--plan", "fgsm", "-q", "-o", "run")
+    code, _, err = brinell(
+        "evaluate", "-m", "demo", "-d", "data.safetensors", "--eps", "0.1", "--plan", "fgsm", "-q", "-o", "run"
+    )
     assert code == 0, err
     assert Run.open("run").rows()["sample_id"].to_pylist()[0] == 100
 
 
 def test_n_takes_the_first(brinell: Any, here: Path) -> None:
-    out = brinell("evaluate", "-m", "demo", "-d", "data.npz", "--n", "5", "--eps", "0.1", "--plan", "fgsm", "-q", "--json").out
+    out = brinell(
+        "evaluate", "-m", "demo", "-d", "data.npz", "--n", "5", "--eps", "0.1", "--plan", "fgsm", "-q", "--json"
+    ).out
     assert json.loads(out)["robust_accuracy"]["n"] == 5
 
 
 def test_all_options(brinell: Any, here: Path) -> None:
     code, out, err = brinell(
-        *EVALUATE, "--norm", "L2", "--out", "run", "--seed", 3, "--slots", 4, "--precision", "float32", "--device", "cpu",
-        "--individual", "--expected-clean-accuracy", "0.85", "--resume", "--json",
+        *EVALUATE, "--norm", "L2", "--out", "run", "--seed", 3, "--slots", 4, "--precision", "float32",
+        "--device", "cpu", "--individual", "--expected-clean-accuracy", "0.85", "--resume", "--json",
     )  # fmt: skip
     assert code == 0, err
     told = json.loads(out)
@@ -124,10 +141,10 @@ def test_verify(brinell: Any, here: Path) -> None:
 def test_verify_fails_with_exit_code_1(brinell: Any, here: Path) -> None:
     brinell(*EVALUATE, "--out", "run", "--n", "40")
     (here / "other.py").write_text(
-        "import torch\nfrom torch import nn\nfrom brinell.models.demo import demo_net\n"
-        "class Flipped(nn.Module):\n"
-        "    def forward(self, x):\n        return torch.full((len(x), 10), 0.0) + torch.arange(10.0) * x.flatten(1)[:, :1]\n"
-        "def make():\n    return Flipped().eval()\n"
+        "from torch import nn\n"
+        "class Undecided(nn.Module):\n"
+        "    def forward(self, x):\n        return 0 * x.flatten(1)[:, :10]\n"
+        "def make():\n    return Undecided().eval()\n"
     )
     code, out, _ = brinell("verify", "run", "-m", "other.py:make", "-d", "demo")
     assert code == 1
@@ -162,6 +179,21 @@ def test_parts_merge_to_the_whole(brinell: Any, here: Path) -> None:
     assert brinell("verify", "merged", "-m", "demo", "-d", "demo").code == 0
     told = json.loads(brinell("merge", "1", "2", "-o", "again", "--json").out)
     assert told["robust_accuracy"]["n"] == 12
+
+
+def test_two_processes_share_the_work(brinell: Any, here: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-c", "from brinell.cli import main; main()"]
+    workers = [
+        subprocess.Popen([*program, *EVALUATE, "--part", f"{i}/2", "--out", str(i)], env=env, stdout=subprocess.DEVNULL)
+        for i in (1, 2)
+    ]
+    assert [w.wait(timeout=120) for w in workers] == [0, 0]
+    brinell(*EVALUATE, "--out", "whole")
+    assert brinell("merge", "1", "2", "--out", "merged").code == 0
+    drop = ["seconds", "adv_shard", "adv_row"]
+    merged, whole = (Run.open(p).rows().drop_columns(drop).combine_chunks() for p in ("merged", "whole"))
+    assert merged.equals(whole)
 
 
 def test_plans(brinell: Any) -> None:

@@ -61,13 +61,13 @@ def test_missing_file() -> None:
 
 def test_other_kinds(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(InputError, match="numpy.savez"):
+    with pytest.raises(InputError, match=r"numpy\.savez"):
         load(tmp_path / "a.csv")
 
 
 def test_missing_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 3), np.float32))
-    with pytest.raises(InputError, match="a.npz with images"):
+    with pytest.raises(InputError, match=r"a\.npz with images"):
         load(tmp_path / "a.npz")
 
 

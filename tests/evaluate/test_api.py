@@ -176,7 +176,8 @@ def test_all_keywords(tmp_path: Path, problem: Problem) -> None:
 
 
 def test_slots_change_nothing(problem: Problem, outcome) -> None:
-    runs = [evaluate("demo", problem, Linf(0.1), "pgd20", slots=s, progress=False) for s in (3, 17, None)]
+    method = attacks.PGD(steps=4)
+    runs = [evaluate("demo", problem, Linf(0.1), method, slots=s, progress=False) for s in (3, 17, None)]
     assert outcome(runs[0].rows()).equals(outcome(runs[1].rows()))
     assert outcome(runs[0].rows()).equals(outcome(runs[2].rows()))
 

@@ -35,7 +35,9 @@ X, Y = (v[:8] for v in (brinell.data.load("demo", 8).x, brinell.data.load("demo"
 class Around(nn.Module):
     """The demo net with something done to its input and its output."""
 
-    def __init__(self, before: Callable[[Tensor], Tensor] = lambda x: x, after: Callable[[Tensor], Tensor] = lambda z: z):
+    def __init__(
+        self, before: Callable[[Tensor], Tensor] = lambda x: x, after: Callable[[Tensor], Tensor] = lambda z: z
+    ):
         super().__init__()
         self.net, self.before, self.after = demo_net(), before, after
         self.eval()
@@ -59,7 +61,9 @@ def net_with_batch_statistics() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784, track_running_stats=False), nn.Linear(784, 10)).eval()
 
 
-def run(model: Any = "demo", data: Any = (X, Y), threat: Any = None, plan: Any = "fgsm", **more: Any) -> Callable[[Path], Any]:
+def run(
+    model: Any = "demo", data: Any = (X, Y), threat: Any = None, plan: Any = "fgsm", **more: Any
+) -> Callable[[Path], Any]:
     def go(out: Path) -> Any:
         return evaluate(model, data, threat or Linf(0.1), plan, out=out, progress=False, **more)
 
@@ -117,7 +121,7 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "equal stages": (PlanError, "own name", lambda out: run(plan=[attacks.FGSM(), attacks.FGSM()])(out)),
     "no restarts": (PlanError, "restart", lambda out: run(plan=brinell.Restarts(attacks.PGD(), 0))(out)),
     "no targets": (PlanError, "target", lambda out: run(plan=brinell.Targets(attacks.PGD(), 0))(out)),
-    "target rank of the true class": (PlanError, "runner-up", lambda out: run(plan=brinell.Targets(attacks.PGD(), ranks=[1]))(out)),
+    "rank of the true class": (PlanError, "runner-up", lambda out: run(plan=brinell.Stage(attacks.PGD(), (1,)))(out)),
     "another clean accuracy": (ModelError, "normalisation", run(data=(X, Y), expected_clean_accuracy=0.001)),
     "clean accuracy in percent": (InputError, "0.85", run(expected_clean_accuracy=85.0)),
     "unknown precision": (PlanError, "float32", run(precision="float7")),
@@ -219,7 +223,15 @@ def test_resuming_another_evaluation_names_every_difference(tmp_path: Path) -> N
     other = wrap(demo_net(), std=0.9, name="other")
     with pytest.raises(RunError) as caught:
         run(other, (X.flip(0), Y), Linf(0.2), "pgd20", seed=3, resume=True)(out)
-    for field in ("threat.eps", "plan.name", "plan.stages[0].hash", "model.fingerprint", "model.name", "data.fingerprint", "seed"):
+    for field in (
+        "threat.eps",
+        "plan.name",
+        "plan.stages[0].hash",
+        "model.fingerprint",
+        "model.name",
+        "data.fingerprint",
+        "seed",
+    ):
         assert field in caught.value.got
     assert "0.2" in caught.value.got
     assert contents(out) == before

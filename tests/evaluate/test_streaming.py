@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from brinell import InputError, Linf, Problem, Run, attack, attacks, evaluate, verify
 
+PLAN = attacks.PGD(steps=4)
 # By its name in the table of modules: brinell.evaluate is the function.
 MAIN = sys.modules["brinell.evaluate.evaluate"]
 
@@ -32,7 +33,7 @@ class Pairs(Dataset):  # type: ignore[type-arg]
 
 @pytest.fixture(scope="module")
 def reference(problem: Problem) -> Run:
-    return evaluate("demo", problem, Linf(0.1), "pgd20", progress=False)
+    return evaluate("demo", problem, Linf(0.1), PLAN, progress=False)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "tensor dataset", "loader", "odd loader", "problem of a dataset"])
@@ -45,7 +46,7 @@ def test_streams_give_the_same_rows(kind: str, problem: Problem, reference: Run,
         "odd loader": DataLoader(Pairs(problem), batch_size=7),
         "problem of a dataset": Problem(tensors),
     }[kind]
-    run = evaluate("demo", source, Linf(0.1), "pgd20", progress=False)
+    run = evaluate("demo", source, Linf(0.1), PLAN, progress=False)
     assert outcome(run.rows()).equals(outcome(reference.rows()))
     assert np.array_equal(run.adversarials().x, reference.adversarials().x)
     assert verify(run, "demo", problem).ok
@@ -59,7 +60,7 @@ def test_chunks_give_the_same_rows(
     some = problem[:10] if size == 1 else problem
     monkeypatch.setattr(MAIN, "CHUNK", size)
     data = DataLoader(TensorDataset(some.x, some.y), batch_size=8) if streamed else some
-    run = evaluate("demo", data, Linf(0.1), "pgd20", progress=False)
+    run = evaluate("demo", data, Linf(0.1), PLAN, progress=False)
     expected = reference.rows()
     if size == 1:
         expected = expected.filter(np.asarray(expected["sample_id"]) < 10)
@@ -76,7 +77,7 @@ def test_attack_in_chunks(problem: Problem, outcome: Any, monkeypatch: pytest.Mo
 
 def test_slices_of_streams(problem: Problem, reference: Run, outcome: Any) -> None:
     part = Problem(TensorDataset(problem.x, problem.y))[10:20]
-    run = evaluate("demo", part, Linf(0.1), "pgd20", progress=False)
+    run = evaluate("demo", part, Linf(0.1), PLAN, progress=False)
     ids = np.asarray(reference.rows()["sample_id"])
     assert outcome(run.rows()).equals(outcome(reference.rows().filter((ids >= 10) & (ids < 20))))
 
@@ -91,10 +92,10 @@ def test_resume_of_a_stream(problem: Problem, reference: Run, outcome: Any, tmp_
             return super().__getitem__(i)
 
     with pytest.raises(OSError, match="the disk is gone"):
-        evaluate("demo", DataLoader(Broken(problem), batch_size=4), Linf(0.1), "pgd20", out=tmp_path / "r", progress=False)
+        evaluate("demo", DataLoader(Broken(problem), batch_size=4), Linf(0.1), PLAN, out=tmp_path / "r", progress=False)
     assert not (tmp_path / "r").exists() or not Run.open(tmp_path / "r").finished
     whole = DataLoader(Pairs(problem), batch_size=4)
-    run = evaluate("demo", whole, Linf(0.1), "pgd20", out=tmp_path / "r", resume=True, progress=False)
+    run = evaluate("demo", whole, Linf(0.1), PLAN, out=tmp_path / "r", resume=True, progress=False)
     assert outcome(run.rows()).equals(outcome(reference.rows()))
 
 
@@ -106,7 +107,9 @@ def test_shuffled_loader_is_refused(problem: Problem) -> None:
 
 def test_stream_of_bare_inputs_is_refused(problem: Problem, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\(x, y\)"):
-        evaluate("demo", DataLoader(list(problem.x), batch_size=8), Linf(0.1), "fgsm", out=tmp_path / "r", progress=False)  # type: ignore[arg-type]
+        evaluate(
+            "demo", DataLoader(list(problem.x), batch_size=8), Linf(0.1), "fgsm", out=tmp_path / "r", progress=False
+        )  # type: ignore[arg-type]
     assert not (tmp_path / "r").exists()
 
 
@@ -121,7 +124,7 @@ def test_bad_sample_in_a_stream(problem: Problem, tmp_path: Path) -> None:
 def test_parts_merge_to_the_whole(problem: Problem, reference: Run, outcome: Any, tmp_path: Path) -> None:
     parts = [problem[:13], problem[13:14], problem[14:]]
     for i, part in enumerate(parts):
-        evaluate("demo", part, Linf(0.1), "pgd20", out=tmp_path / str(i), progress=False)
+        evaluate("demo", part, Linf(0.1), PLAN, out=tmp_path / str(i), progress=False)
     merged = Run.merge([tmp_path / str(i) for i in (2, 0, 1)], tmp_path / "all")
     assert outcome(merged.rows()).equals(outcome(reference.rows()))
     assert merged.robust_accuracy == reference.robust_accuracy
@@ -133,5 +136,5 @@ def test_parts_merge_to_the_whole(problem: Problem, reference: Run, outcome: Any
 def test_tensors_on_disk_memory_maps(problem: Problem, reference: Run, outcome: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", problem.x.numpy())
     x = torch.from_numpy(np.load(tmp_path / "x.npy"))
-    run = evaluate("demo", (x, problem.y), Linf(0.1), "pgd20", progress=False)
+    run = evaluate("demo", (x, problem.y), Linf(0.1), PLAN, progress=False)
     assert outcome(run.rows()).equals(outcome(reference.rows()))

@@ -73,6 +73,21 @@ def test_a_slight_excess_is_caught(honest: Path, tmp_path: Path, problem: Proble
     assert verify(copy, "demo", problem).failures[sample] == "further than eps"
 
 
+def test_a_change_outside_the_mask_is_caught(tmp_path: Path, problem: Problem) -> None:
+    mask = torch.ones(1, 28, 28, dtype=torch.bool)
+    mask[:, 27] = False
+    run = evaluate("demo", problem, Linf(EPS, mask=mask), "fgsm", out=tmp_path / "run", progress=False)
+    assert verify(run, "demo", problem).ok
+
+    def move(x: np.ndarray, i: int) -> np.ndarray:
+        x = x.copy()
+        x[0, 27, 27] += 0.01
+        return x
+
+    sample = tamper(run.path, move)
+    assert verify(run.path, "demo", problem).failures == {sample: "outside the box"}
+
+
 def test_exchanged_ids_are_refused(honest: Path, tmp_path: Path, problem: Problem) -> None:
     copy = tmp_path / "run"
     shutil.copytree(honest, copy)
@@ -143,7 +158,9 @@ def test_unverified_adversarials_do_not_count_and_are_told(problem: Problem) -> 
     assert run.robust_accuracy == run.clean_accuracy
     assert len(run.adversarials().ids) == 0
     assert run.verdict.level == "suspicious"
-    assert f"{run.unverified.num_rows} adversarials did not pass verification and are not counted." in run.verdict.reasons
+    assert (
+        f"{run.unverified.num_rows} adversarials did not pass verification and are not counted." in run.verdict.reasons
+    )
     assert "did not pass verification" in str(run)
 
 

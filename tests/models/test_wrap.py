@@ -132,7 +132,7 @@ class TestFingerprint:
         net = nn.Linear(2, 2)
         net.register_buffer("flag", torch.tensor(True))
         net.register_buffer("none", torch.zeros(0))
-        net.register_buffer("half", torch.rand(3).to(torch.bfloat16))
+        net.register_buffer("coarse", torch.rand(3).to(torch.bfloat16))
         net.register_buffer("turned", torch.rand(3, 4).T)
         assert len(wrap(net).fingerprint) == 64
 

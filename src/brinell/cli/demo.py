@@ -12,7 +12,7 @@ from brinell.core.threat import Linf
 from brinell.data.load import load
 from brinell.evaluate.evaluate import evaluate
 
-EPS, PLAN = 0.1, "apgd-ce"
+EPS, PLAN = 0.1, "mm9"
 
 
 def command(

@@ -76,6 +76,8 @@ def _facts(run: Run) -> Table:
     grid.add_column()
     accuracy = Text.assemble((f"{100 * r.value:.1f} %", "bold cyan"), f"  {_interval(r).plain}, n = {r.n:,}")
     grid.add_row("robust accuracy", accuracy)
+    if run.repeats is not None:
+        grid.add_row("single passes", Text(str(run.repeats)))
     reasons = list(verdict.reasons) or [str(verdict).partition(": ")[2]]
     grid.add_row("verdict", Text(verdict.level, COLOURS[verdict.level]))
     for reason in reasons:

@@ -1,9 +1,11 @@
 """What an adversarial may be: a norm ball around the clean point, intersected with the unit box and a mask."""
 
+import base64
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -122,7 +124,7 @@ class Threat:
         size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
         if largest >= self.norm.diameter(size):
             raise ThreatError(
-                expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the box's diameter in {size} inputs",
+                expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the box's diameter (n = {size})",
                 got=f"eps = {largest:.4g}",
                 remedy="Inputs live in [0, 1]: divide an eps given in 0-255 units by 255.",
             )
@@ -141,13 +143,27 @@ class Threat:
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest of a Run."""
-        many = isinstance(self.eps, Tensor)
         eps = self.eps.tolist() if isinstance(self.eps, Tensor) else self.eps
         out: dict[str, Any] = {"norm": self.norm.name, "eps": eps, "eps_text": self.text, "box": [LO, HI]}
-        out["per_sample"] = many
         if self.mask is not None:
-            out["masked"] = int((~self.mask).sum())
+            bits = np.packbits(self.mask.cpu().numpy().reshape(-1))
+            out["mask"] = {"shape": list(self.mask.shape), "bits": base64.b64encode(bits.tobytes()).decode()}
         return out
+
+
+def from_json(stored: dict[str, Any]) -> Threat:
+    """The threat of a manifest.
+
+    >>> from_json(L2(0.5).to_json())
+    L2(eps=0.5)
+    """
+    eps = torch.tensor(stored["eps"], dtype=torch.float64) if isinstance(stored["eps"], list) else stored["eps"]
+    mask = None
+    if "mask" in stored:
+        bits = np.frombuffer(base64.b64decode(stored["mask"]["bits"]), dtype=np.uint8)
+        shape = tuple(stored["mask"]["shape"])
+        mask = torch.from_numpy(np.unpackbits(bits)[: int(np.prod(shape))].reshape(shape)).bool()
+    return threat(stored["norm"], eps, mask)
 
 
 def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -49,22 +50,22 @@ class Oracle:
 
         For randomised models each is the mean over `draws` passes (expectation over transformation).
         """
-        function, wants_grad = LOSSES[loss].function, needs is not Needs.LOGITS
+        return self._in_blocks(partial(self._mean, loss, needs, draws), x, y, target)
 
-        def one(x: Tensor, y: Tensor, target: Tensor) -> Answer:
-            with torch.set_grad_enabled(wants_grad):
-                point = x.detach().requires_grad_(wants_grad)
-                logits = self.classifier.forward(point).logits
-                # Rows without a target carry −1; only targeted losses read it.
-                value = function(logits, y, target.clamp(min=0))
-                grad = _gradient(value, point) if needs is Needs.GRAD else None
-                jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
-            return Answer(logits.detach(), value.detach(), grad, jacobian)
+    def _mean(self, loss: str, needs: Needs, draws: int, x: Tensor, y: Tensor, target: Tensor) -> Answer:
+        answers = [self._one(loss, needs, x, y, target) for _ in range(draws)]
+        return answers[0] if draws == 1 else average(answers)
 
-        def mean(x: Tensor, y: Tensor, target: Tensor) -> Answer:
-            return average([one(x, y, target) for _ in range(draws)])
-
-        return self._in_blocks(one if draws == 1 else mean, x, y, target)
+    def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor) -> Answer:
+        wants_grad = needs is not Needs.LOGITS
+        with torch.set_grad_enabled(wants_grad):
+            point = x.detach().requires_grad_(wants_grad)
+            logits = self.classifier.forward(point).logits
+            # Rows without a target carry −1; only targeted losses read it.
+            value = LOSSES[loss].function(logits, y, target.clamp(min=0))
+            grad = _gradient(value, point) if needs is Needs.GRAD else None
+            jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
+        return Answer(logits.detach(), value.detach(), grad, jacobian)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

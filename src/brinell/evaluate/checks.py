@@ -12,7 +12,7 @@ from brinell.core.attack import Needs
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError
-from brinell.evaluate.door import Check
+from brinell.evaluate.door import SAME, Check, differ
 from brinell.evaluate.plan import Plan
 from brinell.evaluate.stages import ranked_targets
 from brinell.ops import rng
@@ -42,7 +42,7 @@ def optimises(oracle: Oracle, x: Tensor) -> Check:
     try:
         oracle.output(x[:1])
     finally:
-        sys.setprofile(before)
+        _profile_again(before)
     if not seen:
         return Check("optimisation in forward", "ok", "the forward pass computes no gradients")
     return Check(
@@ -51,6 +51,14 @@ def optimises(oracle: Oracle, x: Tensor) -> Check:
         f"the forward pass itself computes gradients ({', '.join(sorted(seen))}): the defence adapts to each input, "
         "and attacks that treat it as a fixed function may fail; attack it with its own procedure in mind.",
     )
+
+
+def _profile_again(before: Any) -> None:
+    """Give back what was profiling; cProfile's object is no function and has to be enabled instead."""
+    if before is None or callable(before):
+        sys.setprofile(before)
+    else:
+        before.enable()
 
 
 def half_weights(oracle: Oracle) -> Check:
@@ -67,10 +75,16 @@ def half_weights(oracle: Oracle) -> Check:
 
 def batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
     """The class of a clean input must not depend on how many rows are asked at a time."""
-    alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
+    try:
+        alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
+    except Exception as error:  # whatever the model itself raises
+        why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+        return Check("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:
         return Check("batch shape", "ok", "clean predictions do not depend on the batch shape")
+    if differ(logits, oracle.output(x).logits) > SAME:
+        return Check("batch shape", "ok", "not looked at: the model is randomised, so its answers differ in any shape")
     return Check(
         "batch shape",
         "warn",
@@ -85,14 +99,20 @@ def _losses(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:
-    """Every loss the plan follows needs a gradient, at the clean points and in the ball around them."""
+    """Every loss the plan follows needs a gradient, at the clean points and in the ball around them.
+
+    Only points that are still classified correctly count: what is misclassified needs no gradient, and DLR has none
+    where the true class is the third.
+    """
     ball = threat.ball(torch.zeros(len(x), dtype=torch.long), x.device)
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan).items():
         target = ranked_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
-        g = torch.cat([oracle.ask(at, y, target, loss, Needs.GRAD).gradient for at in (x, around)])
-        zero = flat(g) == 0
+        answers = [oracle.ask(at, y, target, loss, Needs.GRAD) for at in (x, around)]
+        zero = torch.cat([flat(a.gradient) == 0 for a in answers])
+        standing = torch.cat([a.logits.argmax(1) == y for a in answers])
+        zero = zero[standing] if bool(standing.any()) else zero
         dead[loss] = (float(zero.all(1).float().mean()), float(zero.float().mean()))
     alive = any(rows == 0 for rows, _ in dead.values())
     return [_zero_check(loss, *shares, others=alive) for loss, shares in dead.items()]

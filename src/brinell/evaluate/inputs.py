@@ -9,7 +9,7 @@ from brinell.core.attack import AnyAttack
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
 from brinell.core.threat import Threat
-from brinell.core.threat import threat as threat_by_name
+from brinell.core.threat import from_json as threat_from_json
 from brinell.data.demo import demo
 from brinell.errors import InputError, ModelError, PlanError, ThreatError
 from brinell.evaluate.plan import Plan, Stage, plan
@@ -87,6 +87,4 @@ def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
 
 def threat_of(run: Run) -> Threat:
     """The threat a Run was made under."""
-    stored = run.manifest["identity"]["threat"]
-    eps = torch.tensor(stored["eps"], dtype=torch.float64) if isinstance(stored["eps"], list) else stored["eps"]
-    return threat_by_name(stored["norm"], eps)
+    return threat_from_json(run.manifest["identity"]["threat"])

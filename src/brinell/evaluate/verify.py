@@ -72,13 +72,15 @@ class Verification:
         return f"{good}; {len(self.failures)} failed: {some}{' …' if len(self.failures) > 5 else ''}"
 
 
-def _reason(ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor) -> list[str]:
-    margin = goal.margin(oracle.output(x), y, t)
+def _reason(
+    ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
+) -> list[str]:
+    fooled = torch.stack([goal.margin(oracle.output(x), y, t) > 0 for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),
         (~ball.allows(x0, x), "outside the box"),
         (~ball.contains(x0, x), "further than eps"),
-        (~(margin > 0), "not misclassified"),
+        (2 * fooled.sum(1) <= draws, "not misclassified"),
     ]
     return [next((why for mask, why in tests if bool(mask[i])), "") for i in range(len(x))]
 
@@ -88,6 +90,8 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
     adv = run.adversarials()
     where = {int(i): k for k, i in enumerate(adv.ids)}
     hashes = _hashes(run)
+    # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
+    draws = run.manifest["identity"]["plan"].get("draws", 1)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
     for chunk in problem.chunks(4096):
@@ -100,7 +104,7 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
         x = torch.from_numpy(np.stack([adv.x[where[i]] for i in ids])).to(device)
         ball = threat.ball(index + chunk.offset, device)
-        for i, why in zip(ids, _reason(ball, Misclassify(), oracle, x0, x, y, y), strict=True):
+        for i, why in zip(ids, _reason(ball, Misclassify(), oracle, x0, x, y, y, draws), strict=True):
             if why:
                 failures[i] = why
         for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):

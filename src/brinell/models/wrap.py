@@ -20,6 +20,17 @@ def _column(values: Sequence[float] | float | None) -> Tensor | None:
     return torch.as_tensor(values, dtype=torch.float32).reshape(1, -1)
 
 
+def _shaped(v: Tensor, x: Tensor) -> Tensor:
+    """Such a column so that it broadcasts over the channels of x."""
+    if v.numel() not in (1, x.shape[1]):
+        raise ModelError(
+            expected=f"mean and std with one number, or one per channel ({x.shape[1]})",
+            got=f"{v.numel()} numbers",
+            remedy="Inputs have shape (batch, channels, …): give the normalisation the model was trained with.",
+        )
+    return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
+
+
 @dataclass(frozen=True, eq=False)
 class TorchClassifier:
     """A module, its normalisation, and what it is known for. Make one with `wrap`."""
@@ -50,18 +61,9 @@ class TorchClassifier:
         return Output(logits)
 
     def _normalised(self, x: Tensor) -> Tensor:
-        def shaped(v: Tensor) -> Tensor:
-            if v.numel() not in (1, x.shape[1]):
-                raise ModelError(
-                    expected=f"mean and std with one number, or one per channel ({x.shape[1]})",
-                    got=f"{v.numel()} numbers",
-                    remedy="Inputs have shape (batch, channels, …): give the normalisation the model was trained with.",
-                )
-            return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
-
         if self.mean is not None:
-            x = x - shaped(self.mean)
-        return x if self.std is None else x / shaped(self.std)
+            x = x - _shaped(self.mean, x)
+        return x if self.std is None else x / _shaped(self.std, x)
 
     @property
     def fingerprint(self) -> str:

@@ -63,6 +63,36 @@ def minimum_margin(logits: Logits, y: Labels, t: Labels) -> Scalars:
     return _at(logits, t) - _at(logits, y)
 
 
+def mm_softmax(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """The minimum margin of the probabilities."""
+    return minimum_margin(logits.softmax(1), y, t)
+
+
+def mm_sigmoid(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """The minimum margin of the logits' logistic functions."""
+    return minimum_margin(logits.sigmoid(), y, t)
+
+
+def _over(size: Tensor) -> Tensor:
+    """A divisor that keeps its sign and stays away from zero."""
+    return torch.where(size < 0, size.clamp(max=-TINY), size.clamp(min=TINY))
+
+
+def mm_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """The minimum margin over the true logit."""
+    return minimum_margin(logits, y, t) / _over(_at(logits, y))
+
+
+def mm_sum(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """The minimum margin over the sum of both logits."""
+    return minimum_margin(logits, y, t) / _over(_at(logits, y) + _at(logits, t))
+
+
+def mm_min_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """The minimum margin over the range of the logits."""
+    return minimum_margin(logits, y, t) / (logits.amax(1) - logits.amin(1) + TINY)
+
+
 @dataclass(frozen=True)
 class Loss:
     """A loss, whether it needs a target, the fewest classes it is defined for and what stands in below that."""
@@ -80,5 +110,11 @@ LOSSES: dict[str, Loss] = {
     "dlr": Loss(dlr, classes=4, instead="margin"),
     "dlr-targeted": Loss(dlr_targeted, targeted=True, classes=4, instead="minimum-margin"),
     "minimum-margin": Loss(minimum_margin, targeted=True),
+    # Rescalings of the minimum margin, compared in the Minimum-Margin paper's Tables 2 and 4.
+    "mm-softmax": Loss(mm_softmax, targeted=True),
+    "mm-sigmoid": Loss(mm_sigmoid, targeted=True),
+    "mm-max": Loss(mm_max, targeted=True),
+    "mm-sum": Loss(mm_sum, targeted=True),
+    "mm-min-max": Loss(mm_min_max, targeted=True),
 }
 """By name. With fewer than `classes` classes DLR's denominator loses its meaning and `instead` is used."""

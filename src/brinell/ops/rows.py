@@ -26,14 +26,14 @@ def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _each(function: Callable[..., Any], first: S, *others: S) -> S:
     """Apply to every field of dataclasses of row tensors; fields that are None stay None; nested dataclasses too."""
+    parts = {f.name: _apply(function, [getattr(s, f.name) for s in (first, *others)]) for f in fields(first)}  # type: ignore[arg-type]
+    return type(first)(**parts)
 
-    def apply(name: str) -> Any:
-        values = [getattr(s, name) for s in (first, *others)]
-        if values[0] is None:
-            return None
-        return function(*values) if isinstance(values[0], Tensor) else _each(function, *values)
 
-    return type(first)(**{f.name: apply(f.name) for f in fields(first)})  # type: ignore[arg-type]
+def _apply(function: Callable[..., Any], values: list[Any]) -> Any:
+    if values[0] is None:
+        return None
+    return function(*values) if isinstance(values[0], Tensor) else _each(function, *values)
 
 
 def choose(mask: Tensor, a: S, b: S) -> S:

@@ -5,6 +5,7 @@ from brinell.results.files import Adversarials
 from brinell.results.manifest import differences, new_manifest
 from brinell.results.merge import merge
 from brinell.results.outcome import Cost, Stage
+from brinell.results.repeats import Repeats, repeated
 from brinell.results.run import Run
 from brinell.results.schema import CLEAN, ROWS, SCHEMA_VERSION, conform, counted
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference, upper_bound, wilson
@@ -20,6 +21,7 @@ __all__ = [
     "Cost",
     "Difference",
     "Proportion",
+    "Repeats",
     "Run",
     "Stage",
     "Verdict",
@@ -33,6 +35,7 @@ __all__ = [
     "merge",
     "new_manifest",
     "paired_difference",
+    "repeated",
     "upper_bound",
     "wilson",
 ]

@@ -14,6 +14,7 @@ from brinell.errors import RunError
 from brinell.results import files, outcome
 from brinell.results.manifest import decode, lookup
 from brinell.results.outcome import Cost, Ids, Stage
+from brinell.results.repeats import Repeats, repeated
 from brinell.results.schema import CLEAN, counted
 from brinell.results.statistics import Proportion
 from brinell.results.summary import sentence, summary
@@ -117,6 +118,11 @@ class Run:
     def cost(self) -> Cost:
         """Model calls and seconds, in total and per sample."""
         return outcome.cost(self.rows())
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """For randomised models, mean and deviation of the accuracies over the judging passes; else None."""
+        return repeated(self)
 
     @property
     def verdict(self) -> Verdict:

@@ -90,7 +90,10 @@ def _head(run: "Run") -> str:
 
 
 def _accuracies(run: "Run") -> str:
-    return f"clean accuracy    {run.clean_accuracy}\nrobust accuracy   {run.robust_accuracy}"
+    lines = [f"clean accuracy    {run.clean_accuracy}", f"robust accuracy   {run.robust_accuracy}"]
+    if run.repeats is not None:
+        lines.append(f"single passes     {run.repeats}")
+    return "\n".join(lines)
 
 
 def _stages(run: "Run") -> str:

@@ -13,8 +13,9 @@ from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rows import flat
 
-# Samples lie this far around the centre of the box, and no nearer to the boundary than this.
-SPREAD, LEAST = 0.3, 1e-2
+# Samples lie this far around the centre of the box. Their distance is below that in every norm, and above the second
+# number in one of them: the sum of changes is the largest of the sizes.
+SPREAD, LEAST = 0.3, 0.05
 
 
 class _Linear(nn.Module):
@@ -79,14 +80,11 @@ def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _fits(world: LinearWorld) -> Tensor:
-    """Whether all nearest points lie inside the box, in every norm, with a little room, and none too near; (b,)."""
-    good = torch.ones(len(world.x), dtype=torch.bool)
-    for norm in NORMS.values():
-        free = world.distances(norm)
-        nearest = free.amin(1)
-        roomy = world.boxed_distances(norm).amin(1) <= nearest * (1 + 1e-9)
-        good &= roomy & (nearest > LEAST * norm.diameter(1)) & (nearest < SPREAD)
-    return good
+    """Whether the nearest points of the boundary lie inside the box in every norm, neither too far nor too near; (b,)."""
+    free = torch.stack([world.distance(norm) for norm in NORMS.values()])
+    boxed = torch.stack([world.boxed_distances(norm).amin(1) for norm in NORMS.values()])
+    roomy = (boxed <= free * (1 + 1e-9)).all(0)
+    return roomy & (free.amax(0) < SPREAD) & (free.amax(0) > LEAST)
 
 
 def _placed(weight: Tensor, bias: Tensor, shape: tuple[int, ...], n: int, seed: int) -> LinearWorld:

@@ -1,0 +1,37 @@
+"""Make demo.svg: what `brinell demo --out run` shows on a terminal of 100 columns.
+
+Run: python docs/images/screenshot.py
+"""
+
+import io
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+import brinell
+from brinell.cli.demo import EPS, PLAN
+from brinell.cli.show import show
+
+HERE = Path(__file__).resolve().parent
+# Otherwise a viewer would fetch fonts from the network.
+WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        run = brinell.evaluate("demo", "demo", brinell.Linf(EPS), PLAN, out="run")
+        console = Console(record=True, width=100, force_terminal=True, color_system="truecolor", file=io.StringIO())
+        console.print("$ brinell demo --out run", style="dim", highlight=False)
+        show(run, console)
+        os.chdir(HERE)
+    svg = console.export_svg(title="brinell demo", theme=MONOKAI, unique_id="brinell-demo")
+    (HERE / "demo.svg").write_text(WEB_FONTS.sub("", svg).replace("Fira Code", "ui-monospace, Menlo, Consolas"))
+
+
+if __name__ == "__main__":
+    main()

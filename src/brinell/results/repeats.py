@@ -1,0 +1,90 @@
+"""Randomised models: how much the accuracies move from one judging pass to the next."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.results.outcome import is_attack, samples
+from brinell.results.schema import CLEAN
+
+if TYPE_CHECKING:
+    from brinell.results.run import Run
+
+Fooled = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of an accuracy over so many passes on n samples.
+
+    >>> print(Spread(0.412, 0.0083, passes=5, n=1000))
+    41.2 % ± 0.8 over 5 passes, n = 1000
+    """
+
+    mean: float
+    deviation: float
+    passes: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} % ± {100 * self.deviation:.1f} over {self.passes} passes, n = {self.n}"
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The clean and the robust accuracy over the judging passes.
+
+    >>> print(Repeats(Spread(0.9, 0.01, 5, 100), Spread(0.4, 0.02, 5, 100)))
+    clean 90.0 % ± 1.0, robust 40.0 % ± 2.0 over 5 passes, n = 100
+    """
+
+    clean: Spread
+    robust: Spread
+
+    def __str__(self) -> str:
+        clean = f"{100 * self.clean.mean:.1f} % ± {100 * self.clean.deviation:.1f}"
+        return f"clean {clean}, robust {self.robust}"
+
+
+def repeated(run: "Run") -> Repeats | None:
+    """Return what single passes say, or None where the Run judged on one pass only.
+
+    Method: of a sample's rows, the clean one included, the one that fooled most passes counts (of equals the first);
+    the accuracy of a pass is the share of samples whose row did not fool it. Points that fooled most passes and still
+    are not counted as broken lie outside the threat and are left out. The deviation is that of a sample (n - 1).
+    Reference: Croce & Hein 2020, Table 2.
+
+    >>> from brinell.results import Run
+    >>> repeated(Run.open("tests/results/golden_run_v1")) is None
+    True
+    """
+    table = run.rows()
+    table = table.filter(pc.is_valid(table["judged"]))
+    table = table.filter(pa.array(_allowed(table)))
+    passes = {len(judged) for judged in table["judged"].to_pylist()}
+    if len(passes) != 1 or len(samples(table)) < len(samples(run.rows())):
+        return None
+    fooled = np.array(table["judged"].to_pylist(), dtype=bool)
+    clean = is_attack(table, CLEAN)
+    ids = np.asarray(table["sample_id"], dtype=np.int64)
+    # Stable: rows stand in the order of the plan, the clean one first.
+    order = np.lexsort((-fooled.sum(1), ids))
+    _, first = np.unique(ids[order], return_index=True)
+    return Repeats(_spread(fooled[clean]), _spread(fooled[order[first]]))
+
+
+def _allowed(table: pa.Table) -> Fooled:
+    """Mark the clean rows, the broken ones, and those that most passes were not fooled by."""
+    most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
+    return is_attack(table, CLEAN) | np.asarray(table["broken"], dtype=bool) | ~most
+
+
+def _spread(fooled: Fooled) -> Spread:
+    accuracies = 1 - fooled.mean(0)
+    deviation = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else math.nan
+    return Spread(float(accuracies.mean()), deviation, len(accuracies), len(fooled))

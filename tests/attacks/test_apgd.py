@@ -1,0 +1,248 @@
+"""APGD's schedule and look-back, as the paper states them and as AutoAttack's code has them, written out in plain Python."""
+
+import math
+
+import pytest
+import torch
+
+import brinell
+from brinell.attacks import APGD
+from brinell.attacks.apgd import checkpoints, checkpoints_autoattack
+from brinell.attacks.apgd_sparse import phase_lengths
+from brinell.core.attack import Answer, Rows
+from brinell.core.threat import threat
+from brinell.ops import rng
+
+# ----------------------------------------------------------------------------------------------------------- schedules
+
+# From running the reference (shared/spec/autoattack.md, 1.5), and from the paper's formula.
+CODE = {
+    10: [*range(2, 11)],
+    20: [4, 7, 9, *range(10, 21)],
+    25: [5, 9, 12, *range(14, 26)],
+    40: [8, 15, 21, 26, 30, 33, 35, 37, 39],
+    50: [11, 21, 30, 38, 45],
+    100: [22, 41, 57, 70, 80, 87, 93, 99],
+    200: [44, 82, 114, 140, 160, 174, 186, 198],
+}
+PAPER = {
+    10: [3, 5, 6, 7, 8, 9, 10],
+    20: [5, 9, 12, 14, 16, 18, 19, 20],
+    25: [6, 11, 15, 18, 20, 22, 24, 25],
+    40: [9, 17, 23, 28, 32, 35, 38, 40],
+    50: [11, 21, 29, 35, 40, 44, 47, 50],
+    100: [22, 41, 57, 70, 80, 87, 93, 99],
+    200: [44, 82, 114, 140, 160, 174, 186, 198],
+}
+
+
+@pytest.mark.parametrize("steps", CODE)
+def test_checkpoints(steps):
+    assert list(checkpoints_autoattack(steps)) == CODE[steps]
+    assert list(checkpoints(steps)) == PAPER[steps]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 7, 33, 1000])
+def test_checkpoints_of_odd_budgets(steps):
+    for marks in (checkpoints(steps), checkpoints_autoattack(steps)):
+        assert list(marks) == sorted(set(marks)) and marks[0] >= 1 and marks[-1] <= steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "lengths"), [(100, (30, 30, 40)), (10, (3, 3, 4)), (50, (15, 15, 20)), (1, (0, 0, 1))]
+)
+def test_phases_of_the_larger_radii(steps, lengths):
+    assert phase_lengths(steps) == lengths and sum(phase_lengths(steps)) == steps
+    assert APGD(steps, larger_eps=True).queries == sum(n + 1 for n in lengths)
+
+
+# ----------------------------------------------------------------------------------------------------------- look-back
+
+
+def step_sizes(losses: list[float], steps: int, quirks: bool) -> list[float]:
+    """The step size (as a multiple of eps) after each iteration, from the losses at the start and at every iterate."""
+    marks = CODE[steps] if quirks else PAPER[steps]
+    start, history = losses[0], losses[1:]
+    best, last_best, size, halved, out, before = start, start, 2.0, True, [], 0
+    for i, loss in enumerate(history, start=1):
+        best = max(best, loss)
+        if i in marks:
+            k = i - before
+            window = history[before:i]
+            first = (0.0 if quirks else start) if before == 0 else history[before - 1]
+            ups = sum(b > a for a, b in zip([first, *window], window, strict=False))
+            few = ups <= 0.75 * k if quirks else ups < 0.75 * k
+            stuck = not halved and last_best >= best
+            halved = few or stuck
+            size = size / 2 if halved else size
+            last_best, before = best, i
+        out.append(size)
+    return out
+
+
+def observed(losses: torch.Tensor, steps: int, quirks: str | None) -> torch.Tensor:
+    """The same from the attack itself: columns of `losses` are rows of the batch."""
+    b = losses.shape[1]
+    p = Rows(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))
+    ball = threat("Linf", 0.1).ball(torch.arange(b), torch.device("cpu"))
+    attack = APGD(steps, quirks=quirks)
+    s = attack.init(p, ball)
+    out = []
+    for loss in losses:
+        s = attack.step(s, Answer(torch.zeros(b, 2), loss, torch.ones(b, 4)), p, ball)
+        out.append(s.step / 0.1)
+    return torch.stack(out[1:])
+
+
+KINDS = {
+    "noise": lambda n, b: rng.normal(rng.keys(1, torch.arange(n)), (b,)),
+    # Rises with a probability that differs by row, so that the share of increases passes through 0.75.
+    "drift": lambda n, b: (
+        torch.where(rng.uniform(rng.keys(2, torch.arange(n)), (b,)) < torch.linspace(0.5, 1, b), 1.0, -2.0)
+    ).cumsum(0),
+    "plateau": lambda n, b: torch.minimum(torch.arange(n)[:, None] * 1.0, torch.arange(b)[None] * n / b) - n / 3,
+}
+
+
+@pytest.mark.parametrize("steps", [10, 20, 40, 100])
+@pytest.mark.parametrize("quirks", [None, "autoattack"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_sizes_follow_the_rules(steps, quirks, kind):
+    losses = KINDS[kind](steps + 1, 50)
+    want = torch.tensor([step_sizes(c.tolist(), steps, quirks is not None) for c in losses.T]).T
+    assert torch.allclose(observed(losses, steps, quirks), want, rtol=1e-5)
+    assert len(want[-1].unique()) > 1, "all rows end alike: the test tests little"
+
+
+def last_size(losses: list[float], steps: int, quirks: str | None, after: int) -> float:
+    return float(observed(torch.tensor(losses)[:, None], steps, quirks)[after - 1])
+
+
+def test_exactly_three_quarters():
+    """Period 16 of N = 100: twelve increases are 0.75 of it. The paper goes on, the code halves."""
+    rising = [float(i) for i in range(42)]
+    window = [41 + (1.0 if i < 12 else 0.0) * (i + 1) + (0.0 if i < 12 else 12.0) for i in range(16)]
+    losses = rising + window + [window[-1]] * 43
+    assert sum(b > a for a, b in zip([41.0, *window], window, strict=False)) == 12
+    assert last_size(losses, 100, None, 57) == pytest.approx(2.0)
+    assert last_size(losses, 100, "autoattack", 57) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("offset", "quirky"), [(0.0, 2.0), (-100.0, 1.0)])
+def test_the_first_loss_is_compared_with_zero_only_in_the_code(offset, quirky):
+    """22 steps, 17 rises of which the first is from the start: with negative losses the code does not count that one."""
+    window = [float(i + 1) for i in range(17)] + [17.0] * 5
+    losses = [offset + v for v in [0.0, *window, *[17.0] * 78]]
+    assert last_size(losses, 100, None, 22) == pytest.approx(2.0), "17 ≥ 16.5: the paper does not see the offset"
+    assert last_size(losses, 100, "autoattack", 22) == pytest.approx(quirky)
+
+
+def test_a_plateau_halves_once_every_other_checkpoint():
+    """The best loss is the start's: every checkpoint has too few increases, so every one halves."""
+    losses = [10.0] + [0.0] * 100
+    assert observed(torch.tensor(losses)[:, None], 100, None)[-1].item() == pytest.approx(2 / 2**8)
+    # Oscillating upwards enough not to count as few, but never above the best: halved only where not halved before.
+    climbing = [1000.0] + [float(i) for i in range(100)]
+    assert observed(torch.tensor(climbing)[:, None], 100, None)[-1].item() == pytest.approx(2 / 2**4)
+
+
+def test_halving_goes_back_to_the_best_point_and_its_gradient():
+    b, steps = 1, 10
+    p = Rows(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))
+    ball = threat("Linf", 0.1).ball(torch.arange(b), torch.device("cpu"))
+    attack = APGD(steps)
+    s = attack.init(p, ball)
+    seen, gradients = [], []
+    for i, loss in enumerate([0.0, 5.0, 1.0, 0.5]):
+        seen.append(s.x)
+        gradients.append(rng.normal(rng.keys(9, torch.tensor([i])), (4,)))
+        s = attack.step(s, Answer(torch.zeros(b, 2), torch.tensor([loss]), gradients[-1]), p, ball)
+    # Three losses after the start, one increase: the first checkpoint (3) halves.
+    assert s.step.item() == pytest.approx(0.1)
+    assert torch.equal(s.x_best, seen[1]) and torch.equal(s.g_best, gradients[1]) and s.f_best.item() == 5.0
+    assert torch.equal(s.x_prev, seen[1]), "the next step starts there"
+    z = ball.project(p.x, seen[1] + 0.1 * gradients[1].sign())
+    # Momentum takes the point before the one it went back from.
+    want = ball.project(p.x, seen[1] + 0.75 * (z - seen[1]) + 0.25 * (seen[1] - seen[2]))
+    assert torch.allclose(s.x, want, atol=1e-6)
+
+
+def test_the_first_step_has_no_momentum():
+    p = Rows(torch.full((2, 4), 0.5), torch.zeros(2).long(), rng.keys(0, torch.arange(2)), torch.full((2,), -1))
+    ball = threat("L2", 0.1).ball(torch.arange(2), torch.device("cpu"))
+    g = rng.normal(rng.keys(9, torch.arange(2)), (4,))
+    s0 = APGD(10).init(p, ball)
+    s1 = APGD(10).step(s0, Answer(torch.zeros(2, 2), torch.zeros(2), g), p, ball)
+    s2 = APGD(10).step(s1, Answer(torch.zeros(2, 2), torch.ones(2), g), p, ball)
+    unit = 0.2 * g / g.norm(dim=1, keepdim=True)
+    assert torch.allclose(s1.x, ball.project(p.x, s0.x + unit), atol=1e-6)
+    z = ball.project(p.x, s1.x + unit)
+    want = ball.project(p.x, s1.x + 0.75 * (z - s1.x) + 0.25 * (s1.x - s0.x))
+    assert torch.allclose(s2.x, want, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------------ L1
+
+
+def test_sparse_steps_follow_croce_and_hein_2021():
+    """One run in plain Python beside the attack: density, step size, support, restarts from the best point."""
+    n, steps, eps = 60, 50, 3.0
+    key = rng.keys(0, torch.arange(1))
+    x0 = 0.2 + 0.6 * rng.uniform(key, (n,))
+    p = Rows(x0.repeat(2, 1), torch.zeros(2).long(), key.repeat(2), torch.full((2,), -1))
+    ball = threat("L1", eps).ball(torch.arange(2), torch.device("cpu"))
+    a = rng.normal(rng.keys(3, torch.arange(1)), (n,))
+
+    def value(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (a * torch.sin(2 * x)).sum(1), 2 * a * torch.cos(2 * x)
+
+    attack, x = APGD(steps), None
+    s = attack.init(p, ball)
+    x = s.x.clone()
+    best_x, best_g, best_f, size, density, support = x, None, -math.inf, eps, 0.2, float(n)
+    restarts = 0
+    for i in range(steps):
+        f, g = value(x)
+        assert torch.allclose(s.x, x, atol=2e-5), f"iterate {i}"
+        s = attack.step(s, Answer(torch.zeros(2, 2), *value(s.x)), p, ball)
+        if float(f[0]) > best_f:
+            best_x, best_g, best_f = x, g, float(f[0])
+        if i > 0 and i % 2 == 0:  # every 4 % of 50 steps
+            now = float((best_x[0] != x0[0]).sum())
+            if now / support < 0.95:
+                size, x, g = eps, best_x, best_g
+                restarts += 1
+            else:
+                size = max(size / 1.5, eps / 10)
+            density, support = now / (1.5 * n), now
+        k = n - min(max(math.floor((1 - density) * n), 0), n - 1)
+        kept = torch.where(g.abs() >= g.abs().topk(k).values[:, -1:], g.sign(), 0.0)
+        x = ball.project(p.x, x + size * kept / kept.abs().sum(1, keepdim=True))
+    assert restarts >= 2 and float(ball.norm.size(x - p.x)[0]) == pytest.approx(eps, rel=1e-4)
+
+
+def test_larger_radii_come_first_and_only_the_last_counts():
+    p = Rows(torch.full((3, 40), 0.5), torch.zeros(3).long(), rng.keys(0, torch.arange(3)), torch.full((3,), -1))
+    ball = threat("L1", 1.0).ball(torch.arange(3), torch.device("cpu"))
+    attack = APGD(20, larger_eps=True)
+    g = rng.normal(rng.keys(1, torch.arange(3)), (40,))
+    s, sizes = attack.init(p, ball), []
+    for _ in range(attack.queries):
+        sizes.append(float(ball.norm.size(s.x - p.x).max()))
+        s = attack.step(s, Answer(torch.zeros(3, 2), (g * s.x).sum(1), g), p, ball)
+    assert max(sizes[:7]) == pytest.approx(3, rel=1e-4) and max(sizes[7:14]) == pytest.approx(2, rel=1e-4)
+    assert max(sizes[14:]) == pytest.approx(1, rel=1e-4)
+
+
+def test_larger_radii_are_refused_elsewhere():
+    with pytest.raises(brinell.PlanError, match="L1 only"):
+        brinell.attack("demo", brinell.data.load("demo", 2), brinell.Linf(0.1), APGD(5, larger_eps=True))
+
+
+def test_refusals():
+    with pytest.raises(brinell.PlanError, match="'autoattack'"):
+        APGD(quirks="auto-attack")
+    with pytest.raises(brinell.PlanError, match="steps above 0"):
+        APGD(0)
+    with pytest.raises(brinell.PlanError, match="Did you mean 'dlr-targeted'"):
+        APGD(loss="dlr-target")

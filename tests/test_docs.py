@@ -1,0 +1,97 @@
+"""Every Python block of the documentation runs, what it prints is what the page says, and links lead somewhere."""
+
+import contextlib
+import doctest
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import brinell
+from brinell.cli.main import app
+from brinell.results import ROWS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CHECKER, LOOSE = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    """Language, text and line of every block."""
+    text = page.read_text()
+    return [(m[1], m[2], text[: m.start()].count("\n") + 2) for m in BLOCK.finditer(text)]
+
+
+def run(page: Path) -> None:
+    found, names = blocks(page), {"__name__": "__docs__"}
+    for i, (language, code, line) in enumerate(found):
+        if language != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # Blank lines in front, so that a traceback names the line of the page.
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+        if i + 1 < len(found) and found[i + 1][0] == "text":
+            wanted = found[i + 1][1]
+            assert CHECKER.check_output(wanted, printed.getvalue(), LOOSE), (
+                f"{name(page)}:{line} prints\n{printed.getvalue()}"
+            )
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(b[0] == "python" for b in blocks(p))], ids=name)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_relative_links_exist(page: Path) -> None:
+    links = [t for t in LINK.findall(BLOCK.sub("", page.read_text())) if "://" not in t and not t.startswith("#")]
+    missing = [t for t in links if not (page.parent / t.partition("#")[0]).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_paths_of_somebodys_machine(page: Path) -> None:
+    assert not re.search(r"/(home|root|work|tmp|Users)/", page.read_text())
+
+
+def test_readme_lists_every_plan() -> None:
+    listed = re.findall(r"^\| `([\w+-]+)` \| (weak|standard) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    from brinell.evaluate.presets import PLANS
+
+    assert dict(listed) == {p.name: p.strength for p in PLANS.values()}
+
+
+def test_readme_lists_every_make_target() -> None:
+    targets = re.findall(r"^(\w+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    text = (ROOT / "README.md").read_text()
+    assert [t for t in targets if t not in ("help", "clean") and f"`make {t}`" not in text] == []
+
+
+def test_python_page_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    assert [n for n in brinell.__all__ if f"`brinell.{n}`" not in text] == []
+
+
+def test_run_format_page_has_every_column() -> None:
+    text = (ROOT / "docs" / "run-format.md").read_text()
+    assert [field.name for field in ROWS if f"`{field.name}`" not in text] == []
+
+
+def test_cli_page_has_every_verb_and_option() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    program: Any = typer.main.get_command(app)
+    for verb, command in program.commands.items():
+        assert f"## brinell {verb}" in text
+        options = [o for p in command.params for o in p.opts if o.startswith("--") and o != "--help"]
+        assert [o for o in options if f"`{o}`" not in text] == []
