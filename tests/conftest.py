@@ -20,3 +20,12 @@ def shared() -> Path:
     if not (folder / "golden").is_dir():
         pytest.skip(f"needs the golden numbers in {folder} (set BRINELL_SHARED)")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a GPU skips where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -45,9 +45,10 @@ def torn_and_resumed(job: Job, data: Problem, out: Path, first: int, second: int
     """Evaluate with so many slots until the writer fails, then go on with another number of slots."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "BATCH", 3)
-        with pytest.MonkeyPatch.context() as inner, pytest.raises(Interrupted):
+        with pytest.MonkeyPatch.context() as inner:
             interrupted(inner, 2)
-            job(data, out=out, slots=first)
+            with pytest.raises(Interrupted):
+                job(data, out=out, slots=first)
         torn = Run.open(out)
         assert not torn.finished
         assert torn.rows().num_rows > N

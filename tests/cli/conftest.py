@@ -1,7 +1,8 @@
 """The program, run in this process: arguments in, exit code and both streams out."""
 
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,14 @@ class Result(NamedTuple):
 
 
 Program = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_without_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is evaluated without a folder goes where pytest cleans up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("runs")))
+        yield
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Threats: what is accepted, what is refused and how, and that every sample gets its own radius."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import brinell
-from brinell.core.threat import L1, L2, Ball, Linf, Threat, parse_eps, threat
+from brinell.core.threat import L1, L2, Ball, Linf, Threat, from_json, parse_eps, threat
 from brinell.errors import InputError, ThreatError
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
@@ -104,8 +106,15 @@ def test_texts():
     assert repr(Linf("8/255")) == "Linf(eps=8/255)" and repr(L1(12)) == "L1(eps=12)"
     assert repr(L2(torch.tensor([0.5, 0.125]))) == "L2(eps=0.125…0.5)"
     stored = L2(torch.tensor([0.5, 0.125])).to_json()
-    assert stored["eps"] == [0.5, 0.125] and stored["per_sample"] is True and stored["norm"] == "L2"
-    assert Linf("8/255", mask=torch.tensor([True, False])).to_json()["masked"] == 1
+    assert stored["eps"] == [0.5, 0.125] and stored["norm"] == "L2"
+    assert torch.equal(from_json(stored).eps, torch.tensor([0.5, 0.125], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 3, 5), (3, 8, 8)])
+def test_a_mask_survives_the_manifest(shape):
+    mask = rng.uniform(rng.keys(0, torch.zeros(1, dtype=torch.long)), shape)[0] < 0.5
+    stored = json.loads(json.dumps(Linf("8/255", mask=mask).to_json()))
+    assert torch.equal(from_json(stored).mask, mask)
 
 
 # ------------------------------------------------------------------------------------------------------------- balls

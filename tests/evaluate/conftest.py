@@ -1,6 +1,7 @@
 """Small models and data, and a way to look at rows that leaves out what may differ."""
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,14 @@ import brinell
 
 # How fast and where a row was computed, and where its adversarial lies, may differ between two equal evaluations.
 INCIDENTAL = ("seconds", "device", "adv_shard", "adv_row")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_without_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is evaluated without a folder goes where pytest cleans up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("runs")))
+        yield
 
 
 @pytest.fixture(scope="session")

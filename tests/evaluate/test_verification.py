@@ -138,6 +138,27 @@ def test_another_model_does_not_verify(honest: Path, problem: Problem) -> None:
     assert result.failures[sample] == "not misclassified"
 
 
+class Moody(nn.Module):
+    """Undecided at first, itself later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.calls = demo_net(), 0
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.net(x) * (self.calls > 1)
+
+
+def test_randomised_models_are_judged_as_when_the_run_was_made(honest: Path, problem: Problem) -> None:
+    run = Run.open(honest)
+    assert len(run.adversarials().ids) <= 32, "the model must be called once per pass"
+    assert set(verify(run, Moody(), problem).failures.values()) == {"not misclassified"}
+    run.manifest["identity"]["plan"]["draws"] = 3
+    assert verify(run, Moody(), problem).ok
+
+
 class TwoFaced(nn.Module):
     """Gives another answer when asked with gradients than without: what attacks find does not hold."""
 

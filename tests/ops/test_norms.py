@@ -322,6 +322,19 @@ def test_uniform_in_the_ball(norm, n):
     assert (share.mean(0) - share.mean()).abs().max() < 5 * spread + 1e-9
 
 
+@EVERY_NORM
+@pytest.mark.parametrize("n", [3, 50, 784])
+@pytest.mark.parametrize("way", ["inside", "start"])
+def test_the_last_bit_does_not_depend_on_the_place_in_the_batch(norm, n, way):
+    """Vector units finish the end of a tensor with other code, whose powers round differently."""
+    key, eps = rng.keys(0, torch.arange(333)), torch.linspace(0.1, 3, 333)
+    draw = getattr(norm, way)
+    whole = draw(key, (n,), eps)
+    for m in (2, 7, 13, 33, 100):
+        parts = [draw(k, (n,), e) for k, e in zip(key.split(m), eps.split(m), strict=True) if len(k) > 1]
+        assert torch.equal(torch.cat(parts), whole[: len(whole) - (len(whole) % m == 1)])
+
+
 def test_starts_lie_where_autoattack_puts_them():
     key, eps = rng.keys(0, torch.arange(500)), torch.linspace(0.1, 2.0, 500)
     on_face, on_sphere, gauss = (NORMS[p].start(key, (40,), eps) for p in ("Linf", "L2", "L1"))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from brinell.ops.rows import choose, concat, flat, head, put, rows, take, where
+from brinell.ops import rng
+from brinell.ops.rows import choose, concat, flat, head, put, rows, running_sum, span_sums, take, where
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,16 @@ def test_shapes(shape):
     like = torch.zeros(shape)
     assert rows(torch.arange(3), like).shape == (3, *[1] * (len(shape) - 1))
     assert flat(like).shape == (3, like[0].numel())
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 4096, 5000])
+def test_span_sums_are_cumulative_sums(n):
+    v = rng.normal(rng.keys(0, torch.arange(3)), (n,)).double()
+    assert torch.allclose(span_sums(v), v.cumsum(1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.gpu
+def test_running_sums_repeat_on_the_gpu():
+    v = rng.normal(rng.keys(0, torch.arange(512, device="cuda")), (3072,)).double()
+    first = running_sum(v)
+    assert all(torch.equal(running_sum(v), first) for _ in range(20))

@@ -37,6 +37,7 @@ def test_the_rows(golden: Run) -> None:
         "device": "cpu",
         "verified": True,
         "verified_8bit": None,
+        "judged": None,
         "flags": [],
         "adv_row": 0,
     }

@@ -61,7 +61,7 @@ def test_impossible_counts_are_refused(k: int, n: int) -> None:
         paired_difference(1, k, n, -1)
 
 
-@pytest.mark.parametrize("confidence", [0, 1, 95])
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
 def test_a_confidence_in_per_cent_is_refused(confidence: float) -> None:
     for call in (wilson, upper_bound):
         with pytest.raises(InputError, match=r"0\.95"):

@@ -86,8 +86,9 @@ class APGD:
     last one increased the loss, or if neither step nor best loss changed. In L1 the sparse scheme of `apgd_sparse`,
     with `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
     from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, L2
-    by scaling then clipping, and in L1 the sparsity of an explicit start and of rounding specks. Cost per step: one
-    forward, one backward; one more of each for the start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
+    by scaling then clipping, and in L1 the sparsity of an explicit start and of rounding specks, rounded up, and steps
+    wasted on coordinates at a face of the box. Cost per step: one forward, one backward; one more of each for the
+    start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
 
     >>> APGD(steps=100, loss="dlr").queries
     101

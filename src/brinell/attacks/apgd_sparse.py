@@ -15,6 +15,8 @@ from brinell.ops.types import Labels, Points, Scalars
 # Croce & Hein 2021: a fifth of the coordinates at first, then 1/1.5 of those the best point changed; look every 4 % of
 # the steps; go back to a full step when the support shrank by 5 %, else divide the step by 1.5, never under eps / 10.
 SHARE, THINNER, LOOK_EVERY, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 0.1
+# Changes up to this size are rounding.
+SPECK = 2.0**-20
 # The larger-eps schedule: radii as multiples of eps, and the shares of the steps spent at the first two.
 RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
 
@@ -64,8 +66,9 @@ class State:
     support: Scalars
 
 
-def _changed(x: Tensor, x0: Tensor) -> Tensor:
-    return flat(x != x0).sum(1).to(x.dtype)
+def _unblocked(g: Points, x: Points) -> Points:
+    """Zero where a step along g would only push against the box, lest a few saturated coordinates take all of it."""
+    return torch.where(((x >= HI) & (g > 0)) | ((x <= LO) & (g < 0)), 0.0, g)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,21 @@ class SparseAPGD:
         factor = table[t.clamp(max=len(table) - 1)]
         return replace(ball, eps=ball.eps * factor)
 
+    def _changed(self, x: Points, x0: Points) -> Scalars:
+        """How many coordinates differ from the clean point; specks of rounding count only in AutoAttack's code."""
+        least = 0.0 if self.quirks else SPECK
+        return flat((x - x0).abs() > least).sum(1).to(x.dtype)
+
+    def _thinner(self, support: Scalars, n: float) -> Scalars:
+        """The share of coordinates the next steps move: 1/1.5 of those changed, rounded down but at least one.
+
+        AutoAttack's code rounds up, so that from two changed coordinates it never goes to one.
+        """
+        if self.quirks:
+            return support / (THINNER * n)
+        # Half a coordinate less, so that the count survives its way through a share of n.
+        return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
+
     def init(self, p: Rows, ball: Ball) -> State:
         """A Gaussian start projected on the first radius, or where told."""
         t = torch.zeros_like(p.y)
@@ -101,8 +119,8 @@ class SparseAPGD:
         n = float(flat(x).shape[1])
         full = torch.full_like(ball.eps, n)
         known = self.larger_eps or (self.quirks and p.start is not None)
-        support = _changed(x, p.x) if known else full
-        density = support / (THINNER * n) if known else torch.full_like(full, SHARE)
+        support = self._changed(x, p.x) if known else full
+        density = self._thinner(support, n) if known else torch.full_like(full, SHARE)
         low = torch.full_like(full, -torch.inf)
         return State(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
 
@@ -118,6 +136,8 @@ class SparseAPGD:
         )
         around = self._ball(ball, s.t)
         s, x, grad = self._look_back(s, a.gradient, p, around, due)
+        if not self.quirks:
+            grad = _unblocked(grad, x)
         moved = self._project(around, p.x, x + rows(s.step, x) * around.steepest(grad, s.density))
         s = replace(s, t=s.t + 1, x=moved)
         return self._enter(s, p, ball, ends) if self.larger_eps else s
@@ -133,7 +153,7 @@ class SparseAPGD:
         return ((x0 + u) + ((exact - x0) - u)).clamp(LO, HI)
 
     def _look_back(self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
-        support = _changed(s.x_best, p.x)
+        support = self._changed(s.x_best, p.x)
         sparser = support / s.support < SHRANK
         slower = torch.maximum(s.step / SLOWER, around.eps * SMALLEST)
         back = due & sparser
@@ -142,7 +162,7 @@ class SparseAPGD:
         s = replace(
             s,
             step=torch.where(due, torch.where(sparser, around.eps, slower), s.step),
-            density=torch.where(due, support / (THINNER * n), s.density),
+            density=torch.where(due, self._thinner(support, n), s.density),
             support=torch.where(due, support, s.support),
         )
         return s, x, g
@@ -151,12 +171,12 @@ class SparseAPGD:
         """Where a phase ended: the next one starts at its best point, brought into the smaller radius."""
         around = self._ball(ball, s.t)
         x = around.project(p.x, s.x_best)
-        support = _changed(x, p.x)
+        support = self._changed(x, p.x)
         n = float(flat(x).shape[1])
         return replace(
             s,
             x=where(ends, x, s.x),
             step=torch.where(ends, around.eps, s.step),
-            density=torch.where(ends, support / (THINNER * n), s.density),
+            density=torch.where(ends, self._thinner(support, n), s.density),
             support=torch.where(ends, support, s.support),
         )

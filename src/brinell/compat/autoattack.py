@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from brinell.attacks import APGD, FAB, Square
 from brinell.core.attack import AnyAttack
 from brinell.core.threat import threat
+from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.precision import exact
 from brinell.errors import InputError, one_of
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
@@ -210,15 +212,17 @@ class AutoAttack:
     def _images(self, run: Run, x: Tensor, bs: int) -> Tensor:
         found = run.adversarials()
         x_adv = x.detach().clone()
-        index = torch.from_numpy(found.ids).to(x_adv.device)
+        index = torch.tensor(found.ids, device=x_adv.device)
         if len(found.ids):
             x_adv[index] = torch.from_numpy(found.x).to(x_adv)
         return x_adv
 
     def _labels(self, x: Tensor, bs: int) -> Tensor:
         classifier = self._classifier()
-        with torch.no_grad():
-            parts = [classifier.forward(part.to(classifier.device)).logits.argmax(1) for part in x.split(bs)]
+        # Asked as during the evaluation, so that points on the boundary keep the class they were found with.
+        oracle = Oracle(classifier, default_block(classifier.device))
+        with exact(classifier.device):
+            parts = [oracle.output(part.to(classifier.device)).logits.argmax(1) for part in x.split(bs)]
         return torch.cat(parts).to("cpu")
 
 

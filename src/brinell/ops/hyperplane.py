@@ -7,7 +7,7 @@ each in proportion to its slope (L2), or the steepest first (L1). Where the box 
 import torch
 from torch import Tensor
 
-from brinell.ops.rows import flat
+from brinell.ops.rows import flat, running_sum
 from brinell.ops.types import Doubles, Points, Scalars
 
 # Croce & Hein's code leaves alone coordinates with smaller weights, in L2 and L1.
@@ -37,7 +37,7 @@ def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
     """
     sorted_slope, order = slope.sort(dim=1, descending=True, stable=True)
     gain = sorted_slope * room.gather(1, order)
-    before = torch.cat([torch.zeros_like(gain[:, :1]), gain.cumsum(1)[:, :-1]], 1)
+    before = torch.cat([torch.zeros_like(gain[:, :1]), running_sum(gain)[:, :-1]], 1)
     left = (gap[:, None] - before).clamp(min=0)
     # A coordinate that is used up goes to its end exactly, not to gain / slope.
     part = left / sorted_slope.clamp(min=torch.finfo(slope.dtype).tiny)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from brinell.ops import hyperplane, rng
-from brinell.ops.rows import flat, rows
+from brinell.ops.rows import flat, rows, running_sum
 from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 TINY = 1e-12
@@ -29,10 +29,10 @@ def water_level(c: Doubles, w: Doubles, g: Scalars) -> Scalars:
     The sum must not fall as τ grows; single weights may be negative. Solved exactly: sort the breakpoints c, find the
     segment that holds g, solve it.
     """
-    c, order = c.sort(dim=1)
+    c, order = c.sort(dim=1, stable=True)
     w = w.gather(1, order)
-    below = (w * c).cumsum(1)
-    above = w.sum(1, keepdim=True) - w.cumsum(1)
+    below = running_sum(w * c)
+    above = w.sum(1, keepdim=True) - running_sum(w)
     k = (below + above * c < g[:, None]).sum(1, keepdim=True)
     first = torch.zeros_like(below[:, :1])
     below = torch.cat([first, below], 1).gather(1, k)[:, 0]
@@ -177,7 +177,9 @@ class L2Norm(Norm):
     def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         t = self.start(rng.fold(key, 1), shape, eps)
         n = flat(t).shape[1]
-        return t * rows(rng.uniform(rng.fold(key, 2), (1,))[:, 0] ** (1 / n), t)
+        # In float64, since a power's last bit depends on its place in the tensor (see `rng`).
+        radius = (rng.uniform(rng.fold(key, 2), (1,))[:, 0].double() ** (1 / n)).float()
+        return t * rows(radius, t)
 
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         t = rng.normal(key, shape)

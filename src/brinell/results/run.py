@@ -156,7 +156,8 @@ def gather(path: Path, table: pa.Table) -> files.Adversarials:
         if x is None:
             x = np.empty((len(ids), *found.x.shape[1:]), np.float32)
         x[mine] = found.x[place[mine]]
-    return files.Adversarials(ids, np.zeros(0, np.float32) if x is None else x)
+    # Copied, because arrow's arrays are read-only, which torch warns about.
+    return files.Adversarials(ids.copy(), np.zeros(0, np.float32) if x is None else x)
 
 
 def _check_ids(path: Path, shard: str, stored: Ids, place: Ids, ids: Ids) -> None:

@@ -96,7 +96,7 @@ class Writer:
         self,
         table: pa.Table,
         adv_ids: npt.NDArray[np.int64] | None = None,
-        adv_x: npt.NDArray[np.float32] | None = None,
+        adv_x: npt.NDArray[Any] | None = None,
     ) -> None:
         """Store rows and their adversarials as one shard.
 

@@ -1,0 +1,295 @@
+"""The original's class: its constructor, calls and attributes, on Brinell's engine."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import config
+from torch import Tensor, nn
+
+import brinell
+from brinell import InputError, Linf, PlanError, Run, evaluate
+from brinell.compat import AutoAttack
+from brinell.evaluate import stages
+from brinell.models.demo import demo_net
+from brinell.results import Writer
+
+N, EPS = 24, 0.15
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unchecked() -> Iterator[None]:
+    """No checks of shapes at run time: other tests make them on the same code, and they take most of the time."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Tensor, Tensor]:
+    problem = brinell.data.load("demo")[:N]
+    return problem.x, problem.y
+
+
+def small(model: Any = None, **more: Any) -> AutoAttack:
+    """The adversary with budgets for tests."""
+    adversary = AutoAttack(model or demo_net(), **{"eps": EPS, "verbose": False, **more})
+    adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = 4
+    adversary.apgd.n_restarts = min(adversary.apgd.n_restarts, 2)
+    adversary.apgd_targeted.n_target_classes = 2
+    adversary.fab.n_iter, adversary.fab.n_target_classes = 2, 2
+    adversary.fab.n_restarts = min(adversary.fab.n_restarts, 2)
+    adversary.square.n_queries = 10
+    adversary.apgd.eot_iter = min(adversary.apgd.eot_iter, 2)
+    return adversary
+
+
+@pytest.fixture(scope="module")
+def standard(data: Any) -> tuple[AutoAttack, Tensor, Tensor]:
+    """The standard version on the demonstration model: the object, its images and their classes."""
+    adversary = small(norm="Linf", version="standard", seed=0)
+    x_adv, y_adv = adversary.run_standard_evaluation(*data, bs=250, return_labels=True)
+    return adversary, x_adv, y_adv
+
+
+def test_signatures_are_the_originals() -> None:
+    names = list(inspect.signature(AutoAttack).parameters)
+    assert names[:10] == [
+        "model", "norm", "eps", "seed", "verbose", "attacks_to_run", "version", "is_tf_model", "device", "log_path",
+    ]  # fmt: skip
+    defaults = {k: p.default for k, p in inspect.signature(AutoAttack).parameters.items()}
+    assert (defaults["norm"], defaults["eps"], defaults["seed"], defaults["version"]) == ("Linf", 0.3, None, "standard")
+    call = inspect.signature(AutoAttack.run_standard_evaluation).parameters
+    assert list(call)[1:] == ["x_orig", "y_orig", "bs", "return_labels", "state_path"]
+    assert call["bs"].default == 250
+    call = inspect.signature(AutoAttack.run_standard_evaluation_individual).parameters
+    assert list(call)[1:] == ["x_orig", "y_orig", "bs", "return_labels"]
+    assert list(inspect.signature(AutoAttack.clean_accuracy).parameters)[1:] == ["x_orig", "y_orig", "bs"]
+
+
+def test_full_budgets_are_the_originals() -> None:
+    def legs(adversary: AutoAttack) -> list[tuple[str, int, int, int, int]]:
+        plan = adversary.plan(adversary.attacks_to_run)
+        return [(s.name, s.attack.steps, len(s.ranks), s.restarts, s.eot) for s in plan.stages]
+
+    net = demo_net()
+    assert legs(AutoAttack(net)) == [
+        ("apgd-ce", 100, 0, 1, 1), ("apgd-t", 100, 9, 1, 1), ("fab-t", 100, 9, 1, 1), ("square", 5000, 0, 1, 1),
+    ]  # fmt: skip
+    assert legs(AutoAttack(net, norm="L1")) == [
+        ("apgd-ce", 100, 0, 5, 1), ("apgd-t", 100, 5, 1, 1), ("fab-t", 100, 9, 1, 1), ("square", 5000, 0, 1, 1),
+    ]  # fmt: skip
+    assert all(s.attack.larger_eps for s in AutoAttack(net, norm="L1").plan(["apgd-ce", "apgd-t"]).stages)
+    assert legs(AutoAttack(net, version="plus")) == [
+        ("apgd-ce", 100, 0, 5, 1), ("apgd-dlr", 100, 0, 5, 1), ("fab", 100, 0, 5, 1), ("square", 5000, 0, 1, 1),
+        ("apgd-t", 100, 9, 1, 1), ("fab-t", 100, 9, 1, 1),
+    ]  # fmt: skip
+    assert legs(AutoAttack(net, version="rand")) == [("apgd-ce", 100, 0, 1, 20), ("apgd-dlr", 100, 0, 1, 20)]
+    other = AutoAttack(net)
+    other.set_version("plus")
+    assert legs(other) == legs(AutoAttack(net, version="plus"))
+
+
+def test_standard_evaluation(standard: Any, data: Any) -> None:
+    adversary, x_adv, y_adv = standard
+    (x, y), run = data, adversary.run
+    assert run.attacks == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert x_adv.shape == x.shape
+    assert x_adv.dtype == torch.float32
+    # Within eps and box, in float64 with the slack of rounding to float32.
+    assert float((x_adv.double() - x.double()).abs().max()) <= EPS * (1 + 1e-6)
+    assert 0 <= float(x_adv.min()) <= float(x_adv.max()) <= 1
+    # Misclassified exactly where the Run says so.
+    standing = torch.zeros(N, dtype=torch.bool)
+    standing[run.survivors().tolist()] = True
+    assert torch.equal(y_adv == y, standing)
+    assert torch.equal(demo_net()(x_adv).argmax(1) == y, standing)
+    assert 0 < int(standing.sum()) < run.clean_accuracy.k < N
+    # Untouched where nothing was found or nothing had to be.
+    found = set(run.adversarials().ids.tolist())
+    for i in range(N):
+        assert torch.equal(x_adv[i], x[i]) == (i not in found)
+
+
+def test_the_same_as_evaluate(standard: Any, data: Any) -> None:
+    adversary, _, _ = standard
+    again = evaluate(demo_net(), data, Linf(EPS), adversary.plan(adversary.attacks_to_run), progress=False)
+    assert again.survivors().tolist() == adversary.run.survivors().tolist()
+
+
+def test_only_the_images_come_back_by_default(standard: Any, data: Any) -> None:
+    images = small(seed=0).run_standard_evaluation(*data, bs=7)
+    assert isinstance(images, Tensor)
+    # Nor does the batch size matter.
+    assert torch.equal(images, standard[1])
+
+
+def test_seeds(standard: Any, data: Any) -> None:
+    assert torch.equal(small(seed=None).run_standard_evaluation(*data), standard[1])
+    assert not torch.equal(small(seed=3).run_standard_evaluation(*data), standard[1])
+
+
+def test_inputs_are_left_alone(data: Any) -> None:
+    x, y = data[0].clone(), data[1].clone()
+    small(version="custom", attacks_to_run=["apgd-ce"]).run_standard_evaluation(x, y)
+    assert torch.equal(x, data[0])
+    assert torch.equal(y, data[1])
+
+
+def test_individual(data: Any) -> None:
+    adversary = small()
+    found = adversary.run_standard_evaluation_individual(*data, bs=50)
+    assert list(found) == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    net, y = demo_net(), data[1]
+    for name, images in found.items():
+        single = small(version="custom", attacks_to_run=[name])
+        single.apgd.n_restarts = adversary.apgd.n_restarts
+        assert torch.equal(single.run_standard_evaluation(*data), images)
+        assert int((net(images).argmax(1) == y).sum()) == single.run.robust_accuracy.k
+    labelled = adversary.run_standard_evaluation_individual(*data, return_labels=True)
+    images, classes = labelled["apgd-ce"]
+    assert torch.equal(images, found["apgd-ce"])
+    assert torch.equal(classes, net(images).argmax(1))
+
+
+def test_custom_lists(data: Any) -> None:
+    adversary = small(version="custom", attacks_to_run=["square", "apgd-dlr", "fab"])
+    adversary.run_standard_evaluation(*data)
+    assert adversary.run.attacks == ["square", "apgd-dlr", "fab"]
+    late = small(version="custom")
+    late.attacks_to_run = ["apgd-ce"]
+    late.run_standard_evaluation(*data)
+    assert late.run.attacks == ["apgd-ce"]
+    with pytest.raises(InputError, match="custom"):
+        AutoAttack(demo_net(), attacks_to_run=["apgd-ce"])
+    with pytest.raises(PlanError, match="apgd-ce"):
+        AutoAttack(demo_net(), version="custom", attacks_to_run=["apgd-cee"]).run_standard_evaluation(*data)
+    with pytest.raises(PlanError, match="standard"):
+        AutoAttack(demo_net(), version="standrd")
+
+
+@pytest.mark.parametrize(
+    ("attack", "part", "name", "value", "queries"),
+    [
+        ("apgd-ce", "apgd", "n_iter", 2, 2 * 3),
+        ("apgd-ce", "apgd", "n_restarts", 3, 3 * 5),
+        ("apgd-ce", "apgd", "eot_iter", 3, 2 * 3 * 5),
+        ("apgd-t", "apgd_targeted", "n_iter", 2, 2 * 3),
+        ("apgd-t", "apgd_targeted", "n_target_classes", 5, 5 * 5),
+        ("apgd-t", "apgd_targeted", "n_restarts", 2, 2 * 2 * 5),
+        ("fab", "fab", "n_iter", 3, None),
+        ("fab", "fab", "n_restarts", 3, None),
+        ("fab-t", "fab", "n_target_classes", 4, None),
+        ("square", "square", "n_queries", 17, 18),
+        ("square", "square", "n_restarts", 2, 2 * 11),
+    ],
+)
+def test_numbers_can_be_set(attack: str, part: str, name: str, value: int, queries: int | None, data: Any) -> None:
+    """Seen in the passes a surviving sample costs, at a radius where nearly all survive."""
+
+    def cost(changed: bool) -> int:
+        adversary = small(eps=1e-4, version="custom", attacks_to_run=[attack])
+        if changed:
+            setattr(getattr(adversary, part), name, value)
+        adversary.run_standard_evaluation(data[0][:4], data[1][:4])
+        rows = adversary.run.rows().to_pylist()
+        return max(r["forwards"] for r in rows if r["attack"] == attack)
+
+    after = cost(True)
+    assert after != cost(False)
+    if queries is not None:
+        assert after == queries
+
+
+def test_clean_accuracy(data: Any) -> None:
+    x, y = data
+    wanted = float((demo_net()(x).argmax(1) == y).float().mean())
+    assert small().clean_accuracy(x, y) == pytest.approx(wanted)
+    assert small().clean_accuracy(x, y, bs=5) == pytest.approx(wanted)
+
+
+def test_log(standard: Any, data: Any, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "log.txt"
+    adversary = small(log_path=str(path), seed=0)
+    adversary.run_standard_evaluation(*data)
+    text = path.read_text()
+    run = standard[0].run
+    assert f"initial accuracy: {100 * run.clean_accuracy.value:.2f}%" in text
+    for name, p in run.accuracy_after():
+        assert f"robust accuracy after {name.upper()}: {100 * p.value:.2f}%" in text
+    assert capsys.readouterr().out == ""
+    adversary.run_standard_evaluation(*data)
+    assert path.read_text() == 2 * text
+
+
+def test_verbose_prints(data: Any, capsys: Any) -> None:
+    small(verbose=True, version="custom", attacks_to_run=["apgd-ce"]).run_standard_evaluation(data[0][:4], data[1][:4])
+    out = capsys.readouterr().out
+    assert "initial accuracy" in out
+    assert "robust accuracy after APGD-CE" in out
+
+
+def test_an_interrupted_evaluation_goes_on(standard: Any, data: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """The original's state file cannot be read back: it raises at every attempt."""
+    monkeypatch.setattr(stages, "BATCH", 4)
+    state, append, left = tmp_path / "state", Writer.append, [4]
+
+    def failing(self: Writer, *args: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        append(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "append", failing)
+        with pytest.raises(KeyboardInterrupt):
+            small(seed=0).run_standard_evaluation(*data, bs=4, state_path=state)
+    torn = Run.open(state)
+    assert not torn.finished
+    before = torn.rows().num_rows
+    adversary = small(seed=0)
+    images = adversary.run_standard_evaluation(*data, bs=9, state_path=str(state))
+    assert adversary.run.path == state
+    assert adversary.run.finished
+    assert adversary.run.rows().num_rows > before
+    # Adversarials found before the interruption come back too.
+    assert torch.equal(images, standard[1])
+    # And once more, for nothing.
+    assert torch.equal(small(seed=0).run_standard_evaluation(*data, state_path=state), standard[1])
+
+
+def test_functions_norms_and_other_shapes(data: Any) -> None:
+    net = demo_net()
+    for norm, eps in (("L2", 1.0), ("L1", 5.0)):
+        adversary = small(lambda x: net(x), norm=norm, eps=eps)
+        images = adversary.run_standard_evaluation(data[0][:8], data[1][:8])
+        distance = (images.double() - data[0][:8].double()).flatten(1).norm(p={"L2": 2, "L1": 1}[norm], dim=1)
+        assert float(distance.max()) <= eps * (1 + 1e-6)
+    flat = nn.Sequential(nn.Linear(6, 3)).eval().requires_grad_(False)
+    x = torch.rand(5, 6)
+    assert small(flat).run_standard_evaluation(x, flat(x).argmax(1)).shape == (5, 6)
+
+
+def test_rand(data: Any) -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = demo_net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x + 0.05 * torch.randn_like(x))
+
+    torch.manual_seed(0)
+    adversary = small(Noisy().eval(), version="rand")
+    adversary.run_standard_evaluation(*data)
+    assert {len(j) for j in adversary.run.rows()["judged"].to_pylist()} == {5}
+    assert adversary.run.repeats is not None
+
+
+def test_tensorflow_models_are_refused() -> None:
+    with pytest.raises(InputError, match="torch"):
+        AutoAttack(demo_net(), is_tf_model=True)
