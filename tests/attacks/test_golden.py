@@ -26,11 +26,20 @@ SAME_LOSS = 1e-3
 LOSSES_AGREE, FLAGS_AGREE = 0.99, {"Linf": 0.995, "L2": 0.995, "L1": 0.98}
 
 
+# Rows are independent, so the default run may look at fewer of them where a run is long.
+EVERY, SOME = 10**6, 64
+
+
 def _params() -> list:
     if not RUNS:
-        return [pytest.param(None, id="absent")]
-    quick = {r["key"] for r in RUNS if r["steps"] <= 20 or "rank" in r}
-    return [pytest.param(r, id=r["key"], marks=() if r["key"] in quick else pytest.mark.slow) for r in RUNS]
+        return [pytest.param(None, EVERY, id="absent")]
+    quick = [pytest.param(r, EVERY if r["steps"] <= 20 else SOME, id=r["key"]) for r in RUNS if _quick(r)]
+    long = [r for r in RUNS if r["steps"] > 20]
+    return quick + [pytest.param(r, EVERY, id=f"{r['key']}-all", marks=pytest.mark.slow) for r in long]
+
+
+def _quick(run: dict) -> bool:
+    return run["steps"] <= 20 or "rank" in run
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +60,22 @@ def net(shared):
     return nn.Sequential(c1, nn.ReLU(), c2, nn.ReLU(), nn.Flatten(), f1, nn.ReLU(), f2).eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("run", _params())
-def test_reproduces_the_reference(shared, net, recorded, run):
-    rows = _attack(net, recorded, run, quirks="autoattack")
-    loss, robust = recorded[f"{run['key']}_best_loss"].double().numpy(), recorded[f"{run['key']}_robust"].bool().numpy()
+@pytest.mark.parametrize(("run", "n"), _params())
+def test_reproduces_the_reference(shared, net, recorded, run, n):
+    rows = _attack(net, recorded, run, "autoattack", n)
+    loss, robust = (recorded[f"{run['key']}_{what}"][:n].numpy() for what in ("best_loss", "robust"))
+    assert recorded[f"{run['key']}_robust"].sum() == run["robust_count"]
     off = np.abs(rows["best_loss"].to_numpy() - loss) / np.maximum(np.abs(loss), 1e-6)
-    agree = (rows["broken"].to_numpy() == ~robust).mean()
+    agree = rows["broken"].to_numpy() == ~robust
     print(
-        f"GOLDEN {run['key']}: losses {(off <= SAME_LOSS).mean():.4f}, median {np.median(off):.1e}, flags {agree:.4f}"
+        f"{run['key']}: losses {(off <= SAME_LOSS).mean():.4f}, median {np.median(off):.1e}, flags {agree.mean():.4f}"
     )
-    assert robust.sum() == run["robust_count"]
-    assert agree >= FLAGS_AGREE[run["norm"]]
+    # Of few rows, one may differ.
+    assert (~agree).sum() <= max(1, (1 - FLAGS_AGREE[run["norm"]]) * len(agree))
     if run["norm"] == "L1":
         assert np.median(off) <= SAME_LOSS
     else:
-        assert (off <= SAME_LOSS).mean() >= LOSSES_AGREE
+        assert (off > SAME_LOSS).sum() <= max(1, (1 - LOSSES_AGREE) * len(off))
     assert (rows["forwards"].to_numpy() == run["steps"] + 1).all()
 
 
@@ -73,15 +83,12 @@ def test_the_paper_s_version_is_another_algorithm(shared, net, recorded):
     """If the switch did nothing, the tests above would say nothing about it."""
     run = next(r for r in RUNS if r["key"] == "apgd_Linf_dlr_20")
     loss = recorded["apgd_Linf_dlr_20_best_loss"].numpy()
-    rows = _attack(net, recorded, run, quirks=None)
+    rows = _attack(net, recorded, run, None, EVERY)
     assert (np.abs(rows["best_loss"].to_numpy() - loss) > SAME_LOSS * np.abs(loss)).mean() > 0.1
 
 
-def _attack(net, recorded, run, quirks):
-    loss = run.get("loss", "dlr-targeted")
-    apgd = APGD(run["steps"], loss, quirks=quirks)
+def _attack(net, recorded, run, quirks, n):
+    apgd = APGD(run["steps"], run.get("loss", "dlr-targeted"), quirks=quirks)
     part = brinell.Targets(apgd, ranks=[run["rank"]]) if "rank" in run else apgd
-    data = (recorded["x"], recorded["y"].long())
-    return brinell.attack(
-        net, data, threat(run["norm"], run["eps"]), part, start=recorded[run["start"]], early_exit=False
-    )
+    x, y, start = (recorded[name][:n] for name in ("x", "y", run["start"]))
+    return brinell.attack(net, (x, y), threat(run["norm"], run["eps"]), part, start=start, early_exit=False)

@@ -10,20 +10,27 @@ import torch
 import brinell
 from brinell.attacks import APGD, FAB, PGD
 from brinell.core.threat import threat
+from brinell.ops import rng
 from brinell.results.outcome import INCIDENTAL
 
-N = 70
+N = 66
+MODEL = brinell.wrap(brinell.models.demo.demo_net())
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}
-# Whatever is exported is here by itself; budgets are cut so that some samples break and some do not.
+# Whatever is exported is here by itself.
 ATTACKS = {name: getattr(brinell.attacks, name)() for name in brinell.attacks.__all__}
-ATTACKS = {name: replace(a, steps=3) if hasattr(a, "steps") else a for name, a in ATTACKS.items()}
-STAGES = {
-    **ATTACKS,
-    "Targets x Restarts": brinell.Restarts(brinell.Targets(PGD(2, loss="minimum-margin"), k=2), 2),
-    "FAB targeted": brinell.Targets(FAB(2, targeted=True), k=2),
+
+
+def short(attack, steps: int):
+    """Small budgets: some samples break and some do not."""
+    return replace(attack, steps=steps) if hasattr(attack, "steps") else attack
+
+
+CASES = {f"{norm}-{name}": (norm, a) for norm in EPS for name, a in ATTACKS.items()}
+MORE = {
+    "L2-targets x restarts": ("L2", brinell.Restarts(brinell.Targets(PGD(1, loss="minimum-margin"), k=2), 2)),
+    "Linf-targeted FAB": ("Linf", brinell.Targets(FAB(1, targeted=True), k=2)),
+    "L1-larger radii": ("L1", brinell.Restarts(APGD(3, larger_eps=True), 2)),
 }
-LARGER = {"L1": brinell.Restarts(APGD(4, larger_eps=True), 2)}
-CASES = [(n, s) for n in EPS for s in STAGES] + [("L1", "larger radii")]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def data():
 
 def outcomes(problem: brinell.Problem, norm: str, stage, **options) -> pa.Table:
     """The whole table but the time it took, by sample."""
-    table = brinell.attack("demo", problem, threat(norm, EPS[norm]), stage, **options)
+    table = brinell.attack(MODEL, problem, threat(norm, EPS[norm]), stage, **options)
     return table.drop_columns(["seconds"]).sort_by("sample_id").combine_chunks()
 
 
@@ -46,36 +53,50 @@ def same(a: pa.Table, b: pa.Table) -> None:
         assert a[name].to_pylist() == b[name].to_pylist(), name
 
 
-@pytest.mark.parametrize(("norm", "name"), CASES, ids=[f"{n}-{s}" for n, s in CASES])
-def test_outcomes_do_not_depend_on_company(data, norm, name):
-    stage = LARGER[norm] if name == "larger radii" else STAGES[name]
+def alike(data: brinell.Problem, norm: str, stage, some: int, few: int) -> None:
+    """Compare runs that differ in slots, order and company. Few slots cost many model calls: they see fewer samples."""
+    n = len(data)
     whole = outcomes(data, norm, stage, slots=256)
-    assert whole.num_rows == N and whole["sample_id"].to_pylist() == list(range(N))
-    broken = np.array(whole["broken"].to_pylist())
-    assert 0 < broken.sum() < N, "all samples end alike: the test tests little"
+    assert whole["sample_id"].to_pylist() == list(range(n))
+    assert 0 < np.array(whole["broken"].to_pylist()).sum() < n, "all samples end alike: the test tests little"
     same(whole, outcomes(data, norm, stage, slots=64))
-    # Fewer slots than samples cost one model call per slot and step, so these look at some of the samples.
-    same(whole[:20], outcomes(data[:20], norm, stage, slots=7))
-    same(whole[20:23], outcomes(data[20:23], norm, stage, slots=1))
-    shuffled = torch.argsort(brinell.ops.rng.uniform(brinell.ops.rng.keys(3, torch.arange(N)), (1,))[:, 0])
-    assert shuffled.tolist() != list(range(N))
-    same(whole, outcomes(part(data, shuffled), norm, stage, slots=33))
-    same(whole, pa.concat_tables([outcomes(p, norm, stage) for p in (data[:31], data[31:])]))
+    same(whole[:some], outcomes(data[:some], norm, stage, slots=7))
+    same(whole[some : some + few], outcomes(data[some : some + few], norm, stage, slots=1))
+    order = rng.uniform(rng.keys(3, torch.arange(n)), (1,))[:, 0].argsort()
+    assert order.tolist() != list(range(n))
+    halves = [outcomes(part(data, half), norm, stage) for half in (order[: n // 2 - 1], order[n // 2 - 1 :])]
+    same(whole, pa.concat_tables(halves).sort_by("sample_id"))
+
+
+@pytest.mark.parametrize(("norm", "attack"), CASES.values(), ids=CASES.keys())
+def test_outcomes_do_not_depend_on_company(data, norm, attack):
+    alike(data, norm, short(attack, 1 if attack.name == "fab" else 2), some=10, few=2)
+
+
+@pytest.mark.parametrize(("norm", "stage"), MORE.values(), ids=MORE.keys())
+def test_nor_with_targets_restarts_and_phases(data, norm, stage):
+    alike(data, norm, stage, some=10, few=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "attack"), CASES.values(), ids=CASES.keys())
+def test_nor_in_longer_runs(norm, attack):
+    alike(brinell.data.load("demo", 300), norm, short(attack, 12), some=40, few=12)
 
 
 @pytest.mark.parametrize("name", [n for n, a in ATTACKS.items() if n not in ("FGSM", "FAB")])
 def test_ids_and_seeds_do_matter(data, name):
     """If they did not, the test above would hold for attacks without any noise."""
-    whole = outcomes(data[:16], "L2", ATTACKS[name])
-    reseeded = outcomes(data[:16], "L2", ATTACKS[name], seed=1)
-    other = outcomes(brinell.Problem(data.x[:16], data.y[:16], ids=range(100, 116)), "L2", ATTACKS[name])
+    whole = outcomes(data[:16], "L2", short(ATTACKS[name], 2))
+    reseeded = outcomes(data[:16], "L2", short(ATTACKS[name], 2), seed=1)
+    other = outcomes(brinell.Problem(data.x[:16], data.y[:16], ids=range(100, 116)), "L2", short(ATTACKS[name], 2))
     for table in (reseeded, other):
         assert whole["best_loss"].to_pylist() != table["best_loss"].to_pylist()
 
 
 @pytest.mark.parametrize("norm", EPS)
 def test_runs_of_halves_merge_to_the_run_of_the_whole(data, norm, tmp_path):
-    plan = brinell.plan([ATTACKS[n] for n in ATTACKS if n != "RandomSearch"])
+    plan = brinell.plan([short(ATTACKS[n], 2) for n in ATTACKS if n != "RandomSearch"])
 
     def evaluate(problem: brinell.Problem, name: str) -> brinell.Run:
         out = tmp_path / name

@@ -31,8 +31,19 @@ class Chunk:
         return len(self.ids)
 
 
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            expected=f"{what} as a tensor or array",
+            got=f"{type(values).__name__} ({str(error).splitlines()[0]})",
+            remedy="Call Problem(x, y) with numbers.",
+        ) from None
+
+
 def _points(x: Any) -> Tensor:
-    x = torch.as_tensor(x)
+    x = _tensor(x, "inputs")
     if not x.is_floating_point():
         raise InputError(
             expected="floating-point inputs in [0, 1]",
@@ -61,7 +72,7 @@ def _points(x: Any) -> Tensor:
 
 
 def _labels(y: Any, n: int) -> Tensor:
-    y = torch.as_tensor(y).detach().cpu()
+    y = _tensor(y, "labels").detach().cpu()
     if y.is_floating_point() or y.dtype == torch.bool or y.ndim != 1 or len(y) != n:
         raise InputError(
             expected=f"{n} integer labels, shape ({n},)",

@@ -361,7 +361,10 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     """
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
+    threat = inputs.threat_of(opened)
+    if isinstance(threat.eps, Tensor):
+        threat.check(data.shape(), len(data))
     door.train_mode(model)
     with precisions.exact(model.device):
         oracle = Oracle(model, default_block(model.device))
-        return verify_run(opened, model, data, inputs.threat_of(opened), oracle)
+        return verify_run(opened, model, data, threat, oracle)

@@ -10,6 +10,7 @@ from brinell.core.attack import AnyAttack, Needs
 from brinell.engine.loop import Leg
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
+from brinell.results import CLEAN
 
 # How many target classes a targeted attack tries unless told otherwise (Croce & Hein 2020).
 DEFAULT_TARGETS = 9
@@ -29,6 +30,7 @@ class Stage:
     restarts: int = 1
     label: str = ""
     eot: int = 1
+    copy: int = 0
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
@@ -57,6 +59,7 @@ class Stage:
             "restarts": self.restarts,
             "needs": self.attack.needs.value,
             "eot": self.eot,
+            "copy": self.copy,
         }
         text = json.dumps(body, sort_keys=True, default=str)
         return {**body, "hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
@@ -129,9 +132,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.stages]
-        if not names or len(set(names)) < len(names):
+        if not names or len(set(names)) < len(names) or CLEAN in names:
             raise PlanError(
-                expected="at least one stage, each with its own name",
+                expected=f"at least one stage, each with its own name, none called {CLEAN}",
                 got=", ".join(names) or "none",
                 remedy="Label equal attacks: Stage(attack, label='second').",
             )
@@ -170,7 +173,13 @@ def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True) -> tuple[P
     notes: list[str] = []
     stages = p.sparse_stages if sparse and p.sparse_stages is not None else p.stages
     fitted = tuple(_fit(s if image else _flat(s, notes), classes, notes) for s in stages)
-    return replace(p, stages=fitted, sparse_stages=None), notes
+    return replace(p, stages=_numbered(fitted), sparse_stages=None), notes
+
+
+def _numbered(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Equal attacks under different labels get noise of their own: the second is copy 1, and so on."""
+    names = [s.attack.name for s in stages]
+    return tuple(replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
 
 
 def _flat(s: Stage, notes: list[str]) -> Stage:

@@ -64,7 +64,7 @@ def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None
     rows = at.cpu()
     y = c.chunk.y[rows].to(device)
     targets = ranked_targets(c.logits[at], y, stage.ranks)
-    key = rng.fold(rng.keys(setup.seed, c.chunk.ids[rows].to(device)), rng.digest(stage.attack.name))
+    key = rng.fold(rng.keys(setup.seed, c.chunk.ids[rows].to(device)), rng.digest(stage.attack.name) + stage.copy)
     eps = setup.threat.ball(rows + c.chunk.offset, device).eps
     begin = None if start is None else start[rows].to(device)
     return Work(c.chunk.x[rows].to(device), y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin)

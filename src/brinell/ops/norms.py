@@ -54,6 +54,30 @@ def inward(x0: Points, d: Points) -> Points:
     return torch.where((x - x0).abs() > d.abs(), torch.nextafter(x, x0), x)
 
 
+def capped_scale(v: Doubles, cap: Doubles, g: Scalars) -> Scalars:
+    """The q ≥ 0 with Σ_j min(q v_j, cap_j) = g, per row, for v, cap ≥ 0; inf where none is large enough.
+
+    Newton's method from the left: the sum is concave and piecewise linear in q, so q only grows, never passes the
+    solution, and stands still once the set of capped terms does. Looks at the data to stop, hence for the CPU.
+    """
+    q = g / v.sum(1).clamp(min=torch.finfo(v.dtype).tiny)
+    for _ in range(v.shape[1] + 1):
+        capped = q[:, None] * v >= cap
+        rest = torch.where(capped, 0.0, v).sum(1)
+        q_next = torch.where(rest > 0, (g - torch.where(capped, cap, 0.0).sum(1)) / rest, torch.inf)
+        q_next = torch.maximum(q, q_next)
+        if torch.equal(q, q_next):
+            break
+        q = q_next
+    return q
+
+
+def capped_scale_sorted(v: Doubles, cap: Doubles, g: Scalars) -> Scalars:
+    """The same by sorting, without looking at the data in between."""
+    ratio = torch.where(v == 0, 0.0, cap / v.clamp(min=torch.finfo(v.dtype).tiny))
+    return water_level(ratio, v, g)
+
+
 class Norm(ABC):
     """What an attack may ask of a norm; rows in, rows out."""
 
@@ -158,11 +182,11 @@ class L2Norm(Norm):
         return self.size(g)
 
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
-        # The solution is s·d cut off at the box, with one s in [0, 1] per row: Σ d² min((room/|d|)², s²) = eps².
-        v, e = flat(d).double(), eps.double() * INSIDE
+        # The solution is s·d cut off at the box, with one s in [0, 1] per row: Σ min(s² d², room²) = eps².
         room = flat(torch.where(d >= 0, hi, -lo)).double()
-        ratio = torch.where(v == 0, 0.0, (room / v.abs().clamp(min=1e-300)).square())
-        s = water_level(ratio, v.square(), e.square()).sqrt().clamp(max=1)
+        v, e = flat(d).double(), eps.double() * INSIDE
+        solve = capped_scale if d.device.type == "cpu" else capped_scale_sorted
+        s = solve(v.square(), room.square(), e.square()).sqrt().clamp(max=1)
         return (v.sign() * torch.minimum(s[:, None] * v.abs(), room)).to(d.dtype).view_as(d)
 
     def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:

@@ -81,7 +81,8 @@ def repeated(run: "Run") -> Repeats | None:
 def _allowed(table: pa.Table) -> Fooled:
     """Mark the clean rows, the broken ones, and those that most passes were not fooled by."""
     most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
-    return is_attack(table, CLEAN) | np.asarray(table["broken"], dtype=bool) | ~most
+    broken: Fooled = np.asarray(table["broken"], dtype=bool)
+    return is_attack(table, CLEAN) | broken | ~most
 
 
 def _spread(fooled: Fooled) -> Spread:
