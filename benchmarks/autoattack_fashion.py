@@ -71,7 +71,8 @@ def main() -> None:
             table = reference.get("stages_percent", {})
             text = ", ".join(f"{n} {100 * v:.1f} / {table.get(n, float('nan')):.1f}" for n, v in stages)
             lines.append(
-                f"| {job[1]} {job[2]:g} | {job[3]} | {job[4]} | {100 * ours.mean():.1f} % | {100 * theirs.mean():.1f} % "
+                f"| {job[1]} {job[2]:g} | {job[3]} | {job[4]} "
+                f"| {100 * ours.mean():.1f} % | {100 * theirs.mean():.1f} % "
                 f"| {100 * (ours.mean() - theirs.mean()):+.1f} | {int((ours != theirs).sum())} of 500 "
                 f"| {text} | {cost['forwards']:,} | {cost['backwards']:,} |"
             )

@@ -1,4 +1,4 @@
-"""APGD's schedule and look-back, as the paper states them and as AutoAttack's code has them, written out in plain Python."""
+"""APGD's schedule and look-back, as the paper states them and as AutoAttack's code has them, in plain Python."""
 
 import math
 
@@ -130,7 +130,7 @@ def test_exactly_three_quarters():
 
 @pytest.mark.parametrize(("offset", "quirky"), [(0.0, 2.0), (-100.0, 1.0)])
 def test_the_first_loss_is_compared_with_zero_only_in_the_code(offset, quirky):
-    """22 steps, 17 rises of which the first is from the start: with negative losses the code does not count that one."""
+    """22 steps, 17 rises, the first from the start: with negative losses the code does not count that one."""
     window = [float(i + 1) for i in range(17)] + [17.0] * 5
     losses = [offset + v for v in [0.0, *window, *[17.0] * 78]]
     assert last_size(losses, 100, None, 22) == pytest.approx(2.0), "17 ≥ 16.5: the paper does not see the offset"

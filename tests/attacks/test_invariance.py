@@ -1,4 +1,4 @@
-"""A sample's outcome depends on its id and the seed: not on slots, batch, order, neighbours or the number of workers."""
+"""A sample's outcome depends on its id and the seed: not on slots, batch, order, neighbours or workers."""
 
 from dataclasses import replace
 

@@ -19,8 +19,11 @@ from brinell.ops.rows import concat, take
 from brinell.testing import linear_world
 
 
+ONE_LEG = (Leg(),)
+
+
 def run(
-    classifier, x, y, t, attack, *, legs=(Leg(),), targets=None, slots=64, block=8, goal=None, start=None, **options
+    classifier, x, y, t, attack, *, legs=ONE_LEG, targets=None, slots=64, block=8, goal=None, start=None, **options
 ):
     """The records of all samples in order, from the engine itself."""
     ball = t.ball(torch.arange(len(x)), torch.device("cpu"))
@@ -106,7 +109,7 @@ def test_the_public_table_counts_the_same(counting):
 
 
 def test_stops_exactly_at_the_first_broken_point():
-    """Walking 0.01 per step towards the boundary at distance d breaks at step ⌈d / 0.01⌉; that many points came before."""
+    """Walking 0.01 per step towards the boundary at distance d breaks at step ⌈d / 0.01⌉."""
     world = linear_world(classes=2, n=40)
     d = world.distance("L2").numpy() / 0.01
     assert (np.abs(d - np.round(d)) > 1e-3).all(), "no sample sits on a step"

@@ -3,7 +3,8 @@
 A key is one int64 per row. Integer arithmetic wraps modulo 2^64 in the same way on every device, so keys, integers and
 uniforms are bit-identical on CPU and GPU, in any batch and in any order. Logarithms, cosines and powers are not: their
 last bit changes with the device and even with an element's place in the tensor (vector units finish a tensor's end with
-other code). They are therefore taken in float64 and rounded to float32, which leaves such differences one chance in 10⁹.
+other code). They are therefore taken in float64 and rounded to float32, which leaves such a difference one chance in
+10⁹.
 """
 
 import hashlib

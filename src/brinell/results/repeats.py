@@ -82,7 +82,8 @@ def _allowed(table: pa.Table) -> Fooled:
     """Mark the clean rows, the broken ones, and those that most passes were not fooled by."""
     most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
     broken: Fooled = np.asarray(table["broken"], dtype=bool)
-    return is_attack(table, CLEAN) | broken | ~most
+    allowed: Fooled = is_attack(table, CLEAN) | broken | ~most
+    return allowed
 
 
 def _spread(fooled: Fooled) -> Spread:

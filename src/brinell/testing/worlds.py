@@ -42,7 +42,7 @@ class LinearWorld:
         return wrap(_Linear(self.weight, self.bias).eval(), name="linear world")
 
     def gaps(self) -> tuple[Tensor, Tensor]:
-        """Per sample and class j, in float64: z_y − z_j, (b, k), and the direction that closes it, w_j − w_y, (b, k, n)."""
+        """Per sample and class j, in float64: z_y − z_j, (b, k), and what closes it, w_j − w_y, (b, k, n)."""
         z = flat(self.x).double() @ self.weight.double().T + self.bias.double()
         slope = self.weight.double()[None] - self.weight.double()[self.y][:, None]
         return z.gather(1, self.y[:, None]) - z, slope
@@ -80,7 +80,7 @@ def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _fits(world: LinearWorld) -> Tensor:
-    """Whether the nearest points of the boundary lie inside the box in every norm, neither too far nor too near; (b,)."""
+    """Whether the boundary's nearest points lie inside the box in every norm, not too far nor too near; (b,)."""
     free = torch.stack([world.distance(norm) for norm in NORMS.values()])
     boxed = torch.stack([world.boxed_distances(norm).amin(1) for norm in NORMS.values()])
     roomy = (boxed <= free * (1 + 1e-9)).all(0)
