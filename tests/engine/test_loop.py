@@ -18,7 +18,6 @@ from brinell.ops import rng
 from brinell.ops.rows import concat, take
 from brinell.testing import linear_world
 
-
 ONE_LEG = (Leg(),)
 
 
