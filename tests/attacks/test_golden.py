@@ -27,7 +27,7 @@ LOSSES_AGREE, FLAGS_AGREE = 0.99, {"Linf": 0.995, "L2": 0.995, "L1": 0.98}
 
 
 # Rows are independent, so the default run may look at fewer of them where a run is long.
-EVERY, SOME = 10**6, 64
+EVERY, SOME = 10**6, 32
 
 
 def _params() -> list:

@@ -10,8 +10,6 @@ from brinell.ops.norms import NORMS
 from brinell.testing import LinearWorld, duel, linear_world
 
 N = 16
-
-
 ENOUGH = 1.01
 # AutoAttack's code moves ⌈support / 1.5⌉ coordinates at a time in L1: of two that is two, so it settles on the two or
 # three steepest ones instead of the single best, however many steps it has.
@@ -31,10 +29,18 @@ def exactly(world: LinearWorld, norm: str, part, enough: float = ENOUGH) -> None
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("loss", ["ce", "margin", "dlr"])
-@pytest.mark.parametrize("quirks", [None, "autoattack"])
-def test_one_rival(norm, loss, quirks):
-    enough = ROUNDED_UP if quirks and norm == "L1" else ENOUGH
-    exactly(duel(n=N), norm, APGD(50, loss, quirks=quirks), enough)
+def test_one_rival(norm, loss):
+    exactly(duel(n=N), norm, APGD(50, loss))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_autoattack_s_version(norm):
+    exactly(duel(n=N), norm, APGD(50, quirks="autoattack"), ROUNDED_UP if norm == "L1" else ENOUGH)
+
+
+@pytest.mark.parametrize("loss", ["ce", "dlr"])
+def test_larger_radii(loss):
+    exactly(duel(n=N), "L1", APGD(50, loss, larger_eps=True))
 
 
 @pytest.mark.parametrize("norm", NORMS)

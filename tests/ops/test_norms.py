@@ -110,7 +110,7 @@ def test_projection_against_a_general_solver(norm, n, eps):
 
 @EVERY_NORM
 @given(case=CASES, way=st.sampled_from(["nearest", "retract"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_results_lie_in_ball_and_box(norm, case, way):
     x0, x, eps = points(**case)
     z = getattr(norm, way)(x0, x, eps, 0.0, 1.0)
@@ -142,12 +142,12 @@ def test_idempotent(norm, case, way):
 
 @EVERY_NORM
 @given(case=CASES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_feasible_point_is_nearer(norm, case):
     x0, x, eps = points(**case)
     z = norm.nearest(x0, x, eps, 0.0, 1.0).double()
     here = (z - x.double()).norm(dim=1)
-    for i in range(8):
+    for i in range(3):
         around = norm.inside(rng.keys(i, torch.arange(len(x))), tuple(x.shape[1:]), eps)
         # Clipping towards the box that holds x0 only shrinks: feasible. So are points between it and the projection.
         rival = (x0 + around).clamp(0, 1).double()
@@ -323,14 +323,14 @@ def test_uniform_in_the_ball(norm, n):
 
 
 @EVERY_NORM
-@pytest.mark.parametrize("n", [3, 50, 784])
+@pytest.mark.parametrize("n", [3, 784])
 @pytest.mark.parametrize("way", ["inside", "start"])
 def test_the_last_bit_does_not_depend_on_the_place_in_the_batch(norm, n, way):
     """Vector units finish the end of a tensor with other code, whose powers round differently."""
     key, eps = rng.keys(0, torch.arange(333)), torch.linspace(0.1, 3, 333)
     draw = getattr(norm, way)
     whole = draw(key, (n,), eps)
-    for m in (2, 7, 13, 33, 100):
+    for m in (13, 100):
         parts = [draw(k, (n,), e) for k, e in zip(key.split(m), eps.split(m), strict=True) if len(k) > 1]
         assert torch.equal(torch.cat(parts), whole[: len(whole) - (len(whole) % m == 1)])
 

@@ -87,7 +87,7 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
         stage.eot,
     )
     setup.listener(StageStarted(stage.name, len(at), stage.attack.queries * len(stage.legs()) * stage.eot))
-    begun, last, passes, finished, broken = time.perf_counter(), time.perf_counter(), 0, 0, 0
+    last, passes, finished, broken = time.perf_counter(), 0, 0, 0
     held: list[tuple[Tensor, Record]] = []
     for part in engine.run(work):
         held.append(part)
@@ -95,10 +95,12 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
         passes += int(part[1].forwards.sum())
         broken += int(part[1].broken.sum())
         setup.listener(Progress(stage.name, finished, broken, passes))
-        if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or time.perf_counter() - last > SECONDS:
-            rate = (time.perf_counter() - begun) / max(passes, 1)
+        now = time.perf_counter()
+        if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
+            # The time since the last batch is shared out by passes, so that the rows' seconds add up to the clock's.
+            rate = (now - last) / max(sum(int(r.forwards.sum()) for _, r in held), 1)
             yield _finish(setup, stage, c, work, at, held, rate)
-            held, last = [], time.perf_counter()
+            held, last = [], now
 
 
 def _finish(
