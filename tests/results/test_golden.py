@@ -38,6 +38,7 @@ def test_the_rows(golden: Run) -> None:
         "verified": True,
         "verified_8bit": None,
         "judged": None,
+        "chosen": None,
         "flags": [],
         "adv_row": 0,
     }

@@ -13,10 +13,8 @@ def test_the_schema_is_pinned() -> None:
         "sample_id x_sha256 label clean_pred clean_margin attack attack_hash seed broken forwards backwards seconds"
     )
     required += " precision device"
-    nullable = (
-        "restart target adv_pred adv_margin best_loss distance first_broken_at verified verified_8bit judged flags"
-    )
-    nullable += " adv_shard adv_row"
+    nullable = "restart target adv_pred adv_margin best_loss distance first_broken_at verified verified_8bit judged"
+    nullable += " chosen flags adv_shard adv_row"
     assert [f.name for f in ROWS if not f.nullable] == required.split()
     assert [f.name for f in ROWS if f.nullable] == nullable.split()
 

@@ -44,7 +44,8 @@ def test_the_worst_check_decides(tmp_path, world, checks, text: str) -> None:
         (
             {0: "..."},
             {"plan__strength": "weak"},
-            "The plan pair is weak: a single weak attack gives only an upper bound on robustness; "
+            "The plan pair is weak: without a strong ensemble that includes a black-box attack the robust accuracy "
+            "is only an upper bound; "
             "run the plan autoattack.",
         ),
     ],

@@ -9,10 +9,16 @@ def a_loss(name: str) -> None:
     one_of("a loss", name, LOSSES)
 
 
+WHOLE = ("steps",)
+
+
 def positive(**numbers: float | int) -> None:
     """Refuse numbers that are not positive."""
     for name, value in numbers.items():
-        if not value > 0:
+        whole = name not in WHOLE or isinstance(value, int)
+        if not (whole and value > 0):
             raise PlanError(
-                expected=f"{name} above 0", got=f"{name} = {value}", remedy="Leave it out to get the default."
+                expected=f"{name} above 0{', a whole number' if name in WHOLE else ''}",
+                got=f"{name} = {value}",
+                remedy="Leave it out to get the default.",
             )

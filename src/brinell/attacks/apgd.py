@@ -55,7 +55,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
     """Length of the period that ends after each iteration; 0 where none ends."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
-    table = torch.zeros(steps + 2)
+    table = torch.zeros(steps + 2, dtype=torch.float32)
     for last, here in pairwise((0, *marks)):
         table[here] = here - last
     return table.to(device)

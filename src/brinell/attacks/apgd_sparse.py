@@ -49,7 +49,7 @@ def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, 
 def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.device) -> Tensor:
     """For every answer: the radius its point lies in, as a multiple of eps."""
     table = [r for n, r in zip(lengths, radii, strict=True) for _ in range(n + 1)]
-    return torch.tensor([*table, radii[-1]], device=device)
+    return torch.tensor([*table, radii[-1]], dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)

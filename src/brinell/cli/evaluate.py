@@ -18,7 +18,7 @@ def command(
     data: options.Data,
     eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
     norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
-    plan: Annotated[str, typer.Option(help="See brinell plans.")] = "apgd",
+    plan: Annotated[str, typer.Option(help="See brinell plans.")] = "autoattack",
     attacks: Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")] = None,
     n: options.N = None,
     out: Annotated[

@@ -154,7 +154,9 @@ class AutoAttack:
     def plan(self, names: list[str]) -> Plan:
         """The plan these attacks and numbers stand for."""
         stages = tuple(self._stage(one_of("an attack", n, NAMES)) for n in names)
-        strength = "standard" if self.version in ("standard", "plus") else "weak"
+        usual = {k: vars(v) for k, v in _settings(self.version, self.norm).items()}
+        whole = names == VERSIONS[self.version] and all(vars(getattr(self, k)) == v for k, v in usual.items())
+        strength = "standard" if self.version in ("standard", "plus") and whole else "weak"
         plan = Plan(
             f"autoattack-{self.version}-compat", stages, "AutoAttack through its own interface", strength=strength
         )

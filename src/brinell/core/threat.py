@@ -190,7 +190,7 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
             remedy=f"If that is in 0-255 units, write {norm}('{eps}/255').",
         )
     text = f"{float(numbers.min()):.4g}…{float(numbers.max()):.4g}" if many else str(eps)
-    return Threat(NORMS[norm], value, None if mask is None else mask.bool(), text)
+    return Threat(NORMS[norm], value, None if mask is None else torch.as_tensor(mask).bool(), text)
 
 
 def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:

@@ -36,7 +36,7 @@ class Record:
 def blank(x: Tensor) -> Record:
     """Nothing seen yet."""
     n = len(x)
-    low = torch.full((n,), -torch.inf, device=x.device)
+    low = torch.full((n,), -torch.inf, dtype=x.dtype, device=x.device)
     false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
     return Record(
         x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low,
@@ -62,7 +62,7 @@ class Recorder:
         # In float32: this only steers. What counts is measured again in float64 when it is verified.
         distance = ball.norm.size(x - p.x)
         allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
-        adversarial = live & allowed & (margin > 0)
+        adversarial = live & allowed & self.goal.reached(Output(a.logits), p.y, p.target)
         within = adversarial & near
         if self.nearest:
             keep = adversarial & (distance < r.distance)

@@ -104,7 +104,7 @@ def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Ten
     Only points that are still classified correctly count: what is misclassified needs no gradient, and DLR has none
     where the true class is the third.
     """
-    ball = threat.ball(torch.zeros(len(x), dtype=torch.long), x.device)
+    ball = threat.ball(torch.arange(len(x)), x.device)
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan).items():

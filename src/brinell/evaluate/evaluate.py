@@ -43,8 +43,10 @@ EXPECTED_CONFIDENCE = 0.999
 def _slots(slots: int | None, device: torch.device) -> int:
     if slots is None:
         return default_block(device) * BLOCKS.get(device.type, 1)
-    if slots < 1:
-        raise InputError(expected="slots of at least 1", got=f"{slots}", remedy="Leave it out for the default.")
+    if not isinstance(slots, int) or slots < 1:
+        raise InputError(
+            expected="slots as a whole number of at least 1", got=f"{slots}", remedy="Leave it out for the default."
+        )
     return slots
 
 
@@ -80,6 +82,12 @@ class Session:
             door.labels(chunk, self.first_logits.shape[1])
             x = chunk.x.to(device)
             known = [self.first_logits] if chunk.offset == 0 else []
+            if known and not torch.equal(chunk.x, self.first.x):
+                raise InputError(
+                    expected="data that read the same every time",
+                    got="other inputs at the second reading",
+                    remedy="Remove random augmentation from the data set.",
+                )
             more = [self.oracle.output(x).logits for _ in range(self.plan.draws - len(known))]
             yield clean(chunk, known + more)
 
@@ -182,7 +190,7 @@ def evaluate(
     classifier: Any,
     problem: Any,
     threat: Threat,
-    plan: Any = "apgd",
+    plan: Any = "autoattack",
     *,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,

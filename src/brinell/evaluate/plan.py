@@ -33,8 +33,9 @@ class Stage:
     copy: int = 0
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise PlanError(expected="at least 1 restart", got=f"{self.restarts}", remedy="1 means a single run.")
+        if self.restarts < 1 or self.eot < 1:
+            got = f"{self.restarts} restarts, {self.eot} draws"
+            raise PlanError(expected="at least 1 restart and 1 draw", got=got, remedy="1 means a single run.")
         if any(rank < 2 for rank in self.ranks):
             raise PlanError(
                 expected="target ranks of at least 2", got=str(self.ranks), remedy="Rank 2 is the runner-up class."
@@ -138,6 +139,9 @@ class Plan:
                 got=", ".join(names) or "none",
                 remedy="Label equal attacks: Stage(attack, label='second').",
             )
+
+        if self.draws < 1:
+            raise PlanError(expected="at least 1 judging pass", got=f"draws = {self.draws}", remedy="Leave it out.")
 
     @property
     def needs_gradients(self) -> bool:

@@ -67,11 +67,11 @@ def _restarted(*stages: Stage) -> tuple[Stage, ...]:
     return tuple(Restarts(s, RESTARTS) for s in stages)
 
 
-def _mm(name: str, attack: APGD | PGD, targets: int, description: str, strength: str = "weak") -> Plan:
+def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
     """Minimum-Margin: z_t − z_y towards the likeliest wrong classes, one after another."""
     dense = stage(Targets(attack, targets), name)
     larger = replace(dense, attack=replace(attack, larger_eps=True)) if isinstance(attack, APGD) else dense
-    return Plan(name, (dense,), description, MM_PAPER, strength, (larger,))
+    return Plan(name, (dense,), description, MM_PAPER, sparse_stages=(larger,))
 
 
 _PAPER = (*_restarted(APGD_CE, APGD_DLR, FAB_U), SQUARE)
@@ -92,8 +92,7 @@ _ALL = [
         (APGD_CE, APGD_T),
         "Auto-PGD on cross-entropy, then on targeted DLR: the two strongest gradient attacks of AutoAttack",
         CROCE,
-        "standard",
-        (SPARSE_CE, SPARSE_T),
+        sparse_stages=(SPARSE_CE, SPARSE_T),
     ),
     Plan(
         "autoattack",
@@ -136,8 +135,8 @@ _ALL = [
 _ALL += [
     _mm("mm3", _MM20, 3, "Minimum-Margin attack, 20 adaptive steps towards the 3 likeliest wrong classes"),
     _mm("mm5", _MM20, 5, "Minimum-Margin attack, 20 adaptive steps towards the 5 likeliest wrong classes"),
-    _mm("mm9", _MM20, 9, "Minimum-Margin attack, 20 adaptive steps towards 9 classes", "standard"),
-    _mm("mm+", APGD(steps=100, loss="minimum-margin"), 9, "Minimum-Margin attack, 100 steps, 9 classes", "standard"),
+    _mm("mm9", _MM20, 9, "Minimum-Margin attack, 20 adaptive steps towards 9 classes"),
+    _mm("mm+", APGD(steps=100, loss="minimum-margin"), 9, "Minimum-Margin attack, 100 steps, 9 classes"),
     _mm("mm3-f10", PGD(10, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 10 fixed steps of eps/10, 3 classes"),
     _mm("mm3-f20", PGD(20, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 20 fixed steps of eps/10, 3 classes"),
     _mm("mm9-f20", PGD(20, MM_STEP, "minimum-margin"), 9, "Minimum-Margin attack, 20 fixed steps of eps/10, 9 classes"),

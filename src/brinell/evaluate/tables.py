@@ -128,5 +128,6 @@ def attack_rows(
         "verified_8bit": _where(broken, _numpy(v.ok_8bit), pa.bool_()),
         "flags": [[NON_FINITE] if odd else [] for odd in _numpy(r.odd)],
         **_judged(v.judged),
+        **({} if v.chosen is None else {"chosen": _numpy(v.chosen)}),
     }
     return _table(columns, n)

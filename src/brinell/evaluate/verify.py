@@ -29,22 +29,34 @@ class Verified:
     distance: Tensor
     ok_8bit: Tensor
     judged: Tensor
+    chosen: Tensor | None = None
 
 
 def check_points(
     oracle: Oracle, goal: Goal, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, draws: int = 1
 ) -> Verified:
-    """Re-check adversarial points on the model with fresh passes; more than half of them must be fooled."""
-    outputs = [oracle.output(x) for _ in range(draws)]
-    judged = torch.stack([goal.margin(out, y, t) > 0 for out in outputs], 1)
+    """Re-check adversarial points on the model with fresh passes.
+
+    Of a randomised model (`draws` above 1) more than half of the passes must be fooled, and once more of as many
+    others: a lucky first look must not decide what the second one is to judge.
+    """
+
+    def fooled() -> Tensor:
+        return torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
+
+    chosen = fooled() if draws > 1 else None
+    judged = fooled()
+    ok = (2 * judged.sum(1) > draws) & ball.contains(x0, x)
+    if chosen is not None:
+        ok = ok & (2 * chosen.sum(1) > draws)
     rounded = (x * LEVELS).round() / LEVELS
-    margin_8bit = goal.margin(oracle.output(rounded), y, t)
     return Verified(
-        ok=(2 * judged.sum(1) > draws) & ball.contains(x0, x),
-        pred=outputs[0].logits.argmax(1),
+        ok=ok,
+        pred=oracle.output(x).logits.argmax(1),
         distance=ball.distance(x0, x),
-        ok_8bit=(margin_8bit > 0) & ball.contains(x0, rounded),
+        ok_8bit=goal.reached(oracle.output(rounded), y, t) & ball.contains(x0, rounded),
         judged=judged,
+        chosen=None if chosen is None else chosen.sum(1),
     )
 
 
@@ -75,7 +87,7 @@ class Verification:
 def _reason(
     ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
-    fooled = torch.stack([goal.margin(oracle.output(x), y, t) > 0 for _ in range(draws)], 1)
+    fooled = torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),
         (~ball.allows(x0, x), "outside the box"),
@@ -87,12 +99,13 @@ def _reason(
 
 def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, oracle: Oracle) -> Verification:
     """Re-check the adversarial of every sample that counts as broken by an attack; one that has none fails."""
+    failures = _clean_failures(run, classifier, problem, oracle)
     adv = run.adversarials()
     where = {int(i): k for k, i in enumerate(adv.ids)}
-    hashes = _hashes(run)
+    hashes, labels = _stored(run)
     # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
     draws = run.manifest["identity"]["plan"].get("draws", 1)
-    failures = {i: "no adversarial stored" for i in hashes if i not in where}
+    failures |= {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
     for chunk in problem.chunks(4096):
         rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in where]
@@ -110,6 +123,9 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
         for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):
             if hashes.get(i) != digest:
                 failures[i] = "the clean input is not the one that was attacked"
+        for i, label in zip(ids, chunk.y[index].tolist(), strict=True):
+            if labels.get(i) != label:
+                failures[i] = f"the label is {label}, the Run was made with {labels.get(i)}"
         seen |= set(ids)
     if len(seen) < len(where):
         raise RunError(
@@ -120,7 +136,28 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
     return Verification(len(hashes), failures)
 
 
-def _hashes(run: Run) -> dict[int, str]:
+def _stored(run: Run) -> tuple[dict[int, str], dict[int, int]]:
+    """Hashes of the inputs and labels of the samples that attacks broke."""
     rows = run.rows()
     rows = rows.filter(pa.array(counted(rows) & (np.asarray(rows["attack"]) != CLEAN)))
-    return dict(zip(rows["sample_id"].to_pylist(), rows["x_sha256"].to_pylist(), strict=True))
+    ids = rows["sample_id"].to_pylist()
+    hashes = dict(zip(ids, rows["x_sha256"].to_pylist(), strict=True))
+    return hashes, dict(zip(ids, rows["label"].to_pylist(), strict=True))
+
+
+def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: Oracle) -> dict[int, str]:
+    """Samples that count as broken because the model errs on the clean input, and does not."""
+    rows = run.rows()
+    wrong = rows.filter(pa.array(counted(rows) & (np.asarray(rows["attack"]) == CLEAN)))
+    ids = set(wrong["sample_id"].to_pylist())
+    if not ids or run.manifest["identity"]["plan"].get("draws", 1) > 1:
+        return {}
+    failures: dict[int, str] = {}
+    for chunk in problem.chunks(4096):
+        index = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in ids], dtype=torch.long)
+        if not len(index):
+            continue
+        logits = oracle.output(chunk.x[index].to(classifier.device)).logits.cpu()
+        right = (logits.argmax(1) == chunk.y[index]) & logits.isfinite().all(1)
+        failures |= dict.fromkeys(chunk.ids[index[right]].tolist(), "the clean input is classified correctly")
+    return failures

@@ -45,7 +45,8 @@ class TorchClassifier:
 
     def forward(self, x: Tensor) -> Output:
         """Logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
-        raw = self.module(self._normalised(x))
+        # A copy: a module that writes into its input must not reach the engine's points.
+        raw = self.module(self._normalised(x.clone()))
         if isinstance(raw, tuple | list):
             raw = raw[0]
         if not isinstance(raw, Tensor) or raw.ndim not in (1, 2) or len(raw) != len(x):

@@ -86,7 +86,7 @@ def integers(key: Keys, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tens
 
 def signs(key: Keys, shape: tuple[int, ...]) -> Points:
     """−1 or +1 with equal chance, `shape` per row."""
-    return torch.where(bits(key, math.prod(shape)) < 0, -1.0, 1.0).view(-1, *shape)
+    return torch.where(bits(key, math.prod(shape)) < 0, -1.0, 1.0).float().view(-1, *shape)
 
 
 def normal(key: Keys, shape: tuple[int, ...]) -> Points:

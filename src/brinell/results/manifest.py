@@ -33,6 +33,8 @@ from brinell.results.schema import SCHEMA_VERSION
 
 MANIFEST = "manifest.json"
 ABSENT = "nothing"
+# How things are called does not make two evaluations different.
+FOR_PEOPLE = ("threat.eps_text", "model.name", "data.name")
 
 
 def new_manifest(identity: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     """
     left, right = (_flatten(json.loads(encode(side)), "") for side in (a, b))
     pairs = {path: (left.get(path, ABSENT), right.get(path, ABSENT)) for path in sorted({*left, *right})}
-    return {path: (old, new) for path, (old, new) in pairs.items() if old != new}
+    return {path: (old, new) for path, (old, new) in pairs.items() if old != new and path not in FOR_PEOPLE}
 
 
 def lookup(manifest: Mapping[str, Any], path: str) -> Any:

@@ -73,9 +73,15 @@ def repeated(run: "Run") -> Repeats | None:
     clean = is_attack(table, CLEAN)
     ids = np.asarray(table["sample_id"], dtype=np.int64)
     # Stable: rows stand in the order of the plan, the clean one first.
-    order = np.lexsort((-fooled.sum(1), ids))
+    order = np.lexsort((-_votes(table, fooled), ids))
     _, first = np.unique(ids[order], return_index=True)
     return Repeats(_spread(fooled[clean]), _spread(fooled[order[first]]))
+
+
+def _votes(table: pa.Table, fooled: Fooled) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """How many passes each row fooled: of those made to choose where there are any, lest chance judge itself."""
+    chosen = [c if c is not None else int(f.sum()) for c, f in zip(table["chosen"].to_pylist(), fooled, strict=True)]
+    return np.asarray(chosen, dtype=np.int64)
 
 
 def _allowed(table: pa.Table) -> Fooled:

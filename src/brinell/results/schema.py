@@ -46,6 +46,7 @@ ROWS: pa.Schema = pa.schema(
         pa.field("verified", pa.bool_()),  # null where not broken
         pa.field("verified_8bit", pa.bool_()),
         pa.field("judged", pa.list_(pa.bool_())),  # randomised models: which of the fresh passes were fooled
+        pa.field("chosen", pa.int32()),  # randomised models: how many earlier passes were fooled, which chose the row
         pa.field("flags", pa.list_(pa.string())),
         pa.field("adv_shard", pa.string()),  # where the adversarial lies: adversarials/<adv_shard>.safetensors
         pa.field("adv_row", pa.int32()),

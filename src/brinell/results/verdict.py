@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from brinell.results.manifest import lookup
+from brinell.results.schema import counted
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -90,8 +93,8 @@ def _weak(run: "Run") -> Iterable[str]:
     if lookup(run.manifest, "identity.plan.strength") == "weak":
         name = lookup(run.manifest, "identity.plan.name") or "unnamed"
         yield (
-            f"The plan {name} is weak: a single weak attack gives only an upper bound on robustness; "
-            f"run the plan {STRONGER}."
+            f"The plan {name} is weak: without a strong ensemble that includes a black-box attack the robust accuracy "
+            f"is only an upper bound; run the plan {STRONGER}."
         )
 
 
@@ -105,17 +108,32 @@ LUCK = 0.002
 
 
 def _black_box_wins(run: "Run") -> Iterable[str]:
+    if _draws(run) > 1:
+        return  # on a randomised model every attack is one more draw
     stages = lookup(run.manifest, "identity.plan.stages") or []
-    needs = {s["name"]: s.get("needs") for s in stages}
-    followed = False
-    for stage in run.stages():
-        blind = needs.get(stage.attack) == "logits"
-        if blind and followed and stage.broken > LUCK * max(run.clean_accuracy.n, 1):
+    rows = run.rows()
+    names, ids, fell = np.asarray(rows["attack"].to_pylist()), np.asarray(rows["sample_id"]), counted(rows)
+    followed: set[int] = set()
+    any_gradient = False
+    for stage in stages:
+        broken = set(ids[(names == stage["name"]) & fell].tolist())
+        if stage.get("needs") != "logits":
+            followed, any_gradient = followed | broken, True
+        elif any_gradient and len(broken - followed) > LUCK * max(run.clean_accuracy.n, 1):
             yield (
-                f"The black-box attack {stage.attack} broke {stage.broken} samples that the gradient attacks before it "
-                "did not: gradients may be masked."
+                f"The black-box attack {stage['name']} broke {len(broken - followed)} samples that the gradient "
+                "attacks before it did not: gradients may be masked."
             )
-        followed |= needs.get(stage.attack) in ("gradient", "jacobian")
+
+
+def _non_finite(run: "Run") -> Iterable[str]:
+    rows = run.rows()
+    odd = [bool(flags) and "non-finite logits" in flags for flags in rows["flags"].to_pylist()]
+    count = len(
+        set(np.asarray(rows["sample_id"])[np.asarray(odd, dtype=bool)].tolist()) & set(run.survivors().tolist())
+    )
+    if count:
+        yield f"{count} samples counted as robust got NaN or infinite logits inside the threat."
 
 
 def _sentence(text: str) -> str:
@@ -131,4 +149,5 @@ RULES: tuple[tuple[Level, Callable[["Run"], Iterable[str]]], ...] = (
     ("suspicious", _incomplete),
     ("suspicious", _weak),
     ("suspicious", _black_box_wins),
+    ("suspicious", _non_finite),
 )
