@@ -129,6 +129,16 @@ def test_targets_are_ranked_on_the_clean_input():
         assert rows["forwards"].to_pylist() == [11] * 20
 
 
+def test_the_true_class_is_never_a_target():
+    """Where the model is wrong, its leading class is the first target."""
+    world = linear_world(classes=4, n=20)
+    order = (world.x @ world.weight.T + world.bias).argsort(1, descending=True)
+    wrong = order[:, 2]
+    stage = brinell.Targets(PGD(1, loss="minimum-margin"), ranks=[2])
+    rows = brinell.attack(world.classifier, (world.x, wrong), L2(0.01), stage)
+    assert rows["broken"].to_pylist() == [True] * 20 and rows["target"].to_pylist() == order[:, 0].tolist()
+
+
 def test_targets_times_restarts_cost_their_product():
     world = linear_world(classes=4, n=8)
     stage = brinell.Restarts(brinell.Targets(PGD(3, loss="minimum-margin"), k=3), 2)

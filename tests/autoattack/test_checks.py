@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from brinell import Linf, ModelError, attacks, wrap
 from brinell.models import bpda
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 EPS = Linf(0.05)
 PLAN = [attacks.APGD(steps=2, loss="ce"), attacks.APGD(steps=2, loss="dlr")]
 

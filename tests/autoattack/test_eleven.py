@@ -178,9 +178,6 @@ def test_07_autocast_and_deterministic_switches_of_the_caller(
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="engine/precision.py sets CUDA's switches only; oneDNN then takes other kernels"
-)
 def test_07_matmul_precision_of_the_caller(demo: Problem, quiet: Any, outcome: Any) -> None:
     attack = attacks.APGD(steps=5, loss="dlr")
     plain = outcome(quiet("demo", demo[:16], Linf(0.1), attack))

@@ -143,7 +143,7 @@ def test_verify_fails_with_exit_code_1(brinell: Any, here: Path) -> None:
     (here / "other.py").write_text(
         "from torch import nn\n"
         "class Undecided(nn.Module):\n"
-        "    def forward(self, x):\n        return 0 * x.flatten(1)[:, :10]\n"
+        "    def forward(self, x):\n        return x.flatten(1)[:, :10] + float('nan')\n"
         "def make():\n    return Undecided().eval()\n"
     )
     code, out, _ = brinell("verify", "run", "-m", "other.py:make", "-d", "demo")

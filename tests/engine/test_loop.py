@@ -11,6 +11,7 @@ from brinell.attacks import APGD, FAB, FGSM, PGD, Square
 from brinell.core.attack import Needs
 from brinell.core.goal import HitClass, Misclassify
 from brinell.core.threat import L2, Linf, threat
+from brinell.engine import loop
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -309,3 +310,20 @@ def test_bad_starts(bad):
     world = linear_world(n=4)
     with pytest.raises(brinell.InputError, match=r"start points of shape \(4, 24\)"):
         brinell.attack(world.classifier, (world.x, world.y), L2(0.1), PGD(3), start=bad)
+
+
+# ------------------------------------------------------------------------------------------------ as on an accelerator
+
+
+@pytest.mark.parametrize("attack", [APGD(steps=7, loss="margin"), PGD(4), FAB(2, True), FGSM()], ids=lambda a: a.name)
+@pytest.mark.parametrize("early_exit", [True, False])
+def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early_exit):
+    """Elsewhere than on a CPU the host looks at finished rows every few iterations only; they run on unwatched."""
+    world, net, eps = counting
+    order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
+    legs, args = (Leg(2, 0), Leg(2, 1), Leg(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
+    often = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
+    monkeypatch.setitem(loop.LOOK, "cpu", 5)
+    seldom = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
+    for name, value in vars(often).items():
+        assert torch.equal(value, getattr(seldom, name)), name

@@ -157,3 +157,20 @@ def test_clean_samples_without_an_answer_are_not_robust(world):
     model = Ill(world.classifier.module, 0.5, gradient=False).eval()
     run = brinell.evaluate(model, (world.x, world.y), L2(1e-4), "fgsm", progress=False)
     assert run.robust_accuracy.value == pytest.approx(float((world.x[:, 0] <= 0.5).float().mean()))
+
+
+def test_the_model_always_sees_whole_blocks(world):
+    """Other batch shapes make numerical libraries choose other kernels, and so other last bits."""
+    sizes = set()
+
+    class Seeing(nn.Module):
+        def forward(self, x):
+            sizes.add(len(x))
+            return world.classifier.module(x)
+
+    oracle = Oracle(wrap(Seeing().eval()), 16)
+    for n in (1, 5, 16, 17, 40):
+        x, y = world.x[:n], world.y[:n]
+        a = oracle.ask(x, y, torch.full((n,), -1), "margin", Needs.GRAD)
+        assert len(a.logits) == len(a.gradient) == len(a.loss) == len(oracle.output(x).logits) == n
+    assert sizes == {16}

@@ -264,6 +264,37 @@ def test_water_level_with_negative_weights():
     assert float(water_level(c, w, torch.tensor([3.1]).double())) == np.inf
 
 
+SOLVERS = pytest.mark.parametrize("solve", [norms.capped_scale, norms.capped_scale_sorted])
+
+
+@SOLVERS
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=12), st.integers(1, 100))
+@settings(deadline=None)
+def test_capped_scale_solves_its_equation(solve, columns, share):
+    """On the CPU by Newton's method, elsewhere by sorting."""
+    v, cap = (torch.tensor([[c[i] / 4 for c in columns]], dtype=torch.float64) for i in (0, 1))
+    most = float(torch.where(v > 0, cap, 0.0).sum())
+    q = solve(v, cap, torch.tensor([most * share / 100], dtype=torch.float64))
+    if most > 0:
+        assert float(torch.minimum(q[:, None] * v, cap).nan_to_num(0.0).sum()) == pytest.approx(
+            most * share / 100, rel=1e-9
+        )
+    beyond = solve(v, cap, torch.tensor([most + 1.0], dtype=torch.float64))
+    assert float(beyond) > 1e9
+
+
+@SOLVERS
+def test_capped_scale_of_a_row_does_not_depend_on_its_neighbours(solve):
+    """The first row needs one step of Newton's method, the last as many as it has coordinates."""
+    v = torch.stack([torch.ones(30), 2.0 ** -torch.arange(30), 4.0 ** torch.arange(30)]).double()
+    cap = torch.stack([torch.full((30,), 9.0), torch.ones(30), 2.0 ** torch.arange(30)]).double()
+    g = torch.tensor([3.0, 29.0, 2.0**29]).double()
+    together = solve(v, cap, g)
+    assert torch.equal(together, torch.cat([solve(v[i : i + 1], cap[i : i + 1], g[i : i + 1]) for i in range(3)]))
+    for i in range(3):
+        assert float(torch.minimum(together[i] * v[i], cap[i]).sum()) == pytest.approx(float(g[i]), rel=1e-9)
+
+
 # --------------------------------------------------------------------------------------------------------- steepest
 
 

@@ -13,19 +13,31 @@ PRECISIONS = ("float32",)
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """True float32: no autocast, no TF32, deterministic cuDNN kernels; the caller's settings come back afterwards."""
+    """True float32: no autocast, TF32 or bfloat16, deterministic cuDNN kernels; the caller's settings come back."""
+    with torch.autocast(device.type, enabled=False), _cuda() if device.type == "cuda" else _cpu():
+        yield
+
+
+@contextmanager
+def _cpu() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _cuda() -> Iterator[None]:
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
-    with torch.autocast(device.type, enabled=False):
-        if device.type != "cuda":
-            yield
-            return
-        before = (cudnn.conv.fp32_precision, matmul.fp32_precision, cudnn.deterministic, cudnn.benchmark)
-        _set(cudnn, matmul, ("ieee", "ieee", True, False))
-        try:
-            yield
-        finally:
-            _set(cudnn, matmul, before)
+    before = (cudnn.conv.fp32_precision, matmul.fp32_precision, cudnn.deterministic, cudnn.benchmark)
+    _set(cudnn, matmul, ("ieee", "ieee", True, False))
+    try:
+        yield
+    finally:
+        _set(cudnn, matmul, before)
 
 
 def _set(cudnn: Any, matmul: Any, values: tuple[str, str, bool, bool]) -> None:

@@ -45,7 +45,7 @@ def _slots(slots: int | None, device: torch.device) -> int:
         return default_block(device) * BLOCKS.get(device.type, 1)
     if not isinstance(slots, int) or slots < 1:
         raise InputError(
-            expected="slots as a whole number of at least 1", got=f"{slots}", remedy="Leave it out for the default."
+            expected="slots of at least 1, a whole number", got=f"{slots}", remedy="Leave it out for the default."
         )
     return slots
 

@@ -120,7 +120,7 @@ def attack_rows(
         "adv_margin": _where(np.isfinite(_numpy(r.margin)), _numpy(r.margin), pa.float32()),
         "best_loss": _where(np.isfinite(_numpy(r.loss)), _numpy(r.loss), pa.float32()),
         "distance": _where(known, _numpy(v.distance), pa.float64()),
-        "first_broken_at": _where(broken, _numpy(r.first), pa.int32()),
+        "first_broken_at": _where(broken & (_numpy(r.first) >= 0), _numpy(r.first), pa.int32()),
         "forwards": _numpy(r.forwards),
         "backwards": _numpy(r.backwards),
         "seconds": _numpy(r.forwards) * rate,

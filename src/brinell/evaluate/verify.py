@@ -99,13 +99,12 @@ def _reason(
 
 def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, oracle: Oracle) -> Verification:
     """Re-check the adversarial of every sample that counts as broken by an attack; one that has none fails."""
-    failures = _clean_failures(run, classifier, problem, oracle)
     adv = run.adversarials()
     where = {int(i): k for k, i in enumerate(adv.ids)}
     hashes, labels = _stored(run)
     # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
     draws = run.manifest["identity"]["plan"].get("draws", 1)
-    failures |= {i: "no adversarial stored" for i in hashes if i not in where}
+    failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
     for chunk in problem.chunks(4096):
         rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in where]
@@ -133,7 +132,7 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
             got=f"{len(seen)} of them",
             remedy="Verify with the data the Run was made from (same ids).",
         )
-    return Verification(len(hashes), failures)
+    return Verification(len(hashes), {**_clean_failures(run, classifier, problem, oracle), **failures})
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int]]:

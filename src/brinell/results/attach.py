@@ -1,5 +1,7 @@
 """Which row an adversarial belongs to."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -10,7 +12,7 @@ from brinell.results.files import Adversarials
 from brinell.results.schema import CLEAN, conform, counted
 
 
-def pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[np.float32] | None) -> Adversarials:
+def pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> Adversarials:
     """Return ids and adversarials together, or refuse what cannot be stored without loss."""
     ids = np.zeros(0, np.int64) if ids is None else np.asarray(ids, np.int64)
     x = np.zeros(0, np.float32) if x is None else x

@@ -104,7 +104,12 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     """
     left, right = (_flatten(json.loads(encode(side)), "") for side in (a, b))
     pairs = {path: (left.get(path, ABSENT), right.get(path, ABSENT)) for path in sorted({*left, *right})}
-    return {path: (old, new) for path, (old, new) in pairs.items() if old != new and path not in FOR_PEOPLE}
+    return {path: (old, new) for path, (old, new) in pairs.items() if old != new}
+
+
+def material(fields: Mapping[str, Any]) -> bool:
+    """Whether any of the differing fields makes two evaluations different; names do not."""
+    return any(path not in FOR_PEOPLE for path in fields)
 
 
 def lookup(manifest: Mapping[str, Any], path: str) -> Any:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.errors import InputError, RunError
 from brinell.results import outcome
 from brinell.results.files import Adversarials
-from brinell.results.manifest import differences, lookup, new_manifest
+from brinell.results.manifest import differences, lookup, material, new_manifest
 from brinell.results.run import Run, gather
 from brinell.results.store import Writer
 
@@ -54,8 +54,8 @@ def _fingerprint(run: Run) -> str:
 
 
 def _refuse_different(runs: Sequence[Run]) -> None:
-    names = {name for run in runs[1:] for name in differences(_shared(runs[0]), _shared(run))}
-    if names:
+    names = dict.fromkeys(name for run in runs[1:] for name in differences(_shared(runs[0]), _shared(run)))
+    if material(names):
         raise RunError(
             expected="Runs of one evaluation over parts of the data",
             got=f"Runs that differ in {', '.join(sorted(names))}",

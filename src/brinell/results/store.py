@@ -20,7 +20,7 @@ from brinell.errors import InputError, RunError
 from brinell.results import files
 from brinell.results.attach import pair, refer
 from brinell.results.lock import LOCK, Lock
-from brinell.results.manifest import MANIFEST, decode, differences, encode, now
+from brinell.results.manifest import MANIFEST, decode, differences, encode, material, now
 from brinell.results.schema import conform
 
 FIXED = ("schema_version", "identity", "created")
@@ -186,7 +186,7 @@ def _undo(path: Path, made: bool) -> None:
 
 def _refuse_other(path: Path, stored: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
     fields = differences(stored["identity"], manifest["identity"])
-    if fields:
+    if material(fields):
         listed = "; ".join(f"{name} (stored {_short(old)}, given {_short(new)})" for name, (old, new) in fields.items())
         raise RunError(
             expected=f"the evaluation stored in {path}",
