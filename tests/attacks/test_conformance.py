@@ -30,7 +30,7 @@ EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS.keys())
 @pytest.mark.parametrize("attack", {**SHORT, **VARIANTS}.values(), ids={**SHORT, **VARIANTS}.keys())
 @EVERY_NORM
 def test_conforms(attack, norm):
-    check_attack(attack, [norm], samples=4, steps=5)
+    check_attack(attack, [norm], samples=4, steps=4)
 
 
 def test_the_larger_radii_of_l1_conform():

@@ -47,14 +47,14 @@ def test_larger_radii(loss):
 @pytest.mark.parametrize("loss", ["dlr-targeted", "minimum-margin"])
 def test_many_rivals_one_target_at_a_time(norm, loss):
     """Untargeted losses may follow the wrong rival; aiming at each in turn cannot miss the nearest."""
-    exactly(linear_world(5, n=N), norm, brinell.Targets(APGD(50, loss), k=4))
+    exactly(linear_world(5, n=N), norm, brinell.Targets(APGD(30, loss), k=4))
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("loss", ["ce", "margin", "dlr"])
 def test_many_rivals_nothing_breaks_too_early(norm, loss):
     world = linear_world(10, (1, 6, 6), n=N)
-    assert not broken(world, norm, 0.99 * world.distance(norm), brinell.Restarts(APGD(15, loss), 2)).any()
+    assert not broken(world, norm, 0.99 * world.distance(norm), APGD(20, loss)).any()
 
 
 @pytest.mark.parametrize("norm", NORMS)

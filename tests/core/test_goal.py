@@ -20,15 +20,25 @@ def test_positive_exactly_where_reached(goal, classes):
     reached = z.argmax(1) != y if isinstance(goal, Misclassify) else z.argmax(1) == t
     assert isinstance(goal, Goal)
     assert torch.equal(goal.margin(Output(z), y, t) > 0, reached)
+    assert torch.equal(goal.reached(Output(z), y, t), reached)
     assert 0 < reached.sum() < 300
 
 
+def test_of_tied_logits_the_model_s_own_decision_counts():
+    z = Output(torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]))
+    y, t = torch.tensor([0, 1]), torch.tensor([1, 0])
+    for goal in GOALS:
+        assert goal.margin(z, y, t).tolist() == [0, 0]
+        assert goal.reached(z, y, t).tolist() == [False, True], "the first of equal classes is predicted"
+
+
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g.name)
-def test_ties_and_nan_are_no_success(goal):
-    z = torch.tensor([[1.0, 1.0, 0.0], [torch.nan, 1.0, 2.0], [torch.nan] * 3])
-    margin = goal.margin(Output(z), torch.tensor([0, 0, 0]), torch.tensor([1, 1, 1]))
-    assert margin[0] == 0 and not (margin > 0)[[0, 2]].any()
-    assert not (margin > 0)[1]
+@pytest.mark.parametrize("ill", [torch.nan, torch.inf, -torch.inf])
+def test_answers_that_are_no_numbers_reach_nothing(goal, ill):
+    z = torch.tensor([[0.0, ill, 2.0], [ill, 1.0, 2.0], [ill] * 3, [0.0, 1.0, ill]])
+    for y in range(3):
+        for t in range(3):
+            assert not goal.reached(Output(z), torch.full((4,), y), torch.full((4,), t)).any()
 
 
 def test_values():

@@ -133,10 +133,13 @@ def test_points_outside_the_ball_or_the_box_never_count():
     small = world.distance("L2") * 0.9
     r = run(world.classifier, world.x, world.y, L2(small), Walk(60))
     assert not r.broken.any() and not (r.adv_margin > 0).any() and (r.forwards == 61).all()
+    # Nor do their margins and losses, except for attacks that minimise.
+    assert (r.margin < 0).all() and (r.loss < 0).all()
     # Those points are adversarial, but too far: a record that minimises takes them.
     nearest = run(world.classifier, world.x, world.y, L2(small), Minimising(60))
     inside = (nearest.x >= 0).flatten(1).all(1) & (nearest.x <= 1).flatten(1).all(1)
     assert nearest.found.all() and not nearest.broken.any() and inside.all()
+    assert (nearest.margin > 0).all() and (nearest.loss > 0).all()
 
 
 @dataclass(frozen=True)

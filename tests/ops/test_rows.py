@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from brinell.ops import rng
-from brinell.ops.rows import choose, concat, flat, head, put, rows, running_sum, span_sums, take, where
+from brinell.ops.rows import concat, flat, head, put, rows, running_sum, span_sums, take, where
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,8 @@ def test_put_copies():
     assert ids(old) == [0, 1, 2, 3, 4]
 
 
-def test_choose_and_where():
+def test_where():
     mask = torch.tensor([True, False, True])
-    assert ids(choose(mask, state(3), state(3, offset=5))) == [0, 6, 2]
     assert where(mask, torch.ones(3, 2), torch.zeros(3, 2)).tolist() == [[1, 1], [0, 0], [1, 1]]
 
 

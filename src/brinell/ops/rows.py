@@ -36,11 +36,6 @@ def _apply(function: Callable[..., Any], values: list[Any]) -> Any:
     return function(*values) if isinstance(values[0], Tensor) else _each(function, *values)
 
 
-def choose(mask: Tensor, a: S, b: S) -> S:
-    """`where` for dataclasses of row tensors."""
-    return _each(lambda u, v: where(mask, u, v), a, b)
-
-
 def take(state: S, index: Tensor) -> S:
     """The rows at `index`, of every field."""
     return _each(lambda v: v[index], state)
