@@ -43,7 +43,7 @@ slow: environment ## fresh environment, then the slow tests
 	$(PYTEST) -n $(PYTEST_WORKERS) -m slow
 
 coverage: environment ## fresh environment, then the tests; fails under 95 % of ops, core, engine and results
-	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=brinell.%) --cov-branch --cov-report=term --cov-fail-under=95
+	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=src/brinell/%) --cov-branch --cov-report=term --cov-fail-under=95
 
 bench: environment ## fresh environment, then every benchmarks/bench_*.py
 	@set -e; for file in benchmarks/bench_*.py; do \
