@@ -185,8 +185,8 @@ Processor time of `brinell.attack` (APGD, fixed budget; with its checks at the d
 verification) over that of a bare loop that makes the same forward and backward calls in the same blocks of {rows} rows
 and does nothing else; measured in turns. The demo model ({taken} steps) is small, so this is close to the worst case;
 the residual network ({few} steps, 3x32x32 inputs) costs some five times as much per sample, and has inputs four times
-as large. Median and range of {repetitions} repetitions. The aim is 15 %: not met in L2 and L1. There nearly all of the
-attack's arithmetic is the exact projection on ball and box, twice a step: a sort of all coordinates in float64.
+as large. Median and range of {repetitions} repetitions. The aim is 15 %. In L2 and L1 nearly all of the attack's
+arithmetic is the exact projection on ball and box, twice a step, in float64.
 
 | model | norm | engine, checks and verification | with the attack's own arithmetic |
 |---|---|---:|---:|
