@@ -38,6 +38,8 @@ NAMES = [
     "models",
     "plan",
     "plans",
+    "rescalings",
+    "train",
     "verify",
     "wrap",
 ]

@@ -1,6 +1,6 @@
 """Brinell measures how hard a classifier is to break."""
 
-from brinell import attacks, data, models
+from brinell import attacks, data, models, train
 from brinell.core.problem import Problem
 from brinell.core.threat import L1, L2, Linf, Threat
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
@@ -8,6 +8,7 @@ from brinell.evaluate.environment import version
 from brinell.evaluate.evaluate import attack, evaluate, verify
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
+from brinell.evaluate.rescalings import rescalings
 from brinell.models.wrap import wrap
 from brinell.results import Run, compare
 
@@ -40,6 +41,8 @@ __all__ = [
     "models",
     "plan",
     "plans",
+    "rescalings",
+    "train",
     "verify",
     "wrap",
 ]

@@ -4,7 +4,8 @@ from brinell.attacks.apgd import APGD
 from brinell.attacks.fab import FAB
 from brinell.attacks.fgsm import FGSM
 from brinell.attacks.pgd import PGD
+from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.random_search import RandomSearch
 from brinell.attacks.square import Square
 
-__all__ = ["APGD", "FAB", "FGSM", "PGD", "RandomSearch", "Square"]
+__all__ = ["APGD", "FAB", "FGSM", "PGD", "Pursuit", "RandomSearch", "Square"]

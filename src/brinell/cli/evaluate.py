@@ -9,8 +9,11 @@ from rich.console import Console
 from brinell.cli import load, options
 from brinell.cli.show import as_json, show
 from brinell.core.threat import threat
+from brinell.errors import PlanError
 from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.presets import chain
+from brinell.evaluate.inputs import as_plan
+from brinell.evaluate.plan import audited, ranked
+from brinell.evaluate.presets import chain, reference
 
 
 def command(
@@ -31,6 +34,16 @@ def command(
     device: options.Device = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
     individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,
+    rank_by: Annotated[
+        str | None, typer.Option(help="Rank the targets where this attack ends: fgsm or pgd20; default: clean input.")
+    ] = None,
+    rank_eps: Annotated[str | None, typer.Option(help="Radius for that attack, e.g. 6/255; default: --eps.")] = None,
+    audit: Annotated[
+        float | None, typer.Option(help="Share of the survivors that the plan fast attacks at full strength; 0: none.")
+    ] = None,
+    escalate: Annotated[
+        bool, typer.Option("--escalate", help="Full plan on all survivors if the audit objects or a check warns.")
+    ] = False,
     expected_clean_accuracy: Annotated[
         float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")
     ] = None,
@@ -38,7 +51,15 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Attack a model and report its robust accuracy."""
-    chosen = chain(attacks.split(",")) if attacks else plan
+    chosen = chain(attacks.split(",")) if attacks else as_plan(plan)
+    if rank_by is not None:
+        chosen = ranked(chosen, reference(rank_by), rank_eps)
+    elif rank_eps is not None:
+        raise PlanError(
+            expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
+        )
+    if audit is not None:
+        chosen = audited(chosen, audit)
     run = evaluate(
         load.model(model),
         load.data(data, n, part),
@@ -52,6 +73,7 @@ def command(
         device=device,
         progress=False if quiet else None,
         individual=individual,
+        escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
     )
     if json:

@@ -14,17 +14,26 @@ from brinell.core.problem import Problem
 from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError
 from brinell.evaluate.inputs import as_classifier
+from brinell.train.load import is_training
+from brinell.train.load import load as training
 
 
 def model(spec: str) -> Classifier:
-    """A classifier from "demo" or FILE.py:FACTORY, a function without arguments that returns a module or classifier."""
+    """A classifier from "demo", the folder of a training, or FILE.py:FACTORY.
+
+    FACTORY is a function without arguments that returns a module or classifier.
+    """
     if spec == "demo":
         return as_classifier("demo")
+    if is_training(spec):
+        return training(spec)
     file, _, factory = spec.rpartition(":")
     path = Path(file)
     if not file or not path.exists():
         raise ModelError(
-            expected="a model as FILE.py:FACTORY, or demo", got=repr(spec), remedy="E.g. --model my_model.py:make_net."
+            expected="a model as FILE.py:FACTORY, the folder of a training, or demo",
+            got=repr(spec),
+            remedy="E.g. --model my_model.py:make_net.",
         )
     made = getattr(_module(path), factory, None)
     if made is None:

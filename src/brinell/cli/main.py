@@ -7,13 +7,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from brinell.cli import compare, demo, doctor, evaluate, merge, plans, verify
+from brinell.cli import compare, demo, doctor, evaluate, merge, plans, rescalings, train, verify
 from brinell.errors import BrinellError
 from brinell.evaluate.environment import version
 
 # What the command-line library makes of Ctrl-C.
 INTERRUPTED = 130
-AGAIN = "interrupted; brinell evaluate with the same --out and --resume goes on where it was"
+AGAIN = "interrupted; the same command with --out and --resume goes on where it was"
 
 app = typer.Typer(
     name="brinell",
@@ -24,10 +24,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate.command)
+app.command("train")(train.command)
 app.command("verify")(verify.command)
 app.command("compare")(compare.command)
 app.command("merge")(merge.command)
 app.command("plans")(plans.command)
+app.command("rescalings")(rescalings.command)
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 

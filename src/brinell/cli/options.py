@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str, typer.Option("--model", "-m", help="FILE.py:FACTORY, or demo.")]
-Data = Annotated[str, typer.Option("--data", "-d", help="FILE.npz or FILE.safetensors with x and y, or demo.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, or demo.")]
+Data = Annotated[
+    str, typer.Option("--data", "-d", help="FILE.npz or FILE.safetensors with x and y, a folder, or demo.")
+]
 N = Annotated[int | None, typer.Option("--n", help="Only the first n samples.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; default: where the model is.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from brinell.results import Proportion, Run
+from brinell.results import Audit, Proportion, Run
 
 WIDTH = 100
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
@@ -17,6 +17,18 @@ COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 
 def _percent(p: Proportion) -> dict[str, Any]:
     return {"value": p.value, "low": p.low, "high": p.high, "n": p.n, "k": p.k}
+
+
+def _audit(a: Audit) -> dict[str, Any]:
+    return {
+        "survivors": a.survivors,
+        "audited": a.audited,
+        "found": a.found,
+        "missed_at_most": a.missed,
+        "bound": a.bound,
+        "objects": a.objects,
+        "cost": {"forwards": a.cost.forwards, "backwards": a.cost.backwards, "seconds": a.cost.seconds},
+    }
 
 
 def as_json(run: Run) -> str:
@@ -29,6 +41,7 @@ def as_json(run: Run) -> str:
             "robust_accuracy": _percent(run.robust_accuracy),
             "stages": [{"attack": name, **_percent(p)} for name, p in run.accuracy_after()],
             "cost": {"forwards": run.cost.forwards, "backwards": run.cost.backwards, "seconds": run.cost.seconds},
+            "audit": None if run.audit is None else _audit(run.audit),
             "verdict": {"level": run.verdict.level, "reasons": list(run.verdict.reasons)},
             "notes": run.manifest["notes"],
             "threat": identity["threat"],
@@ -78,6 +91,9 @@ def _facts(run: Run) -> Table:
     grid.add_row("robust accuracy", accuracy)
     if run.repeats is not None:
         grid.add_row("single passes", Text(str(run.repeats)))
+    found = run.audit
+    if found is not None:
+        grid.add_row("audit", Text(str(found)))
     reasons = list(verdict.reasons) or [str(verdict).partition(": ")[2]]
     grid.add_row("verdict", Text(verdict.level, COLOURS[verdict.level]))
     for reason in reasons:
@@ -85,6 +101,8 @@ def _facts(run: Run) -> Table:
     passes = f"{cost.forwards:,} forwards, {cost.backwards:,} backwards"
     each = f"{cost.forwards_per_sample:.0f} and {cost.backwards_per_sample:.0f} per sample"
     grid.add_row("cost", Text(f"{passes} ({each}), {cost.seconds:.1f} s"))
+    if found is not None:
+        grid.add_row("", Text(f"of this the audit {found.cost.forwards:,} and {found.cost.backwards:,}"))
     for i, note in enumerate(run.manifest["notes"]):
         grid.add_row("" if i else "notes", Text(note))
     return grid

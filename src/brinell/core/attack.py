@@ -61,7 +61,8 @@ class Answer:
 class State(Protocol):
     """At least: `x`, the points to ask about next, and `t`, the number of answers received.
 
-    A state may also have `aside`, a mask of rows whose point only serves to find the way and is not to be recorded.
+    A state may also have `aside`, a mask of rows whose point only serves to find the way and is not to be recorded, and
+    `target`, the classes the loss aims at now, where the attack chooses them itself.
     """
 
     @property

@@ -69,6 +69,10 @@ class Ball:
         """A step of size 1 along the allowed coordinates (`Norm.steepest`)."""
         return self.norm.steepest(g if self.mask is None else g * self.mask, density)
 
+    def reach(self, g: Points) -> Scalars:
+        """How much a linear function with gradient g can grow within eps (the box left aside)."""
+        return self.eps * self.norm.dual_size(g if self.mask is None else g * self.mask)
+
     def inside(self, x0: Points, key: Keys) -> Points:
         """A uniform random start in the ball, projected on the box."""
         return self.project(x0, x0 + self.norm.inside(key, tuple(x0.shape[1:]), self.eps))

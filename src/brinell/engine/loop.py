@@ -105,7 +105,8 @@ class Engine:
 
     def _iterate(self, s: Slots, recorder: Recorder) -> Slots:
         ball = self.norm_ball(s.eps)
-        a = self.oracle.ask(s.state.x, s.rows.y, s.rows.target, self.attack.loss, self.attack.needs, self.draws)
+        target = getattr(s.state, "target", s.rows.target)
+        a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, self.attack.needs, self.draws)
         aside = getattr(s.state, "aside", None)
         seen = s.live if aside is None else s.live & ~aside
         record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)

@@ -61,8 +61,9 @@ class Oracle:
         with torch.set_grad_enabled(wants_grad):
             point = x.detach().requires_grad_(wants_grad)
             logits = self.classifier.forward(point).logits
-            # Rows without a target carry −1; only targeted losses read it.
-            value = LOSSES[loss].function(logits, y, target.clamp(min=0))
+            # Rows without a target carry −1, which targeted losses cannot read.
+            towards = target.clamp(min=0) if LOSSES[loss].targeted else target
+            value = LOSSES[loss].function(logits, y, towards)
             grad = _gradient(value, point) if needs is Needs.GRAD else None
             jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
         return Answer(logits.detach(), value.detach(), grad, jacobian)

@@ -22,6 +22,7 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
 from brinell.evaluate import door, inputs
+from brinell.evaluate.audit import in_audit
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt
@@ -134,6 +135,8 @@ def prepare(
     if not problem.streamed:  # then every label can be looked at now
         door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
     fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
+    for s in fitted.stages:
+        s.ranking_threat(threat).check(problem.shape(), len(problem))
     checks = [mode, *_look(oracle, fitted, threat, first, logits, notes)]
     notes = [*door.single_logit(logits), *notes]
     for note in notes:
@@ -201,12 +204,14 @@ def evaluate(
     progress: bool | None = None,
     expected_clean_accuracy: float | None = None,
     individual: bool = False,
+    escalate: bool = False,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
-    every sample. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    every sample. `escalate=True` runs the audit's attacks on all survivors where the audit of a plan such as "fast"
+    objects or a check warns; together with `resume` on a finished Run too. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -233,6 +238,11 @@ def evaluate(
         with _writer(session, folder, resume) as writer:
             for c in session.chunks():
                 _evaluate_chunk(session, c, writer)
+            if escalate and _unsettled(session, folder):
+                writer.update(finished=False)
+                session.stored = _stored(folder, session.hashes)
+                for c in session.chunks():
+                    _evaluate_chunk(session, c, writer, everyone=True)
             _close(session, writer, time.perf_counter() - begun)
     return Run.open(folder)
 
@@ -244,15 +254,30 @@ def _writer(s: Session, folder: Path, resume: bool) -> Writer:
         writer.update(checks=[c.to_json() for c in s.checks], notes=s.notes)
         return writer
     writer = Writer.resume(folder, manifest)
-    rows = Run.open(folder).rows()
-    names, ids = rows["attack"].to_pylist(), rows["sample_id"].to_pylist()
-    for name, i, fell, digest in zip(names, ids, counted(rows).tolist(), rows["x_sha256"].to_pylist(), strict=True):
-        s.stored.setdefault(name, {})[i] = fell
-        s.hashes[i] = digest
+    s.stored = _stored(folder, s.hashes)
     return writer
 
 
-def _evaluate_chunk(s: Session, c: Clean, writer: Writer) -> None:
+def _stored(folder: Path, hashes: dict[int, str]) -> dict[str, dict[int, bool]]:
+    """Which attacks have seen which samples, and whether they fell; notes the samples' hashes on the way."""
+    rows = Run.open(folder).rows()
+    names, ids = rows["attack"].to_pylist(), rows["sample_id"].to_pylist()
+    stored: dict[str, dict[int, bool]] = {}
+    for name, i, fell, digest in zip(names, ids, counted(rows).tolist(), rows["x_sha256"].to_pylist(), strict=True):
+        stored.setdefault(name, {})[i] = fell
+        hashes[i] = digest
+    return stored
+
+
+def _unsettled(s: Session, folder: Path) -> bool:
+    """Whether the short plan's answer is in doubt: its audit objects, or a check warns."""
+    found = Run.open(folder).audit
+    if found is None or found.complete:
+        return False
+    return found.objects or any(c.level in ("warn", "fail") for c in s.checks)
+
+
+def _evaluate_chunk(s: Session, c: Clean, writer: Writer, everyone: bool = False) -> None:
     ids = c.chunk.ids.tolist()
     for i, digest in zip(ids, c.hashes, strict=True):
         if s.hashes.get(i, digest) != digest:
@@ -269,6 +294,8 @@ def _evaluate_chunk(s: Session, c: Clean, writer: Writer) -> None:
         done = s.stored.get(stage.name, {})
         known = torch.tensor([i in done for i in ids], device=standing.device)
         attackable = c.correct if s.individual else standing
+        if stage.share is not None and not everyone:
+            attackable = attackable & in_audit(s.setup.seed, c.chunk.ids, stage.share).to(standing.device)
         for part in run_stage(s.setup, stage, c, (attackable & ~known).nonzero()[:, 0]):
             _store(writer, part)
             standing[part.at[part.counted]] = False

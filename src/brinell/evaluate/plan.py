@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from brinell.core.attack import AnyAttack, Needs
+from brinell.core.threat import Threat, parse_eps
 from brinell.engine.loop import Leg
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
@@ -20,6 +22,10 @@ DEFAULT_TARGETS = 9
 class Stage:
     """One attack of a plan: `ranks` of its target classes on the clean input (2 = runner-up; empty: untargeted).
 
+    `share` below 1 attacks only so large a part of the samples, chosen at random by seed and id: the audit of a plan.
+    `ranked_by` ranks the classes at the last iterate of another attack instead, in a ball of `radius` (None: the
+    threat's own). `noise` stands for the attack's name in the noise key: stages with equal ones start alike.
+
     >>> from brinell.attacks import APGD
     >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
     'apgd-t'
@@ -31,6 +37,10 @@ class Stage:
     label: str = ""
     eot: int = 1
     copy: int = 0
+    ranked_by: AnyAttack | None = None
+    radius: float | None = None
+    noise: str = ""
+    share: float | None = None
 
     def __post_init__(self) -> None:
         if self.restarts < 1 or self.eot < 1:
@@ -40,11 +50,27 @@ class Stage:
             raise PlanError(
                 expected="target ranks of at least 2", got=str(self.ranks), remedy="Rank 2 is the runner-up class."
             )
+        if self.share is not None and not 0 < self.share <= 1:
+            raise PlanError(
+                expected="a share above 0 and at most 1", got=f"{self.share}", remedy="Leave the audit out instead."
+            )
+        _check_ranking(self)
 
     @property
     def name(self) -> str:
         """What reports call it."""
         return self.label or self.attack.name
+
+    @property
+    def ranking_passes(self) -> tuple[int, int]:
+        """Forwards and backwards that ranking the targets of one sample costs."""
+        if self.ranked_by is None:
+            return 0, 0
+        return self.ranked_by.queries * self.eot, (self.ranked_by.queries - 1) * self.eot
+
+    def ranking_threat(self, threat: Threat) -> Threat:
+        """Where the reference attack may go: the threat's norm, with a radius of its own if it has one."""
+        return threat if self.radius is None else replace(threat, eps=self.radius, text=f"{self.radius:.6g}")
 
     def legs(self) -> tuple[Leg, ...]:
         """The runs of one sample, in order."""
@@ -52,18 +78,52 @@ class Stage:
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest, with a hash of everything that decides the outcome."""
-        numbers = {f.name: getattr(self.attack, f.name) for f in fields(self.attack)}  # type: ignore[arg-type]
         body = {
             "name": self.name,
-            "attack": {"type": type(self.attack).__name__, **numbers},
+            "attack": _numbers(self.attack),
             "ranks": list(self.ranks),
             "restarts": self.restarts,
             "needs": self.attack.needs.value,
             "eot": self.eot,
             "copy": self.copy,
         }
+        # Only where set: Runs made before these existed keep their hashes.
+        if self.ranked_by is not None:
+            body["ranked_by"] = {"attack": _numbers(self.ranked_by), "radius": self.radius}
+        if self.noise:
+            body["noise"] = self.noise
+        if self.share is not None:
+            body["share"] = self.share
         text = json.dumps(body, sort_keys=True, default=str)
         return {**body, "hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def _numbers(attack: AnyAttack) -> dict[str, Any]:
+    return {"type": type(attack).__name__, **{f.name: getattr(attack, f.name) for f in fields(attack)}}  # type: ignore[arg-type]
+
+
+def _check_ranking(s: Stage) -> None:
+    if s.radius is not None and (s.ranked_by is None or not (s.radius > 0 and math.isfinite(s.radius))):
+        raise PlanError(
+            expected="a positive radius for a reference attack",
+            got=f"radius {s.radius}" + (" without one" if s.ranked_by is None else ""),
+            remedy="Write Targets(attack, k=3, ranked_by=PGD(steps=20), radius='6/255').",
+        )
+    if s.ranked_by is None:
+        return
+    if not s.ranks:
+        raise PlanError(
+            expected="a targeted attack to rank the targets of",
+            got=f"{s.name}, which has no targets",
+            remedy="Use a targeted loss, e.g. minimum-margin, or leave the ranking out.",
+        )
+    wrong = s.ranked_by.minimises or s.ranked_by.needs is not Needs.GRAD or LOSSES[s.ranked_by.loss].targeted
+    if wrong:
+        raise PlanError(
+            expected="an untargeted attack that follows the gradient of a loss inside the ball, to rank the targets",
+            got=s.ranked_by.name,
+            remedy="Use FGSM() or PGD(steps=20).",
+        )
 
 
 def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
@@ -78,16 +138,30 @@ def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
     return Stage(part, tuple(range(2, DEFAULT_TARGETS + 2)) if targeted else (), 1, label)
 
 
-def Targets(part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = ()) -> Stage:
+def Targets(
+    part: "AnyAttack | Stage",
+    k: int = DEFAULT_TARGETS,
+    ranks: Iterable[int] = (),
+    ranked_by: AnyAttack | None = None,
+    radius: float | str | None = None,
+) -> Stage:
     """Towards the k classes that rank highest on the clean input after the true one, or towards given ranks (from 2).
 
-    >>> from brinell.attacks import APGD
+    With `ranked_by` the classes are ranked where that attack ends, in a ball of `radius` (None: that of the threat).
+    The points it finds only rank and never count; its passes are part of the cost.
+
+    Reference: Gao et al. 2022, sec. 3.2 and appendix D.
+
+    >>> from brinell.attacks import APGD, FGSM
     >>> Targets(APGD(loss="dlr-targeted"), k=3).ranks
     (2, 3, 4)
+    >>> Targets(APGD(loss="minimum-margin"), k=3, ranked_by=FGSM(), radius="6/255").ranking_passes
+    (2, 1)
     """
     if k < 1:
         raise PlanError(expected="at least 1 target", got=f"{k}", remedy=f"Leave it out for {DEFAULT_TARGETS}.")
-    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)))
+    own = None if radius is None else parse_eps(radius)
+    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=ranked_by, radius=own)
 
 
 def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
@@ -115,7 +189,7 @@ class Plan:
     """A named chain of stages; samples broken by one are not attacked by the next.
 
     `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result
-    is only an upper bound on robustness. With `draws` above 1, for randomised models, attacks run to the end, and every
+    is only an upper bound on robustness, "audited" one that is as good as its audit. With `draws` above 1, for randomised models, attacks run to the end, and every
     result is judged on so many fresh passes: a sample counts as broken when more than half of them are fooled.
 
     >>> from brinell.attacks import FGSM, PGD
@@ -146,7 +220,7 @@ class Plan:
     @property
     def needs_gradients(self) -> bool:
         """Whether any stage asks for gradients."""
-        return any(s.attack.needs is not Needs.LOGITS for s in self.stages)
+        return any(s.attack.needs is not Needs.LOGITS or s.ranked_by is not None for s in self.stages)
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
@@ -172,6 +246,50 @@ def plan(
     return Plan(name, tuple(stage(p) for p in parts), description, strength=strength)
 
 
+def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
+    """The plan with the targets of its targeted stages ranked where another attack ends.
+
+    >>> from brinell.attacks import APGD, FGSM
+    >>> ranked(plan([APGD(loss="minimum-margin")], name="mine"), FGSM(), "6/255").name
+    'mine, targets ranked by fgsm-ce at 6/255'
+    """
+    if not any(s.ranks for s in p.stages):
+        raise PlanError(
+            expected="a plan with targets to rank", got=f"{p.name}, which has none", remedy="Use e.g. mm3 or apgd-t."
+        )
+
+    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(Targets(s, ranks=s.ranks, ranked_by=by, radius=radius) if s.ranks else s for s in stages)
+
+    name = f"{p.name}, targets ranked by {by.name}" + ("" if radius is None else f" at {radius}")
+    sparse = None if p.sparse_stages is None else again(p.sparse_stages)
+    return replace(p, name=name, stages=again(p.stages), sparse_stages=sparse)
+
+
+def audited(p: Plan, share: float) -> Plan:
+    """The plan with so large a share of its survivors attacked at full strength; 0 leaves the audit out.
+
+    >>> from brinell.attacks import FGSM, PGD
+    >>> mine = Plan("mine", (Stage(FGSM()), Stage(PGD(), share=0.1)), strength="audited")
+    >>> [s.share for s in audited(mine, 0.5).stages], len(audited(mine, 0).stages)
+    ([None, 0.5], 1)
+    """
+    if all(s.share is None for s in p.stages):
+        raise PlanError(expected="a plan with an audit", got=p.name, remedy="Use the plan fast, or leave the share out.")
+    if not 0 <= share <= 1:
+        raise PlanError(
+            expected="a share between 0 and 1", got=f"{share}", remedy="Write 0.1 for every tenth survivor."
+        )
+
+    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        kept = (s for s in stages if s.share is None or share > 0)
+        return tuple(s if s.share is None else replace(s, share=share) for s in kept)
+
+    return replace(
+        p, stages=again(p.stages), sparse_stages=None if p.sparse_stages is None else again(p.sparse_stages)
+    )
+
+
 def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True) -> tuple[Plan, list[str]]:
     """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
     notes: list[str] = []
@@ -195,14 +313,22 @@ def _flat(s: Stage, notes: list[str]) -> Stage:
     return replace(s, attack=other(), label=s.name)
 
 
+def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:
+    loss = LOSSES[attack.loss]
+    if classes >= loss.classes or loss.instead is None:
+        return attack
+    notes.append(
+        f"{name}: the {attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used."
+    )
+    return replace(attack, loss=loss.instead)  # type: ignore[type-var]
+
+
 def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
-    loss = LOSSES[s.attack.loss]
-    if classes < loss.classes and loss.instead is not None:
-        notes.append(
-            f"{s.name}: the {s.attack.loss} loss needs {loss.classes} classes, the model has {classes}; "
-            f"{loss.instead} used."
-        )
-        s = replace(s, attack=replace(s.attack, loss=loss.instead), label=s.name)  # type: ignore[type-var]
+    fitted = _fit_loss(s.attack, s.name, classes, notes)
+    if fitted is not s.attack:
+        s = replace(s, attack=fitted, label=s.name)
+    if s.ranked_by is not None:
+        s = replace(s, ranked_by=_fit_loss(s.ranked_by, f"{s.name}, ranking", classes, notes))
     if not s.ranks:
         return s
     kept = tuple(r for r in s.ranks if r <= classes)

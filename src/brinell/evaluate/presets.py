@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from brinell.attacks import APGD, FAB, FGSM, PGD, Square
+from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
+from brinell.core.attack import AnyAttack
 from brinell.errors import one_of
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
 
@@ -44,6 +45,19 @@ STAGES: dict[str, tuple[Stage, Stage]] = {
     "square": (SQUARE, SQUARE),
 }
 """Stages by name, for chains of one's own: as they run in Linf and L2, and in L1."""
+
+
+# Gao et al. 2022, appendix D: whose examples rank the targets.
+REFERENCES: dict[str, AnyAttack] = {"fgsm": FGSM(), "pgd20": PGD(steps=20)}
+
+
+def reference(name: str) -> AnyAttack:
+    """The reference attack of that name, for ranking targets.
+
+    >>> reference("pgd20").queries
+    21
+    """
+    return REFERENCES[one_of("a reference attack", name, REFERENCES)]
 
 
 def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
@@ -141,6 +155,25 @@ _ALL += [
     _mm("mm3-f20", PGD(20, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 20 fixed steps of eps/10, 3 classes"),
     _mm("mm9-f20", PGD(20, MM_STEP, "minimum-margin"), 9, "Minimum-Margin attack, 20 fixed steps of eps/10, 9 classes"),
 ]
+# Every eighth survivor: from about 600 samples on the audit's bound is then within the sampling error.
+AUDIT_SHARE = 0.125
+
+
+def _audit(*stages: Stage) -> tuple[Stage, ...]:
+    return tuple(replace(s, share=AUDIT_SHARE) for s in stages)
+
+
+_ALL.append(
+    Plan(
+        "fast",
+        (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
+        "AutoAttack's answer for about 1 % of its passes: margins pursued while in reach; an eighth of the survivors "
+        "audited by AutoAttack",
+        f"docs/design/fast.md, after {MM_PAPER}; audit: {CROCE}",
+        "audited",
+        (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
+    )
+)
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.core.attack import Rows
 from brinell.core.goal import Goal, Misclassify
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Progress, StageStarted, silent
@@ -15,6 +16,7 @@ from brinell.engine.loop import Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record
 from brinell.evaluate.plan import Stage
+from brinell.evaluate.ranking import last_logits
 from brinell.evaluate.tables import Clean, attack_rows
 from brinell.evaluate.verify import check_points
 from brinell.ops import rng
@@ -62,18 +64,36 @@ def ranked_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
 def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
     device = c.logits.device
     rows = at.cpu()
-    y = c.chunk.y[rows].to(device)
-    targets = ranked_targets(c.logits[at], y, stage.ranks)
-    key = rng.fold(rng.keys(setup.seed, c.chunk.ids[rows].to(device)), rng.digest(stage.attack.name) + stage.copy)
+    x, y = c.chunk.x[rows].to(device), c.chunk.y[rows].to(device)
+    own = rng.keys(setup.seed, c.chunk.ids[rows].to(device))
+    targets = ranked_targets(_ranking_logits(setup, stage, c, at, x, y, own), y, stage.ranks)
+    key = rng.fold(own, rng.digest(stage.noise or stage.attack.name) + stage.copy)
     eps = setup.threat.ball(rows + c.chunk.offset, device).eps
     begin = None if start is None else start[rows].to(device)
-    return Work(c.chunk.x[rows].to(device), y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin)
+    return Work(x, y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin)
+
+
+def _ranking_logits(setup: Setup, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
+    """What ranks the targets: the logits of the clean input, or where the reference attack ends."""
+    if stage.ranked_by is None:
+        return c.logits[at]
+    # Without the stage's own name: every stage and plan with this reference attack ranks alike.
+    key = rng.fold(own, rng.digest(f"ranking {stage.ranked_by.name}"))
+    ball = stage.ranking_threat(setup.threat).ball(at.cpu() + c.chunk.offset, x.device)
+    p = Rows(x, y, key, torch.full_like(y, -1))
+    z = last_logits(setup.oracle, stage.ranked_by, p, ball, setup.slots, stage.eot)
+    # Without a finite answer there is no order; then the clean one must do.
+    return torch.where(z.isfinite().all(1, keepdim=True), z, c.logits[at])
 
 
 def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
     """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
     if not len(at):
         return
+    before, backwards = stage.ranking_passes
+    queries = stage.attack.queries * len(stage.legs()) * stage.eot
+    setup.listener(StageStarted(stage.name, len(at), before + queries))
+    begun = time.perf_counter()
     work = _work(setup, stage, c, at, start)
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), c.logits.device)
     engine = Engine(
@@ -86,21 +106,32 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
         setup.early_exit and setup.draws == 1,
         stage.eot,
     )
-    setup.listener(StageStarted(stage.name, len(at), stage.attack.queries * len(stage.legs()) * stage.eot))
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
+    ranking = (last - begun) / len(at)
     held: list[tuple[Tensor, Record]] = []
-    for part in engine.run(work):
-        held.append(part)
-        finished += len(part[0])
-        passes += int(part[1].forwards.sum())
-        broken += int(part[1].broken.sum())
+    for which, own in engine.run(work):
+        record = _with_ranking(own, before, backwards)
+        held.append((which, record))
+        finished += len(which)
+        passes += int(record.forwards.sum())
+        broken += int(record.broken.sum())
         setup.listener(Progress(stage.name, finished, broken, passes))
         now = time.perf_counter()
         if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
-            # The time since the last batch is shared out by passes, so that the rows' seconds add up to the clock's.
-            rate = (now - last) / max(sum(int(r.forwards.sum()) for _, r in held), 1)
+            # The time since the last batch is shared out by passes, so that the rows' seconds add up to the clock's;
+            # that of the ranking, which was done for all samples at once, by samples.
+            spent = now - last + ranking * sum(len(p[0]) for p in held)
+            rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
             yield _finish(setup, stage, c, work, at, held, rate)
             held, last = [], now
+
+
+def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
+    """The record with the passes that ranked its targets, which came before the attack's own."""
+    if not forwards:
+        return r
+    first = torch.where(r.first >= 0, r.first + forwards, r.first)
+    return replace(r, forwards=r.forwards + forwards, backwards=r.backwards + backwards, first=first)
 
 
 def _finish(

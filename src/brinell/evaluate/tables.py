@@ -10,10 +10,11 @@ from torch import Tensor
 
 from brinell.core.problem import Chunk, sample_hashes
 from brinell.engine.recorder import Record
+from brinell.evaluate.audit import in_audit
 from brinell.evaluate.plan import Stage
 from brinell.evaluate.verify import Verified
 from brinell.ops.losses import margin
-from brinell.results import CLEAN, ROWS
+from brinell.results import AUDIT, CLEAN, ROWS
 
 NON_FINITE = "non-finite logits"
 
@@ -109,6 +110,7 @@ def attack_rows(
     counted = broken & _numpy(v.ok)
     aims = _numpy(target)
     known = found if stage.attack.minimises else broken
+    chosen = in_audit(seed, c.chunk.ids[at.cpu()], stage.share or 0.0).tolist()
     columns = {
         **_common(c, rows, seed, precision, r.x.device),
         "attack": np.full(n, stage.name),
@@ -126,7 +128,7 @@ def attack_rows(
         "seconds": _numpy(r.forwards) * rate,
         "verified": _where(broken, counted, pa.bool_()),
         "verified_8bit": _where(broken, _numpy(v.ok_8bit), pa.bool_()),
-        "flags": [[NON_FINITE] if odd else [] for odd in _numpy(r.odd)],
+        "flags": [[NON_FINITE] * bool(odd) + [AUDIT] * bool(a) for odd, a in zip(_numpy(r.odd), chosen, strict=True)],
         **_judged(v.judged),
         **({} if v.chosen is None else {"chosen": _numpy(v.chosen)}),
     }

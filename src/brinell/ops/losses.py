@@ -63,6 +63,12 @@ def minimum_margin(logits: Logits, y: Labels, t: Labels) -> Scalars:
     return _at(logits, t) - _at(logits, y)
 
 
+def margin_towards(logits: Logits, y: Labels, t: Labels) -> Scalars:
+    """The minimum margin where there is a target, the untargeted margin where t is −1."""
+    best = logits.scatter(1, y[:, None], -torch.inf).argmax(1)
+    return minimum_margin(logits, y, torch.where(t < 0, best, t))
+
+
 def mm_softmax(logits: Logits, y: Labels, t: Labels) -> Scalars:
     """The minimum margin of the probabilities."""
     return minimum_margin(logits.softmax(1), y, t)
@@ -110,6 +116,7 @@ LOSSES: dict[str, Loss] = {
     "dlr": Loss(dlr, classes=4, instead="margin"),
     "dlr-targeted": Loss(dlr_targeted, targeted=True, classes=4, instead="minimum-margin"),
     "minimum-margin": Loss(minimum_margin, targeted=True),
+    "margin-towards": Loss(margin_towards),
     # Rescalings of the minimum margin, compared in the Minimum-Margin paper's Tables 2 and 4.
     "mm-softmax": Loss(mm_softmax, targeted=True),
     "mm-sigmoid": Loss(mm_sigmoid, targeted=True),

@@ -41,6 +41,11 @@ def take(state: S, index: Tensor) -> S:
     return _each(lambda v: v[index], state)
 
 
+def where_rows(mask: Tensor, a: S, b: S) -> S:
+    """`where` for every field of two dataclasses of row tensors."""
+    return _each(lambda v, w: where(mask, v, w), a, b)
+
+
 def put(state: S, index: Tensor, new: S) -> S:
     """A copy of the state whose rows at `index` are those of `new`."""
     return _each(lambda v, n: v.index_copy(0, index, n), state, new)

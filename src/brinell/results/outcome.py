@@ -90,10 +90,10 @@ def stage(table: pa.Table, attack: str) -> Stage:
     return Stage(attack, int(mine.sum()), int((mine & counted(table)).sum()))
 
 
-def cost(table: pa.Table) -> Cost:
-    """Return the sum over all rows."""
+def cost(table: pa.Table, over: int | None = None) -> Cost:
+    """Return the sum over all rows; per-sample means are over so many samples, or those with a clean row."""
     forwards, backwards, seconds = (pc.sum(table[c]).as_py() or 0 for c in ("forwards", "backwards", "seconds"))
-    return Cost(forwards, backwards, float(seconds), len(samples(table)))
+    return Cost(forwards, backwards, float(seconds), len(samples(table)) if over is None else over)
 
 
 def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
 from brinell.results import files, outcome
+from brinell.results.audit import Audit, audit
 from brinell.results.manifest import decode, lookup
 from brinell.results.outcome import Cost, Ids, Stage
 from brinell.results.repeats import Repeats, repeated
@@ -98,10 +99,12 @@ class Run:
         return outcome.survivors(self.rows())
 
     def skipped(self) -> Ids:
-        """Return the survivors that some attack of the plan has no row for, sorted."""
+        """Return the survivors that some attack of the plan, its audit aside, has no row for, sorted."""
         table, left = self.rows(), self.survivors()
         ids = outcome.ids_of(table)
-        missing = [np.setdiff1d(left, ids[outcome.is_attack(table, name)]) for name in self.attacks]
+        stages = lookup(self.manifest, "identity.plan.stages") or []
+        names = [stage["name"] for stage in stages if stage.get("share") is None]
+        missing = [np.setdiff1d(left, ids[outcome.is_attack(table, name)]) for name in names]
         return np.unique(np.concatenate([left[:0], *missing]))
 
     def stages(self) -> list[Stage]:
@@ -118,6 +121,11 @@ class Run:
     def cost(self) -> Cost:
         """Model calls and seconds, in total and per sample."""
         return outcome.cost(self.rows())
+
+    @property
+    def audit(self) -> Audit | None:
+        """For plans that save passes, what they may have missed; else None."""
+        return audit(self)
 
     @property
     def repeats(self) -> Repeats | None:

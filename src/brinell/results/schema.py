@@ -15,6 +15,9 @@ SCHEMA_VERSION = 1
 CLEAN = "clean"
 """Name of the pseudo-attack that does nothing; every sample has one such row, broken where the model errs by itself."""
 
+AUDIT = "audit"
+"""Flag of the rows of samples that were chosen at random for the full plan's attacks."""
+
 
 def _must(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)

@@ -1,6 +1,7 @@
 """Proportions with intervals, and tests for paired outcomes."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
@@ -139,6 +140,46 @@ def upper_bound(k: int, n: int, confidence: float = 0.95) -> float:
         else:
             high = middle
     return high
+
+
+def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[int, int]:
+    """Return one-sided bounds, each of the given confidence, on the marked items among `population`.
+
+    Of these m were drawn at random without replacement, and k of the drawn were marked. Method: the smallest and the
+    largest number at which the hypergeometric tail that holds k has more than 1 - confidence.
+
+    >>> hidden(0, 60, 480), hidden(2, 60, 480), hidden(3, 10, 10)
+    ((0, 21), (4, 46), (3, 3))
+    """
+    _check_counts(k, m)
+    _check_counts(m, population)
+    _z(confidence)
+    low = _first(lambda marked: _drawn(k, m, marked, population)[1] > 1 - confidence, k, population - m + k)
+    high = _first(lambda marked: _drawn(k, m, marked, population)[0] <= 1 - confidence, k, population - m + k + 1) - 1
+    return low, high
+
+
+def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number from low on that meets a condition which stays met; `high` where none below does."""
+    while low < high:
+        middle = (low + high) // 2
+        if condition(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _drawn(k: int, m: int, marked: int, population: int) -> tuple[float, float]:
+    """The chances that at most k, and that at least k, of m drawn items are marked."""
+
+    def log_choose(n: int, i: int) -> float:
+        return math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
+
+    rest, whole = population - marked, log_choose(population, m)
+    possible = range(max(0, m - rest), min(m, marked) + 1)
+    chance = {i: math.exp(log_choose(marked, i) + log_choose(rest, m - i) - whole) for i in possible}
+    return sum(p for i, p in chance.items() if i <= k), sum(p for i, p in chance.items() if i >= k)
 
 
 def _correlation(both: int, only_a: int, only_b: int, neither: int) -> float:

@@ -93,6 +93,8 @@ def _accuracies(run: "Run") -> str:
     lines = [f"clean accuracy    {run.clean_accuracy}", f"robust accuracy   {run.robust_accuracy}"]
     if run.repeats is not None:
         lines.append(f"single passes     {run.repeats}")
+    if run.audit is not None:
+        lines.append(f"audit             {run.audit}")
     return "\n".join(lines)
 
 
@@ -115,6 +117,9 @@ def _cost(run: "Run") -> str:
         f"          per sample {cost.forwards_per_sample:.1f} forwards, {cost.backwards_per_sample:.1f} backwards, "
         f"{cost.seconds_per_sample:.3g} s",
     ]
+    if run.audit is not None:
+        spent = run.audit.cost
+        lines.append(f"          of this the audit {spent.forwards} forwards, {spent.backwards} backwards")
     return "\n".join(lines)
 
 

@@ -98,6 +98,29 @@ def _weak(run: "Run") -> Iterable[str]:
         )
 
 
+def _audited(run: "Run") -> Iterable[str]:
+    found = run.audit
+    if lookup(run.manifest, "identity.plan.strength") != "audited" or not run.finished:
+        return
+    name = lookup(run.manifest, "identity.plan.name") or "unnamed"
+    more = f"evaluate again with resume and escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
+    if found is None:
+        yield f"The plan {name} saves passes and was not audited, so what it may have missed is unknown; {more}."
+        return
+    if found.objects:
+        yield (
+            f"The audit objects: {found.found} of {found.audited} survivors fell to the full plan, so the plan {name} "
+            f"missed at least {100 * found.at_least:.1f} points (95 %); {more}."
+        )
+        return
+    accuracy = run.robust_accuracy
+    if found.bound > (accuracy.high - accuracy.low) / 2:
+        yield (
+            f"The audit is too small to vouch for the plan {name}: after {found.audited} samples up to "
+            f"{100 * found.bound:.1f} points may have been missed, more than the sampling error; {more}."
+        )
+
+
 def _draws(run: "Run") -> int:
     draws = lookup(run.manifest, "identity.plan.draws")
     return draws if isinstance(draws, int) else 1
@@ -116,6 +139,8 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
     followed: set[int] = set()
     any_gradient = False
     for stage in stages:
+        if stage.get("share") is not None:
+            continue  # a part of the audit, which has a rule of its own
         broken = set(ids[(names == stage["name"]) & fell].tolist())
         if stage.get("needs") != "logits":
             followed, any_gradient = followed | broken, True
@@ -148,6 +173,7 @@ RULES: tuple[tuple[Level, Callable[["Run"], Iterable[str]]], ...] = (
     ("suspicious", _unfinished),
     ("suspicious", _incomplete),
     ("suspicious", _weak),
+    ("suspicious", _audited),
     ("suspicious", _black_box_wins),
     ("suspicious", _non_finite),
 )

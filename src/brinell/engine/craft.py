@@ -1,0 +1,93 @@
+"""Adversarial points for training: a whole batch at once, every row to the end of its budget, nothing recorded."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.attack import Answer, AnyAttack, Needs, Rows
+from brinell.core.classifier import Classifier
+from brinell.core.threat import Ball
+from brinell.errors import PlanError, one_of
+from brinell.ops.losses import LOSSES
+from brinell.ops.rows import where
+from brinell.ops.types import Points
+
+KEEP = ("last", "best")
+LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(logits, labels, targets) -> one value per row, larger is worse for the model."""
+
+
+def suits(attack: AnyAttack) -> None:
+    """Refuse an attack that cannot be used in training: one that leaves the ball, or wants all classes' gradients."""
+    if attack.minimises or attack.needs is Needs.JACOBIAN:
+        raise PlanError(
+            expected="an attack that stays in the ball and follows one loss",
+            got=f"{attack.name}, which looks for the nearest adversarial",
+            remedy="Train with PGD, APGD or FGSM.",
+        )
+
+
+def craft(
+    classifier: Classifier, attack: AnyAttack, p: Rows, ball: Ball, loss: LossFunction | None = None, keep: str = "last"
+) -> Points:
+    """The attack's last iterate for every row, or (`keep="best"`) the iterate with the largest loss.
+
+    Method: `attack.queries − 1` answers about all rows in one call each; the last iterate is returned without an
+    answer, since no step would use it. No row stops early and the host never waits for the device. `loss` replaces the
+    attack's named loss. The caller decides the model's mode (`attacking`). Cost: `queries − 1` forwards, and as many
+    backwards where the attack follows gradients; "best" takes one forward more.
+    """
+    suits(attack)
+    one_of("keep", keep, KEEP)
+    value = LOSSES[attack.loss].function if loss is None else loss
+    state = attack.init(p, ball)
+    best, top = state.x, torch.full_like(ball.eps, -torch.inf)
+    for _ in range(attack.queries - 1):
+        a = _ask(classifier, state.x, p, value, attack.needs)
+        if keep == "best":
+            best, top = _better(state, a, best, top)
+        state = attack.step(state, a, p, ball)
+    if keep == "best":
+        best, _ = _better(state, _ask(classifier, state.x, p, value, Needs.LOGITS), best, top)
+    x: Tensor = best if keep == "best" else state.x
+    return x.detach()
+
+
+def _better(state: object, a: Answer, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """The best point so far and its loss; points that only serve to find the way do not count."""
+    aside, x = getattr(state, "aside", None), getattr(state, "x", best)
+    higher = a.loss > top if aside is None else (a.loss > top) & ~aside
+    return where(higher, x, best), torch.where(higher, a.loss, top)
+
+
+def _ask(classifier: Classifier, x: Tensor, p: Rows, loss: LossFunction, needs: Needs) -> Answer:
+    follows = needs is Needs.GRAD
+    with torch.set_grad_enabled(follows):
+        point = x.detach().requires_grad_(follows)
+        logits = classifier.forward(point).logits
+        # Rows without a target carry −1; only targeted losses read it.
+        value = loss(logits, p.y, p.target.clamp(min=0))
+        grad = torch.autograd.grad(value.sum(), point)[0] if follows else None
+    if grad is not None:
+        # Where a gradient is not finite there is no direction to go.
+        grad = grad.nan_to_num_(0.0, 0.0, 0.0)
+    return Answer(logits.detach(), value.detach(), grad)
+
+
+@contextmanager
+def attacking(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and parameters that want no gradients; afterwards every part is as it was."""
+    modes = [m for m in module.modules() if m.training]
+    wanted = [w for w in module.parameters() if w.requires_grad]
+    module.eval()
+    for w in wanted:
+        w.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for w in wanted:
+            w.requires_grad_(True)
+        for m in modes:
+            m.training = True

@@ -1,0 +1,68 @@
+"""What is written about every epoch."""
+
+import csv
+import io
+from dataclasses import asdict, astuple, dataclass, fields
+from typing import Any
+
+from brinell.results import Proportion
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch, from 1: last learning rate, mean training loss, validation counts, passes and seconds of training.
+
+    `clean` and `robust` of `n` validation samples were classified correctly (both None without validation).
+
+    >>> print(Epoch(1, 0.1, 1.5, 80, 40, 100, 5000, 4000, 12.0).robust_accuracy)
+    40.0 % [30.9, 49.8], n = 100
+    """
+
+    epoch: int
+    lr: float
+    loss: float
+    clean: int | None
+    robust: int | None
+    n: int
+    forwards: int
+    backwards: int
+    seconds: float
+
+    @property
+    def clean_accuracy(self) -> Proportion | None:
+        """Of the averaged weights on the validation samples, with its interval."""
+        return None if self.clean is None else Proportion(self.clean, self.n)
+
+    @property
+    def robust_accuracy(self) -> Proportion | None:
+        """The same under attack."""
+        return None if self.robust is None else Proportion(self.robust, self.n)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return asdict(self)
+
+
+def best_of(curve: list[Epoch]) -> Epoch:
+    """The first epoch with the most robust, then the most clean samples; the last one where nothing was measured."""
+    if curve[-1].robust is None:
+        return curve[-1]
+    return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))
+
+
+def from_json(rows: list[dict[str, Any]]) -> list[Epoch]:
+    """The curve of a checkpoint."""
+    return [Epoch(**row) for row in rows]
+
+
+def as_csv(curve: list[Epoch]) -> bytes:
+    """One line per epoch under the names of the fields; empty where there was no validation.
+
+    >>> as_csv([Epoch(1, 0.1, 1.5, None, None, 0, 50, 40, 0.5)]).decode().splitlines()[1]
+    '1,0.1,1.5,,,0,50,40,0.5'
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(f.name for f in fields(Epoch))
+    writer.writerows(astuple(row) for row in curve)
+    return text.getvalue().encode()

@@ -1,0 +1,107 @@
+"""The numbers of a training besides the attack, as data."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from brinell.errors import InputError, one_of
+from brinell.train.schedule import ANNEALS, SCHEDULES, learning_rate
+
+PRECISIONS = ("float32", "bfloat16")
+# Peak learning rate and weight decay where none is given: the papers' for SGD, torch's own for AdamW.
+DEFAULTS = {"sgd": (0.1, 2e-4), "adamw": (1e-3, 1e-2)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How weights are updated, for how long, and in which order of samples: equal recipes give equal weights.
+
+    The defaults are the papers' (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022), plus averaged weights.
+    `lr` is the peak. `clip` is the largest norm of the gradient (0: any), `ramp` the number of epochs over which the
+    radius grows from zero, `average` the decay of the running average of the weights (0: none), `crop` the pixels of
+    padding of random crops, `patience` the epochs without a better robust accuracy after which training ends.
+
+    >>> Recipe(epochs=30, schedule="one-cycle").lr_at(step=89, total=300)
+    0.1
+    """
+
+    epochs: int = 100
+    batch: int = 128
+    optimiser: str = "sgd"
+    lr: float | None = None
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float | None = None
+    schedule: str = "multistep"
+    anneal: str = "cosine"
+    label_smoothing: float = 0.0
+    clip: float = 0.0
+    ramp: float = 0.0
+    average: float = 0.999
+    crop: int = 0
+    flip: bool = False
+    precision: str = "float32"
+    compile: bool = False
+    patience: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("an optimiser", self.optimiser, DEFAULTS)
+        one_of("a schedule", self.schedule, SCHEDULES)
+        one_of("anneal", self.anneal, ANNEALS)
+        one_of("a precision", self.precision, PRECISIONS)
+        _whole(1, epochs=self.epochs, batch=self.batch, patience=1 if self.patience is None else self.patience)
+        _whole(0, crop=self.crop)
+        _whole(-(2**63), seed=self.seed)
+        _within(0, None, clip=self.clip, ramp=self.ramp, weight_decay=self.decay)
+        _within(0, 1, label_smoothing=self.label_smoothing, average=self.average, momentum=self.momentum)
+        if not 0 < self.peak < float("inf"):
+            raise InputError(expected="lr above 0", got=f"lr = {self.peak}", remedy="Leave it out for the default.")
+
+    @property
+    def peak(self) -> float:
+        """The largest learning rate."""
+        return DEFAULTS[self.optimiser][0] if self.lr is None else self.lr
+
+    @property
+    def decay(self) -> float:
+        """The weight decay."""
+        return DEFAULTS[self.optimiser][1] if self.weight_decay is None else self.weight_decay
+
+    def lr_at(self, step: int, total: int) -> float:
+        """The learning rate of a step, from 0."""
+        return learning_rate(self.schedule, self.anneal, self.peak, step, total)
+
+    def make_optimiser(self, module: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser of the module's parameters."""
+        weights = [w for w in module.parameters() if w.requires_grad]
+        if self.optimiser == "adamw":
+            return torch.optim.AdamW(weights, self.peak, weight_decay=self.decay)
+        return torch.optim.SGD(weights, self.peak, self.momentum, weight_decay=self.decay, nesterov=self.nesterov)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number, defaults filled in."""
+        return {**asdict(self), "lr": self.peak, "weight_decay": self.decay}
+
+
+def _whole(least: int, **numbers: int) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+            raise InputError(
+                expected=f"{name} as a whole number of at least {least}",
+                got=f"{name} = {value!r}",
+                remedy="Leave it out for the default.",
+            )
+
+
+def _within(least: int, below: int | None, **numbers: float | int) -> None:
+    for name, value in numbers.items():
+        if not (least <= value < (float("inf") if below is None else below)):
+            end = "" if below is None else f" and below {below}"
+            raise InputError(
+                expected=f"{name} of at least {least}{end}",
+                got=f"{name} = {value}",
+                remedy="Leave it out for the default.",
+            )

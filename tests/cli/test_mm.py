@@ -1,0 +1,92 @@
+"""Minimum-Margin on the command line: the ranking of targets, and the table of rescalings."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brinell as package
+from brinell import Linf, Run, Targets
+from brinell.attacks import APGD, FGSM, PGD
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps: what is tested is what is printed."""
+    module = import_module("brinell.evaluate.rescalings")
+    for name in ("FIXED_STEPS", "ADAPTIVE_STEPS"):
+        monkeypatch.setattr(module, name, 3)
+
+
+DEMO = ("--model", "demo", "--data", "demo", "--n", "8", "--eps", "0.1", "-q")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "by", "radius"),
+    [(("--rank-by", "fgsm"), FGSM(), None), (("--rank-by", "pgd20", "--rank-eps", "6/255"), PGD(steps=20), "6/255")],
+)
+def test_ranked_targets(arguments: tuple[str, ...], by: Any, radius: Any, brinell: Any, here: Path) -> None:
+    """The same rows as from Python."""
+    code, out, _ = brinell("evaluate", *DEMO, "--plan", "mm3", *arguments, "--out", "run")
+    assert code == 0
+    assert "ranked by" in out
+    part = Targets(APGD(20, "minimum-margin"), 3, ranked_by=by, radius=radius)
+    mine = Run.open(here / "run").rows()
+    theirs = package.evaluate("demo", package.data.load("demo", 8), Linf(0.1), part, progress=False).rows()
+    drop = ["attack", "attack_hash", "seconds", "adv_shard", "adv_row"]
+    assert mine.drop_columns(drop).equals(theirs.drop_columns(drop))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--plan", "pgd20", "--rank-by", "fgsm"), "a plan with targets"),
+        (("--attacks", "apgd-ce", "--rank-by", "fgsm"), "a plan with targets"),
+        (("--plan", "mm3", "--rank-by", "pgd"), "Did you mean 'pgd20'"),
+        (("--plan", "mm3", "--rank-eps", "6/255"), "--rank-by"),
+        (("--plan", "mm3", "--rank-by", "fgsm", "--rank-eps", "0"), "positive radius"),
+        (("--plan", "mm3", "--rank-by", "fgsm", "--rank-eps", "6"), "255"),
+    ],
+)
+def test_rankings_that_make_no_sense(arguments: tuple[str, ...], message: str, brinell: Any, here: Path) -> None:
+    code, _, err = brinell("evaluate", *DEMO, *arguments, "--out", "run")
+    assert code == 2
+    assert message in err
+    assert not (here / "run").exists()
+
+
+@pytest.mark.usefixtures("short")
+def test_rescalings(brinell: Any, here: Path) -> None:
+    code, out, err = brinell("rescalings", *DEMO, "--targets", "1", "--out", "runs")
+    assert (code, err) == (0, "")
+    for part in ("demo · Linf, eps = 0.1 · fixed steps · n = 8", "Natural logits", "Sigmoid", "ranking", "A∪B−A"):
+        assert part in out
+    table = package.rescalings("demo", package.data.load("demo", 8), Linf(0.1), targets=1, progress=False)
+    for line, shown in zip(table.lines, [r for r in out.splitlines() if r.startswith(("│ A", "│ B"))], strict=True):
+        cells = [c.strip() for c in shown.split("│")[1:-1]]
+        assert cells[0] == line.rescaling.id
+        assert cells[3:6] == [str(line.size), line.place, str(line.difference)]
+        both = ["/", "/"] if line.rescaling.id == "A" else [str(len(line.only_here)), str(len(line.only_natural))]
+        assert cells[6:] == both
+    assert Run.open(here / "runs" / "fixed").finished
+
+
+@pytest.mark.usefixtures("short")
+def test_rescalings_as_json(brinell: Any, here: Path) -> None:
+    code, out, _ = brinell("rescalings", *DEMO, "--targets", "1", "--steps", "both", "--json")
+    fixed, adaptive = json.loads(out)
+    assert code == 0
+    assert (fixed["steps"], adaptive["steps"]) == ("fixed", "adaptive")
+    for told in (fixed, adaptive):
+        assert told["n"] == 8
+        assert [v["id"] for v in told["lines"]] == ["A", "B1", "B2", "B3", "B4", "B5", "B6"]
+        for v in told["lines"]:
+            assert v["diff"] == len(v["only_here"]) - len(v["only_natural"])
+
+
+def test_rescalings_with_unknown_steps(brinell: Any, here: Path) -> None:
+    code, _, err = brinell("rescalings", *DEMO, "--steps", "few")
+    assert code == 2
+    assert "fixed, adaptive, both" in err
