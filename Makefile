@@ -53,4 +53,4 @@ bench: environment ## fresh environment, then every benchmarks/bench_*.py
 
 clean: ## remove environments, caches and build products
 	rm -rf $(DEMO) $(TEST) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .coverage.* .hypothesis
-	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

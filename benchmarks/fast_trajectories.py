@@ -1,6 +1,6 @@
 """Trajectories behind the `fast` plan: every leg of every sample, whole, on the networks its rule was fixed on.
 
-Usage: python benchmarks/fast_trajectories.py --cifar W.pt --cifar-data X.npz --fashion FOLDER --out FOLDER [--device cuda]
+Usage: python benchmarks/fast_trajectories.py --cifar W.pt --cifar-data X.npz --fashion FOLDER --out FOLDER
 
 For each network a file NAME.npz with, for every correctly classified sample and every leg, the leg's own margin and the
 untargeted margin after each answer, and eps times the dual norm of its gradient. Networks other than the
@@ -28,7 +28,6 @@ from brinell.evaluate.stages import ranked_targets
 from brinell.models import wrap
 from brinell.ops import rng
 from brinell.ops.losses import margin
-from brinell.ops.rows import flat
 
 TARGETS = 9
 
@@ -121,14 +120,16 @@ def train(net: nn.Module, x: Tensor, y: Tensor, threat: Threat | None, epochs: i
     return net.eval().requires_grad_(False)
 
 
-def leg(w: World, oracle: Oracle, attack: APGD, x: Tensor, y: Tensor, target: Tensor, key: Tensor, start: Tensor | None):
+def leg(
+    w: World, oracle: Oracle, attack: APGD, x: Tensor, y: Tensor, target: Tensor, key: Tensor, start: Tensor | None
+):
     """One run on every sample to its end: own margin and untargeted margin after each answer, and the best point."""
     ball = w.threat.ball(torch.arange(len(x)), x.device)
     p = Rows(x, y, key, target, start)
     s = attack.init(p, ball)
     own, free, duals, best, at = [], [], [], torch.full_like(ball.eps, -torch.inf), x
     logits_at = None
-    for k in range(attack.queries):
+    for _ in range(attack.queries):
         a = oracle.ask(s.x, y, target, attack.loss, Needs.GRAD)
         duals.append(ball.reach(a.gradient))
         logits_at = a.logits if logits_at is None else logits_at
@@ -203,8 +204,17 @@ def collect(w: World, folder: Path) -> None:
         ce = APGD(100, "ce", larger_eps=attack.larger_eps)
         sure[left.cpu().numpy()] |= broken(w, oracle, ce, xs, ys, none[left], rng.fold(key[left], 99 + i))
     data["broken"] = sure
-    np.savez_compressed(folder / f"{w.name}.npz", **{k: v.astype(np.float16) if v.ndim == 2 and v.dtype == np.float32 and "own" in k else v for k, v in data.items()})
-    print(f"{w.name}: {len(w.x)} samples, clean {keep.float().mean():.3f}, robust {(~sure).sum() / len(w.x):.3f}", flush=True)
+    np.savez_compressed(
+        folder / f"{w.name}.npz",
+        **{
+            k: v.astype(np.float16) if v.ndim == 2 and v.dtype == np.float32 and "own" in k else v
+            for k, v in data.items()
+        },
+    )
+    print(
+        f"{w.name}: {len(w.x)} samples, clean {keep.float().mean():.3f}, robust {(~sure).sum() / len(w.x):.3f}",
+        flush=True,
+    )
 
 
 def worlds(args: argparse.Namespace) -> list[Callable[[], World]]:

@@ -1,6 +1,6 @@
 """The `fast` plan beside `autoattack`, sample by sample, on networks its rule was not fixed on.
 
-Usage: python benchmarks/fast_validation.py WORLD --fashion FOLDER --golden FOLDER --cifar W.pt --cifar-data X.npz --out DIR
+Usage: python benchmarks/fast_validation.py WORLD --fashion FOLDER --cifar W.pt --cifar-data X.npz --out DIR
 Writes DIR/WORLD.json. With --plans fast only the first half is run (for trying things out).
 """
 
@@ -11,25 +11,29 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fast_trajectories import World, cnn, fashion, prototypes, train
-from networks import load_fashion, load_preact18
+from fast_trajectories import World, fashion, prototypes, train
+from networks import load_preact18
 from torch import Tensor, nn
 
 import brinell
 from brinell import L1, L2, Linf
 from brinell.core.threat import Threat, threat
-from brinell.evaluate.plan import audited
-from brinell.evaluate.presets import by_name
 
-N = 1000
 # Passes of the reference AutoAttack on every sample that survives it: 7,857 forwards and 1,910 backwards.
 REFERENCE = 9767
 
 
-def lenet(classes: int) -> nn.Module:
+def gelu(classes: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(8, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
-        nn.Linear(16 * 4 * 4, 84), nn.Tanh(), nn.Linear(84, classes),
+        nn.Conv2d(1, 12, 5, 2, 2), nn.GELU(), nn.Conv2d(12, 24, 5, 2, 2), nn.GELU(), nn.Flatten(),
+        nn.Linear(24 * 49, 64), nn.GELU(), nn.Linear(64, classes),
+    )  # fmt: skip
+
+
+def pooled(classes: int, size: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 24, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(24 * (size // 4) ** 2, 96), nn.ReLU(), nn.Linear(96, classes),
     )  # fmt: skip
 
 
@@ -46,45 +50,43 @@ def world(name: str, args: argparse.Namespace) -> World:
     d = args.device
     if name == "cifar_linf":
         with np.load(args.cifar_data) as stored:
-            x, y = torch.from_numpy(stored["x"][:N]).float() / 255, torch.from_numpy(stored["y"][:N])
+            x, y = torch.from_numpy(stored["x"][: args.n]).float() / 255, torch.from_numpy(stored["y"][: args.n])
         return World(name, load_preact18(args.cifar).to(d), x, y, Linf("8/255"))
-    if name.startswith("many100"):
-        x, y = prototypes(100, 30000, 77, d)
-        net = train(cnn(100, 20, 12), x, y, Linf(0.05) if "robust" in name else None, 4, 78)
-        x, y = prototypes(100, N, 77, d)
+    if name == "many100_linf":  # standard training, a hundred classes
+        x, y = prototypes(100, 30000, 177, d)
+        net = train(pooled(100, 20), x, y, None, 4, 178)
+        x, y = prototypes(100, args.n, 177, d)
         return World(name, net, x, y, calibrate(net, x, y, "Linf", 0.0, 0.3))
     folder = Path(args.fashion)
-    x, y = (v[:N] for v in fashion(folder, "t10k", d))
+    x, y = (v[3000 : 3000 + args.n] for v in fashion(folder, "t10k", d))  # those before served the design
     if name == "demo_linf":
         from brinell.models.demo import demo_net
 
         return World(name, demo_net(), x, y, Linf(0.1))
-    if name.startswith("golden"):
-        net = load_fashion(f"{args.golden}/fashion_net.npz").to(d)
-        return World(name, net, x, y, {"golden_l2": L2(1.5), "golden_l1": L1(5), "golden_linf": Linf(0.1)}[name])
-    if name.startswith("lenet"):
-        xt, yt = fashion(folder, "train", d)
-        net = train(lenet(10), xt, yt, None, 4, 91)
-        norm = {"lenet_linf": "Linf", "lenet_l2": "L2", "lenet_l1": "L1"}[name]
-        return World(name, net, x, y, calibrate(net, x, y, norm, 0.0, {"Linf": 0.1, "L2": 2.0, "L1": 30.0}[norm]))
-    if name == "two_classes":
-        keep = (y == 4) | (y == 6)
-        xt, yt = fashion(folder, "train", d)
-        kt = (yt == 4) | (yt == 6)
-        net = train(cnn(2, 28, 8), xt[kt], (yt[kt] == 6).long(), Linf(0.03), 6, 92)
-        x, y = (v[keep.nonzero()[:, 0]] for v in (x, (y == 6).long()))
-        return World(name, net, x, y, calibrate(net, x, y, "Linf", 0.0, 0.2))
+    xt, yt = fashion(folder, "train", d)
+    if name == "gelu_l2":  # standard training, no kinks
+        net = train(gelu(10), xt, yt, None, 4, 101)
+        return World(name, net, x, y, calibrate(net, x, y, "L2", 0.0, 2.0))
+    if name == "pooled_l2":  # adversarial training, a second norm
+        return World(name, train(pooled(10, 28), xt, yt, L2(1.0), 4, 102), x, y, L2(1.0))
+    if name == "tiny_linf":  # one hidden layer of 24
+        net = nn.Sequential(nn.Flatten(), nn.Linear(784, 24), nn.ReLU(), nn.Linear(24, 10))
+        net = train(net, xt, yt, Linf(0.05), 4, 103)
+        return World(name, net, x, y, Linf(0.05))
+    if name == "pooled_l1":
+        return World(name, train(pooled(10, 28), xt, yt, L1(6), 4, 104), x, y, L1(6))
     raise SystemExit(f"no world {name}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("world")
-    for name in ("fashion", "golden", "cifar", "cifar-data"):
+    for name in ("fashion", "cifar", "cifar-data"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--out", required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--plans", default="fast,autoattack")
+    parser.add_argument("--n", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     w = world(args.world, args)
@@ -93,9 +95,11 @@ def main() -> None:
     survivors: dict[str, set[int]] = {}
     Path(args.out).mkdir(parents=True, exist_ok=True)
     for plan in args.plans.split(","):
-        chosen = audited(by_name("fast"), 0) if plan == "fast" else by_name(plan)
         begun = time.perf_counter()
-        run = brinell.evaluate(w.net, (w.x, w.y), w.threat, chosen, seed=args.seed, progress=False, device=args.device)
+        options = {"seed": args.seed, "device": args.device, "progress": False}
+        if plan == "fast":
+            options["audit"] = 0
+        run = brinell.evaluate(w.net, (w.x, w.y), w.threat, plan, **options)
         c, r = run.cost, run.robust_accuracy
         survivors[plan] = set(run.survivors().tolist())
         passes = c.forwards + c.backwards

@@ -1,16 +1,26 @@
 """Shapes are checked at run time in every test."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 HOOK = install_import_hook("brinell", "beartype.beartype")
 
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def unchecked() -> Iterator[None]:
+    """No checks of shapes at run time: other tests make them on the same code, and they take most of the time."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")

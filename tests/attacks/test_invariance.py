@@ -22,6 +22,8 @@ ATTACKS = {name: getattr(brinell.attacks, name)() for name in brinell.attacks.__
 
 def short(attack, steps: int):
     """Small budgets: some samples break and some do not."""
+    if hasattr(attack, "targets"):
+        attack = replace(attack, targets=2, again=2)
     return replace(attack, steps=steps) if hasattr(attack, "steps") else attack
 
 
@@ -111,5 +113,5 @@ def test_runs_of_halves_merge_to_the_run_of_the_whole(data, norm, tmp_path):
     same(a, b)
     assert 0 < whole.robust_accuracy.value < 1 and str(whole.robust_accuracy) == str(merged.robust_accuracy)
     one, two = whole.adversarials(), merged.adversarials()
-    assert np.array_equal(one.ids, two.ids) and np.array_equal(one.x, two.x) and len(one.ids) > 5
+    assert np.array_equal(one.ids, two.ids) and np.array_equal(one.x, two.x) and len(one.ids) >= 4
     assert brinell.verify(merged, "demo", data[:40]).ok

@@ -1,12 +1,11 @@
 """Plans with small budgets, small networks and data, and rows without what may differ between equal evaluations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 import torch
-from jaxtyping import config
 from torch import Tensor, nn
 
 import brinell
@@ -25,15 +24,6 @@ def small_stage(s: brinell.Stage, steps: int, queries: int, restarts: int, targe
     return replace(
         s, attack=attack, ranks=s.ranks[:targets], restarts=min(s.restarts, restarts), eot=min(s.eot, eot), label=s.name
     )
-
-
-@pytest.fixture(scope="module")
-def unchecked() -> Iterator[None]:
-    """No checks of shapes at run time: other tests make them on the same code, and they take most of the time."""
-    before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")

@@ -170,6 +170,25 @@ def test_starts_and_projections_are_contained(norm, masked):
     assert ((lo <= x0) & (x0 <= hi)).all() and (lo[:, ...] < hi).any()
 
 
+@EVERY_NORM
+@pytest.mark.parametrize("masked", [False, True])
+def test_reach_is_the_most_a_linear_function_gains(norm, masked):
+    """The steepest step of size eps gains that much; no random point of the ball gains more."""
+    key = rng.keys(0, torch.arange(40))
+    g = rng.normal(key, (1, 5, 5))
+    mask = rng.uniform(rng.keys(0, torch.tensor([99])), (1, 5, 5))[0] < 0.6 if masked else None
+    b = ball(threat(norm, torch.linspace(0.01, 0.9, 40), mask), 40)
+    allowed = g if mask is None else g * mask
+    best = b.eps[:, None] * b.steepest(g).flatten(1)
+    assert torch.allclose((best * g.flatten(1)).sum(1), b.reach(g), rtol=1e-4)
+    for i in range(20):
+        d = b.norm.inside(rng.fold(key, i), (1, 5, 5), b.eps)
+        assert ((d * allowed).flatten(1).sum(1) <= b.reach(g) * (1 + 1e-5)).all()
+    assert torch.equal(b.reach(4 * g), 4 * b.reach(g))
+    by_hand = {"Linf": allowed.abs().sum((1, 2, 3)), "L1": allowed.abs().amax((1, 2, 3))}
+    assert torch.allclose(b.reach(g), b.eps * by_hand.get(norm, allowed.square().sum((1, 2, 3)).sqrt()), rtol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------- through the engine
 
 

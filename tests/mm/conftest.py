@@ -1,25 +1,15 @@
 """Small networks and data, `evaluate` without progress, and rows without what may differ between equal evaluations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 import torch
-from jaxtyping import config
 from torch import Tensor, nn
 
 import brinell
 
 INCIDENTAL = ["seconds", "adv_shard", "adv_row"]
-
-
-@pytest.fixture(scope="module")
-def unchecked() -> Iterator[None]:
-    """No checks of shapes at run time: other tests make them on the same code, and they take most of the time."""
-    before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session")

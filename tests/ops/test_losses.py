@@ -22,6 +22,7 @@ def by_hand(name: str, z: list[float], y: int, t: int) -> float:
         "dlr": lambda: -(z[y] - max(others)) / (ranked[0] - ranked[2] + 1e-12),
         "dlr-targeted": lambda: -(z[y] - z[t]) / (ranked[0] - (ranked[2] + ranked[3]) / 2 + 1e-12),
         "minimum-margin": lambda: z[t] - z[y],
+        "margin-towards": lambda: (max(others) if t < 0 else z[t]) - z[y],
         "mm-softmax": lambda: math.exp(z[t] - log_sum) - math.exp(z[y] - log_sum),
         "mm-sigmoid": lambda: 1 / (1 + math.exp(-z[t])) - 1 / (1 + math.exp(-z[y])),
         "mm-max": lambda: (z[t] - z[y]) / z[y],
@@ -51,7 +52,7 @@ EVERY_LOSS = pytest.mark.parametrize("name", LOSSES)
 def test_the_list_is_complete():
     assert {"ce", "ce-targeted", "margin", "dlr", "dlr-targeted", "minimum-margin"} <= set(LOSSES)
     for name, loss in LOSSES.items():
-        assert loss.targeted == (name not in ("ce", "margin", "dlr"))
+        assert loss.targeted == (name not in ("ce", "margin", "dlr", "margin-towards"))
         assert loss.classes >= minimum_classes(name)
         assert loss.classes == 2 or LOSSES[loss.instead].classes == 2
         assert loss.instead is None or LOSSES[loss.instead].targeted == loss.targeted
@@ -66,6 +67,22 @@ def test_values(name, extra):
     assert got == pytest.approx(want, rel=1e-10)
     single = LOSSES[name].function(z.float(), y, t)
     assert single.dtype == torch.float32 and single.tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
+
+
+def test_margins_towards_a_target_or_any_class():
+    """Rows with and without a target mix; without one it is the margin, value and gradient."""
+    z, y, t = cases(6)
+    t = torch.where(torch.arange(B) % 2 == 0, -1, t)
+    z.requires_grad_()
+    towards = LOSSES["margin-towards"].function(z, y, t)
+    want = [by_hand("margin-towards", z[i].tolist(), int(y[i]), int(t[i])) for i in range(B)]
+    assert towards.tolist() == pytest.approx(want, rel=1e-12)
+    margin = LOSSES["margin"].function(z, y, t)
+    aimed = LOSSES["minimum-margin"].function(z, y, t.clamp(min=0))
+    parts = (torch.autograd.grad(v.sum(), z, retain_graph=True)[0] for v in (towards, margin, aimed))
+    got, free, bound = parts
+    assert torch.equal(got, torch.where((t < 0)[:, None], free, bound))
+    assert not torch.equal(free, bound)
 
 
 @EVERY_LOSS

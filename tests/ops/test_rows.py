@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from brinell.ops import rng
-from brinell.ops.rows import concat, flat, head, put, rows, running_sum, span_sums, take, where
+from brinell.ops.rows import concat, flat, head, put, rows, running_sum, span_sums, take, where, where_rows
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,13 @@ def test_put_copies():
 def test_where():
     mask = torch.tensor([True, False, True])
     assert where(mask, torch.ones(3, 2), torch.zeros(3, 2)).tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_where_rows():
+    """Every field, nested ones too; both sides stay as they were."""
+    a, b = state(4), state(4, offset=10)
+    assert ids(where_rows(torch.tensor([True, False, False, True]), a, b)) == [0, 11, 12, 3]
+    assert ids(a) == [0, 1, 2, 3] and ids(b) == [10, 11, 12, 13]
 
 
 def test_a_row_that_is_not_chosen_cannot_poison():

@@ -8,6 +8,7 @@ from scipy import stats
 
 from brinell.errors import InputError
 from brinell.results import Difference, Proportion, mcnemar, paired_difference, upper_bound, wilson
+from brinell.results.statistics import hidden
 
 pairs = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 counts = st.integers(0, 60)
@@ -113,3 +114,54 @@ def test_the_paired_difference_covers_the_truth() -> None:
 def test_no_samples_have_no_difference() -> None:
     with pytest.raises(InputError):
         paired_difference(0, 0, 0, 0)
+
+
+def by_trying(k: int, m: int, population: int, confidence: float) -> tuple[int, int]:
+    """Every number of marked items at which neither tail that holds k is improbable."""
+    possible = range(k, population - m + k + 1)
+    low = [c for c in possible if stats.hypergeom.sf(k - 1, population, c, m) > 1 - confidence]
+    high = [c for c in possible if stats.hypergeom.cdf(k, population, c, m) > 1 - confidence]
+    return min(low), max(high)
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.data())
+@settings(deadline=None, max_examples=60)
+def test_hidden_items_against_trying_every_number(size: tuple[int, int], data: st.DataObject) -> None:
+    population, m = size
+    k = data.draw(st.integers(0, m))
+    for confidence in (0.9, 0.95, 0.99):
+        assert hidden(k, m, population, confidence) == by_trying(k, m, population, confidence)
+
+
+@pytest.mark.parametrize(("k", "m", "population"), [(0, 125, 1000), (3, 125, 1000), (20, 700, 5000), (1, 1, 2)])
+def test_hidden_items_of_larger_populations(k: int, m: int, population: int) -> None:
+    assert hidden(k, m, population) == by_trying(k, m, population, 0.95)
+
+
+def test_hidden_items_at_the_ends() -> None:
+    assert hidden(0, 0, 0) == (0, 0)
+    assert hidden(0, 0, 9) == (0, 9), "nobody looked"
+    assert hidden(4, 9, 9) == (4, 4), "everybody was looked at"
+    assert hidden(9, 9, 20)[1] == 20
+
+
+@pytest.mark.parametrize(("k", "m"), [(0, 60), (2, 60), (30, 100)])
+def test_hidden_items_of_a_huge_population_are_a_binomial_s(k: int, m: int) -> None:
+    population = 4_000_000
+    low, high = hidden(k, m, population)
+    assert high / population == pytest.approx(upper_bound(k, m), abs=1e-5)
+    assert low / population == pytest.approx(1 - upper_bound(m - k, m) if k else 0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("m", "population"), [(7, 30), (20, 160)])
+def test_more_found_means_more_hidden(m: int, population: int) -> None:
+    lows, highs = zip(*(hidden(k, m, population) for k in range(m + 1)), strict=True)
+    assert list(lows) == sorted(lows)
+    assert list(highs) == sorted(highs)
+    assert all(low >= k and high <= population - m + k for k, (low, high) in enumerate(zip(lows, highs, strict=True)))
+
+
+@pytest.mark.parametrize("counts", [(2, 1, 5), (0, 6, 5), (-1, 3, 5)])
+def test_impossible_draws_are_refused(counts: tuple[int, int, int]) -> None:
+    with pytest.raises(InputError):
+        hidden(*counts)

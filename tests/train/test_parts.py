@@ -162,22 +162,24 @@ def test_every_place_and_side_is_drawn_equally_often() -> None:
 
 
 def test_average_in_closed_form() -> None:
-    """a_t = d_t a_{t−1} + (1 − d_t) w_t with d_t = min(decay, (1 + t)/(10 + t)); buffers are copied."""
+    """a_t = d_t a_{t−1} + (1 − d_t) w_t with d_t = min(decay, (1 + t)/(10 + t)), statistics too; counts are copied."""
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     average = Average(net, 0.3)
-    kept = {k: v.clone().double() for k, v in net.state_dict().items() if "weight" in k or "bias" in k}
+    kept = {k: v.clone().double() for k, v in net.state_dict().items() if v.is_floating_point()}
     for t in range(6):
         with torch.no_grad():
             for w in net.parameters():
                 w.add_(0.1 * (t + 1))
             net[1].running_mean.fill_(float(t))
+            net[1].num_batches_tracked.add_(1)
         average.update(t)
         d = min(0.3, (1 + t) / (10 + t))
         kept = {k: d * v + (1 - d) * net.state_dict()[k].double() for k, v in kept.items()}
     state = average.settle().state_dict()
     for k, v in kept.items():
         torch.testing.assert_close(state[k].double(), v, rtol=1e-6, atol=1e-7)
-    assert state["1.running_mean"].tolist() == [5.0, 5.0]
+    assert 3.5 < state["1.running_mean"][0].item() < 5.0, "averaged, not copied"
+    assert state["1.num_batches_tracked"].item() == 6
     assert not average.module.training
     assert [decay_at(0.999, t) for t in (0, 8)] == [0.1, 0.5]
 

@@ -12,7 +12,7 @@ from brinell.core.threat import threat
 from brinell.errors import PlanError
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
-from brinell.evaluate.plan import audited, ranked
+from brinell.evaluate.plan import ranked
 from brinell.evaluate.presets import chain, reference
 
 
@@ -58,8 +58,6 @@ def command(
         raise PlanError(
             expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
         )
-    if audit is not None:
-        chosen = audited(chosen, audit)
     run = evaluate(
         load.model(model),
         load.data(data, n, part),
@@ -73,6 +71,7 @@ def command(
         device=device,
         progress=False if quiet else None,
         individual=individual,
+        audit=audit,
         escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
     )

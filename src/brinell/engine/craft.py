@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -41,18 +42,30 @@ def craft(
     """
     suits(attack)
     one_of("keep", keep, KEEP)
-    value = LOSSES[attack.loss].function if loss is None else loss
+    value = _named(attack.loss) if loss is None else loss
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):
-        a = _ask(classifier, state.x, p, value, attack.needs)
+        a = _ask(classifier, state.x, _aimed(state, p), value, attack.needs)
         if keep == "best":
             best, top = _better(state, a, best, top)
         state = attack.step(state, a, p, ball)
     if keep == "best":
-        best, _ = _better(state, _ask(classifier, state.x, p, value, Needs.LOGITS), best, top)
+        best, _ = _better(state, _ask(classifier, state.x, _aimed(state, p), value, Needs.LOGITS), best, top)
     x: Tensor = best if keep == "best" else state.x
     return x.detach()
+
+
+def _named(name: str) -> LossFunction:
+    """The loss of that name; rows without a target carry −1, which targeted losses cannot read."""
+    loss = LOSSES[name]
+    return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
+
+
+def _aimed(state: object, p: Rows) -> Rows:
+    """The rows with the targets the attack chose itself, where it does."""
+    target = getattr(state, "target", None)
+    return p if target is None else replace(p, target=target)
 
 
 def _better(state: object, a: Answer, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,8 +80,7 @@ def _ask(classifier: Classifier, x: Tensor, p: Rows, loss: LossFunction, needs: 
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         logits = classifier.forward(point).logits
-        # Rows without a target carry −1; only targeted losses read it.
-        value = loss(logits, p.y, p.target.clamp(min=0))
+        value = loss(logits, p.y, p.target)
         grad = torch.autograd.grad(value.sum(), point)[0] if follows else None
     if grad is not None:
         # Where a gradient is not finite there is no direction to go.

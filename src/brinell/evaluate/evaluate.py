@@ -25,7 +25,7 @@ from brinell.evaluate import door, inputs
 from brinell.evaluate.audit import in_audit
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.environment import environment
-from brinell.evaluate.plan import Plan, Stage, adapt
+from brinell.evaluate.plan import Plan, Stage, adapt, audited
 from brinell.evaluate.progress import listening
 from brinell.evaluate.stages import Finished, Setup, run_stage
 from brinell.evaluate.tables import Clean, clean, clean_rows
@@ -204,14 +204,16 @@ def evaluate(
     progress: bool | None = None,
     expected_clean_accuracy: float | None = None,
     individual: bool = False,
+    audit: float | None = None,
     escalate: bool = False,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
-    every sample. `escalate=True` runs the audit's attacks on all survivors where the audit of a plan such as "fast"
-    objects or a check warns; together with `resume` on a finished Run too. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
+    `escalate=True` so attacks all of them where the audit objects or a check warns, with `resume` also those of a
+    finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -220,6 +222,8 @@ def evaluate(
     """
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), inputs.as_plan(plan)
+    if audit is not None:
+        chosen = audited(chosen, audit)
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
             model,

@@ -189,8 +189,9 @@ class Plan:
     """A named chain of stages; samples broken by one are not attacked by the next.
 
     `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result
-    is only an upper bound on robustness, "audited" one that is as good as its audit. With `draws` above 1, for randomised models, attacks run to the end, and every
-    result is judged on so many fresh passes: a sample counts as broken when more than half of them are fooled.
+    is only an upper bound on robustness, "audited" one that is as good as its audit. With `draws` above 1, for
+    randomised models, attacks run to the end, and every result is judged on so many fresh passes: a sample counts as
+    broken when more than half of them are fooled.
 
     >>> from brinell.attacks import FGSM, PGD
     >>> Plan("mine", (Stage(FGSM()), Stage(PGD(steps=50)))).needs_gradients
@@ -275,7 +276,9 @@ def audited(p: Plan, share: float) -> Plan:
     ([None, 0.5], 1)
     """
     if all(s.share is None for s in p.stages):
-        raise PlanError(expected="a plan with an audit", got=p.name, remedy="Use the plan fast, or leave the share out.")
+        raise PlanError(
+            expected="a plan with an audit", got=p.name, remedy="Use the plan fast, or leave the share out."
+        )
     if not 0 <= share <= 1:
         raise PlanError(
             expected="a share between 0 and 1", got=f"{share}", remedy="Write 0.1 for every tenth survivor."
@@ -285,9 +288,7 @@ def audited(p: Plan, share: float) -> Plan:
         kept = (s for s in stages if s.share is None or share > 0)
         return tuple(s if s.share is None else replace(s, share=share) for s in kept)
 
-    return replace(
-        p, stages=again(p.stages), sparse_stages=None if p.sparse_stages is None else again(p.sparse_stages)
-    )
+    return replace(p, stages=again(p.stages), sparse_stages=None if p.sparse_stages is None else again(p.sparse_stages))
 
 
 def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True) -> tuple[Plan, list[str]]:

@@ -16,7 +16,8 @@ from brinell.results.statistics import hidden
 if TYPE_CHECKING:
     from brinell.results.run import Run
 
-# So many of all samples, missed for certain (95 %), are too much for a plan that promises the full plan's number.
+# So many of all samples, missed for certain (95 %), are too much for a plan that promises the full plan's number; a
+# single one never is, since one can be missed by any attack.
 TOO_MUCH = 0.001
 
 
@@ -57,7 +58,7 @@ class Audit:
     @property
     def objects(self) -> bool:
         """Whether the short plan is shown to have missed too much, and the rest was not attacked."""
-        return bool(self.rest) and self.at_least > TOO_MUCH
+        return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
     @property
     def complete(self) -> bool:

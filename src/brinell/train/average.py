@@ -18,17 +18,16 @@ def decay_at(decay: float, step: int) -> float:
 
 
 class Average:
-    """A copy of a module whose parameters are exponential averages; buffers are copied from the module itself.
+    """A copy of a module whose parameters and statistics are exponential averages; other buffers are copied.
 
-    Batch normalisation keeps its statistics in buffers. They already are running averages over steps, so they are
-    copied as they stand whenever the average is used (`settle`).
+    The statistics of batch normalisation belong to the weights they were taken with. While the learning rate is high
+    those of the last few steps do not fit the averaged weights, so they are averaged in the same way.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
-        self._kept: list[Tensor] = list(self.module.parameters())
-        self._live: list[Tensor] = list(module.parameters())
+        self._kept, self._live = _floating(self.module), _floating(module)
         self._source = module
 
     @torch.no_grad()
@@ -40,5 +39,10 @@ class Average:
     def settle(self) -> nn.Module:
         """The averaged module, ready to be evaluated."""
         for kept, live in zip(self.module.buffers(), self._source.buffers(), strict=True):
-            kept.copy_(live)
+            if not kept.is_floating_point():
+                kept.copy_(live)
         return self.module
+
+
+def _floating(module: nn.Module) -> list[Tensor]:
+    return [v for v in (*module.parameters(), *module.buffers()) if v.is_floating_point()]

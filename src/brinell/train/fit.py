@@ -11,7 +11,7 @@ from brinell.core.threat import Threat
 from brinell.errors import InputError, PlanError, ThreatError
 from brinell.evaluate import inputs
 from brinell.evaluate.environment import environment
-from brinell.evaluate.plan import Plan
+from brinell.evaluate.plan import Plan, audited
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.losses import LOSSES
 from brinell.train.curve import Epoch, best_of
@@ -125,7 +125,12 @@ def _data(data: Any, validation: Any, plan: Any, recipe: Recipe) -> tuple[Sample
         raise PlanError(
             expected="validation samples to be patient about", got="none", remedy="Leave patience out, or validate."
         )
-    return samples, held, None if held is None else inputs.as_plan(plan)
+    return samples, held, None if held is None else _unaudited(inputs.as_plan(plan))
+
+
+def _unaudited(plan: Plan) -> Plan:
+    """The audit of a plan costs more than the plan, and epochs are only compared with one another."""
+    return audited(plan, 0) if any(s.share is not None for s in plan.stages) else plan
 
 
 def _check_threat(threat: Threat, samples: Samples) -> None:

@@ -1,0 +1,323 @@
+"""The audit's numbers against sets computed by hand, its bound against planted misses, and what the verdict makes of it."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import brinell
+from brinell import Plan, PlanError, Run
+from brinell.attacks import FGSM, PGD
+from brinell.cli.show import as_json, show
+from brinell.evaluate.audit import in_audit
+from brinell.evaluate.plan import audited
+from brinell.evaluate.presets import AUDIT_SHARE, by_name
+from brinell.ops import rng
+from brinell.results import Audit, Cost
+from brinell.results.audit import TOO_MUCH
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+FREE = Cost(0, 0, 0.0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------ who is audited
+
+
+def test_the_choice_depends_on_seed_and_id_alone() -> None:
+    ids = torch.arange(5000)
+    whole = in_audit(3, ids, 0.2)
+    order = torch.randperm(5000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(in_audit(3, ids[order], 0.2), whole[order])
+    some = order[:17]
+    assert torch.equal(in_audit(3, ids[some], 0.2), whole[some])
+    assert [bool(in_audit(3, ids[i : i + 1], 0.2)) for i in range(50)] == whole[:50].tolist()
+    # Another seed is an independent choice: 4 % are in both.
+    both = (whole & in_audit(4, ids, 0.2)).float().mean().item()
+    assert both == pytest.approx(0.04, abs=4 * (0.04 * 0.96 / 5000) ** 0.5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.125, 0.5, 0.9, 1.0])
+def test_the_share_is_a_frequency(share: float) -> None:
+    n = 40_000
+    got = torch.cat([in_audit(seed, torch.arange(n // 4), share) for seed in range(4)]).float().mean().item()
+    assert got == pytest.approx(share, abs=4 * (share * (1 - share) / n) ** 0.5 + 1e-12)
+
+
+def test_a_larger_audit_contains_the_smaller_one() -> None:
+    ids = torch.arange(2000)
+    assert (in_audit(0, ids, 0.1) <= in_audit(0, ids, 0.3)).all()
+
+
+@pytest.mark.parametrize("attack", ["pursuit", "apgd-ce", "square"])
+def test_the_choice_has_nothing_to_do_with_the_attacks_noise(attack: str) -> None:
+    """The key of an attack, folded or not, gives uniform numbers independent of the choice."""
+    ids = torch.arange(20_000)
+    chosen = in_audit(0, ids, 0.3)
+    noise = rng.uniform(rng.fold(rng.keys(0, ids), rng.digest(attack)), (1,))[:, 0]
+    for v in (noise, rng.uniform(rng.keys(0, ids), (1,))[:, 0]):
+        gap = (v[chosen].mean() - v[~chosen].mean()).item()
+        assert abs(gap) < 4 * (1 / 12 / 20_000 / 0.21) ** 0.5
+
+
+# ----------------------------------------------------------------------------------------------------------- the bound
+
+
+def simulated(missed: int, survivors: int = 500, seeds: int = 200) -> tuple[float, float, float]:
+    """How often the bound and the lower bound hold when so many survivors are breakable, and the mean of the bound."""
+    ids = torch.arange(survivors)
+    held, not_above, bounds = 0, 0, []
+    known: dict[tuple[int, int], Audit] = {}
+    for seed in range(seeds):
+        chosen = in_audit(seed, ids, AUDIT_SHARE)
+        # Who is breakable is fixed before anybody is chosen.
+        found, m = int(chosen[:missed].sum()), int(chosen.sum())
+        a = known.setdefault((found, m), Audit(survivors, m, found, 1000, survivors - m, FREE))
+        bounds.append(a.found + a.missed)
+        held += a.found + a.missed >= missed
+        not_above += a.at_least * a.n <= missed + 1e-9
+    return held / seeds, not_above / seeds, float(np.mean(bounds))
+
+
+@pytest.mark.parametrize("missed", [0, 1, 3, 10, 40])
+def test_the_bound_holds_as_often_as_it_says(missed: int) -> None:
+    held, not_above, mean = simulated(missed)
+    assert held >= 0.93
+    assert not_above >= 0.93
+    # Nor does it say nothing: with every eighth audited, none found bounds 500 survivors by about 22.
+    assert mean <= 2.2 * missed + 25
+
+
+def test_the_numbers_of_an_audit_by_hand() -> None:
+    """All four items of ten were drawn: 0 of 4 marked leaves c marked with chance C(10 − c, 4) / C(10, 4)."""
+    # c = 4: 15/210 = 0.071 > 0.05; c = 5: 5/210 = 0.024.
+    a = Audit(survivors=10, audited=4, found=0, n=20, rest=6, cost=FREE)
+    assert (a.missed, a.bound, a.at_least, a.objects, a.complete) == (4, 0.2, 0.0, False, False)
+    # 1 of 4: at least one for certain; 1 of 20 samples is above 0.1 %.
+    b = replace(a, found=1)
+    assert (b.at_least, b.objects) == (0.05, True)
+    # Of a thousand times as many samples it is not.
+    assert not replace(b, n=20_000).objects
+    assert 1 / 20_000 < TOO_MUCH < 1 / 20
+    # The rest was attacked too: nothing is left to bound, nobody objects.
+    c = replace(b, rest=0)
+    assert (c.missed, c.bound, c.objects, c.complete) == (0, 0.0, False, True)
+    # Never more than there are left.
+    assert Audit(10, 4, 4, 20, 2, FREE).missed == 2
+    assert "1 fell; then all the others were" in str(c)
+    assert "4 of 10 survivors attacked at full strength, 0 fell: at most 4 more (20.0 points, 95 %)" in str(a)
+
+
+def test_an_audit_of_nobody_says_nothing() -> None:
+    a = Audit(survivors=30, audited=0, found=0, n=50, rest=30, cost=FREE)
+    assert (a.missed, a.objects) == (30, False)
+    assert Audit(0, 0, 0, 5, 0, FREE).missed == 0
+
+
+# -------------------------------------------------------------------------------------------------------- of a real Run
+
+
+def sets(run: Run, share: float, seed: int = 0) -> dict[str, set[int]]:
+    """Who survived the short stage, was chosen, fell at full strength: from the rows, one by one."""
+    rows = run.rows().to_pylist()
+    fell = {(r["sample_id"], r["attack"]) for r in rows if r["broken"] and r["verified"]}
+    everyone = {r["sample_id"] for r in rows}
+    survivors = {i for i in everyone if (i, "clean") not in fell and (i, "short") not in fell}
+    ids = torch.tensor(sorted(everyone))
+    chosen = set(ids[in_audit(seed, ids, share)].tolist())
+    full = {i for i, attack in fell if attack not in ("clean", "short")}
+    return {"survivors": survivors, "audited": survivors & chosen, "full": full}
+
+
+@pytest.fixture(scope="module")
+def run(truth: Any, careless: Plan) -> Run:
+    return truth.evaluate(careless, seed=5)
+
+
+def test_the_audit_of_a_run_is_what_its_rows_say(run: Run, truth: Any) -> None:
+    known, a = sets(run, 0.3, seed=5), run.audit
+    assert a is not None
+    assert 5 < len(known["survivors"] & truth.breakable) and 5 < len(truth.breakable - known["survivors"])
+    assert a.survivors == len(known["survivors"])
+    assert a.audited == len(known["audited"])
+    # The truth is known: of the audited exactly the breakable ones fall.
+    assert known["full"] == known["audited"] & truth.breakable
+    assert a.found == len(known["full"])
+    assert a.rest == len(known["survivors"] - known["audited"])
+    assert a.n == run.clean_accuracy.n == len(truth.world.y)
+    missed = known["survivors"] & truth.breakable
+    assert a.found < len(missed) <= a.found + a.missed
+    assert a.at_least <= len(missed) / a.n
+    assert a.objects
+
+
+def test_only_the_chosen_are_attacked_at_full_strength(run: Run) -> None:
+    rows = [r for r in run.rows().to_pylist() if r["attack"] not in ("clean", "short")]
+    known, a = sets(run, 0.3, seed=5), run.audit
+    assert {r["sample_id"] for r in rows} == known["audited"]
+    assert all(r["flags"] == ["audit"] for r in rows)
+    assert all(r["flags"] == [] for r in run.rows().to_pylist() if r["attack"] in ("clean", "short"))
+    assert a is not None
+    assert a.cost.forwards == sum(r["forwards"] for r in rows)
+    assert a.cost.backwards == sum(r["backwards"] for r in rows)
+    assert 0 < a.cost.forwards < run.cost.forwards
+    assert not len(run.skipped()), "who was not chosen lacks nothing"
+
+
+def test_another_seed_chooses_others(run: Run, truth: Any, careless: Plan) -> None:
+    other = truth.evaluate(careless, seed=6)
+    assert sets(other, 0.3, seed=6)["audited"] == {
+        r["sample_id"] for r in other.rows().to_pylist() if "audit" in r["flags"]
+    }
+    assert sets(other, 0.3, seed=6)["audited"] != sets(run, 0.3, seed=5)["audited"]
+
+
+def test_parts_have_the_audit_of_the_whole(run: Run, truth: Any, careless: Plan, tmp_path: Path, outcome: Any) -> None:
+    for name, part in (("a", slice(0, 41)), ("b", slice(41, None))):
+        truth.evaluate(careless, part=part, seed=5, out=tmp_path / name)
+    merged = _merged(truth, tmp_path)
+    assert outcome(merged).equals(outcome(run))
+    a, b = merged.audit, run.audit
+    assert a is not None and b is not None
+    assert replace(a, cost=FREE) == replace(b, cost=FREE)
+    assert (a.cost.forwards, a.cost.backwards) == (b.cost.forwards, b.cost.backwards)
+    assert [r for r in merged.verdict.reasons if "audit" in r] == [r for r in run.verdict.reasons if "audit" in r]
+
+
+def _merged(truth: Any, folder: Path) -> Run:
+    return Run.merge([folder / "b", folder / "a"], folder / "merged")
+
+
+def test_plans_without_an_audit_have_none(truth: Any) -> None:
+    assert truth.evaluate(brinell.plan([FGSM()])).audit is None
+
+
+# --------------------------------------------------------------------------------------------------------- the verdict
+
+
+def reasons(run: Run) -> str:
+    return " ".join(run.verdict.reasons)
+
+
+def test_who_is_not_audited_is_suspicious(truth: Any, careful: Plan) -> None:
+    run = truth.evaluate(audited(careful, 0))
+    assert run.attacks == ["short"]
+    assert run.audit is None
+    assert run.verdict.level == "suspicious"
+    assert "careful saves passes and was not audited" in reasons(run)
+
+
+def test_an_audit_that_objects_tells_its_numbers(run: Run) -> None:
+    a = run.audit
+    assert a is not None
+    assert run.verdict.level == "suspicious"
+    assert f"{a.found} of {a.audited} survivors fell to the full plan" in reasons(run)
+    assert f"missed at least {100 * a.at_least:.1f} points" in reasons(run)
+    assert "escalate" in reasons(run)
+
+
+def test_a_small_audit_is_not_enough(truth: Any, careful: Plan) -> None:
+    run = truth.evaluate(audited(careful, 0.05))
+    a, accuracy = run.audit, run.robust_accuracy
+    assert a is not None and a.found == 0
+    assert a.bound > (accuracy.high - accuracy.low) / 2
+    assert run.verdict.level == "suspicious"
+    assert f"too small to vouch for the plan careful: after {a.audited} samples" in reasons(run)
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_a_sufficient_or_complete_audit_is_reliable(truth: Any, careful: Plan, share: float) -> None:
+    run = truth.evaluate(audited(careful, share))
+    a, accuracy = run.audit, run.robust_accuracy
+    assert a is not None and a.complete == (share == 1.0)
+    assert a.bound <= (accuracy.high - accuracy.low) / 2
+    assert run.verdict.level == "reliable", run.verdict
+    assert accuracy.k == len(truth.world.y) - len(truth.breakable)
+
+
+def test_a_complete_audit_need_not_agree(truth: Any, careless: Plan) -> None:
+    """The short stage missed many, but the full plan has seen every survivor: the number is the full plan's."""
+    run = truth.evaluate(audited(careless, 1.0))
+    assert run.audit is not None and run.audit.found > 5
+    assert run.verdict.level == "reliable", run.verdict
+    assert set(run.survivors().tolist()) == set(range(len(truth.world.y))) - truth.breakable
+
+
+# ------------------------------------------------------------------------------------------------------------- reports
+
+
+def test_json_has_the_audit_and_its_cost_apart(run: Run) -> None:
+    told, a = json.loads(as_json(run)), run.audit
+    assert a is not None
+    assert told["audit"]["survivors"] == a.survivors
+    assert (told["audit"]["audited"], told["audit"]["found"]) == (a.audited, a.found)
+    assert told["audit"]["missed_at_most"] == a.missed
+    assert told["audit"]["bound"] == a.missed / a.n
+    assert told["audit"]["objects"] is True
+    assert told["audit"]["cost"]["forwards"] == a.cost.forwards < told["cost"]["forwards"]
+    assert told["audit"]["cost"]["backwards"] == a.cost.backwards
+
+
+def test_json_without_an_audit(truth: Any) -> None:
+    assert json.loads(as_json(truth.evaluate(brinell.plan([FGSM()]))))["audit"] is None
+
+
+def test_texts_have_the_audit_and_its_cost_apart(run: Run) -> None:
+    a, console = run.audit, Console(file=StringIO(), width=100)
+    show(run, console)
+    screen = " ".join(console.file.getvalue().replace("│", " ").split())  # type: ignore[attr-defined]
+    plain = " ".join(str(run).split())
+    assert a is not None
+    assert str(a) in plain and str(a) in screen
+    assert f"of this the audit {a.cost.forwards} forwards, {a.cost.backwards} backwards" in plain
+    assert f"of this the audit {a.cost.forwards:,} and {a.cost.backwards:,}" in screen
+
+
+# --------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_the_plan_fast_is_pursuit_and_autoattack_on_an_eighth() -> None:
+    fast, full = by_name("fast"), by_name("autoattack")
+    assert fast.strength == "audited"
+    for mine, theirs in ((fast.stages, full.stages), (fast.sparse_stages, full.sparse_stages)):
+        assert mine is not None and theirs is not None
+        assert mine[0].name == "pursuit" and mine[0].share is None
+        assert [replace(s, share=None) for s in mine[1:]] == list(theirs)
+        assert {s.share for s in mine[1:]} == {0.125}
+
+
+def test_changing_the_share() -> None:
+    fast = by_name("fast")
+    for share in (0.5, 1.0):
+        changed = audited(fast, share)
+        assert changed.sparse_stages is not None
+        for stages in (changed.stages, changed.sparse_stages):
+            assert [s.share for s in stages] == [None, *[share] * 4]
+    none = audited(fast, 0)
+    assert none.sparse_stages is not None
+    assert [s.name for s in none.stages] == [s.name for s in none.sparse_stages] == ["pursuit"]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+def test_shares_that_make_no_sense(share: float) -> None:
+    with pytest.raises(PlanError, match="between 0 and 1"):
+        audited(by_name("fast"), share)
+    with pytest.raises(PlanError, match="above 0 and at most 1"):
+        brinell.Stage(PGD(), share=share)
+
+
+def test_a_plan_without_an_audit_has_no_share_to_change() -> None:
+    with pytest.raises(PlanError, match="a plan with an audit, got autoattack"):
+        audited(by_name("autoattack"), 0.5)
+
+
+def test_the_share_is_part_of_the_identity(truth: Any, careless: Plan, tmp_path: Path) -> None:
+    truth.evaluate(careless, part=slice(0, 8), out=tmp_path / "run")
+    with pytest.raises(brinell.RunError, match="share"):
+        truth.evaluate(audited(careless, 0.5), part=slice(0, 8), out=tmp_path / "run", resume=True)
