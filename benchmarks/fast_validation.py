@@ -78,9 +78,29 @@ def world(name: str, args: argparse.Namespace) -> World:
     raise SystemExit(f"no world {name}")
 
 
+def table(folder: Path) -> str:
+    """One line per world, from the JSON files."""
+    lines = [
+        "| network | threat | n | `fast` | `autoattack` | broken by autoattack only | by fast only | passes per survivor "
+        "| of 9,767 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for file in sorted(folder.glob("*.json")):
+        d = json.loads(file.read_text())
+        if "autoattack" not in d:
+            continue
+        fast, full = d["fast"], d["autoattack"]
+        shown = [f"{100 * r['robust']:.1f} % [{100 * r['low']:.1f}, {100 * r['high']:.1f}]" for r in (fast, full)]
+        lines.append(
+            f"| {d['world']} | {d['threat']} | {d['n']} | {shown[0]} | {shown[1]} | {len(d['only_full_breaks'])} "
+            f"| {len(d['only_fast_breaks'])} | {fast['per_survivor']:.0f} | {100 * fast['share_of_reference']:.2f} % |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("world")
+    parser.add_argument("world", help="or `table`: print what is in OUT as a table")
     for name in ("fashion", "cifar", "cifar-data"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--out", required=True)
@@ -89,6 +109,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.world == "table":
+        print(table(Path(args.out)))
+        return
     w = world(args.world, args)
     w.net.eval().requires_grad_(False)
     out: dict[str, object] = {"world": w.name, "threat": repr(w.threat), "n": len(w.x)}

@@ -1,7 +1,8 @@
-"""The audit's numbers against sets computed by hand, its bound against planted misses, and what the verdict makes of it."""
+"""The audit's numbers against sets computed by hand, its bound against planted misses, and what follows from it."""
 
 import json
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -73,16 +74,21 @@ def simulated(missed: int, survivors: int = 500, seeds: int = 200) -> tuple[floa
     """How often the bound and the lower bound hold when so many survivors are breakable, and the mean of the bound."""
     ids = torch.arange(survivors)
     held, not_above, bounds = 0, 0, []
-    known: dict[tuple[int, int], Audit] = {}
     for seed in range(seeds):
         chosen = in_audit(seed, ids, AUDIT_SHARE)
         # Who is breakable is fixed before anybody is chosen.
-        found, m = int(chosen[:missed].sum()), int(chosen.sum())
-        a = known.setdefault((found, m), Audit(survivors, m, found, 1000, survivors - m, FREE))
-        bounds.append(a.found + a.missed)
-        held += a.found + a.missed >= missed
-        not_above += a.at_least * a.n <= missed + 1e-9
+        most, least = promised(survivors, int(chosen.sum()), int(chosen[:missed].sum()))
+        bounds.append(most)
+        held += most >= missed
+        not_above += least <= missed
     return held / seeds, not_above / seeds, float(np.mean(bounds))
+
+
+@cache
+def promised(survivors: int, audited: int, found: int) -> tuple[int, int]:
+    """The most and the least that an audit says were missed, those found included."""
+    a = Audit(survivors, audited, found, 1000, survivors - audited, FREE)
+    return a.found + a.missed, round(a.at_least * a.n)
 
 
 @pytest.mark.parametrize("missed", [0, 1, 3, 10, 40])
@@ -95,22 +101,24 @@ def test_the_bound_holds_as_often_as_it_says(missed: int) -> None:
 
 
 def test_the_numbers_of_an_audit_by_hand() -> None:
-    """All four items of ten were drawn: 0 of 4 marked leaves c marked with chance C(10 − c, 4) / C(10, 4)."""
+    """Four items of ten were drawn: 0 of 4 marked leaves c marked with chance C(10 − c, 4) / C(10, 4)."""
     # c = 4: 15/210 = 0.071 > 0.05; c = 5: 5/210 = 0.024.
     a = Audit(survivors=10, audited=4, found=0, n=20, rest=6, cost=FREE)
     assert (a.missed, a.bound, a.at_least, a.objects, a.complete) == (4, 0.2, 0.0, False, False)
-    # 1 of 4: at least one for certain; 1 of 20 samples is above 0.1 %.
-    b = replace(a, found=1)
-    assert (b.at_least, b.objects) == (0.05, True)
+    # 1 of 4: at least one for certain, which may happen to any attack.
+    assert (replace(a, found=1).at_least, replace(a, found=1).objects) == (0.05, False)
+    # 2 of 4 would come from two marked ones with chance C(8, 2) / 210 = 0.13: at least two, of 20 too many.
+    b = replace(a, found=2)
+    assert (b.at_least, b.objects) == (0.1, True)
     # Of a thousand times as many samples it is not.
     assert not replace(b, n=20_000).objects
-    assert 1 / 20_000 < TOO_MUCH < 1 / 20
+    assert 2 / 20_000 < TOO_MUCH < 2 / 20
     # The rest was attacked too: nothing is left to bound, nobody objects.
     c = replace(b, rest=0)
     assert (c.missed, c.bound, c.objects, c.complete) == (0, 0.0, False, True)
     # Never more than there are left.
     assert Audit(10, 4, 4, 20, 2, FREE).missed == 2
-    assert "1 fell; then all the others were" in str(c)
+    assert "2 fell; then all the others were" in str(c)
     assert "4 of 10 survivors attacked at full strength, 0 fell: at most 4 more (20.0 points, 95 %)" in str(a)
 
 
@@ -123,7 +131,7 @@ def test_an_audit_of_nobody_says_nothing() -> None:
 # -------------------------------------------------------------------------------------------------------- of a real Run
 
 
-def sets(run: Run, share: float, seed: int = 0) -> dict[str, set[int]]:
+def sets(run: Run, share: float, seed: int) -> dict[str, set[int]]:
     """Who survived the short stage, was chosen, fell at full strength: from the rows, one by one."""
     rows = run.rows().to_pylist()
     fell = {(r["sample_id"], r["attack"]) for r in rows if r["broken"] and r["verified"]}
@@ -137,13 +145,14 @@ def sets(run: Run, share: float, seed: int = 0) -> dict[str, set[int]]:
 
 @pytest.fixture(scope="module")
 def run(truth: Any, careless: Plan) -> Run:
-    return truth.evaluate(careless, seed=5)
+    return truth.evaluate(careless, seed=0)
 
 
 def test_the_audit_of_a_run_is_what_its_rows_say(run: Run, truth: Any) -> None:
-    known, a = sets(run, 0.3, seed=5), run.audit
+    known, a = sets(run, 0.3, seed=0), run.audit
     assert a is not None
-    assert 5 < len(known["survivors"] & truth.breakable) and 5 < len(truth.breakable - known["survivors"])
+    assert len(known["survivors"] & truth.breakable) > 5
+    assert len(truth.breakable - known["survivors"]) > 5
     assert a.survivors == len(known["survivors"])
     assert a.audited == len(known["audited"])
     # The truth is known: of the audited exactly the breakable ones fall.
@@ -159,7 +168,7 @@ def test_the_audit_of_a_run_is_what_its_rows_say(run: Run, truth: Any) -> None:
 
 def test_only_the_chosen_are_attacked_at_full_strength(run: Run) -> None:
     rows = [r for r in run.rows().to_pylist() if r["attack"] not in ("clean", "short")]
-    known, a = sets(run, 0.3, seed=5), run.audit
+    known, a = sets(run, 0.3, seed=0), run.audit
     assert {r["sample_id"] for r in rows} == known["audited"]
     assert all(r["flags"] == ["audit"] for r in rows)
     assert all(r["flags"] == [] for r in run.rows().to_pylist() if r["attack"] in ("clean", "short"))
@@ -175,23 +184,19 @@ def test_another_seed_chooses_others(run: Run, truth: Any, careless: Plan) -> No
     assert sets(other, 0.3, seed=6)["audited"] == {
         r["sample_id"] for r in other.rows().to_pylist() if "audit" in r["flags"]
     }
-    assert sets(other, 0.3, seed=6)["audited"] != sets(run, 0.3, seed=5)["audited"]
+    assert sets(other, 0.3, seed=6)["audited"] != sets(run, 0.3, seed=0)["audited"]
 
 
 def test_parts_have_the_audit_of_the_whole(run: Run, truth: Any, careless: Plan, tmp_path: Path, outcome: Any) -> None:
     for name, part in (("a", slice(0, 41)), ("b", slice(41, None))):
-        truth.evaluate(careless, part=part, seed=5, out=tmp_path / name)
-    merged = _merged(truth, tmp_path)
+        truth.evaluate(careless, part=part, seed=0, out=tmp_path / name)
+    merged = Run.merge([tmp_path / "b", tmp_path / "a"], tmp_path / "merged")
     assert outcome(merged).equals(outcome(run))
     a, b = merged.audit, run.audit
     assert a is not None and b is not None
     assert replace(a, cost=FREE) == replace(b, cost=FREE)
     assert (a.cost.forwards, a.cost.backwards) == (b.cost.forwards, b.cost.backwards)
     assert [r for r in merged.verdict.reasons if "audit" in r] == [r for r in run.verdict.reasons if "audit" in r]
-
-
-def _merged(truth: Any, folder: Path) -> Run:
-    return Run.merge([folder / "b", folder / "a"], folder / "merged")
 
 
 def test_plans_without_an_audit_have_none(truth: Any) -> None:
@@ -238,7 +243,7 @@ def test_a_sufficient_or_complete_audit_is_reliable(truth: Any, careful: Plan, s
     assert a is not None and a.complete == (share == 1.0)
     assert a.bound <= (accuracy.high - accuracy.low) / 2
     assert run.verdict.level == "reliable", run.verdict
-    assert accuracy.k == len(truth.world.y) - len(truth.breakable)
+    assert set(run.survivors().tolist()) == truth.everyone - truth.breakable
 
 
 def test_a_complete_audit_need_not_agree(truth: Any, careless: Plan) -> None:
@@ -246,7 +251,7 @@ def test_a_complete_audit_need_not_agree(truth: Any, careless: Plan) -> None:
     run = truth.evaluate(audited(careless, 1.0))
     assert run.audit is not None and run.audit.found > 5
     assert run.verdict.level == "reliable", run.verdict
-    assert set(run.survivors().tolist()) == set(range(len(truth.world.y))) - truth.breakable
+    assert set(run.survivors().tolist()) == truth.everyone - truth.breakable
 
 
 # ------------------------------------------------------------------------------------------------------------- reports

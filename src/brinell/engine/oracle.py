@@ -11,6 +11,7 @@ from torch import Tensor
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output
 from brinell.engine.events import Listener, Shrunk, silent
+from brinell.engine.precision import FLOAT32, backward, lower
 from brinell.errors import ModelError
 from brinell.ops.losses import LOSSES
 from brinell.ops.rows import average, concat, head
@@ -33,12 +34,16 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 @dataclass
 class Oracle:
-    """Asks a classifier about any number of rows, `block` at a time, padding the last block."""
+    """Asks a classifier about any number of rows, `block` at a time, padding the last block.
+
+    `precision` is that of `ask`, which attacks use to find their way; `output`, which decides, is always in float32.
+    """
 
     classifier: Classifier
     block: int
     listener: Listener = silent
     shrunk: list[int] = field(default_factory=list)
+    precision: str = FLOAT32
 
     def output(self, x: Tensor) -> Output:
         """The model's answer without gradients."""
@@ -60,12 +65,14 @@ class Oracle:
         wants_grad = needs is not Needs.LOGITS
         with torch.set_grad_enabled(wants_grad):
             point = x.detach().requires_grad_(wants_grad)
-            logits = self.classifier.forward(point).logits
+            with lower(self.precision, x.device):
+                logits = self.classifier.forward(point).logits.float()
             # Rows without a target carry −1, which targeted losses cannot read.
             towards = target.clamp(min=0) if LOSSES[loss].targeted else target
             value = LOSSES[loss].function(logits, y, towards)
-            grad = _gradient(value, point) if needs is Needs.GRAD else None
-            jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
+            with backward(self.precision, x.device):
+                grad = _gradient(value, point) if needs is Needs.GRAD else None
+                jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
         return Answer(logits.detach(), value.detach(), grad, jacobian)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:

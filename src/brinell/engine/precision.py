@@ -1,14 +1,15 @@
-"""Arithmetic while the engine runs: float32 as written, whatever the caller's own settings are."""
+"""Arithmetic while the engine runs: float32 as written, or less for the attack's own questions to the model."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from brinell.errors import PlanError
 
-PRECISIONS = ("float32",)
+FLOAT32 = "float32"
+PRECISIONS = (FLOAT32, "tf32", "bfloat16")
 
 
 @contextmanager
@@ -38,6 +39,29 @@ def _cuda() -> Iterator[None]:
         yield
     finally:
         _set(cudnn, matmul, before)
+
+
+@contextmanager
+def lower(precision: str, device: torch.device) -> Iterator[None]:
+    """Inside `exact`: the arithmetic of a question whose answer only steers. Devices without TF32 answer in float32."""
+    if precision == "bfloat16":
+        with torch.autocast(device.type, torch.bfloat16):
+            yield
+    elif precision == "tf32" and device.type == "cuda":
+        cudnn: Any = torch.backends.cudnn
+        matmul: Any = torch.backends.cuda.matmul
+        _set(cudnn, matmul, ("tf32", "tf32", True, False))
+        try:
+            yield
+        finally:
+            _set(cudnn, matmul, ("ieee", "ieee", True, False))
+    else:
+        yield
+
+
+def backward(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """The same for the way back, where autocast has no place: each step takes the kind of its forward step."""
+    return nullcontext() if precision == "bfloat16" else lower(precision, device)
 
 
 def _set(cudnn: Any, matmul: Any, values: tuple[str, str, bool, bool]) -> None:

@@ -20,6 +20,7 @@ from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.precision import FLOAT32
 from brinell.errors import InputError, ModelError, RunError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.audit import in_audit
@@ -129,7 +130,7 @@ def prepare(
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
-    oracle = Oracle(classifier, default_block(classifier.device), listener)
+    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=precision)
     first = next(problem.chunks(_chunk_size(problem)))
     logits = door.first_answer(oracle, first)
     if not problem.streamed:  # then every label can be looked at now
@@ -292,7 +293,7 @@ def _evaluate_chunk(s: Session, c: Clean, writer: Writer, everyone: bool = False
             )
     fresh = [k for k, i in enumerate(ids) if i not in s.stored.get(CLEAN, {})]
     if fresh:
-        writer.append(clean_rows(c, np.asarray(fresh), s.setup.seed, s.setup.precision, 0.0))
+        writer.append(clean_rows(c, np.asarray(fresh), s.setup.seed, FLOAT32, 0.0))
     standing = c.correct.clone()
     for stage in s.plan.stages:
         done = s.stored.get(stage.name, {})

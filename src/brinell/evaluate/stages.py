@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -14,13 +15,14 @@ from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Progress, StageStarted, silent
 from brinell.engine.loop import Engine, Work
 from brinell.engine.oracle import Oracle
+from brinell.engine.precision import FLOAT32
 from brinell.engine.recorder import Record
 from brinell.evaluate.plan import Stage
 from brinell.evaluate.ranking import last_logits
 from brinell.evaluate.tables import Clean, attack_rows
 from brinell.evaluate.verify import check_points
 from brinell.ops import rng
-from brinell.ops.rows import concat, take
+from brinell.ops.rows import concat, put, take
 
 MISCLASSIFY = Misclassify()
 # Finished samples are handed on when there are this many, or when this much time has passed.
@@ -86,17 +88,9 @@ def _ranking_logits(setup: Setup, stage: Stage, c: Clean, at: Tensor, x: Tensor,
     return torch.where(z.isfinite().all(1, keepdim=True), z, c.logits[at])
 
 
-def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
-    """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
-    if not len(at):
-        return
-    before, backwards = stage.ranking_passes
-    queries = stage.attack.queries * len(stage.legs()) * stage.eot
-    setup.listener(StageStarted(stage.name, len(at), before + queries))
-    begun = time.perf_counter()
-    work = _work(setup, stage, c, at, start)
-    ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), c.logits.device)
-    engine = Engine(
+def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
+    ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
+    return Engine(
         setup.oracle,
         stage.attack,
         setup.goal,
@@ -106,6 +100,18 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
         setup.early_exit and setup.draws == 1,
         stage.eot,
     )
+
+
+def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
+    """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
+    if not len(at):
+        return
+    before, backwards = stage.ranking_passes
+    queries = stage.attack.queries * len(stage.legs()) * stage.eot
+    setup.listener(StageStarted(stage.name, len(at), before + queries))
+    begun = time.perf_counter()
+    work = _work(setup, stage, c, at, start)
+    engine = _engine(setup, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
     ranking = (last - begun) / len(at)
     held: list[tuple[Tensor, Record]] = []
@@ -134,6 +140,20 @@ def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
     return replace(r, forwards=r.forwards + forwards, backwards=r.backwards + backwards, first=first)
 
 
+def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record) -> Record:
+    """The records of a second try that starts where the first one ended; the passes of both count."""
+    oracle = replace(setup.oracle, precision=FLOAT32)
+    engine = _engine(replace(setup, oracle=oracle), stage, work.x.device)
+    parts = list(engine.run(replace(work, start=before.x)))
+    r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
+    return replace(
+        r,
+        forwards=r.forwards + before.forwards,
+        backwards=r.backwards + before.backwards,
+        first=torch.where(r.first >= 0, r.first + before.forwards, r.first),
+    )
+
+
 def _finish(
     setup: Setup, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Record]], rate: float
 ) -> Finished:
@@ -144,10 +164,19 @@ def _finish(
     ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
     target = work.targets[pos, r.leg]
     v = check_points(setup.oracle, setup.goal, work.x[pos], r.x, work.y[pos], target, ball, setup.draws)
+    precision = np.full(len(pos), setup.precision)
+    doubted = r.broken & ~v.ok
+    if setup.precision != FLOAT32 and setup.draws == 1 and bool(doubted.any()):
+        # What lower precision took for a success is attacked once more in float32, from there.
+        index = doubted.nonzero()[:, 0]
+        r = put(r, index, _in_float32(setup, stage, take(work, pos[index]), take(r, index)))
+        target = work.targets[pos, r.leg]
+        v = check_points(setup.oracle, setup.goal, work.x[pos], r.x, work.y[pos], target, ball)
+        precision[index.cpu().numpy()] = FLOAT32
     if setup.draws > 1:
         # A randomised model is broken where most fresh passes are fooled, whatever the attack itself saw.
         r = replace(r, broken=v.ok, found=v.ok)
     where = at[pos]
-    table = attack_rows(c, where, r, v, stage, target, setup.seed, setup.precision, rate)
+    table = attack_rows(c, where, r, v, stage, target, setup.seed, precision, rate)
     counted = r.broken & v.ok
     return Finished(table, where, counted, r.x[counted].detach().cpu())

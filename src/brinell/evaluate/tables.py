@@ -47,7 +47,7 @@ def clean(chunk: Chunk, draws: list[Tensor]) -> Clean:
     return Clean(chunk, logits, logits.argmax(1), margin(logits, y), sample_hashes(chunk.x), judged)
 
 
-def _common(c: Clean, at: Any, seed: int, precision: str, device: torch.device) -> dict[str, Any]:
+def _common(c: Clean, at: Any, seed: int, precision: Any, device: torch.device) -> dict[str, Any]:
     return {
         "sample_id": _numpy(c.chunk.ids)[at],
         "x_sha256": np.asarray(c.hashes)[at],
@@ -55,7 +55,7 @@ def _common(c: Clean, at: Any, seed: int, precision: str, device: torch.device) 
         "clean_pred": _numpy(c.pred)[at],
         "clean_margin": _numpy(c.margin)[at],
         "seed": np.full(len(at), seed),
-        "precision": np.full(len(at), precision),
+        "precision": np.broadcast_to(np.asarray(precision), len(at)),
         "device": np.full(len(at), str(device)),
     }
 
@@ -100,7 +100,7 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def attack_rows(
-    c: Clean, at: Tensor, r: Record, v: Verified, stage: Stage, target: Tensor, seed: int, precision: str, rate: float
+    c: Clean, at: Tensor, r: Record, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
 ) -> pa.Table:
     """One row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
     n, legs = len(at), stage.legs()

@@ -172,14 +172,15 @@ def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
 
 def _drawn(k: int, m: int, marked: int, population: int) -> tuple[float, float]:
     """The chances that at most k, and that at least k, of m drawn items are marked."""
-
-    def log_choose(n: int, i: int) -> float:
-        return math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
-
-    rest, whole = population - marked, log_choose(population, m)
+    rest, whole = population - marked, _log_ways(population, m)
     possible = range(max(0, m - rest), min(m, marked) + 1)
-    chance = {i: math.exp(log_choose(marked, i) + log_choose(rest, m - i) - whole) for i in possible}
+    chance = {i: math.exp(_log_ways(marked, i) + _log_ways(rest, m - i) - whole) for i in possible}
     return sum(p for i, p in chance.items() if i <= k), sum(p for i, p in chance.items() if i >= k)
+
+
+def _log_ways(n: int, i: int) -> float:
+    """Logarithm of the number of ways to choose i of n."""
+    return math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
 
 
 def _correlation(both: int, only_a: int, only_b: int, neither: int) -> float:

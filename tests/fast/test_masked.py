@@ -1,0 +1,117 @@
+"""Masked gradients mislead a plan that follows margins: it says so, and escalating finds what it missed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import brinell
+from brinell import Linf, Plan, Run
+from brinell.evaluate.presets import by_name
+from brinell.models.demo import demo_net
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+EPS = Linf(0.1)
+
+
+class Defended(nn.Module):
+    """The demo network behind and before something that is no defence."""
+
+    def __init__(self, before: Any = None, after: Any = None) -> None:
+        super().__init__()
+        self.net, self.before, self.after = demo_net(), before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.net(x if self.before is None else self.before(x))
+        return z if self.after is None else self.after(z)
+
+
+class Winners(nn.Module):
+    """k-winners-take-all: only the largest share of a layer's activations survives (Xiao et al. 2020)."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = x.flatten(1)
+        least = f.topk(max(1, int(self.share * f.shape[1])), dim=1).values[:, -1:]
+        return torch.where(f >= least, f, 0.0).view_as(x)
+
+
+def winners() -> nn.Module:
+    net = demo_net()
+    for i, layer in enumerate(net.layers):
+        if isinstance(layer, nn.ReLU):
+            net.layers[i] = Winners(0.1)
+    return net.eval()
+
+
+def steep() -> nn.Module:
+    """Logits times 1000: cross-entropy's gradient vanishes."""
+    return Defended(after=lambda z: 1000 * z).eval()
+
+
+def quantised() -> nn.Module:
+    """Eight levels per pixel: every gradient vanishes."""
+    return Defended(before=lambda x: (x * 7).round() / 7).eval()
+
+
+# Each network with what gives it away: a sentence of the verdict. Jumps have gradients, so only the audit sees them.
+MASKED = {
+    "steep": (steep, "zero gradient (ce) warns"),
+    "quantised": (quantised, "zero gradient (margin-towards) warns"),
+    "winners": (winners, "The audit objects"),
+}
+EVERY_MASK = pytest.mark.parametrize(("net", "why"), MASKED.values(), ids=MASKED.keys())
+
+
+def evaluated(net: nn.Module, plan: Plan, n: int, **more: Any) -> Run:
+    return brinell.evaluate(net, brinell.data.load("demo")[:n], EPS, plan, progress=False, **more)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@EVERY_MASK
+def test_masked_gradients_are_never_reliable(net: Callable[[], nn.Module], why: str, seed: int, small: Any) -> None:
+    run = evaluated(net(), small(0.5), 48, seed=seed)
+    assert run.clean_accuracy.k >= 25
+    assert run.verdict.level == "suspicious"
+    assert why in str(run.verdict)
+
+
+def test_a_healthy_network_is_reliable(small: Any) -> None:
+    """The same plan, so it is not the plan that is suspicious."""
+    run = evaluated(demo_net(), small(0.5), 160)
+    assert run.audit is not None and run.audit.audited >= 20
+    assert 0 < run.robust_accuracy.k < run.clean_accuracy.k
+    assert run.verdict.level == "reliable", run.verdict
+
+
+@pytest.mark.parametrize("net", [quantised, winners])
+def test_escalating_finds_what_was_missed(net: Callable[[], nn.Module], small: Any) -> None:
+    short, run = evaluated(net(), small(0.5), 32), evaluated(net(), small(0.5), 32, escalate=True)
+    assert run.audit is not None and run.audit.complete
+    assert run.robust_accuracy.k < short.robust_accuracy.k
+    for name in run.attacks:
+        assert set(run.survivors().tolist()) <= {r["sample_id"] for r in run.rows().to_pylist() if r["attack"] == name}
+
+
+@pytest.mark.slow
+@EVERY_MASK
+def test_the_real_plan_on_masked_gradients(net: Callable[[], nn.Module], why: str) -> None:
+    run = evaluated(net(), by_name("fast"), 256)
+    assert run.verdict.level == "suspicious"
+    assert why in str(run.verdict)
+
+
+@pytest.mark.slow
+def test_the_real_plan_on_a_healthy_network() -> None:
+    """AutoAttack breaks no sample more, and the audit is large enough to say so."""
+    fast, full = (evaluated(demo_net(), by_name(name), 600) for name in ("fast", "autoattack"))
+    assert fast.audit is not None and fast.audit.found == 0
+    assert fast.verdict.level == "reliable", fast.verdict
+    assert fast.survivors().tolist() == full.survivors().tolist()
+    assert 10 * (fast.cost.forwards - fast.audit.cost.forwards) < full.cost.forwards
