@@ -81,8 +81,8 @@ def world(name: str, args: argparse.Namespace) -> World:
 def table(folder: Path) -> str:
     """One line per world, from the JSON files."""
     lines = [
-        "| network | threat | n | `fast` | `autoattack` | broken by autoattack only | by fast only | passes per survivor "
-        "| of 9,767 |",
+        "| network | threat | n | `fast` | `autoattack` | broken by autoattack only | by fast only "
+        "| passes per survivor | of 9,767 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for file in sorted(folder.glob("*.json")):

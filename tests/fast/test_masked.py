@@ -73,13 +73,18 @@ def evaluated(net: nn.Module, plan: Plan, n: int, **more: Any) -> Run:
     return brinell.evaluate(net, brinell.data.load("demo")[:n], EPS, plan, progress=False, **more)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @EVERY_MASK
-def test_masked_gradients_are_never_reliable(net: Callable[[], nn.Module], why: str, seed: int, small: Any) -> None:
-    run = evaluated(net(), small(0.5), 48, seed=seed)
+def test_masked_gradients_are_never_reliable(net: Callable[[], nn.Module], why: str, small: Any) -> None:
+    run = evaluated(net(), small(0.5), 48)
     assert run.clean_accuracy.k >= 25
     assert run.verdict.level == "suspicious"
     assert why in str(run.verdict)
+
+
+def test_it_is_not_luck_that_jumps_are_found(small: Any) -> None:
+    """Another seed audits others."""
+    run = evaluated(winners(), small(0.5), 48, seed=1)
+    assert run.audit is not None and run.audit.objects
 
 
 def test_a_healthy_network_is_reliable(small: Any) -> None:
@@ -109,9 +114,9 @@ def test_the_real_plan_on_masked_gradients(net: Callable[[], nn.Module], why: st
 
 @pytest.mark.slow
 def test_the_real_plan_on_a_healthy_network() -> None:
-    """AutoAttack breaks no sample more, and the audit is large enough to say so."""
-    fast, full = (evaluated(demo_net(), by_name(name), 600) for name in ("fast", "autoattack"))
-    assert fast.audit is not None and fast.audit.found == 0
-    assert fast.verdict.level == "reliable", fast.verdict
-    assert fast.survivors().tolist() == full.survivors().tolist()
-    assert 10 * (fast.cost.forwards - fast.audit.cost.forwards) < full.cost.forwards
+    """AutoAttack finds nothing among the audited, who are enough to say so; all else costs a fraction of the audit."""
+    run = evaluated(demo_net(), by_name("fast"), 800)
+    assert run.audit is not None and run.audit.found == 0
+    assert 0 < run.robust_accuracy.k < run.clean_accuracy.k
+    assert run.verdict.level == "reliable", run.verdict
+    assert 10 * (run.cost.forwards - run.audit.cost.forwards) < run.audit.cost.forwards

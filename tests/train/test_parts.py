@@ -206,8 +206,9 @@ def test_initial_weights_come_from_the_seed_and_the_name() -> None:
     assert not torch.equal(a[0].weight, c[0].weight)
     for layer, fan in ((a[0], 27), (a[2], 400)):
         n = layer.weight.numel()
-        assert layer.weight.var().item() == pytest.approx(2 / fan, rel=5 * math.sqrt(2 / n))
-        assert abs(layer.weight.mean().item()) < 5 * math.sqrt(2 / fan / n)
+        assert layer.weight.var().item() == pytest.approx(1 / (3 * fan), rel=5 * math.sqrt(2 / n))
+        assert abs(layer.weight.mean().item()) < 5 * math.sqrt(1 / (3 * fan) / n)
+        assert layer.weight.abs().max().item() <= 1 / math.sqrt(fan)
         assert not layer.bias.any()
     assert not torch.equal(a[0].weight.flatten()[:100], a[2].weight.flatten()[:100])
 

@@ -91,7 +91,7 @@ def command(
         recipe,
         out=out,
         resume=resume,
-        validation=validation if validation_data is None else validation_data,
+        validation=_validation(validation, validation_data),
         plan=plan,
         device=device,
         checkpoint_every=checkpoint_every,
@@ -101,6 +101,14 @@ def command(
         typer.echo(as_json(trained))
     else:
         show(trained, Console())
+
+
+def _validation(held_out: int | None, data: str | None) -> Any:
+    if held_out is not None and data is not None:
+        raise InputError(
+            expected="--validation or --validation-data", got="both", remedy="Hold samples out, or give others."
+        )
+    return held_out if data is None else data
 
 
 def _first(samples: Samples, n: int | None) -> Samples:
@@ -146,7 +154,9 @@ def _method(name: str, steps: int | None, rel_step: float | None, beta: float | 
         )
     attack: Any = method.attack
     changed = replace(method, attack=replace(attack, **changes)) if changes else method
-    return changed if beta is None else replace(changed, beta=beta)
+    changed = changed if beta is None else replace(changed, beta=beta)
+    told = ", ".join(f"{k} = {v}" for k, v in {**changes, **({} if beta is None else {"beta": beta})}.items())
+    return replace(changed, description=f"{method.description}; here {told}") if told else changed
 
 
 def _counts(p: Proportion | None) -> dict[str, Any] | None:

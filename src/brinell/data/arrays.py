@@ -37,10 +37,10 @@ def read_file(path: Path) -> dict[str, Any]:
         )
     try:
         stored = _arrays(path)
-    except (OSError, ValueError, BadZipFile, SafetensorError) as error:
+    except (OSError, ValueError, EOFError, TypeError, BadZipFile, SafetensorError) as error:
         raise InputError(
             expected=f"a readable file {path.name} of plain arrays",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
             remedy="Save it again with numpy.savez(path, x=x, y=y).",
         ) from error
     missing = [k for k in ("x", "y") if k not in stored]

@@ -21,7 +21,7 @@ from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, ModelError, RunError
+from brinell.errors import InputError, ModelError, PlanError, RunError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.audit import in_audit
 from brinell.evaluate.checks import watchful
@@ -213,7 +213,7 @@ def evaluate(
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
-    `escalate=True` so attacks all of them where the audit objects or a check warns, with `resume` also those of a
+    `escalate=True` so attacks all of them where the audit objects or is too small or a check warns, with `resume` also those of a
     finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
@@ -225,6 +225,12 @@ def evaluate(
     data, chosen = inputs.as_problem(problem), inputs.as_plan(plan)
     if audit is not None:
         chosen = audited(chosen, audit)
+    if escalate and all(s.share is None for s in chosen.stages):
+        raise PlanError(
+            expected="a plan with an audit to escalate from",
+            got=f"{chosen.name}, without one",
+            remedy="Use the plan fast with its audit, or autoattack.",
+        )
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
             model,
@@ -275,11 +281,13 @@ def _stored(folder: Path, hashes: dict[int, str]) -> dict[str, dict[int, bool]]:
 
 
 def _unsettled(s: Session, folder: Path) -> bool:
-    """Whether the short plan's answer is in doubt: its audit objects, or a check warns."""
-    found = Run.open(folder).audit
+    """Whether the short plan's answer is in doubt: its audit objects or is too small, or a check warns."""
+    run = Run.open(folder)
+    found = run.audit
     if found is None or found.complete:
         return False
-    return found.objects or any(c.level in ("warn", "fail") for c in s.checks)
+    warned = any(c.level in ("warn", "fail") for c in s.checks)
+    return warned or found.objects or found.too_small(run.robust_accuracy)
 
 
 def _evaluate_chunk(s: Session, c: Clean, writer: Writer, everyone: bool = False) -> None:

@@ -302,7 +302,8 @@ def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True) -> tuple[P
 def _numbered(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     """Equal attacks under different labels get noise of their own: the second is copy 1, and so on."""
     names = [s.attack.name for s in stages]
-    return tuple(replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
+    # Those that ask for equal noise by name keep it.
+    return tuple(s if s.noise else replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
 
 
 def _flat(s: Stage, notes: list[str]) -> Stage:

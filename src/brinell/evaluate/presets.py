@@ -167,8 +167,8 @@ _ALL.append(
     Plan(
         "fast",
         (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
-        "AutoAttack's answer for about 1 % of its passes: margins pursued while in reach; an eighth of the survivors "
-        "audited by AutoAttack",
+        "AutoAttack's answer for about 1 % of its passes, margins pursued only while in reach; then an audit, AutoAttack "
+        "on an eighth of the survivors",
         f"Pursuit, a Brinell method, after {MM_PAPER}; audit: {CROCE}",
         "audited",
         (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),

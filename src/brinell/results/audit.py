@@ -11,7 +11,7 @@ from brinell.results import outcome
 from brinell.results.manifest import lookup
 from brinell.results.outcome import Cost
 from brinell.results.schema import AUDIT
-from brinell.results.statistics import hidden
+from brinell.results.statistics import Proportion, hidden
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -60,6 +60,10 @@ class Audit:
         """Whether the short plan is shown to have missed too much, and the rest was not attacked."""
         return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
+    def too_small(self, accuracy: Proportion) -> bool:
+        """Whether more may have been missed than the robust accuracy is uncertain by anyway."""
+        return self.bound > (accuracy.high - accuracy.low) / 2
+
     @property
     def complete(self) -> bool:
         """Whether every survivor was attacked at full strength, so that nothing is left to chance."""
@@ -83,11 +87,13 @@ def audit(run: "Run") -> Audit | None:
     left = outcome.survivors(table, short)
     ids = outcome.ids_of(table)
     flagged = np.asarray([AUDIT in (flags or ()) for flags in table["flags"].to_pylist()], dtype=bool)
-    audited = np.intersect1d(np.unique(ids[flagged]), left)
     standing = run.survivors()
     covered = standing
     for name in full:
         covered = np.intersect1d(covered, ids[outcome.is_attack(table, name)])
+    # Chosen, and either fallen or attacked by all of it: an audit that was interrupted has looked at fewer.
+    chosen = np.intersect1d(np.unique(ids[flagged]), left)
+    audited = np.union1d(np.setdiff1d(chosen, standing), np.intersect1d(chosen, covered))
     rows = table.filter(pc.is_in(table["attack"], pa.array(full, pa.string())))
     return Audit(
         survivors=len(left),

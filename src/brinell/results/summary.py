@@ -21,6 +21,8 @@ def sentence(run: "Run") -> str:
         f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n}{_data(run)})"
     )
     text = f"{_threat(run)}, {_identity(run, 'model.name') or 'the model'} has {accuracy} against {_plan(run)}"
+    if run.audit is not None and not run.audit.complete:
+        text += f"; by its audit, at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to the full plan"
     version = lookup(run.manifest, "environment.brinell")
     text += f" (seed {_identity(run, 'seed')}, Brinell {version or 'of unknown version'})."
     return text if run.finished else f"Provisional, from an unfinished Run: {text}"

@@ -103,18 +103,20 @@ def _audited(run: "Run") -> Iterable[str]:
     if lookup(run.manifest, "identity.plan.strength") != "audited" or not run.finished:
         return
     name = lookup(run.manifest, "identity.plan.name") or "unnamed"
-    more = f"evaluate again with resume and escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
     if found is None:
-        yield f"The plan {name} saves passes and was not audited, so what it may have missed is unknown; {more}."
+        yield (
+            f"The plan {name} saves passes and was not audited, so what it may have missed is unknown; evaluate into "
+            f"another folder with an audit, or use the plan {STRONGER}."
+        )
         return
+    more = f"evaluate again with resume and escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
     if found.objects:
         yield (
             f"The audit objects: {found.found} of {found.audited} survivors fell to the full plan, so the plan {name} "
             f"missed at least {100 * found.at_least:.1f} points (95 %); {more}."
         )
         return
-    accuracy = run.robust_accuracy
-    if found.bound > (accuracy.high - accuracy.low) / 2:
+    if found.too_small(run.robust_accuracy):
         yield (
             f"The audit is too small to vouch for the plan {name}: after {found.audited} samples up to "
             f"{100 * found.bound:.1f} points may have been missed, more than the sampling error; {more}."

@@ -118,7 +118,7 @@ def _data(data: Any, validation: Any, plan: Any, recipe: Recipe) -> tuple[Sample
     if validation is None or (isinstance(validation, int) and not isinstance(validation, bool)):
         samples, held = split(samples, validation, recipe.seed)
     else:
-        held = as_samples(validation)
+        held = as_samples(validation, "test")
     if len(samples) < 2:
         raise InputError(expected="at least 2 samples to train on", got=f"{len(samples)}", remedy="Give more data.")
     if held is None and recipe.patience is not None:

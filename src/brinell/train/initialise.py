@@ -12,17 +12,18 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerN
 
 
 def drawn(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers for the parameter of that name."""
+    """Uniform numbers in [−1, 1) for the parameter of that name."""
     key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long)), rng.digest(f"weights {name}"))
-    return rng.normal(key, shape)[0]
+    return 2 * rng.uniform(key, shape)[0] - 1
 
 
 @torch.no_grad()
 def initialise(module: nn.Module, seed: int) -> None:
-    """He initialisation of linear and convolutional layers, zero biases; normalisations as new.
+    """Torch's own distribution for linear and convolutional layers, drawn from the seed; normalisations as new.
 
-    Method: weights are normal with variance 2 / fan-in. Parameters of other layers stay as they are. Reference: He et
-    al. 2015, Delving deep into rectifiers.
+    Method: weights are uniform within 1 / √fan-in, biases zero. In front of a normalisation the size of the weights sets
+    the pace of learning, lr / ‖w‖²: published learning rates are made for this one. Parameters of other layers stay as
+    they are.
 
     >>> net = nn.Linear(3, 2)
     >>> initialise(net, seed=0)
@@ -32,7 +33,7 @@ def initialise(module: nn.Module, seed: int) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, LAYERS):
             fan = math.prod(layer.weight.shape[1:])
-            layer.weight.copy_(drawn(seed, f"{name}.weight", tuple(layer.weight.shape)) * math.sqrt(2 / fan))
+            layer.weight.copy_(drawn(seed, f"{name}.weight", tuple(layer.weight.shape)) / math.sqrt(fan))
             if layer.bias is not None:
                 layer.bias.zero_()
         elif isinstance(layer, NORMS):

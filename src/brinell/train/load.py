@@ -42,7 +42,9 @@ def load(
             remedy=f"Call brinell.train.load({str(folder)!r}, net), e.g. in a function of your own for --model.",
         )
     made = network(stored["network"]).build() if model is None else model
-    classifier = wrap(made, name=path.name) if isinstance(made, nn.Module) else made
+    # The normalisation that was applied around a module of the user's own is part of what was trained.
+    around = (stored["mean"], stored["std"]) if model is not None else (None, None)
+    classifier = wrap(made, *around, name=path.name) if isinstance(made, nn.Module) else made
     try:
         classifier.module.load_state_dict(tensors)
     except (RuntimeError, AttributeError) as error:

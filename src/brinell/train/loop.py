@@ -208,6 +208,7 @@ class Loop:
         return self.curve[-1].epoch - best_of(self.curve).epoch >= self.job.recipe.patience
 
     def _store(self) -> None:
+        self._check_weights()
         self.folder.store(
             {
                 "epoch": self.epoch,
@@ -222,6 +223,16 @@ class Loop:
             }
         )
         self.saved = time.monotonic()
+
+    def _check_weights(self) -> None:
+        """Nothing that is no number is ever stored."""
+        sizes = torch.stack(torch._foreach_norm([*self.module.parameters(), *self.average.module.parameters()]))
+        if not bool(sizes.isfinite().all()):
+            raise ModelError(
+                expected="finite weights",
+                got=f"others after step {self.batch} of epoch {self.epoch + 1}, at a finite loss",
+                remedy="Train with a lower lr, clip=1 or float32; the last checkpoint is sound.",
+            )
 
     def _restore(self, stored: dict[str, Any]) -> None:
         self.module.load_state_dict(stored["model"])

@@ -56,12 +56,15 @@ def as_points(x: Tensor) -> Tensor:
     return x.float() / LEVELS if x.dtype == torch.uint8 else x
 
 
-def as_samples(data: Any) -> Samples:
-    """Samples from (x, y), a Problem, a file, or a folder of CIFAR or MNIST files; x as bytes or floats in [0, 1]."""
+def as_samples(data: Any, split: str = "train") -> Samples:
+    """Samples from (x, y), a Problem, a file, or a folder of CIFAR or MNIST files; x as bytes or floats in [0, 1].
+
+    Of a folder the split is taken: "train" or "test".
+    """
     if isinstance(data, Samples):
         return data
     if isinstance(data, str | os.PathLike):
-        stored = read(data, "train")
+        stored = read(data, split)
         return _checked(stored["x"], stored["y"], stored.get("ids"), os.path.basename(os.fspath(data)))
     if isinstance(data, tuple | list) and len(data) == 2:
         return _checked(*data)
