@@ -90,6 +90,10 @@ def test_escalate(brinell: Any, here: Path) -> None:
 
 
 def test_nothing_to_escalate(brinell: Any, here: Path) -> None:
-    plain, willing = (json.loads(brinell(*FAST, *more).out) for more in ((), ("--escalate",)))
+    plain, willing = (json.loads(brinell(*FAST, "--audit", 0.5, *more).out) for more in ((), ("--escalate",)))
     assert plain["audit"]["objects"] is False
+    assert plain["verdict"]["level"] == "reliable"
     assert plain["cost"]["forwards"] == willing["cost"]["forwards"]
+    code, out, err = brinell(*FAST, "--audit", 0, "--escalate")
+    assert code == 2 and out == ""
+    assert "an audit to escalate from" in err

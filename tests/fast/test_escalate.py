@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brinell import Plan, Run, wrap
+from brinell import Plan, PlanError, Run, wrap
 from brinell.evaluate import stages
 from brinell.evaluate.plan import audited
 from brinell.results import Writer
@@ -79,9 +79,16 @@ def test_escalating_is_asking_for_everything(
     assert escalated.robust_accuracy == whole.robust_accuracy
 
 
-def test_without_doubt_nothing_more_runs(truth: Any, careful: Plan, outcome: Any) -> None:
-    plain, willing = truth.evaluate(careful), truth.evaluate(careful, escalate=True)
+@pytest.fixture(scope="module")
+def sound(careful: Plan) -> Plan:
+    """A plan that misses nothing, with an audit that is large enough to say so."""
+    return audited(careful, 0.5)
+
+
+def test_without_doubt_nothing_more_runs(truth: Any, sound: Plan, outcome: Any) -> None:
+    plain, willing = truth.evaluate(sound), truth.evaluate(sound, escalate=True)
     assert plain.audit is not None and plain.audit.found == 0 and plain.audit.rest > 0
+    assert plain.verdict.level == "reliable"
     assert outcome(plain).equals(outcome(willing))
     same_adversarials(plain, willing)
     assert all(c["level"] not in ("warn", "fail") for c in willing.checks), "the test tests nothing"
@@ -105,10 +112,22 @@ def test_a_finished_run_is_escalated_when_resumed(
     assert files(out) == after, "there is nothing left to do"
 
 
-def test_a_finished_run_without_doubt_stays(truth: Any, careful: Plan, tmp_path: Path) -> None:
-    truth.evaluate(careful, out=tmp_path / "run")
+def test_an_audit_that_is_too_small_is_doubt_enough(truth: Any, careful: Plan) -> None:
+    """Nothing was found, but too few were looked at to say so."""
+    plan = audited(careful, 0.05)
+    plain = truth.evaluate(plan)
+    assert plain.audit is not None and plain.audit.found == 0
+    assert "too small" in str(plain.verdict)
+    run = truth.evaluate(plan, escalate=True)
+    assert run.audit is not None and run.audit.complete
+    assert run.verdict.level == "reliable", run.verdict
+    assert run.survivors().tolist() == plain.survivors().tolist()
+
+
+def test_a_finished_run_without_doubt_stays(truth: Any, sound: Plan, tmp_path: Path) -> None:
+    truth.evaluate(sound, out=tmp_path / "run")
     before = files(tmp_path / "run")
-    truth.evaluate(careful, out=tmp_path / "run", resume=True, escalate=True)
+    truth.evaluate(sound, out=tmp_path / "run", resume=True, escalate=True)
     assert files(tmp_path / "run") == before
 
 
@@ -188,21 +207,41 @@ class Half(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-def test_a_check_that_warns_is_doubt_enough(truth: Any, careful: Plan) -> None:
+def test_a_check_that_warns_is_doubt_enough(truth: Any, sound: Plan) -> None:
     model = wrap(Half(truth.world.weight, truth.world.bias).eval())
-    plain = truth.evaluate(careful, model=model)
+    plain = truth.evaluate(sound, model=model)
     assert [c["name"] for c in plain.checks if c["level"] == "warn"] == ["half-precision weights"]
     assert plain.audit is not None and not plain.audit.objects and plain.audit.rest > 0
-    run = truth.evaluate(careful, model=model, escalate=True)
+    assert "audit" not in str(plain.verdict)
+    run = truth.evaluate(sound, model=model, escalate=True)
     assert run.audit is not None and run.audit.complete
     assert run.survivors().tolist() == plain.survivors().tolist()
     for name in run.attacks:
         assert attacked(run, name) >= set(run.survivors().tolist())
 
 
-def test_plans_without_an_audit_have_nothing_to_escalate(truth: Any, careful: Plan, outcome: Any) -> None:
-    alone = audited(careful, 0)
-    assert outcome(truth.evaluate(alone)).equals(outcome(truth.evaluate(alone, escalate=True)))
+def test_plans_without_an_audit_have_nothing_to_escalate(truth: Any, careful: Plan, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="an audit to escalate from"):
+        truth.evaluate(audited(careful, 0), escalate=True, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupted_audit_has_looked_at_fewer(truth: Any, careless: Plan, doubtful: Run, tmp_path: Path) -> None:
+    """Only who fell or met all of it counts as audited; what an unfinished audit has found is no less true."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "BATCH", 10)
+        last = shards(truth.evaluate(careless, out=tmp_path / "plain")) - 1
+        interrupted(patch, last)
+        with pytest.raises(Interrupted):
+            truth.evaluate(careless, out=tmp_path / "run")
+    torn = Run.open(tmp_path / "run")
+    rows = torn.rows().to_pylist()
+    seen = {name: {r["sample_id"] for r in rows if r["attack"] == name} for name in torn.attacks[1:]}
+    fell = {r["sample_id"] for r in rows if r["broken"] and r["attack"] in seen}
+    assert torn.audit is not None and doubtful.audit is not None
+    assert torn.audit.audited == len(set.intersection(*seen.values()) | fell)
+    assert torn.audit.audited < doubtful.audit.audited
+    assert torn.audit.found == len(fell)
 
 
 def test_samples_in_several_chunks(

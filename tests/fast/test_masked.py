@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, Plan, Run
+from brinell.evaluate.plan import audited
 from brinell.evaluate.presets import by_name
 from brinell.models.demo import demo_net
 
@@ -114,9 +115,11 @@ def test_the_real_plan_on_masked_gradients(net: Callable[[], nn.Module], why: st
 
 @pytest.mark.slow
 def test_the_real_plan_on_a_healthy_network() -> None:
-    """AutoAttack finds nothing among the audited, who are enough to say so; all else costs a fraction of the audit."""
-    run = evaluated(demo_net(), by_name("fast"), 800)
-    assert run.audit is not None and run.audit.found == 0
+    """With every fourth survivor audited, 300 samples are enough; all else costs a fraction of the audit."""
+    run = evaluated(demo_net(), audited(by_name("fast"), 0.25), 300)
+    assert run.audit is not None and run.audit.audited >= 30
     assert 0 < run.robust_accuracy.k < run.clean_accuracy.k
+    # Square may find a sample that no gradient leads to; the attacks that follow gradients find none.
+    assert [s.broken for s in run.stages()[1:4]] == [0, 0, 0]
     assert run.verdict.level == "reliable", run.verdict
     assert 10 * (run.cost.forwards - run.audit.cost.forwards) < run.audit.cost.forwards
