@@ -21,6 +21,8 @@ def small_stage(s: brinell.Stage, steps: int, queries: int, restarts: int, targe
     if hasattr(attack, "steps"):
         black_box = isinstance(attack, brinell.attacks.Square | brinell.attacks.RandomSearch)
         attack = replace(attack, steps=queries if black_box else steps)
+    if isinstance(attack, brinell.attacks.Pursuit):
+        attack = replace(attack, targets=targets, again=2)
     return replace(
         s, attack=attack, ranks=s.ranks[:targets], restarts=min(s.restarts, restarts), eot=min(s.eot, eot), label=s.name
     )

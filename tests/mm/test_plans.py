@@ -33,8 +33,14 @@ def rows_of(run: brinell.Run, ids: set[int], outcome: Any) -> pa.Table:
 
 # Samples of which the later plans break one more each, among others of all kinds, and the radius.
 CHAINS = [
-    pytest.param(("mm3", "mm5", "mm9"), [*range(24), 120, 164], 0.1, {"mm5": {120, 164}}, id="adaptive"),
-    pytest.param(("mm3-f10", "mm3-f20", "mm9-f20"), [*range(24), 31, 63], 0.15, {"mm9-f20": {31}}, id="fixed"),
+    pytest.param(("mm3", "mm5", "mm9"), [*range(24), 46, 128], 0.16, {"mm5": {16, 46, 128}}, id="adaptive"),
+    pytest.param(
+        ("mm3-f10", "mm3-f20", "mm9-f20"),
+        [*range(24), 31, 164],
+        0.15,
+        {"mm3-f20": {4, 7, 31}, "mm9-f20": {16, 164}},
+        id="fixed",
+    ),
 ]
 
 

@@ -142,8 +142,10 @@ def test_what_is_stored(tmp_path: Path) -> None:
     assert not torch.equal(checkpoint["model"]["0.weight"], checkpoint["average"]["0.weight"])
     last = load_file(folder / "last.safetensors")
     assert torch.equal(last["0.weight"], checkpoint["average"]["0.weight"])
-    # Statistics of batch normalisation are those of the weights themselves, and have been estimated.
-    assert torch.equal(last["1.running_mean"], checkpoint["model"]["1.running_mean"])
+    # Statistics of batch normalisation are averaged with the weights, and have been estimated.
+    assert torch.equal(last["1.running_mean"], checkpoint["average"]["1.running_mean"])
+    assert last["1.running_mean"].abs().min() > 0
+    assert not torch.equal(last["1.running_mean"], checkpoint["model"]["1.running_mean"])
     assert last["1.num_batches_tracked"] == 2
     assert len((folder / "curve.csv").read_text().splitlines()) == 3
     assert [row.n for row in made.curve] == [8, 8]
@@ -314,12 +316,14 @@ def test_refused_before_anything_is_written(case: str, tmp_path: Path, monkeypat
     assert not (tmp_path / "t").exists()
 
 
-def test_divergence_stops_with_a_remedy(tmp_path: Path) -> None:
-    call: dict[str, Any] = {"out": tmp_path / "t", "validation": 0, "progress": False, "checkpoint_every": 0.0}
+@pytest.mark.parametrize(("seconds", "hint"), [(0.0, "after step 1 of epoch 1"), (1e9, "by step 2 of epoch 1")])
+def test_divergence_stops_with_a_remedy(tmp_path: Path, seconds: float, hint: str) -> None:
+    """Noticed in the weights where they are about to be stored, else in the next loss."""
+    call: dict[str, Any] = {"out": tmp_path / "t", "validation": 0, "progress": False, "checkpoint_every": seconds}
     recipe = Recipe(epochs=3, batch=16, lr=1e38, schedule="constant")
     with pytest.raises(ModelError, match="lower lr") as told:
         fit(linear(), data(), Linf(0.1), recipe=recipe, **call)
-    assert "by step 2 of epoch 1" in str(told.value)
+    assert hint in str(told.value)
     # What was stored before is sound.
     stored = torch.load(tmp_path / "t" / "checkpoint.pt", weights_only=True)
     assert bool(stored["loss"].isfinite())

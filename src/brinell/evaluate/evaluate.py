@@ -205,7 +205,7 @@ def evaluate(
     progress: bool | None = None,
     expected_clean_accuracy: float | None = None,
     individual: bool = False,
-    audit: float | None = None,
+    audit: float | int | None = None,
     escalate: bool = False,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
@@ -213,8 +213,8 @@ def evaluate(
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
-    `escalate=True` so attacks all of them where the audit objects or is too small or a check warns, with `resume` also those of a
-    finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
+    those of a finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)

@@ -267,7 +267,7 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
     return replace(p, name=name, stages=again(p.stages), sparse_stages=sparse)
 
 
-def audited(p: Plan, share: float) -> Plan:
+def audited(p: Plan, share: float | int) -> Plan:
     """The plan with so large a share of its survivors attacked at full strength; 0 leaves the audit out.
 
     >>> from brinell.attacks import FGSM, PGD

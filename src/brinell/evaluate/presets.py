@@ -167,7 +167,7 @@ _ALL.append(
     Plan(
         "fast",
         (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
-        "AutoAttack's answer for about 1 % of its passes, margins pursued only while in reach; then an audit, AutoAttack "
+        "AutoAttack's answer for about 1 % of its passes, margins pursued while in reach; then an audit: AutoAttack "
         "on an eighth of the survivors",
         f"Pursuit, a Brinell method, after {MM_PAPER}; audit: {CROCE}",
         "audited",

@@ -21,9 +21,9 @@ def drawn(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
 def initialise(module: nn.Module, seed: int) -> None:
     """Torch's own distribution for linear and convolutional layers, drawn from the seed; normalisations as new.
 
-    Method: weights are uniform within 1 / √fan-in, biases zero. In front of a normalisation the size of the weights sets
-    the pace of learning, lr / ‖w‖²: published learning rates are made for this one. Parameters of other layers stay as
-    they are.
+    Method: weights are uniform within 1 / √fan-in, biases zero. In front of a normalisation the weights' size sets the
+    pace of learning, lr / ‖w‖²: published learning rates are made for this one. Parameters of other layers stay as they
+    are.
 
     >>> net = nn.Linear(3, 2)
     >>> initialise(net, seed=0)
