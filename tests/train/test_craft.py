@@ -13,10 +13,11 @@ from brinell.core.threat import Ball
 from brinell.engine.craft import attacking, craft
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
+from brinell.ops.losses import likeliest_wrong
 from brinell.ops.norms import NORMS
 from brinell.testing import linear_world
 from brinell.train.methods import METHODS, Method, as_method
-from brinell.train.objective import divergence, likeliest_wrong, objective, perturbed
+from brinell.train.objective import divergence, objective, perturbed
 
 EPS = 0.1
 

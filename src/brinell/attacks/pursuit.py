@@ -13,6 +13,7 @@ from brinell.attacks.apgd_sparse import SHARE
 from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
 from brinell.ops import rng
+from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rows import flat, put, take, where_rows
 from brinell.ops.types import Labels, Logits, Mask, Points, Scalars
 
@@ -172,8 +173,7 @@ class Pursuit:
 
     def _rank(self, logits: Logits, y: Labels) -> Tensor:
         """The likeliest wrong classes, −1 where the model has no more."""
-        wrong = logits.scatter(1, y[:, None], -torch.inf)
-        order = wrong.argsort(dim=1, descending=True, stable=True)[:, : min(self.targets, logits.shape[1] - 1)]
+        order = likeliest_wrong(logits, y, self.targets)
         return torch.nn.functional.pad(order, (0, self.targets - order.shape[1]), value=-1)
 
     def _look(self, s: State, gap: Scalars, age: Labels) -> tuple[State, Mask]:

@@ -14,10 +14,11 @@ from rich.text import Text
 from brinell.cli import load, options
 from brinell.cli.show import WIDTH
 from brinell.core.threat import threat
-from brinell.errors import InputError, PlanError
+from brinell.errors import InputError, ModelError, PlanError
 from brinell.models.networks import NETWORKS
 from brinell.results import Proportion
 from brinell.train.fit import CHECKPOINT_EVERY, Trained, fit
+from brinell.train.load import is_training
 from brinell.train.methods import METHODS, Method, as_method
 from brinell.train.recipe import Recipe
 from brinell.train.samples import Samples, as_samples
@@ -137,6 +138,12 @@ def _model(spec: str, samples: Samples, classes: int | None, mean: str | None, s
             expected=f"--classes, --mean and --std with a network ({', '.join(NETWORKS)})",
             got=spec,
             remedy="Let your function build the module with them, or return brinell.wrap(net, mean=…, std=…).",
+        )
+    if ":" not in spec and not is_training(spec):
+        raise ModelError(
+            expected=f"a model as {', '.join(NETWORKS)}, FILE.py:FACTORY or the folder of a training",
+            got=repr(spec),
+            remedy="E.g. --model resnet18, or --model my_model.py:make_net.",
         )
     return load.model(spec)
 

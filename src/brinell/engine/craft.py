@@ -1,8 +1,7 @@
 """Adversarial points for training: a whole batch at once, every row to the end of its budget, nothing recorded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +9,12 @@ from torch import Tensor, nn
 from brinell.core.attack import Answer, AnyAttack, Needs, Rows
 from brinell.core.classifier import Classifier
 from brinell.core.threat import Ball
+from brinell.engine.oracle import LossFunction, named_loss, question
 from brinell.errors import PlanError, one_of
-from brinell.ops.losses import LOSSES
 from brinell.ops.rows import where
 from brinell.ops.types import Points
 
 KEEP = ("last", "best")
-LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(logits, labels, targets) -> one value per row, larger is worse for the model."""
 
 
 def suits(attack: AnyAttack) -> None:
@@ -42,30 +39,24 @@ def craft(
     """
     suits(attack)
     one_of("keep", keep, KEEP)
-    value = _named(attack.loss) if loss is None else loss
+    value = named_loss(attack.loss) if loss is None else loss
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):
-        a = _ask(classifier, state.x, _aimed(state, p), value, attack.needs)
+        a = question(classifier, value, attack.needs, state.x, p.y, _aimed(state, p))
         if keep == "best":
             best, top = _better(state, a, best, top)
         state = attack.step(state, a, p, ball)
     if keep == "best":
-        best, _ = _better(state, _ask(classifier, state.x, _aimed(state, p), value, Needs.LOGITS), best, top)
+        best, _ = _better(state, question(classifier, value, Needs.LOGITS, state.x, p.y, _aimed(state, p)), best, top)
     x: Tensor = best if keep == "best" else state.x
     return x.detach()
 
 
-def _named(name: str) -> LossFunction:
-    """The loss of that name; rows without a target carry −1, which targeted losses cannot read."""
-    loss = LOSSES[name]
-    return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
-
-
-def _aimed(state: object, p: Rows) -> Rows:
-    """The rows with the targets the attack chose itself, where it does."""
-    target = getattr(state, "target", None)
-    return p if target is None else replace(p, target=target)
+def _aimed(state: object, p: Rows) -> Tensor:
+    """The targets the attack chose itself, where it does."""
+    target: Tensor = getattr(state, "target", p.target)
+    return target
 
 
 def _better(state: object, a: Answer, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,19 +64,6 @@ def _better(state: object, a: Answer, best: Tensor, top: Tensor) -> tuple[Tensor
     aside, x = getattr(state, "aside", None), getattr(state, "x", best)
     higher = a.loss > top if aside is None else (a.loss > top) & ~aside
     return where(higher, x, best), torch.where(higher, a.loss, top)
-
-
-def _ask(classifier: Classifier, x: Tensor, p: Rows, loss: LossFunction, needs: Needs) -> Answer:
-    follows = needs is Needs.GRAD
-    with torch.set_grad_enabled(follows):
-        point = x.detach().requires_grad_(follows)
-        logits = classifier.forward(point).logits
-        value = loss(logits, p.y, p.target)
-        grad = torch.autograd.grad(value.sum(), point)[0] if follows else None
-    if grad is not None:
-        # Where a gradient is not finite there is no direction to go.
-        grad = grad.nan_to_num_(0.0, 0.0, 0.0)
-    return Answer(logits.detach(), value.detach(), grad)
 
 
 @contextmanager

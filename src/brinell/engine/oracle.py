@@ -17,6 +17,8 @@ from brinell.ops.losses import LOSSES
 from brinell.ops.rows import average, concat, head
 
 A = TypeVar("A")
+LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(logits, labels, targets) -> one value per row, larger is worse for the model."""
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
@@ -30,6 +32,34 @@ def default_block(device: torch.device) -> int:
 
 def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error) or "can't allocate" in str(error)
+
+
+def named_loss(name: str) -> LossFunction:
+    """The loss of that name; rows without a target carry −1, which targeted losses cannot read."""
+    loss = LOSSES[name]
+    return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
+
+
+def question(
+    classifier: Classifier,
+    loss: LossFunction,
+    needs: Needs,
+    x: Tensor,
+    y: Tensor,
+    target: Tensor,
+    precision: str = FLOAT32,
+) -> Answer:
+    """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
+    follows = needs is not Needs.LOGITS
+    with torch.set_grad_enabled(follows):
+        point = x.detach().requires_grad_(follows)
+        with lower(precision, x.device):
+            logits = classifier.forward(point).logits.float()
+        value = loss(logits, y, target)
+        with backward(precision, x.device):
+            grad = _gradient(value, point) if needs is Needs.GRAD else None
+            jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
+    return Answer(logits.detach(), value.detach(), grad, jacobian)
 
 
 @dataclass
@@ -62,18 +92,7 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        wants_grad = needs is not Needs.LOGITS
-        with torch.set_grad_enabled(wants_grad):
-            point = x.detach().requires_grad_(wants_grad)
-            with lower(self.precision, x.device):
-                logits = self.classifier.forward(point).logits.float()
-            # Rows without a target carry −1, which targeted losses cannot read.
-            towards = target.clamp(min=0) if LOSSES[loss].targeted else target
-            value = LOSSES[loss].function(logits, y, towards)
-            with backward(self.precision, x.device):
-                grad = _gradient(value, point) if needs is Needs.GRAD else None
-                jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
-        return Answer(logits.detach(), value.detach(), grad, jacobian)
+        return question(self.classifier, named_loss(loss), needs, x, y, target, self.precision)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

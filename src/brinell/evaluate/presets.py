@@ -169,7 +169,7 @@ _ALL.append(
         (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
         "AutoAttack's answer for about 1 % of its passes, margins pursued while in reach; then an audit: AutoAttack "
         "on an eighth of the survivors",
-        f"Pursuit, a Brinell method, after {MM_PAPER}; audit: {CROCE}",
+        f"Pursuit, a Brinell method, after {MM_PAPER}",
         "audited",
         (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
     )

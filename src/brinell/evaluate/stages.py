@@ -22,6 +22,7 @@ from brinell.evaluate.ranking import last_logits
 from brinell.evaluate.tables import Clean, attack_rows
 from brinell.evaluate.verify import check_points
 from brinell.ops import rng
+from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rows import concat, put, take
 
 MISCLASSIFY = Misclassify()
@@ -58,9 +59,7 @@ def ranked_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
     """The class of each rank per sample, the true class always first; −1 where there is no target."""
     if not ranks:
         return torch.full((len(y), 1), -1, device=y.device)
-    first = logits.scatter(1, y[:, None], torch.inf)
-    order = first.argsort(dim=1, descending=True, stable=True)
-    return order[:, [r - 1 for r in ranks]]
+    return likeliest_wrong(logits, y, max(ranks) - 1)[:, [r - 2 for r in ranks]]
 
 
 def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:

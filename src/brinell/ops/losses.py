@@ -25,6 +25,16 @@ def best_other(logits: Logits, y: Labels) -> Scalars:
     return logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 
+def likeliest_wrong(logits: Logits, y: Labels, k: int) -> Tensor:
+    """The k classes with the largest logits, the true one left out: shape (b, k), likeliest first.
+
+    >>> likeliest_wrong(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]), 2).tolist()
+    [[2, 1]]
+    """
+    first = logits.scatter(1, y[:, None], torch.inf)
+    return first.argsort(dim=1, descending=True, stable=True)[:, 1 : k + 1]
+
+
 def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
     """Best wrong logit minus the true one (Carlini & Wagner 2017): positive means misclassified.
 

@@ -25,7 +25,7 @@ TOO_MUCH = 0.001
 class Audit:
     """Survivors of the short plan, how many of them were attacked at full strength, and how many of those fell.
 
-    `n` are all samples of the Run; `rest` are the survivors that were never attacked at full strength.
+    `n` are all samples of the Run; `rest` are the survivors that were never attacked at full strength, by `attacks`.
 
     >>> print(Audit(survivors=480, audited=60, found=0, n=1000, rest=420, cost=Cost(1, 1, 0.0, 60)))
     60 of 480 survivors attacked at full strength, 0 fell: at most 21 more (2.1 points, 95 %) may have been missed
@@ -37,6 +37,7 @@ class Audit:
     n: int
     rest: int
     cost: Cost
+    attacks: tuple[str, ...] = ()
 
     @property
     def missed(self) -> int:
@@ -102,4 +103,5 @@ def audit(run: "Run") -> Audit | None:
         n=run.clean_accuracy.n,
         rest=len(standing) - len(covered),
         cost=outcome.cost(rows, over=len(np.unique(outcome.ids_of(rows)))),
+        attacks=tuple(full),
     )

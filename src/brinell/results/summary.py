@@ -22,7 +22,10 @@ def sentence(run: "Run") -> str:
     )
     text = f"{_threat(run)}, {_identity(run, 'model.name') or 'the model'} has {accuracy} against {_plan(run)}"
     if run.audit is not None and not run.audit.complete:
-        text += f"; by its audit, at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to the full plan"
+        names = ", ".join(run.audit.attacks)
+        text += (
+            f"; by its audit ({names}), at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to these"
+        )
     version = lookup(run.manifest, "environment.brinell")
     text += f" (seed {_identity(run, 'seed')}, Brinell {version or 'of unknown version'})."
     return text if run.finished else f"Provisional, from an unfinished Run: {text}"

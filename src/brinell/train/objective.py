@@ -11,7 +11,7 @@ from brinell.core.classifier import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.craft import craft
 from brinell.ops import rng
-from brinell.ops.losses import minimum_margin
+from brinell.ops.losses import likeliest_wrong, minimum_margin
 from brinell.ops.rows import flat
 from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
 from brinell.train.methods import Method
@@ -24,16 +24,6 @@ def divergence(clean: Logits, logits: Logits, y: Labels | None = None, t: Labels
     0.0
     """
     return F.kl_div(logits.log_softmax(1), clean.log_softmax(1), reduction="none", log_target=True).sum(1)
-
-
-def likeliest_wrong(logits: Logits, y: Labels, k: int) -> Tensor:
-    """The k classes with the largest logits, the true one left out: shape (b, k), likeliest first.
-
-    >>> likeliest_wrong(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]), 2).tolist()
-    [[2, 1]]
-    """
-    first = logits.scatter(1, y[:, None], torch.inf)
-    return first.argsort(dim=1, descending=True, stable=True)[:, 1 : k + 1]
 
 
 def perturbed(method: Method, classifier: Classifier, x: Points, y: Labels, key: Keys, ball: Ball) -> Points:
