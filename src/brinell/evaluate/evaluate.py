@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,19 @@ from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
-from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, ModelError, PlanError, RunError
+from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate import door, inputs
-from brinell.evaluate.audit import in_audit
 from brinell.evaluate.checks import watchful
+from brinell.evaluate.chunks import attack_chunk
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt, audited
 from brinell.evaluate.progress import listening
-from brinell.evaluate.stages import Finished, Setup, run_stage
-from brinell.evaluate.tables import Clean, clean, clean_rows
+from brinell.evaluate.stages import Setup, run_stage
+from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
-from brinell.results import CLEAN, ROWS, Run, Writer, counted, new_manifest, wilson
+from brinell.results import ROWS, Run, Writer, new_manifest, wilson
+from brinell.results.stored import Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
@@ -69,8 +69,6 @@ class Session:
     checks: list[door.Check]
     notes: list[str]
     individual: bool = False
-    stored: dict[str, dict[int, bool]] = field(default_factory=dict)
-    hashes: dict[int, str] = field(default_factory=dict)
 
     @property
     def oracle(self) -> Oracle:
@@ -247,13 +245,10 @@ def evaluate(
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
         begun = time.perf_counter()
         with _writer(session, folder, resume) as writer:
-            for c in session.chunks():
-                _evaluate_chunk(session, c, writer)
+            _run(session, writer)
             if escalate and _unsettled(session, folder):
                 writer.update(finished=False)
-                session.stored = _stored(folder, session.hashes)
-                for c in session.chunks():
-                    _evaluate_chunk(session, c, writer, everyone=True)
+                _run(session, writer, everyone=True)
             _close(session, writer, time.perf_counter() - begun)
     return Run.open(folder)
 
@@ -264,20 +259,16 @@ def _writer(s: Session, folder: Path, resume: bool) -> Writer:
         writer = Writer.create(folder, manifest)
         writer.update(checks=[c.to_json() for c in s.checks], notes=s.notes)
         return writer
-    writer = Writer.resume(folder, manifest)
-    s.stored = _stored(folder, s.hashes)
-    return writer
+    return Writer.resume(folder, manifest)
 
 
-def _stored(folder: Path, hashes: dict[int, str]) -> dict[str, dict[int, bool]]:
-    """Which attacks have seen which samples, and whether they fell; notes the samples' hashes on the way."""
-    rows = Run.open(folder).rows()
-    names, ids = rows["attack"].to_pylist(), rows["sample_id"].to_pylist()
-    stored: dict[str, dict[int, bool]] = {}
-    for name, i, fell, digest in zip(names, ids, counted(rows).tolist(), rows["x_sha256"].to_pylist(), strict=True):
-        stored.setdefault(name, {})[i] = fell
-        hashes[i] = digest
-    return stored
+def _run(s: Session, writer: Writer, everyone: bool = False) -> None:
+    """Attack what the Run does not hold yet, and store it as it comes."""
+    stored = Stored(writer.path)
+    for c in s.chunks():
+        known = stored.of(c.chunk.ids.tolist())
+        for part in attack_chunk(s.setup, s.plan, c, known, individual=s.individual, everyone=everyone):
+            writer.append(part.table, part.ids, part.x)
 
 
 def _unsettled(s: Session, folder: Path) -> bool:
@@ -288,37 +279,6 @@ def _unsettled(s: Session, folder: Path) -> bool:
         return False
     warned = any(c.level in ("warn", "fail") for c in s.checks)
     return warned or found.objects or found.too_small(run.robust_accuracy)
-
-
-def _evaluate_chunk(s: Session, c: Clean, writer: Writer, everyone: bool = False) -> None:
-    ids = c.chunk.ids.tolist()
-    for i, digest in zip(ids, c.hashes, strict=True):
-        if s.hashes.get(i, digest) != digest:
-            raise RunError(
-                expected=f"the same sample {i} as in the Run",
-                got="another input under that id",
-                remedy="Use another folder.",
-            )
-    fresh = [k for k, i in enumerate(ids) if i not in s.stored.get(CLEAN, {})]
-    if fresh:
-        writer.append(clean_rows(c, np.asarray(fresh), s.setup.seed, FLOAT32, 0.0))
-    standing = c.correct.clone()
-    for stage in s.plan.stages:
-        done = s.stored.get(stage.name, {})
-        known = torch.tensor([i in done for i in ids], device=standing.device)
-        attackable = c.correct if s.individual else standing
-        if stage.share is not None and not everyone:
-            attackable = attackable & in_audit(s.setup.seed, c.chunk.ids, stage.share).to(standing.device)
-        for part in run_stage(s.setup, stage, c, (attackable & ~known).nonzero()[:, 0]):
-            _store(writer, part)
-            standing[part.at[part.counted]] = False
-        fell = torch.tensor([done.get(i, False) for i in ids], device=standing.device)
-        standing &= ~fell
-
-
-def _store(writer: Writer, part: Finished) -> None:
-    ids = np.asarray(part.table["sample_id"])[part.counted.cpu().numpy()]
-    writer.append(part.table, ids, part.x.numpy())
 
 
 def _close(s: Session, writer: Writer, seconds: float) -> None:

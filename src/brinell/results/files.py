@@ -92,6 +92,20 @@ def read_rows(path: Path) -> pa.Table:
         raise _damaged(path, error) from error
 
 
+def span(path: Path) -> tuple[int, int]:
+    """Return the smallest and the largest sample id of a shard, from its statistics where it has them."""
+    try:
+        with pq.ParquetFile(path) as file:
+            column = file.schema_arrow.get_field_index("sample_id")
+            groups = [file.metadata.row_group(k).column(column).statistics for k in range(file.metadata.num_row_groups)]
+            if groups and all(g is not None and g.has_min_max for g in groups):
+                return min(g.min for g in groups), max(g.max for g in groups)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    ids = np.asarray(read_rows(path)["sample_id"])
+    return (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
+
+
 def read_all_rows(run: Path) -> pa.Table:
     """Return the rows of every shard, in the order of the shards."""
     tables = [read_rows(rows_file(run, shard)) for shard in shards(run / ROWS_FOLDER, ROWS_END)]
