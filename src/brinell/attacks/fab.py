@@ -19,15 +19,13 @@ FLAT, NEAR = 1e-12, 1e-8
 
 @dataclass(frozen=True)
 class State:
-    """The point to ask about, the steps taken, whether the point is a step's result (else the start or drawn back).
+    """The point to ask about: after an even number of answers where to step from, else a step's result to look at.
 
     `aside`: rows whose point only serves to find the way and is not to be recorded.
     """
 
     t: Labels
     x: Points
-    i: Labels
-    stepped: Mask
     aside: Mask
 
 
@@ -40,15 +38,14 @@ class FAB:
     misclassified result is drawn back, x0 + `beta` (x − x0), before the next step. Targeted: the boundary to the row's
     target class. Untargeted: of all classes the one whose hyperplane is nearest. The first restart starts at x0, later
     ones at distance eps / 2. Misclassified means any class but the true one, targeted or not.
-    Cost per step: one forward and backward at its result, which the next step uses unless the result was misclassified;
-    then one more of each after drawing back (AutoAttack's code: always two forwards and one backward). The start costs
-    one of each. Untargeted, a backward is K backwards.
+    Cost per step: one forward and one backward where it begins (untargeted: K backwards), one forward to look at its
+    result, as in AutoAttack's code.
     Reference: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive boundary attack",
     without the final search, as in AutoAttack. `quirks="autoattack"` follows its code in one more thing: points drawn
     back are not recorded, although the nearest adversarial is often among them (distances up to 4 % larger on average).
 
     >>> FAB().name, FAB(targeted=True).name, FAB(steps=50).queries
-    ('fab', 'fab-t', 101)
+    ('fab', 'fab-t', 100)
     """
 
     steps: int = 100
@@ -84,34 +81,29 @@ class FAB:
         return Needs.GRAD if self.targeted else Needs.JACOBIAN
 
     @property
-    def queries(self) -> int:
-        """At most: the start, and the result of every step and the point drawn back from it.
+    def cycle(self) -> tuple[Needs, Needs]:
+        """Gradients to step by, then a look at the result."""
+        return self.needs, Needs.LOGITS
 
-        Rows that are done sooner, because some results needed no drawing back, end by setting t to this number.
-        """
-        return 1 + 2 * self.steps
+    @property
+    def queries(self) -> int:
+        """Where every step begins, and what it comes to."""
+        return 2 * self.steps
 
     def init(self, p: Rows, ball: Ball) -> State:
         """The clean point, from the second restart a random point at distance eps / 2, or where told."""
         lo, hi = ball.bounds(p.x)
         x = _first(p, ball) if p.start is None else p.start
         zero = torch.zeros_like(p.y)
-        false = torch.zeros_like(zero, dtype=torch.bool)
-        return State(zero, x.clamp(lo, hi), zero, false, false)
+        return State(zero, x.clamp(lo, hi), torch.zeros_like(zero, dtype=torch.bool))
 
     def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
-        """Draw back from a misclassified result, else take a step; end with the look at the last result."""
-        done = s.stepped & (s.i >= self.steps)
-        back = s.stepped & (margin(a.logits, p.y) > 0)
+        """With gradients a step; without, a look at its result, which is drawn back where it is misclassified."""
+        if a.backwards:
+            return State(s.t + 1, self._ahead(s.x, a, p, ball), torch.zeros_like(s.aside))
+        back = margin(a.logits, p.y) > 0
         drawn = p.x + self.beta * (s.x - p.x)
-        x = where(back, drawn, self._ahead(s.x, a, p, ball))
-        return State(
-            t=torch.where(done, self.queries, s.t + 1),
-            x=where(done, s.x, x),
-            i=torch.where(done | back, s.i, s.i + 1),
-            stepped=~back,
-            aside=back if self.quirks else torch.zeros_like(back),
-        )
+        return State(s.t + 1, where(back, drawn, s.x), back if self.quirks else torch.zeros_like(back))
 
     def _ahead(self, x: Points, a: Answer, p: Rows, ball: Ball) -> Points:
         """The mix of both overshot projections on the linearised boundary."""

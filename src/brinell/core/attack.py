@@ -112,3 +112,12 @@ class Attack(Protocol[S]):
 
 
 AnyAttack = Attack[Any]
+
+
+def cycle(attack: AnyAttack) -> tuple[Needs, ...]:
+    """What the attack needs of its answers in turn, over and over: its own `cycle`, else always `needs`.
+
+    An attack that has a `cycle` tells by `Answer` itself which answer it got: one without gradients serves to look.
+    """
+    own: tuple[Needs, ...] = getattr(attack, "cycle", (attack.needs,))
+    return own

@@ -1,59 +1,28 @@
 """Keeps a fixed number of slots full until every sample is decided."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from brinell.core.attack import AnyAttack, Rows
+from brinell.core.attack import AnyAttack, Needs, Rows, cycle
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
+from brinell.engine.lanes import Lane, Plain, Recordings, finished
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
+from brinell.engine.slots import Leg, Slots, Work
 from brinell.ops import rng
-from brinell.ops.rows import concat, head, put, take
+from brinell.ops.rows import concat, head
+
+__all__ = ["Engine", "Leg", "Work"]
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
 LOOK = {"cpu": 1}
 LOOK_ELSEWHERE = 8
-
-
-@dataclass(frozen=True)
-class Leg:
-    """One run of an attack on a sample: the rank of the target class on the clean input (0: none) and the restart."""
-
-    rank: int = 0
-    restart: int = 0
-
-
-@dataclass(frozen=True)
-class Work:
-    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none)."""
-
-    x: Tensor
-    y: Tensor
-    key: Tensor
-    eps: Tensor
-    targets: Tensor
-    start: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-@dataclass(frozen=True)
-class Slots:
-    """What is in flight: which sample, which of its legs, whether it is still running; and the attack's own state."""
-
-    at: Tensor
-    leg: Tensor
-    live: Tensor
-    rows: Rows
-    eps: Tensor
-    state: Any
-    record: Record
 
 
 @dataclass(frozen=True)
@@ -73,40 +42,53 @@ class Engine:
     early_exit: bool = True
     draws: int = 1
     tick: Callable[[], None] = lambda: None
+    recordings: Recordings | None = None
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
         """Yields (positions in `work`, their records) as samples finish."""
-        block = self.oracle.block
-        capacity = -(-min(self.slots, len(work)) // block) * block
-        nxt = min(self.slots, len(work))
-        at = torch.arange(capacity, device=work.x.device)
-        live = at < nxt
-        s = self._load(work, torch.where(live, at, 0), live)
-        recorder = Recorder(self.goal, nearest=self.attack.minimises, failed=self.draws > 1)
-        look = LOOK.get(work.x.device.type, LOOK_ELSEWHERE)
-        busy = live.tolist()
-        while any(busy):
-            for _ in range(look):
-                s = self._iterate(s, recorder)
-            running = s.live.tolist()
-            ended = [i for i, b in enumerate(busy) if b and not running[i]]
-            if ended:
-                s, done = self._next_legs(s, work, ended)
-                if done:
-                    index = torch.tensor(done, device=work.x.device)
-                    yield s.at[index], take(s.record, index)
-                    new = done[: len(work) - nxt]
-                    s = self._refill(s, work, new, nxt)
-                    nxt += len(new)
-                    for i in done[len(new) :]:
-                        busy[i] = False
-                s, busy = self._compact(s, busy, block)
+        flight = Flight(self, work)
+        while flight.lanes:
+            lane = flight.lanes.pop(0)
+            done = [flight.settle(lane)]
+            while (other := flight.donor(lane)) is not None:
+                done.append(flight.settle(other))
+                flight.move(other, lane)
+            # The device goes on before anybody looks at what it has finished.
+            if any(lane.busy):
+                lane.advance()
+                flight.lanes.append(lane)
+            else:
+                flight.leave(lane)
+            yield from (d for d in done if d is not None)
             self.tick()
 
-    def _iterate(self, s: Slots, recorder: Recorder) -> Slots:
+    def key(self, work: Work) -> Hashable:
+        """What decides the iterations, within one evaluation: its model, threat and goal stay the same."""
+        shape = (tuple(work.x.shape[1:]), work.start is None, self.oracle.block)
+        return (self.attack, self.early_exit, self.draws, self.oracle.precision, shape)
+
+    def look(self, device: torch.device) -> int:
+        """Iterations between two looks: whole cycles of the attack."""
+        turns = len(cycle(self.attack))
+        return -(-LOOK.get(device.type, LOOK_ELSEWHERE) // turns) * turns
+
+    def iterations(self, device: torch.device) -> Callable[[Slots], Slots]:
+        """So many iterations as one function of the slots."""
+        recorder = Recorder(self.goal, nearest=self.attack.minimises, failed=self.draws > 1)
+        turns = cycle(self.attack)
+        needs = [turns[k % len(turns)] for k in range(self.look(device))]
+
+        def run(s: Slots) -> Slots:
+            for need in needs:
+                s = self._iterate(s, recorder, need)
+            return s
+
+        return run
+
+    def _iterate(self, s: Slots, recorder: Recorder, needs: Needs) -> Slots:
         ball = self.norm_ball(s.eps)
         target = getattr(s.state, "target", s.rows.target)
-        a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, self.attack.needs, self.draws)
+        a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, needs, self.draws)
         aside = getattr(s.state, "aside", None)
         seen = s.live if aside is None else s.live & ~aside
         record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)
@@ -123,12 +105,17 @@ class Engine:
             over = over | record.broken
         return replace(s, state=state, record=record, live=s.live & ~over)
 
-    def _load(self, work: Work, at: Tensor, live: Tensor) -> Slots:
+    def load(self, work: Work, at: Tensor, live: Tensor) -> Slots:
         """Fresh slots for the samples at `at`, first leg."""
-        x = work.x[at]
         leg = torch.zeros_like(at)
         rows = self._rows(work, at, leg)
-        return Slots(at, leg, live, rows, work.eps[at], self._init(rows, work.eps[at]), blank(x))
+        return Slots(at, leg, live, rows, work.eps[at], self._init(rows, work.eps[at]), blank(work.x[at]))
+
+    def next_leg(self, s: Slots, work: Work) -> Slots:
+        """The same samples at the beginning of their next legs."""
+        rows = self._rows(work, s.at, s.leg + 1)
+        live = torch.ones_like(s.live)
+        return replace(s, leg=s.leg + 1, live=live, rows=rows, state=self._init(rows, s.eps))
 
     def _init(self, rows: Rows, eps: Tensor) -> Any:
         # A lone row is doubled: reductions over a single long row are split over threads and round differently.
@@ -143,38 +130,97 @@ class Engine:
         start = None if work.start is None else work.start[at]
         return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg])
 
-    def _next_legs(self, s: Slots, work: Work, ended: list[int]) -> tuple[Slots, list[int]]:
-        """Start the next leg of samples that survived one; return the slots whose samples have none left."""
-        index = torch.tensor(ended, device=s.at.device)
-        stay = ~((s.record.broken[index] & self.early_exit) | (s.leg[index] + 1 >= len(self.legs)))
-        on = index[stay]
-        done = index[~stay].tolist()
-        if len(on):
-            leg = s.leg[on] + 1
-            rows = self._rows(work, s.at[on], leg)
-            state = self._init(rows, s.eps[on])
-            s = replace(
-                s,
-                leg=s.leg.index_copy(0, on, leg),
-                live=s.live.index_fill(0, on, True),
-                rows=put(s.rows, on, rows),
-                state=put(s.state, on, state),
-            )
-        return s, done
 
-    def _refill(self, s: Slots, work: Work, free: list[int], nxt: int) -> Slots:
+@dataclass
+class Flight:
+    """One run of the engine: its lanes, and how far the queue of samples has come."""
+
+    engine: Engine
+    work: Work
+    nxt: int = 0
+    lanes: list[Lane] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        e, device = self.engine, self.work.x.device
+        self._key = e.key(self.work)
+        build = partial(e.iterations, device)
+        self.iterations = build() if e.recordings is None else e.recordings.iterations(self._key, build)
+        count, block = min(e.slots, len(self.work)), e.oracle.block
+        room = -(-count // block) * block
+        if e.recordings is None or e.recordings.failed:
+            self.lanes.append(Plain(*self._slots(count, room), self.iterations))
+        else:
+            # What is recorded has one shape: that of a model call.
+            for _ in range(room // block):
+                part = min(block, count - self.nxt)
+                self.lanes.append(e.recordings.lane(self._key, *self._slots(part, block), self.iterations))
+        for lane in self.lanes:
+            lane.advance()
+
+    def _slots(self, count: int, room: int) -> tuple[Slots, list[bool]]:
+        """So much room with the next samples of the queue in it."""
+        at = torch.arange(room, device=self.work.x.device)
+        live = at < count
+        slots = self.engine.load(self.work, torch.where(live, at + self.nxt, 0), live)
+        self.nxt += count
+        return slots, live.tolist()
+
+    def donor(self, lane: Lane) -> Lane | None:
+        """Once the queue is empty, a lane whose samples would all find room in this one."""
+        if self.nxt < len(self.work):
+            return None
+        room = len(lane.busy) - sum(lane.busy)
+        return next((other for other in self.lanes if sum(other.busy) <= room), None) if any(lane.busy) else None
+
+    def move(self, other: Lane, lane: Lane) -> None:
+        """Put the samples of a lane at rest into another one at rest, and leave it."""
+        here = [i for i, b in enumerate(other.busy) if b]
+        to = [i for i, b in enumerate(lane.busy) if not b][: len(here)]
+        if here:
+            lane.write(self._index(to), other.read(self._index(here)))
+        for i in to:
+            lane.busy[i] = True
+        self.lanes = [x for x in self.lanes if x is not other]
+        self.leave(other)
+
+    def leave(self, lane: Lane) -> None:
+        """A lane that has nothing left to do."""
+        if self.engine.recordings is not None:
+            self.engine.recordings.give_back(self._key, lane)
+
+    def settle(self, lane: Lane) -> tuple[Tensor, Record] | None:
+        """Start the next legs of samples that survived one, and refill the slots of those that have none left."""
+        running = lane.running()
+        ended = [i for i, b in enumerate(lane.busy) if b and not running[i]]
+        if not ended:
+            return None
+        done = self._next_legs(lane, ended)
+        if not done:
+            return None
+        out = finished(lane, self._index(done))
+        new = done[: len(self.work) - self.nxt]
+        self._refill(lane, new)
+        for i in done[len(new) :]:
+            lane.busy[i] = False
+        lane.shrink(self.engine.oracle.block)
+        return out
+
+    def _index(self, slots: list[int]) -> Tensor:
+        return torch.tensor(slots, device=self.work.x.device)
+
+    def _next_legs(self, lane: Lane, ended: list[int]) -> list[int]:
+        """The slots whose samples have no leg left."""
+        e, s = self.engine, lane.read(self._index(ended))
+        stay = ~((s.record.broken & e.early_exit) | (s.leg + 1 >= len(e.legs)))
+        on = [i for i, more in zip(ended, stay.tolist(), strict=True) if more]
+        if on:
+            lane.write(self._index(on), e.next_leg(lane.read(self._index(on)), self.work))
+        gone = set(ended) - set(on)
+        return [i for i in ended if i in gone]
+
+    def _refill(self, lane: Lane, free: list[int]) -> None:
         if not free:
-            return s
-        at = torch.arange(nxt, nxt + len(free), device=s.at.device)
-        new = self._load(work, at, torch.ones_like(at, dtype=torch.bool))
-        return put(s, torch.tensor(free, device=s.at.device), new)
-
-    def _compact(self, s: Slots, busy: list[bool], block: int) -> tuple[Slots, list[bool]]:
-        """Drop whole blocks of empty slots once the queue has run dry."""
-        used = [i for i, b in enumerate(busy) if b]
-        need = -(-max(len(used), 1) // block) * block
-        if need >= len(busy) or not used:
-            return s, busy
-        spare = [i for i, b in enumerate(busy) if not b][: need - len(used)]
-        index = torch.tensor(used + spare, device=s.at.device)
-        return take(s, index), [busy[i] for i in index.tolist()]
+            return
+        at = torch.arange(self.nxt, self.nxt + len(free), device=self.work.x.device)
+        lane.write(self._index(free), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool)))
+        self.nxt += len(free)

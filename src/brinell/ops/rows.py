@@ -51,6 +51,38 @@ def put(state: S, index: Tensor, new: S) -> S:
     return _each(lambda v, n: v.index_copy(0, index, n), state, new)
 
 
+def clone(state: S) -> S:
+    """The same numbers in memory of their own, each field apart."""
+    return _each(lambda v: v.clone(), state)
+
+
+def overwrite(state: S, new: S) -> None:
+    """Write the numbers of `new` into the memory of `state`, whose shapes and kinds must be the same."""
+    _each(_overwrite, state, new)
+
+
+def _overwrite(v: Tensor, n: Tensor) -> Tensor:
+    assert v.shape == n.shape and v.dtype == n.dtype, f"{tuple(n.shape)} {n.dtype} for {tuple(v.shape)} {v.dtype}"
+    return v.copy_(n)
+
+
+def overwrite_rows(state: S, index: Tensor, new: S) -> None:
+    """Write the rows of `new` over those of `state` at `index`."""
+    _each(lambda v, n: v.index_copy_(0, index, n), state, new)
+
+
+def same(a: S, b: S) -> bool:
+    """Whether all numbers of two dataclasses of row tensors are equal, NaN to NaN."""
+    equal: list[Tensor] = []
+
+    def compare(v: Tensor, w: Tensor) -> Tensor:
+        equal.append(((v == w) | ((v != v) & (w != w))).all())
+        return v
+
+    _each(compare, a, b)
+    return bool(torch.stack(equal).all())
+
+
 def flat(x: Tensor) -> Tensor:
     """Shape (b, n): one flat row per sample."""
     return x.reshape(len(x), -1)

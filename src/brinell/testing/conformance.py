@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows
+from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows, cycle
 from brinell.core.classifier import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.oracle import Oracle
@@ -55,7 +55,9 @@ class _Trial:
     steps: int
 
     def answer(self, s: Any, p: Rows) -> Answer:
-        return self.oracle.ask(s.x, p.y, p.target, self.attack.loss, self.attack.needs)
+        turns = cycle(self.attack)
+        # Every row of a trial has had the same number of answers, unless it is done and only follows.
+        return self.oracle.ask(s.x, p.y, p.target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
     def follow(self, p: Rows, ball: Ball, spoil: "Callable[[Answer], Answer]" = lambda a: a) -> "list[Any]":
         """The states after 0, 1, … answers, while there are rows that may ask."""

@@ -1,0 +1,192 @@
+"""Slots that move together: several iterations at a time, without the host looking in between."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from brinell.engine.events import Listener, Note, silent
+from brinell.engine.recorder import Record
+from brinell.engine.slots import Slots
+from brinell.ops.rows import clone, overwrite, overwrite_rows, put, same, take
+
+Iterations = Callable[[Slots], Slots]
+"""Moves slots on by some iterations; a pure function of the slots."""
+
+
+@runtime_checkable
+class Lane(Protocol):
+    """Some slots, which of them hold a sample, and a way to move all of them on."""
+
+    busy: list[bool]
+
+    def advance(self) -> None:
+        """Start the next iterations; returns before they are done where the device can work by itself."""
+
+    def running(self) -> list[bool]:
+        """Which slots are still live, once the iterations under way are done."""
+
+    def read(self, index: Tensor) -> Slots:
+        """A copy of some slots."""
+
+    def write(self, index: Tensor, new: Slots) -> None:
+        """Put other samples into some slots."""
+
+    def shrink(self, block: int) -> None:
+        """Drop empty slots in whole blocks, where the lane can."""
+
+
+@dataclass(eq=False)
+class Plain:
+    """A lane whose iterations are called as they are."""
+
+    slots: Slots
+    busy: list[bool]
+    iterations: Iterations
+
+    def advance(self) -> None:
+        """The next iterations."""
+        self.slots = self.iterations(self.slots)
+
+    def running(self) -> list[bool]:
+        """Which slots are still live."""
+        live: list[bool] = self.slots.live.tolist()
+        return live
+
+    def read(self, index: Tensor) -> Slots:
+        """A copy of some slots."""
+        return take(self.slots, index)
+
+    def write(self, index: Tensor, new: Slots) -> None:
+        """Put other samples into some slots."""
+        self.slots = put(self.slots, index, new)
+
+    def shrink(self, block: int) -> None:
+        """Drop empty slots in whole blocks."""
+        used = [i for i, b in enumerate(self.busy) if b]
+        need = -(-max(len(used), 1) // block) * block
+        if need >= len(self.busy) or not used:
+            return
+        spare = [i for i, b in enumerate(self.busy) if not b][: need - len(used)]
+        index = used + spare
+        self.slots = take(self.slots, torch.tensor(index, device=self.slots.at.device))
+        self.busy = [self.busy[i] for i in index]
+
+
+class MismatchError(Exception):
+    """Recorded iterations do not give what the same iterations gave when they were called."""
+
+
+@dataclass(eq=False)
+class Recorded:
+    """A lane of fixed memory whose iterations are recorded once (a CUDA graph) and then only replayed.
+
+    Recording fails, with whatever the driver says, where an iteration needs the host; it is refused (`MismatchError`)
+    where the replay gives other numbers than the call did, as with a model that counts or draws on the host.
+    """
+
+    slots: Slots
+    busy: list[bool]
+    iterations: Iterations
+    stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)
+
+    def __post_init__(self) -> None:
+        self.slots = clone(self.slots)
+        self._flags = torch.empty(len(self.busy), dtype=torch.bool, pin_memory=True)
+        self._done = torch.cuda.Event()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            before = clone(self.slots)
+            # Called first: libraries choose their kernels and memory then, which must not happen while recording.
+            called = clone(self.iterations(self.slots))
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self.stream):
+                overwrite(self.slots, self.iterations(self.slots))
+            self._graph.replay()
+            if not same(self.slots, called):
+                raise MismatchError
+            overwrite(self.slots, before)
+
+    def advance(self) -> None:
+        """Start the next iterations."""
+        with torch.cuda.stream(self.stream):
+            self._graph.replay()
+            self._flags.copy_(self.slots.live, non_blocking=True)
+            self._done.record()
+
+    def running(self) -> list[bool]:
+        """Which slots are still live, once the iterations under way are done."""
+        self._done.synchronize()
+        live: list[bool] = self._flags.tolist()
+        return live
+
+    def read(self, index: Tensor) -> Slots:
+        """A copy of some slots."""
+        with self._aside():
+            return take(self.slots, index)
+
+    def write(self, index: Tensor, new: Slots) -> None:
+        """Put other samples into some slots."""
+        with self._aside():
+            overwrite_rows(self.slots, index, new)
+
+    def shrink(self, block: int) -> None:
+        """The memory is fixed: nothing to drop."""
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Work on the lane's memory from the outside: after what is under way, before what comes next."""
+        outside = torch.cuda.current_stream()
+        outside.wait_stream(self.stream)
+        yield
+        self.stream.wait_stream(outside)
+
+
+@dataclass
+class Recordings:
+    """Recorded lanes, kept for the next chunk of samples: recording takes as long as dozens of iterations.
+
+    `make` is told apart for tests, which record nothing. After the first failure lanes are plain.
+    """
+
+    listener: Listener = silent
+    make: Callable[[Slots, list[bool], Iterations], Lane] = Recorded
+    idle: dict[Hashable, list[Lane]] = field(default_factory=dict)
+    functions: dict[Hashable, Iterations] = field(default_factory=dict)
+    failed: bool = False
+
+    def iterations(self, key: Hashable, build: Callable[[], Iterations]) -> Iterations:
+        """The same function for the same key, so that nothing is compiled twice."""
+        if key not in self.functions:
+            self.functions[key] = build()
+        return self.functions[key]
+
+    def lane(self, key: Hashable, slots: Slots, busy: list[bool], iterations: Iterations) -> Lane:
+        """A lane for these slots: an idle one of that kind, or a new one."""
+        spare = self.idle.get(key, [])
+        if spare:
+            lane = spare.pop()
+            lane.busy = busy
+            lane.write(torch.arange(len(busy), device=slots.at.device), slots)
+            return lane
+        try:
+            return self.make(slots, busy, iterations)
+        except (RuntimeError, MismatchError) as error:
+            self.failed = True
+            why = str(error).splitlines()[0] if str(error) else "the replay gave other numbers"
+            self.listener(Note(f"Iterations are not recorded on this device ({why}); going on without."))
+            return Plain(slots, busy, iterations)
+
+    def give_back(self, key: Hashable, lane: Lane) -> None:
+        """Keep a lane that has nothing left to do."""
+        if not isinstance(lane, Plain):
+            self.idle.setdefault(key, []).append(lane)
+
+
+def finished(lane: Lane, index: Tensor) -> tuple[Tensor, Record]:
+    """The samples in some slots and their records."""
+    part = lane.read(index)
+    return part.at, part.record

@@ -1,0 +1,45 @@
+"""What is in flight: samples, their rows, the attack's state and the records, one row per slot."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from brinell.core.attack import Rows
+from brinell.engine.recorder import Record
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One run of an attack on a sample: the rank of the target class on the clean input (0: none) and the restart."""
+
+    rank: int = 0
+    restart: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none)."""
+
+    x: Tensor
+    y: Tensor
+    key: Tensor
+    eps: Tensor
+    targets: Tensor
+    start: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which sample is in every slot, which of its legs, whether it is still running; and the attack's own state."""
+
+    at: Tensor
+    leg: Tensor
+    live: Tensor
+    rows: Rows
+    eps: Tensor
+    state: Any
+    record: Record

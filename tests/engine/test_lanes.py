@@ -1,0 +1,207 @@
+"""Lanes of fixed memory, as on a GPU: side by side, reused, joined at the end; none of it changes an outcome."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
+from brinell.core.goal import Misclassify
+from brinell.core.threat import L1, L2, Linf
+from brinell.engine import loop
+from brinell.engine.events import Note
+from brinell.engine.lanes import MismatchError, Recorded, Recordings
+from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.oracle import Oracle
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+from brinell.ops.rows import clone, concat, overwrite, overwrite_rows, same, take
+
+ONE_LEG = (Leg(),)
+
+
+@dataclass
+class Fixed:
+    """What `Recorded` does, without a device: the memory stays, and the host knows what was true when it left."""
+
+    slots: object
+    busy: list
+    iterations: object
+
+    def __post_init__(self):
+        self.slots = clone(self.slots)
+        self.flags = None
+
+    def advance(self):
+        overwrite(self.slots, self.iterations(self.slots))
+        self.flags = self.slots.live.tolist()
+
+    def running(self):
+        return self.flags
+
+    def read(self, index):
+        return take(self.slots, index)
+
+    def write(self, index, new):
+        overwrite_rows(self.slots, index, new)
+
+    def shrink(self, block):
+        pass
+
+
+def images(n=21):
+    torch_rng = torch.Generator().manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(36, 16), torch.nn.Tanh(), torch.nn.Linear(16, 6)
+    ).eval()
+    with torch.no_grad():
+        for v in net.parameters():
+            v.copy_(torch.randn(v.shape, generator=torch_rng) * 0.5)
+    x = torch.rand(n, 1, 6, 6, generator=torch_rng)
+    with torch.no_grad():
+        y = net(x).argmax(1)
+    return wrap(net), x, y
+
+
+def run(classifier, x, y, t, attack, recordings=None, *, legs=ONE_LEG, slots=16, block=8, order=None, early_exit=True):
+    at = torch.arange(len(x)) if order is None else order
+    ball = t.ball(at, torch.device("cpu"))
+    targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
+    engine = Engine(
+        Oracle(classifier, block), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots, early_exit,
+        recordings=recordings,
+    )  # fmt: skip
+    work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
+    parts = list(engine.run(work))
+    positions = torch.cat([p for p, _ in parts])
+    assert sorted(positions.tolist()) == list(range(len(x))), "every sample exactly once"
+    return take(concat([r for _, r in parts]), at[positions].argsort())
+
+
+CASES = {
+    "apgd": (APGD(steps=9), Linf(0.05), (Leg(0, 0), Leg(0, 1))),
+    "targets": (APGD(steps=5, loss="minimum-margin"), L2(0.3), tuple(Leg(r, 0) for r in (2, 3, 4))),
+    "pgd": (PGD(steps=9), L2(0.3), (Leg(),)),
+    "fab": (FAB(steps=6, targeted=True), L2(0.2), tuple(Leg(r, 0) for r in (2, 3))),
+    "fab all": (FAB(steps=4), Linf(0.02), (Leg(0, 0), Leg(0, 1))),
+    "square": (Square(steps=20), Linf(0.05), (Leg(),)),
+    "pursuit": (Pursuit(steps=8, targets=4, again=2), Linf(0.04), (Leg(),)),
+    "pursuit L1": (Pursuit(steps=4, targets=3, again=1), L1(1.0), (Leg(),)),
+}
+
+
+@pytest.mark.parametrize("look", [1, 8])
+@pytest.mark.parametrize("case", CASES)
+def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
+    attack, t, legs = CASES[case]
+    world = images()
+    expected = run(*world, t, attack, legs=legs)
+    monkeypatch.setitem(loop.LOOK, "cpu", look)
+    for slots in (8, 16):
+        got = run(*world, t, attack, Recordings(make=Fixed), legs=legs, slots=slots)
+        assert same(got, expected), f"{slots} slots"
+    order = torch.arange(len(world[1])).flip(0)
+    assert same(run(*world, t, attack, Recordings(make=Fixed), legs=legs, order=order), expected)
+    assert 0 < int(expected.broken.sum()) < len(world[1]), "the case shows both outcomes"
+
+
+def test_lanes_join_once_the_queue_is_empty():
+    advanced = []
+
+    class Counting(Fixed):
+        def advance(self):
+            advanced.append(sum(self.busy))
+            super().advance()
+
+    x = torch.rand(24, 5, generator=torch.Generator().manual_seed(1))
+    net = torch.nn.Linear(5, 6).eval()
+    with torch.no_grad():
+        net.weight.zero_()
+        net.bias.copy_(torch.arange(6.0))
+    # The last class always wins. Samples labelled 0 are broken at once, the others never.
+    y = torch.where(torch.arange(24) % 8 < 6, 0, 5)
+    run(wrap(net), x, y, Linf(0.1), PGD(steps=9), Recordings(make=Counting), slots=24)
+    # Three lanes of eight start; after the first look each holds two samples, and every lane that is looked at takes in
+    # those before it. Ten answers each: the samples of the first lane are done first.
+    assert advanced == [8, 8, 8, 2, 4, *[6] * 7, 4, 2]
+
+
+def test_lanes_are_used_again():
+    made = []
+
+    def make(slots, busy, iterations):
+        made.append(Fixed(slots, busy, iterations))
+        return made[-1]
+
+    world, recordings = images(), Recordings(make=make)
+    expected = run(*world, Linf(0.05), PGD(steps=4))
+    for _ in range(3):
+        assert same(run(*world, Linf(0.05), PGD(steps=4), recordings), expected)
+    assert len(made) == 2
+    run(*world, Linf(0.05), PGD(steps=5), recordings)
+    assert len(made) == 4
+    assert len(recordings.functions) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])
+def test_what_cannot_be_recorded_is_called(error):
+    def refuse(slots, busy, iterations):
+        raise error
+
+    notes = []
+    world, recordings = images(), Recordings(notes.append, refuse)
+    expected = run(*world, Linf(0.05), APGD(steps=9))
+    assert same(run(*world, Linf(0.05), APGD(steps=9), recordings), expected)
+    assert recordings.failed and recordings.idle == {}
+    before = len(notes)
+    assert before >= 1 and all(isinstance(n, Note) and "not recorded" in n.text for n in notes)
+    assert same(run(*world, Linf(0.05), APGD(steps=9), recordings), expected)
+    assert len(notes) == before
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_lanes(case):
+    attack, t, legs = CASES[case]
+    classifier, x, y = images()
+    device = torch.device("cuda")
+    classifier.module.to(device)
+    world = (replace(classifier, device=device), x.to(device), y.to(device))
+    ball = t.ball(torch.arange(len(x)), device)
+    results = []
+    for recordings in (None, Recordings(make=Recorded)):
+        targets = torch.stack(
+            [(world[2] + 1 + k) % 6 if legs[0].rank else world[2] * 0 - 1 for k in range(len(legs))], 1
+        )
+        engine = Engine(
+            Oracle(world[0], 8), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, 24, recordings=recordings
+        )
+        work = Work(world[1], world[2], rng.keys(0, torch.arange(len(x), device=device)), ball.eps, targets)
+        parts = list(engine.run(work))
+        results.append(take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort()))
+        assert recordings is None or not recordings.failed
+    assert same(*results)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_model_that_counts_on_the_host_is_not_recorded():
+    class Counting(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            Counting.calls += 1
+            return x.flatten(1)[:, :3] * Counting.calls
+
+    x = torch.rand(8, 1, 2, 2, device="cuda")
+    y = torch.zeros(8, dtype=torch.long, device="cuda")
+    ball = Linf(0.1).ball(torch.arange(8), x.device)
+    classifier = replace(wrap(Counting().eval()), device=x.device)
+    recordings = Recordings()
+    engine = Engine(
+        Oracle(classifier, 8), PGD(steps=3), Misclassify(), lambda e: replace(ball, eps=e), (Leg(),), 8,
+        recordings=recordings,
+    )  # fmt: skip
+    list(engine.run(Work(x, y, rng.keys(0, torch.arange(8, device="cuda")), ball.eps, y[:, None] - 1)))
+    assert recordings.failed
