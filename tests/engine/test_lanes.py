@@ -10,6 +10,7 @@ from brinell.core.goal import Misclassify
 from brinell.core.threat import L1, L2, Linf
 from brinell.engine import loop
 from brinell.engine.events import Note
+from brinell.engine.execution import settle
 from brinell.engine.lanes import MismatchError, Recorded, Recordings
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
@@ -63,13 +64,13 @@ def images(n=21):
     return wrap(net), x, y
 
 
-def run(classifier, x, y, t, attack, recordings=None, *, legs=ONE_LEG, slots=16, block=8, order=None, early_exit=True):
+def run(classifier, x, y, t, attack, recordings=None, *, legs=ONE_LEG, slots=16, block=8, order=None, compiled=False):
     at = torch.arange(len(x)) if order is None else order
     ball = t.ball(at, torch.device("cpu"))
     targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
     engine = Engine(
-        Oracle(classifier, block), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots, early_exit,
-        recordings=recordings,
+        Oracle(classifier, block, compiled=compiled), attack, Misclassify(), lambda e: replace(ball, eps=e), legs,
+        slots, recordings=recordings,
     )  # fmt: skip
     work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
     parts = list(engine.run(work))
@@ -205,3 +206,41 @@ def test_a_model_that_counts_on_the_host_is_not_recorded():
     )  # fmt: skip
     list(engine.run(Work(x, y, rng.keys(0, torch.arange(8, device="cuda")), ball.eps, y[:, None] - 1)))
     assert recordings.failed
+
+
+def test_execution_by_device():
+    assert settle("auto", torch.device("cpu")) == "eager"
+    assert settle("auto", torch.device("cuda")) == "graph"
+    assert settle("compile", torch.device("cpu")) == "compile"
+    with pytest.raises(brinell.InputError, match="CUDA"):
+        settle("graph", torch.device("cpu"))
+    with pytest.raises(brinell.PlanError, match="'eager'"):
+        settle("eagre", torch.device("cpu"))
+
+
+def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):
+    # What is asked for, not what a compiler does: that takes minutes here.
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.append(f) or f)
+    data = brinell.data.load("demo", 8)
+    plain, fused = (
+        brinell.evaluate("demo", data, Linf(0.1), "fgsm", out=tmp_path / way, execution=way, progress=False)
+        for way in ("eager", "compile")
+    )
+    assert len(asked) == 2  # the model's answer and the attack's step
+    assert plain.survivors().tolist() == fused.survivors().tolist()
+    assert fused.manifest["identity"]["execution"] == "compile"
+    assert "execution" not in plain.manifest["identity"]
+    with pytest.raises(brinell.RunError, match="execution"):
+        brinell.evaluate("demo", data, Linf(0.1), "fgsm", out=tmp_path / "compile", resume=True, progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["apgd", "square", "fab"])
+def test_compiled_steps_agree_with_called_ones(case):
+    attack, t, legs = CASES[case]
+    world = images()
+    plain, fused = (run(*world, t, attack, legs=legs, slots=8, compiled=c) for c in (False, True))
+    assert torch.equal(plain.broken, fused.broken)
+    assert torch.equal(plain.forwards, fused.forwards)
+    torch.testing.assert_close(plain.margin, fused.margin, rtol=0, atol=1e-5)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.rows import rows, where
+from brinell.ops.tables import table
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 # Croce & Hein 2020, sec. 3: first look-back after 22 % of the steps, each period 3 % shorter, never under 6 %.
@@ -51,7 +51,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-@lru_cache(maxsize=64)
+@table
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
     """Length of the period that ends after each iteration; 0 where none ends."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)

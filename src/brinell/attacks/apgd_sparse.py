@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from brinell.core.attack import Answer, Rows
 from brinell.core.threat import HI, LO, Ball
 from brinell.ops.rows import flat, rows, where
+from brinell.ops.tables import table
 from brinell.ops.types import Labels, Points, Scalars
 
 # Croce & Hein 2021: a fifth of the coordinates at first, then 1/1.5 of those the best point changed; look every 4 % of
@@ -31,7 +31,7 @@ def phase_lengths(steps: int) -> tuple[int, ...]:
     return (part, part, steps - 2 * part)
 
 
-@lru_cache(maxsize=64)
+@table
 def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For every answer: its number within its phase, whether the phase ends with it, whether a look-back is due."""
     local, ends, due = [], [], []
@@ -45,7 +45,7 @@ def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, 
     return tuple(torch.tensor([*v, v[-1]], device=device) for v in (local, ends, due))  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=64)
+@table
 def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.device) -> Tensor:
     """For every answer: the radius its point lies in, as a multiple of eps."""
     table = [r for n, r in zip(lengths, radii, strict=True) for _ in range(n + 1)]

@@ -1,7 +1,6 @@
 """Many short Auto-PGD runs per sample: each lasts only as long as its own trajectory says that it may arrive."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rows import flat, put, take, where_rows
+from brinell.ops.tables import table
 from brinell.ops.types import Labels, Logits, Mask, Points, Scalars
 
 # Where these numbers come from: docs/design/fast.md. A gap is what is missing to success in units of reach, and reach
@@ -34,12 +34,17 @@ UNTARGETED = 10  # steps of the first run, which goes to any class
 CROWD = 2.0
 
 
-@lru_cache(maxsize=8)
+@table
 def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """For every answer of a run: whether it is looked at, and with how much patience."""
     ages = range(steps + 1)
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
     return torch.tensor([a in LOOKS for a in ages], device=device), torch.tensor(patience, device=device)
+
+
+def _may_look(v: Tensor) -> bool:
+    """Whether looking at the data to save work costs less than the work: on a CPU, unless compiled."""
+    return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ class Pursuit:
         if not ball.norm.sparse:
             return self._plain.step(run, a, p, ball)
         plain = self._plain.step(replace(run, t=run.t.clamp(max=self.steps)), a, p, ball)
-        if shrinking.device.type == "cpu" and not bool(shrinking.any()):
+        if _may_look(shrinking) and not bool(shrinking.any()):
             return plain
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
@@ -212,7 +217,7 @@ class Pursuit:
 
     def _begin(self, s: State, new: Mask, p: Rows, ball: Ball) -> Any:
         """Fresh runs at random starts where `new`; on a CPU only those are made, elsewhere without looking."""
-        if new.device.type != "cpu":
+        if not _may_look(new):
             return where_rows(new, self._start(s.leg, p, ball), s.run)
         index = new.nonzero()[:, 0]
         if not len(index):

@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import torch
@@ -16,6 +15,7 @@ from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import INSIDE, TINY, L1Norm, L2Norm, LinfNorm, Norm, inward
 from brinell.ops.rows import flat, rows, where
+from brinell.ops.tables import table
 from brinell.ops.types import Labels, Points, Scalars
 
 V = TypeVar("V")
@@ -174,7 +174,7 @@ L1_MOVE = Transfer(torch.abs, torch.clone, lambda m, channels: m * channels, _pr
 MOVES: dict[type[Norm], Move] = {LinfNorm: Flip(), L2Norm: L2_MOVE, L1Norm: L1_MOVE}
 
 
-@lru_cache(maxsize=64)
+@table
 def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
     share = shares(steps, p0)
     return torch.tensor([share[k] for k in stages(steps)], device=device)

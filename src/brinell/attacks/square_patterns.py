@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from brinell.attacks.random_search import shares, stages
 from brinell.ops import rng
+from brinell.ops.tables import table
 from brinell.ops.types import Keys, Labels
 
 # The start of L2 and L1 cuts the shorter side of the image in this many tiles.
@@ -61,7 +61,7 @@ class Timetable:
     room: Tensor
 
 
-@lru_cache(maxsize=64)
+@table
 def timetable(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> Timetable:
     """The table for one schedule and image size."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
@@ -69,7 +69,7 @@ def timetable(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch
     return Timetable(*(torch.tensor(v, device=device) for v in (stages(steps), side, room)))
 
 
-@lru_cache(maxsize=16)
+@table
 def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.device) -> Tensor:
     """Pattern and transpose of every side, in a frame of zeros: (sides, 2, S + 2, S + 2) with S the largest side."""
     largest = max(sides)
@@ -80,7 +80,7 @@ def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.devi
     return table.to(device)
 
 
-@lru_cache(maxsize=16)
+@table
 def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
     """How many tiles an image holds, the tile of every pixel, the tiled pattern and transpose (2, h·w; 0 around)."""
     side = max(min(h, w) // TILES, 1)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from brinell.core.attack import Answer, AnyAttack, Needs, Rows
 from brinell.core.classifier import Classifier
 from brinell.core.threat import Ball
-from brinell.engine.oracle import LossFunction, named_loss, question
+from brinell.engine.oracle import LossFunction, named_loss, question, responder
 from brinell.errors import PlanError, one_of
 from brinell.ops.rows import where
 from brinell.ops.types import Points
@@ -39,16 +39,16 @@ def craft(
     """
     suits(attack)
     one_of("keep", keep, KEEP)
-    value = named_loss(attack.loss) if loss is None else loss
+    respond = responder(classifier, named_loss(attack.loss) if loss is None else loss)
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):
-        a = question(classifier, value, attack.needs, state.x, p.y, _aimed(state, p))
+        a = question(respond, attack.needs, state.x, p.y, _aimed(state, p))
         if keep == "best":
             best, top = _better(state, a, best, top)
         state = attack.step(state, a, p, ball)
     if keep == "best":
-        best, _ = _better(state, question(classifier, value, Needs.LOGITS, state.x, p.y, _aimed(state, p)), best, top)
+        best, _ = _better(state, question(respond, Needs.LOGITS, state.x, p.y, _aimed(state, p)), best, top)
     x: Tensor = best if keep == "best" else state.x
     return x.detach()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.core.attack import AnyAttack, Needs, Rows, cycle
+from brinell.core.attack import Answer, AnyAttack, Rows, cycle
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.lanes import Lane, Plain, Recordings, finished
@@ -74,21 +74,26 @@ class Engine:
 
     def iterations(self, device: torch.device) -> Callable[[Slots], Slots]:
         """So many iterations as one function of the slots."""
-        recorder = Recorder(self.goal, nearest=self.attack.minimises, failed=self.draws > 1)
+        recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, self.oracle.slack)
         turns = cycle(self.attack)
         needs = [turns[k % len(turns)] for k in range(self.look(device))]
 
+        move = partial(self._after, recorder)
+        # A function of its own for every kind of answer.
+        moves = {need: _fused(move) if self.oracle.compiled else move for need in set(turns)}
+
         def run(s: Slots) -> Slots:
             for need in needs:
-                s = self._iterate(s, recorder, need)
+                target = getattr(s.state, "target", s.rows.target)
+                a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws)
+                s = moves[need](s, a)
             return s
 
         return run
 
-    def _iterate(self, s: Slots, recorder: Recorder, needs: Needs) -> Slots:
+    def _after(self, recorder: Recorder, s: Slots, a: Answer) -> Slots:
+        """The slots once the model has answered: what was seen is recorded, the attack has moved on."""
         ball = self.norm_ball(s.eps)
-        target = getattr(s.state, "target", s.rows.target)
-        a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, needs, self.draws)
         aside = getattr(s.state, "aside", None)
         seen = s.live if aside is None else s.live & ~aside
         record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)
@@ -129,6 +134,20 @@ class Engine:
         key = rng.fold(rng.fold(work.key[at], ranks[leg]), restarts[leg])
         start = None if work.start is None else work.start[at]
         return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg])
+
+
+def _fused(move: Callable[[Slots, Answer], Slots]) -> Callable[[Slots, Answer], Slots]:
+    """The same function compiled; called once as it is before, so that the tables it looks up exist."""
+    compiled = torch.compile(move, dynamic=False)
+    tables: list[bool] = []
+
+    def run(s: Slots, a: Answer) -> Slots:
+        if not tables:
+            move(s, a)
+            tables.append(True)
+        return compiled(s, a)
+
+    return run
 
 
 @dataclass

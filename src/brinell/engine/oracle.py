@@ -11,7 +11,7 @@ from torch import Tensor
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output
 from brinell.engine.events import Listener, Shrunk, silent
-from brinell.engine.precision import FLOAT32, backward, lower
+from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError
 from brinell.ops.losses import LOSSES
 from brinell.ops.rows import average, concat, head
@@ -19,6 +19,8 @@ from brinell.ops.rows import average, concat, head
 A = TypeVar("A")
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, labels, targets) -> one value per row, larger is worse for the model."""
+Respond = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(points, labels, targets) -> logits and loss."""
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
@@ -40,22 +42,23 @@ def named_loss(name: str) -> LossFunction:
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
 
-def question(
-    classifier: Classifier,
-    loss: LossFunction,
-    needs: Needs,
-    x: Tensor,
-    y: Tensor,
-    target: Tensor,
-    precision: str = FLOAT32,
-) -> Answer:
+def responder(classifier: Classifier, loss: LossFunction) -> Respond:
+    """The model's logits and the loss, as one function of points, labels and targets."""
+
+    def respond(x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logits = classifier.forward(x).logits.float()
+        return logits, loss(logits, y, target)
+
+    return respond
+
+
+def question(respond: Respond, needs: Needs, x: Tensor, y: Tensor, target: Tensor, precision: str = FLOAT32) -> Answer:
     """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
     follows = needs is not Needs.LOGITS
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         with lower(precision, x.device):
-            logits = classifier.forward(point).logits.float()
-        value = loss(logits, y, target)
+            logits, value = respond(point, y, target)
         with backward(precision, x.device):
             grad = _gradient(value, point) if needs is Needs.GRAD else None
             jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
@@ -66,7 +69,8 @@ def question(
 class Oracle:
     """Asks a classifier about any number of rows, `block` at a time, padding the last block.
 
-    `precision` is that of `ask`, which attacks use to find their way; `output`, which decides, is always in float32.
+    `precision` is that of `ask`, which attacks use to find their way; `output`, which decides, is always in float32 and
+    by the classifier itself. `guide`, where given, is a copy of it that answers `ask`; `compiled` fuses its kernels.
     """
 
     classifier: Classifier
@@ -74,6 +78,9 @@ class Oracle:
     listener: Listener = silent
     shrunk: list[int] = field(default_factory=list)
     precision: str = FLOAT32
+    guide: Classifier | None = None
+    compiled: bool = False
+    _responders: dict[str, Respond] = field(default_factory=dict, repr=False)
 
     def output(self, x: Tensor) -> Output:
         """The model's answer without gradients."""
@@ -92,7 +99,22 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        return question(self.classifier, named_loss(loss), needs, x, y, target, self.precision)
+        return question(self._responder(loss), needs, x, y, target, self.precision)
+
+    def _responder(self, loss: str) -> Respond:
+        if loss not in self._responders:
+            made = responder(self.guide or self.classifier, named_loss(loss))
+            self._responders[loss] = torch.compile(made, dynamic=False) if self.compiled else made
+        return self._responders[loss]
+
+    @property
+    def slack(self) -> float:
+        """How far margins from `ask` may be off: a sample that seems broken by less goes on being attacked."""
+        return SLACK[self.precision]
+
+    def exact(self) -> "Oracle":
+        """The same model asked in float32, as it is."""
+        return Oracle(self.classifier, self.block, self.listener, self.shrunk)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

@@ -10,6 +10,9 @@ from brinell.errors import PlanError
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "bfloat16")
+# Twice the rounding of one number, as a share of the spread of the logits. Fixed, not measured on the data: a sample's
+# outcome must not depend on which others there are.
+SLACK = {FLOAT32: 0.0, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 @contextmanager

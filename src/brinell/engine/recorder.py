@@ -45,16 +45,22 @@ def blank(x: Tensor) -> Record:
     )  # fmt: skip
 
 
+def _spread(logits: Tensor) -> Tensor:
+    return logits.amax(1) - logits.amin(1)
+
+
 @dataclass(frozen=True)
 class Recorder:
     """Decides what counts: `nearest` keeps the closest adversarial, otherwise the one with the largest margin.
 
     `failed` keeps the point with the largest margin even where that is no success: a randomised model may still fall.
+    A success by no more than `slack`, a share of the spread of the logits, is kept and counts as found, not as broken.
     """
 
     goal: Goal
     nearest: bool
     failed: bool = False
+    slack: float = 0.0
 
     def see(self, r: Record, x: Tensor, a: Answer, p: Rows, ball: Ball, live: Tensor, leg: Tensor) -> Record:
         """The record after the model was asked about `x`; rows that are not live stay as they are."""
@@ -70,12 +76,13 @@ class Recorder:
             keep = (live & allowed & near if self.failed else within) & (margin > r.adv_margin)
         # A minimising attack walks through points outside the ball; their margins and losses are part of its story.
         counts = live & allowed & (near | self.nearest)
-        newly = within & ~r.broken
+        sure = within & (margin > self.slack * _spread(a.logits)) if self.slack else within
+        newly = sure & ~r.broken
         return replace(
             r,
             x=where(keep, x, r.x),
             found=r.found | adversarial,
-            broken=r.broken | within,
+            broken=r.broken | sure,
             margin=torch.where(counts & (margin > r.margin), margin, r.margin),
             adv_margin=torch.where(keep, margin, r.adv_margin),
             adv_pred=torch.where(keep, a.logits.argmax(1), r.adv_pred),

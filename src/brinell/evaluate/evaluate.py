@@ -19,6 +19,8 @@ from brinell.core.problem import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
+from brinell.engine.execution import settle
+from brinell.engine.lanes import Recordings
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate import door, inputs
@@ -105,6 +107,7 @@ class Session:
             "seed": self.setup.seed,
             "precision": self.setup.precision,
             "block": default_block(c.device),
+            **({"execution": "compile"} if self.oracle.compiled else {}),
         }
 
 
@@ -121,14 +124,17 @@ def prepare(
     early_exit: bool = True,
     expected: float | None = None,
     individual: bool = False,
+    execution: str = "auto",
 ) -> Session:
     """Look at everything before anything is written."""
     precisions.check(precision)
+    way = settle(execution, classifier.device)
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
     oracle = Oracle(classifier, default_block(classifier.device), listener, precision=precision)
+    oracle = replace(oracle, guide=_guide(classifier, precision, way), compiled=way == "compile")
     first = next(problem.chunks(_chunk_size(problem)))
     logits = door.first_answer(oracle, first)
     if not problem.streamed:  # then every label can be looked at now
@@ -149,10 +155,31 @@ def prepare(
         early_exit,
         listener=listener,
         draws=fitted.draws,
+        recordings=_recordings(way, classifier.device, checks, fitted, listener),
     )
     session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
     _check_expected(session, expected)
     return session
+
+
+def _guide(classifier: Classifier, precision: str, execution: str) -> Classifier | None:
+    """A copy of the model to steer by, where its weights are to be laid out for speed."""
+    copy = getattr(classifier, "copy", None)
+    if copy is None or classifier.device.type != "cuda" or (precision == precisions.FLOAT32 and execution != "compile"):
+        return None
+    try:
+        made: Classifier = copy()
+    except Exception:  # some modules cannot be copied; then the model itself is asked
+        return None
+    return made
+
+
+def _recordings(
+    execution: str, device: torch.device, checks: list[door.Check], plan: Plan, listener: Listener
+) -> Recordings | None:
+    """Where iterations can be recorded: not of a randomised model, whose noise may come from the host."""
+    steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
+    return Recordings(listener) if execution != "eager" and device.type == "cuda" and steady else None
 
 
 def _look(
@@ -199,6 +226,7 @@ def evaluate(
     seed: int = 0,
     slots: int | None = None,
     precision: str = "float32",
+    execution: str = "auto",
     device: torch.device | str | None = None,
     progress: bool | None = None,
     expected_clean_accuracy: float | None = None,
@@ -212,7 +240,10 @@ def evaluate(
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
     `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
-    those of a finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    those of a finished Run. `precision` is that of the attacks' own passes ("tf32", "bfloat16": faster where the device
+    has them; what they find is verified in float32). `execution="compile"` fuses kernels, which takes a while to start;
+    "eager" calls every iteration by itself. `progress`: None shows it (a bar on a terminal, plain lines elsewhere),
+    False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -241,6 +272,7 @@ def evaluate(
             listener=listener,
             expected=expected_clean_accuracy,
             individual=individual,
+            execution=execution,
         )
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
         begun = time.perf_counter()

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from brinell.core.attack import Rows
 from brinell.core.goal import Goal, Misclassify
-from brinell.core.threat import Threat
+from brinell.core.threat import TOLERANCE, Ball, Threat
 from brinell.engine.events import Listener, Progress, StageStarted, silent
+from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
@@ -20,7 +21,7 @@ from brinell.engine.recorder import Record
 from brinell.evaluate.plan import Stage
 from brinell.evaluate.ranking import last_logits
 from brinell.evaluate.tables import Clean, attack_rows
-from brinell.evaluate.verify import check_points
+from brinell.evaluate.verify import Verified, check_claims, check_points
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rows import concat, put, take
@@ -43,6 +44,7 @@ class Setup:
     goal: Goal = MISCLASSIFY
     listener: Listener = silent
     draws: int = 1
+    recordings: Recordings | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
         setup.slots,
         setup.early_exit and setup.draws == 1,
         stage.eot,
+        recordings=setup.recordings,
     )
 
 
@@ -141,8 +144,7 @@ def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
 
 def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record) -> Record:
     """The records of a second try that starts where the first one ended; the passes of both count."""
-    oracle = replace(setup.oracle, precision=FLOAT32)
-    engine = _engine(replace(setup, oracle=oracle), stage, work.x.device)
+    engine = _engine(replace(setup, oracle=setup.oracle.exact()), stage, work.x.device)
     parts = list(engine.run(replace(work, start=before.x)))
     r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
     return replace(
@@ -153,6 +155,15 @@ def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record) -> Recor
     )
 
 
+def _verified(setup: Setup, work: Work, pos: Tensor, r: Record, ball: Ball) -> tuple[Tensor, Verified]:
+    """The classes the kept points aim at, and what the model says about the points."""
+    target = work.targets[pos, r.leg]
+    points = (work.x[pos], r.x, work.y[pos], target, ball)
+    if setup.draws > 1:
+        return target, check_points(setup.oracle, setup.goal, *points, setup.draws)
+    return target, check_claims(setup.oracle, setup.goal, *points, r.broken)
+
+
 def _finish(
     setup: Setup, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Record]], rate: float
 ) -> Finished:
@@ -161,16 +172,17 @@ def _finish(
     pos = pos[order]
     r = take(r, order)
     ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
-    target = work.targets[pos, r.leg]
-    v = check_points(setup.oracle, setup.goal, work.x[pos], r.x, work.y[pos], target, ball, setup.draws)
+    if setup.oracle.slack > 0:
+        # Seen to fall, but by less than lower precision can tell: a claim like any other.
+        r = replace(r, broken=r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE))))
+    target, v = _verified(setup, work, pos, r, ball)
     precision = np.full(len(pos), setup.precision)
     doubted = r.broken & ~v.ok
     if setup.precision != FLOAT32 and setup.draws == 1 and bool(doubted.any()):
         # What lower precision took for a success is attacked once more in float32, from there.
         index = doubted.nonzero()[:, 0]
         r = put(r, index, _in_float32(setup, stage, take(work, pos[index]), take(r, index)))
-        target = work.targets[pos, r.leg]
-        v = check_points(setup.oracle, setup.goal, work.x[pos], r.x, work.y[pos], target, ball)
+        target, v = _verified(setup, work, pos, r, ball)
         precision[index.cpu().numpy()] = FLOAT32
     if setup.draws > 1:
         # A randomised model is broken where most fresh passes are fooled, whatever the attack itself saw.

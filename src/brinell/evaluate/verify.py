@@ -1,7 +1,7 @@
 """Nothing found is trusted until verified: a fresh forward, the distance in float64, the box, finiteness."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import RunError
+from brinell.ops.rows import put
 from brinell.results import CLEAN, Run, counted
 
 LEVELS = 255
@@ -41,23 +42,37 @@ def check_points(
     others: a lucky first look must not decide what the second one is to judge.
     """
 
-    def fooled() -> Tensor:
-        return torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
+    def passes() -> tuple[Tensor, Tensor]:
+        outputs = [oracle.output(x) for _ in range(draws)]
+        return torch.stack([goal.reached(out, y, t) for out in outputs], 1), outputs[0].logits.argmax(1)
 
-    chosen = fooled() if draws > 1 else None
-    judged = fooled()
+    chosen = passes()[0] if draws > 1 else None
+    judged, pred = passes()
     ok = (2 * judged.sum(1) > draws) & ball.contains(x0, x)
     if chosen is not None:
         ok = ok & (2 * chosen.sum(1) > draws)
     rounded = (x * LEVELS).round() / LEVELS
     return Verified(
         ok=ok,
-        pred=oracle.output(x).logits.argmax(1),
+        pred=pred,
         distance=ball.distance(x0, x),
         ok_8bit=goal.reached(oracle.output(rounded), y, t) & ball.contains(x0, rounded),
         judged=judged,
         chosen=None if chosen is None else chosen.sum(1),
     )
+
+
+def check_claims(
+    oracle: Oracle, goal: Goal, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, claimed: Tensor
+) -> Verified:
+    """`check_points` where a point is claimed to break its row; elsewhere nothing is asked and nothing holds."""
+    no = torch.zeros_like(claimed)
+    nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
+    index = claimed.nonzero()[:, 0]
+    if not len(index):
+        return nothing
+    part = replace(ball, eps=ball.eps[index])
+    return put(nothing, index, check_points(oracle, goal, x0[index], x[index], y[index], t[index], part))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Any torch module as a classifier."""
 
+import copy
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +85,11 @@ class TorchClassifier:
         """The same classifier elsewhere; the module itself is moved."""
         self.module.to(device)
         return replace(self, device=device)
+
+    def copy(self) -> "TorchClassifier":
+        """The same classifier with weights of its own: frozen, and images' filters in the order accelerators like."""
+        module: Any = copy.deepcopy(self.module).requires_grad_(False)
+        return replace(self, module=module.to(memory_format=torch.channels_last))
 
     def dtypes(self) -> set[str]:
         """Kinds of numbers the parameters and buffers are stored in."""

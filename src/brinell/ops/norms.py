@@ -185,7 +185,8 @@ class L2Norm(Norm):
         # The solution is s·d cut off at the box, with one s in [0, 1] per row: Σ min(s² d², room²) = eps².
         room = flat(torch.where(d >= 0, hi, -lo)).double()
         v, e = flat(d).double(), eps.double() * INSIDE
-        solve = capped_scale if d.device.type == "cpu" else capped_scale_sorted
+        looks = d.device.type == "cpu" and not torch.compiler.is_compiling()
+        solve = capped_scale if looks else capped_scale_sorted
         s = solve(v.square(), room.square(), e.square()).sqrt().clamp(max=1)
         return (v.sign() * torch.minimum(s[:, None] * v.abs(), room)).to(d.dtype).view_as(d)
 
@@ -248,7 +249,8 @@ class L1Norm(Norm):
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         size = flat(g).abs()
         n = size.shape[1]
-        share = torch.as_tensor(density, dtype=g.dtype, device=g.device).expand(len(g))
+        # Filled on the device: a number brought from the host would make it wait.
+        share = density if isinstance(density, torch.Tensor) else torch.full_like(size[:, 0], density)
         rank = ((1 - share) * n).floor().clamp(0, n - 1).long()
         threshold = size.sort(dim=1).values.gather(1, rank[:, None])
         kept = torch.where(size >= threshold, flat(g).sign(), 0.0)

@@ -1,0 +1,24 @@
+"""How iterations are carried out: called one by one, recorded and replayed, or compiled as well."""
+
+import torch
+
+from brinell.errors import InputError, one_of
+
+EXECUTIONS = ("auto", "eager", "graph", "compile")
+"""auto: graph on CUDA devices, eager elsewhere. Eager and graph give the same bits; compile rounds in its own way."""
+
+
+def settle(execution: str, device: torch.device) -> str:
+    """The execution to use on this device.
+
+    >>> settle("auto", torch.device("cpu"))
+    'eager'
+    """
+    one_of("execution", execution, EXECUTIONS)
+    if execution == "auto":
+        return "graph" if device.type == "cuda" else "eager"
+    if execution == "graph" and device.type != "cuda":
+        raise InputError(
+            expected="a CUDA device for execution graph", got=str(device), remedy="Leave it out for the default."
+        )
+    return execution
