@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+import brinell
 from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
 from brinell.core.goal import Misclassify
 from brinell.core.threat import L1, L2, Linf
