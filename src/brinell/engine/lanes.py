@@ -1,5 +1,6 @@
 """Slots that move together: several iterations at a time, without the host looking in between."""
 
+import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -157,6 +158,8 @@ class Recordings:
     idle: dict[Hashable, list[Lane]] = field(default_factory=dict)
     functions: dict[Hashable, Iterations] = field(default_factory=dict)
     failed: bool = False
+    seconds: float = 0.0
+    """Spent on recording, which includes compiling."""
 
     def iterations(self, key: Hashable, build: Callable[[], Iterations]) -> Iterations:
         """The same function for the same key, so that nothing is compiled twice."""
@@ -172,6 +175,7 @@ class Recordings:
             lane.busy = busy
             lane.write(torch.arange(len(busy), device=slots.at.device), slots)
             return lane
+        begun = time.perf_counter()
         try:
             return self.make(slots, busy, iterations)
         except (RuntimeError, MismatchError) as error:
@@ -179,6 +183,8 @@ class Recordings:
             why = str(error).splitlines()[0] if str(error) else "the replay gave other numbers"
             self.listener(Note(f"Iterations are not recorded on this device ({why}); going on without."))
             return Plain(slots, busy, iterations)
+        finally:
+            self.seconds += time.perf_counter() - begun
 
     def give_back(self, key: Hashable, lane: Lane) -> None:
         """Keep a lane that has nothing left to do."""

@@ -319,7 +319,10 @@ def _close(s: Session, writer: Writer, seconds: float) -> None:
     notes = list(writer.manifest["notes"])
     notes += [f"The device ran out of memory: the model was asked about {b} rows at a time." for b in s.oracle.shrunk]
     before = writer.manifest.get("wall_seconds") or 0.0
-    writer.update(finished=True, wall_seconds=before + seconds, notes=notes)
+    start = writer.manifest.get("startup_seconds") or 0.0
+    if s.setup.recordings is not None:
+        start += s.setup.recordings.seconds
+    writer.update(finished=True, wall_seconds=before + seconds, startup_seconds=start, notes=notes)
 
 
 def attack(
