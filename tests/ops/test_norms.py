@@ -1,5 +1,7 @@
 """Norms against oracles that share no code with them: SLSQP, bisection in float64, and the laws of random points."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -264,14 +266,16 @@ def test_water_level_with_negative_weights():
     assert float(water_level(c, w, torch.tensor([3.1]).double())) == np.inf
 
 
-SOLVERS = pytest.mark.parametrize("solve", [norms.capped_scale, norms.capped_scale_sorted])
+SOLVERS = pytest.mark.parametrize(
+    "solve", [partial(norms.capped_scale, looks=looks) for looks in (True, False)], ids=["looking", "turning"]
+)
 
 
 @SOLVERS
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=12), st.integers(1, 100))
 @settings(deadline=None)
 def test_capped_scale_solves_its_equation(solve, columns, share):
-    """On the CPU by Newton's method, elsewhere by sorting."""
+    """On the CPU until all rows stand still, elsewhere by a fixed number of turns."""
     v, cap = (torch.tensor([[c[i] / 4 for c in columns]], dtype=torch.float64) for i in (0, 1))
     most = float(torch.where(v > 0, cap, 0.0).sum())
     q = solve(v, cap, torch.tensor([most * share / 100], dtype=torch.float64))
@@ -281,6 +285,26 @@ def test_capped_scale_solves_its_equation(solve, columns, share):
         )
     beyond = solve(v, cap, torch.tensor([most + 1.0], dtype=torch.float64))
     assert float(beyond) > 1e9
+
+
+@SOLVERS
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("caps", ["free", "in proportion", "some zero"])
+def test_capped_scale_is_exact_for_slopes_of_any_spread(solve, spread, caps):
+    """Against the solution by sorting, up to ten orders of magnitude between slopes, nearly everything capped."""
+    key = rng.keys(0, torch.arange(24))
+    v = (spread * rng.normal(rng.fold(key, 1), (3072,))).double().exp()
+    cap = rng.uniform(rng.fold(key, 2), (3072,)).double()
+    if caps == "free":
+        cap = cap * v
+    elif caps == "some zero":
+        cap = cap * v * (rng.uniform(rng.fold(key, 3), (3072,)) < 0.7)
+    share = torch.tensor([0.01, 0.1, 0.5, 0.9, 0.99, 0.999999]).double().repeat(4)
+    g = share * cap.sum(1)
+    q = solve(v, cap, g)
+    torch.testing.assert_close(torch.minimum(q[:, None] * v, cap).sum(1), g, rtol=1e-12, atol=0)
+    # With all but a millionth capped, either solution is a difference of nearly equal sums.
+    torch.testing.assert_close(q, water_level(cap / v, v, g), rtol=1e-5, atol=0)
 
 
 @SOLVERS
