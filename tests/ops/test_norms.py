@@ -303,8 +303,9 @@ def test_capped_scale_is_exact_for_slopes_of_any_spread(solve, spread, caps):
     g = share * cap.sum(1)
     q = solve(v, cap, g)
     torch.testing.assert_close(torch.minimum(q[:, None] * v, cap).sum(1), g, rtol=1e-12, atol=0)
-    # With all but a millionth capped, either solution is a difference of nearly equal sums.
-    torch.testing.assert_close(q, water_level(cap / v, v, g), rtol=1e-5, atol=0)
+    # With all but a millionth capped, either solution is a difference of nearly equal sums, and no standard.
+    sound = share < 0.999
+    torch.testing.assert_close(q[sound], water_level(cap / v, v, g)[sound], rtol=1e-9, atol=0)
 
 
 @SOLVERS
