@@ -18,6 +18,7 @@ from brinell.core.classifier import Classifier
 from brinell.core.problem import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
+from brinell.engine.calibration import lanes_for
 from brinell.engine.events import Listener, Note
 from brinell.engine.execution import settle
 from brinell.engine.lanes import Recordings
@@ -44,9 +45,11 @@ BLOCKS = {"cpu": 4}
 EXPECTED_CONFIDENCE = 0.999
 
 
-def _slots(slots: int | None, device: torch.device) -> int:
+def _slots(slots: int | None, oracle: Oracle, shape: tuple[int, ...], recordings: Recordings | None) -> int:
+    device = oracle.classifier.device
     if slots is None:
-        return default_block(device) * BLOCKS.get(device.type, 1)
+        lanes = BLOCKS.get(device.type, 1) if recordings is None else lanes_for(oracle, shape)
+        return oracle.block * lanes
     if not isinstance(slots, int) or slots < 1:
         raise InputError(
             expected="slots of at least 1, a whole number", got=f"{slots}", remedy="Leave it out for the default."
@@ -146,16 +149,17 @@ def prepare(
     notes = [*door.single_logit(logits), *notes]
     for note in notes:
         listener(Note(note))
+    recordings = _recordings(way, classifier.device, checks, fitted, listener)
     setup = Setup(
         oracle,
         threat,
         seed,
-        _slots(slots, classifier.device),
+        _slots(slots, oracle, problem.shape(), recordings),
         precision,
         early_exit,
         listener=listener,
         draws=fitted.draws,
-        recordings=_recordings(way, classifier.device, checks, fitted, listener),
+        recordings=recordings,
     )
     session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
     _check_expected(session, expected)

@@ -1,0 +1,114 @@
+"""How many model calls to keep under way at once: measured once per model and device, and remembered."""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from brinell.core.attack import Needs
+from brinell.engine.oracle import Oracle
+from brinell.home import home
+from brinell.ops import rng
+
+FILE = "lanes.json"
+MOST = 8
+# Twice as many calls side by side must be this much faster, and leave as much memory free as they take.
+GAIN = 1.04
+# Calls in a row whose time is taken, and how often.
+CALLS, TURNS = 4, 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rows per second, the bytes that were taken and those that are left."""
+
+    rate: float
+    taken: int
+    free: int
+
+
+def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
+    """As many lanes as pay: doubled while that is faster and there is memory; what runs out of memory does not count.
+
+    >>> choose(lambda lanes: Measured(rate=min(float(lanes), 3.0), taken=1, free=9))
+    4
+    """
+    best, lanes = 0.0, 1
+    while lanes <= most:
+        try:
+            found = measure(lanes)
+        except torch.OutOfMemoryError:
+            break
+        if found.rate < best * GAIN:
+            break
+        best = found.rate
+        if found.free < found.taken:
+            return lanes
+        lanes *= 2
+    return max(lanes // 2, 1)
+
+
+def lanes_for(oracle: Oracle, shape: tuple[int, ...]) -> int:
+    """The number of lanes for this model on this device, from an earlier evaluation or measured now."""
+    c = oracle.classifier
+    if c.device.type != "cuda":
+        return 1
+    facts = (c.fingerprint, torch.cuda.get_device_name(c.device), torch.__version__, oracle.block, oracle.precision)
+    key = "|".join(map(str, (*facts, oracle.compiled, shape)))
+    return remembered(home() / FILE, key, lambda: choose(lambda lanes: _measure(oracle, shape, lanes)))
+
+
+def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
+    """The number stored under a key, else a new one, which is stored; a file that cannot be read or written is none."""
+    try:
+        stored = json.loads(file.read_text())
+    except (OSError, ValueError):
+        stored = {}
+    known = stored.get(key) if isinstance(stored, dict) else None
+    if isinstance(known, int) and known >= 1:
+        return known
+    found = measure()
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({**(stored if isinstance(stored, dict) else {}), key: found}, indent=1))
+        os.replace(temporary, file)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return found
+
+
+def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int) -> Measured:
+    """So many recorded model calls side by side."""
+    device = oracle.classifier.device
+    before = torch.cuda.mem_get_info(device)[0]
+    key = rng.keys(0, torch.arange(oracle.block, device=device))
+    x, y = rng.uniform(key, shape), torch.zeros_like(key)
+    graphs, streams = [], [torch.cuda.Stream() for _ in range(lanes)]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            oracle.ask(x, y, y - 1, "margin", Needs.GRAD)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(CALLS):
+                    oracle.ask(x, y, y - 1, "margin", Needs.GRAD)
+            graphs.append(graph)
+    times = []
+    for _ in range(TURNS + 1):
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        for stream, graph in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - begun)
+    free = torch.cuda.mem_get_info(device)[0]
+    return Measured(lanes * CALLS * oracle.block / min(times[1:]), before - free, free)
