@@ -7,9 +7,10 @@ import typer
 from rich.console import Console
 
 from brinell.cli import load, options
-from brinell.cli.show import as_json, show
+from brinell.cli.show import as_json, show, show_estimate
 from brinell.core.threat import threat
 from brinell.errors import PlanError
+from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
 from brinell.evaluate.plan import ranked
@@ -47,6 +48,9 @@ def command(
     expected_clean_accuracy: Annotated[
         float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would cost, from a probe of two seconds at most.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -58,10 +62,29 @@ def command(
         raise PlanError(
             expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
         )
+    classifier, problem, ball = load.model(model), load.data(data, n, part), threat(norm, eps)
+    if dry_run:
+        told = estimate(
+            classifier,
+            problem,
+            ball,
+            chosen,
+            out=out,
+            resume=resume,
+            seed=seed,
+            slots=slots,
+            precision=precision,
+            device=device,
+            individual=individual,
+            audit=audit,
+            escalate=escalate,
+        )
+        show_estimate(told, Console(), json)
+        return
     run = evaluate(
-        load.model(model),
-        load.data(data, n, part),
-        threat(norm, eps),
+        classifier,
+        problem,
+        ball,
         chosen,
         out=out,
         resume=resume,

@@ -24,6 +24,7 @@ from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.chunks import attack_chunk
+from brinell.evaluate.cost import Ahead, foresee, worst_seconds
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt, audited
 from brinell.evaluate.progress import listening
@@ -31,8 +32,8 @@ from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
-from brinell.results import ROWS, Run, Writer, new_manifest, wilson
-from brinell.results.stored import Stored
+from brinell.results import CLEAN, ROWS, Run, Writer, new_manifest, wilson
+from brinell.results.stored import NOTHING, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
@@ -40,6 +41,9 @@ CHUNK, CHUNK_BYTES = 16384, 1 << 28
 BLOCKS = {"cpu": 4}
 # The clean accuracy a user expects must lie in this confidence interval of the measured one.
 EXPECTED_CONFIDENCE = 0.999
+
+# Evaluations that take less than so many seconds even if nothing breaks are not announced.
+WORTH_ASKING = 10.0
 
 
 def _slots(slots: int | None, device: torch.device) -> int:
@@ -69,6 +73,7 @@ class Session:
     checks: list[door.Check]
     notes: list[str]
     individual: bool = False
+    pace: float = 0.0
 
     @property
     def oracle(self) -> Oracle:
@@ -130,7 +135,9 @@ def prepare(
     mode = door.train_mode(classifier)
     oracle = Oracle(classifier, default_block(classifier.device), listener, precision=precision)
     first = next(problem.chunks(_chunk_size(problem)))
+    begun = time.perf_counter()
     logits = door.first_answer(oracle, first)
+    pace = (time.perf_counter() - begun) / -(-len(first) // oracle.block) / oracle.block
     if not problem.streamed:  # then every label can be looked at now
         door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
     fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
@@ -150,7 +157,7 @@ def prepare(
         listener=listener,
         draws=fitted.draws,
     )
-    session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
+    session = Session(setup, fitted, problem, first, logits, checks, notes, individual, pace)
     _check_expected(session, expected)
     return session
 
@@ -220,15 +227,7 @@ def evaluate(
     32
     """
     model = inputs.as_classifier(classifier, device)
-    data, chosen = inputs.as_problem(problem), inputs.as_plan(plan)
-    if audit is not None:
-        chosen = audited(chosen, audit)
-    if escalate and all(s.share is None for s in chosen.stages):
-        raise PlanError(
-            expected="a plan with an audit to escalate from",
-            got=f"{chosen.name}, without one",
-            remedy="Use the plan fast with its audit, or autoattack.",
-        )
+    data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
             model,
@@ -243,6 +242,8 @@ def evaluate(
             individual=individual,
         )
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
+        if progress is not False:
+            _announce(session, folder if resume else None, escalate)
         begun = time.perf_counter()
         with _writer(session, folder, resume) as writer:
             _run(session, writer)
@@ -251,6 +252,53 @@ def evaluate(
                 _run(session, writer, everyone=True)
             _close(session, writer, time.perf_counter() - begun)
     return Run.open(folder)
+
+
+def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:
+    """The plan with the audit asked for; refuses to escalate from none."""
+    chosen = inputs.as_plan(plan)
+    if audit is not None:
+        chosen = audited(chosen, audit)
+    if escalate and all(s.share is None for s in chosen.stages):
+        raise PlanError(
+            expected="a plan with an audit to escalate from",
+            got=f"{chosen.name}, without one",
+            remedy="Use the plan fast with its audit, or autoattack.",
+        )
+    return chosen
+
+
+def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
+    """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
+    first = s.first
+    facts = replace(clean(replace(first, x=first.x[:0]), [s.first_logits]), chunk=first)
+    rest, known = float(len(s.problem) - len(first)), NOTHING
+    if folder is not None and (folder / "manifest.json").exists():
+        known = Stored(folder).of(first.ids.tolist())
+        rest = _rest(s, Run.open(folder))
+    warned = any(c.level in ("warn", "fail") for c in s.checks)
+    return Ahead(s.setup, s.plan, facts, rest, s.pace, known, s.individual, escalate, warned)
+
+
+def _rest(s: Session, run: Run) -> float:
+    """How many samples beyond the first chunk the work left there amounts to, by the samples and passes stored."""
+    n = len(s.problem) - len(s.first)
+    if run.finished or not n:
+        return 0.0
+    table = run.rows()
+    own = ~np.isin(np.asarray(table["sample_id"]), s.first.ids.numpy())
+    cleans = np.asarray(table["attack"].to_pylist()) == CLEAN
+    begun = int((own & cleans).sum())
+    return float(n - begun + (begun % _chunk_size(s.problem)) / 2)
+
+
+def _announce(s: Session, folder: Path | None, escalate: bool) -> None:
+    """Say what the evaluation will cost, where that is long enough to be worth a probe."""
+    if worst_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
+        return
+    told = foresee(ahead(s, folder, escalate))
+    for text in (f"expected: {told}", *told.notes):
+        s.setup.listener(Note(text))
 
 
 def _writer(s: Session, folder: Path, resume: bool) -> Writer:

@@ -1,7 +1,7 @@
 """One stage of a plan on one chunk of samples: engine, then verification, then rows."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,6 +99,14 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
         setup.early_exit and setup.draws == 1,
         stage.eot,
     )
+
+
+def records(
+    setup: Setup, stage: Stage, c: Clean, at: Tensor, tick: Callable[[], None]
+) -> Iterator[tuple[Tensor, Record]]:
+    """The engine's own records of these samples as they finish, neither verified nor stored; it ticks at every look."""
+    work = _work(setup, stage, c, at, None)
+    yield from replace(_engine(setup, stage, c.logits.device), tick=tick).run(work)
 
 
 def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
