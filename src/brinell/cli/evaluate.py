@@ -31,7 +31,9 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")] = False,
     seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
     slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
-    precision: Annotated[str, typer.Option(help="Of the attack's questions: float32, tf32 or bfloat16.")] = "float32",
+    precision: Annotated[
+        str, typer.Option(help="Of the attack's questions: float32, tf32, bfloat16, or auto.")
+    ] = "float32",
     device: options.Device = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
     individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,

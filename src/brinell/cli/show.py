@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from brinell.evaluate.cost import Estimate, duration
+from brinell.evaluate.cost import Estimate, duration, rounded
 from brinell.results import Audit, Proportion, Run
 
 WIDTH = 100
@@ -73,9 +73,9 @@ def show_estimate(e: Estimate, console: Console, as_json: bool) -> None:
     for name in ("stage", "samples", "forwards", "backwards", "time"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     for s in e.stages:
-        table.add_row(Text(s.stage), f"{s.samples:,}", f"{s.forwards:,}", f"{s.backwards:,}", duration(s.seconds))
+        table.add_row(Text(s.stage), *map(rounded, (s.samples, s.forwards, s.backwards)), duration(s.seconds))
     table.add_section()
-    table.add_row("together", f"{e.samples:,}", f"{e.forwards:,}", f"{e.backwards:,}", duration(e.seconds))
+    table.add_row("together", *map(rounded, (e.samples, e.forwards, e.backwards)), duration(e.seconds))
     console.print(table, width=min(console.width, WIDTH))
     for text in (f"Expected: {e}.", *e.notes):
         console.print(Text(text), soft_wrap=not console.is_terminal)

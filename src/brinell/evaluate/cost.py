@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from brinell.core.attack import Needs
 from brinell.evaluate.audit import in_audit
-from brinell.evaluate.pilot import Clock, Flags, Ints, Numbers, Pace, Pilot, Trial, fly, schedule
+from brinell.evaluate.pilot import Clock, Flags, Ints, Numbers, Pace, Pilot, Trial, fly, schedule, undisturbed
 from brinell.evaluate.plan import Plan, Stage
 from brinell.evaluate.stages import BATCH, Setup
 from brinell.evaluate.tables import Clean
@@ -85,7 +84,7 @@ class Estimate:
         return f"a probe of {self.probe_seconds:.1f} s on {self.probed:,} of {self.samples:,} samples"
 
     def __str__(self) -> str:
-        passes = f"about {_round(self.forwards)} forwards and {_round(self.backwards)} backwards"
+        passes = f"about {rounded(self.forwards)} forwards and {rounded(self.backwards)} backwards"
         spread = f"{duration(self.seconds_low)} to {duration(self.seconds_high)}"
         return f"{passes}, {duration(self.seconds)} ({spread}), by {self.basis}"
 
@@ -102,10 +101,10 @@ class Estimate:
         }
 
 
-def _round(n: int) -> str:
+def rounded(n: int) -> str:
     """Three digits are more than an estimate knows.
 
-    >>> _round(1234567), _round(89)
+    >>> rounded(1234567), rounded(89)
     ('1,230,000', '89')
     """
     size = 10 ** max(len(str(abs(n))) - 3, 0)
@@ -171,25 +170,9 @@ def foresee(a: Ahead, seconds: float | None = None, clock: Clock = time.perf_cou
         seconds = min(PROBE, max(LEAST, PART * longest))
     correct = a.clean.correct.cpu().numpy()
     at = np.flatnonzero(correct if a.rest else correct & _left(a))
-    states = _states(a.clean.logits.device)
-    try:
+    with undisturbed(a.clean.logits.device):
         pilot = fly(a.setup, a.plan, a.clean, at, a.individual, seconds, a.pace, clock) if len(at) else None
-    finally:
-        _put_back(states)
     return _estimate(a, pilot)
-
-
-def _states(device: torch.device) -> tuple[Any, ...]:
-    """The global generators, which randomised models draw from: the run must find them as they were."""
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return torch.get_rng_state(), on_device, device
-
-
-def _put_back(states: tuple[Any, ...]) -> None:
-    host, on_device, device = states
-    torch.set_rng_state(host)
-    if on_device is not None:
-        torch.cuda.set_rng_state(on_device, device)
 
 
 def _left(a: Ahead) -> Flags:
@@ -212,7 +195,7 @@ def _chosen(a: Ahead, stage: Stage) -> Flags:
 
 @dataclass(frozen=True)
 class _Guess:
-    """Of every sample of the chunk, at one stage: whether it is attacked, for how many answers, and whether it falls."""
+    """Of every sample of the chunk, at one stage: attacked or not, for how many answers, and whether it falls."""
 
     todo: Flags
     answers: Ints
@@ -401,7 +384,7 @@ def _escalation(a: Ahead, stages: list[StageEstimate], here: list[_Guess], pilot
         cost = _stage_cost(a, pilot, k, stage, _Guess(rest, np.where(rest, answers, 0), fell & rest))
         more.append(_sum(replace(cost, samples=0, forwards=0, backwards=0, seconds=0.0), cost, scale))
         rest = rest & ~fell
-    passes = _round(sum(m.forwards + m.backwards for m in more))
+    passes = rounded(sum(m.forwards + m.backwards for m in more))
     cost_text = f"{passes} passes, {duration(sum(m.seconds for m in more))}"
     if not sure:
         return f"Should the audit object, the full plan on the rest adds {cost_text}."

@@ -10,6 +10,7 @@ from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import silent
 from brinell.evaluate import inputs
+from brinell.evaluate.choice import remembered
 from brinell.evaluate.cost import Estimate, foresee
 from brinell.evaluate.evaluate import ahead, chosen_plan, prepare
 
@@ -53,7 +54,7 @@ def estimate(
             chosen,
             seed=seed,
             slots=slots,
-            precision=precision,
+            precision=remembered(precision, folder),
             listener=silent,
             individual=individual,
         )

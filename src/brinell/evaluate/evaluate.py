@@ -23,6 +23,7 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.checks import watchful
+from brinell.evaluate.choice import Choice, choose, remembered
 from brinell.evaluate.chunks import attack_chunk
 from brinell.evaluate.cost import Ahead, foresee, worst_seconds
 from brinell.evaluate.environment import environment
@@ -74,11 +75,16 @@ class Session:
     notes: list[str]
     individual: bool = False
     pace: float = 0.0
+    choice: Choice | None = None
 
     @property
     def oracle(self) -> Oracle:
         """The model."""
         return self.setup.oracle
+
+    def facts(self) -> Clean:
+        """What is known of the first chunk by now, without the hashes of its inputs."""
+        return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_logits]), chunk=self.first)
 
     def chunks(self) -> Iterator[Clean]:
         """Every chunk with the model's clean answers."""
@@ -133,7 +139,7 @@ def prepare(
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
-    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=precision)
+    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=_steering(precision))
     first = next(problem.chunks(_chunk_size(problem)))
     begun = time.perf_counter()
     logits = door.first_answer(oracle, first)
@@ -152,14 +158,26 @@ def prepare(
         threat,
         seed,
         _slots(slots, classifier.device),
-        precision,
+        oracle.precision,
         early_exit,
         listener=listener,
         draws=fitted.draws,
     )
     session = Session(setup, fitted, problem, first, logits, checks, notes, individual, pace)
     _check_expected(session, expected)
-    return session
+    return _settled(session) if precision == precisions.AUTO else session
+
+
+def _steering(precision: str) -> str:
+    return precisions.FLOAT32 if precision == precisions.AUTO else precision
+
+
+def _settled(s: Session) -> Session:
+    """The evaluation with the precision that a probe finds best, and a note that says why."""
+    choice = choose(s.setup, s.plan, s.facts())
+    s.setup.listener(Note(str(choice)))
+    s.oracle.precision = choice.precision
+    return replace(s, setup=replace(s.setup, precision=choice.precision), notes=[*s.notes, str(choice)], choice=choice)
 
 
 def _look(
@@ -228,6 +246,7 @@ def evaluate(
     """
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
+    folder = Path(out) if out is not None else None
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
             model,
@@ -236,12 +255,12 @@ def evaluate(
             chosen,
             seed=seed,
             slots=slots,
-            precision=precision,
+            precision=remembered(precision, folder if resume else None),
             listener=listener,
             expected=expected_clean_accuracy,
             individual=individual,
         )
-        folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
+        folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
         if progress is not False:
             _announce(session, folder if resume else None, escalate)
         begun = time.perf_counter()
@@ -271,13 +290,12 @@ def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:
 def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
     """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
     first = s.first
-    facts = replace(clean(replace(first, x=first.x[:0]), [s.first_logits]), chunk=first)
     rest, known = float(len(s.problem) - len(first)), NOTHING
     if folder is not None and (folder / "manifest.json").exists():
         known = Stored(folder).of(first.ids.tolist())
         rest = _rest(s, Run.open(folder))
     warned = any(c.level in ("warn", "fail") for c in s.checks)
-    return Ahead(s.setup, s.plan, facts, rest, s.pace, known, s.individual, escalate, warned)
+    return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, warned)
 
 
 def _rest(s: Session, run: Run) -> float:
@@ -305,7 +323,8 @@ def _writer(s: Session, folder: Path, resume: bool) -> Writer:
     manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
     if not (resume and (folder / "manifest.json").exists()):
         writer = Writer.create(folder, manifest)
-        writer.update(checks=[c.to_json() for c in s.checks], notes=s.notes)
+        more = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
+        writer.update(checks=[c.to_json() for c in s.checks], notes=s.notes, **more)
         return writer
     return Writer.resume(folder, manifest)
 

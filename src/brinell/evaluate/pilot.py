@@ -1,7 +1,8 @@
 """A short real attack on a few samples, which shows how many break, how soon, and how long an answer takes."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,8 +68,26 @@ class _Enough(Exception):  # noqa: N818
     """The time of a trial is over."""
 
 
+def enough() -> AbstractContextManager[None]:
+    """Lets a watch end what is inside."""
+    return suppress(_Enough)
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """Puts back the global generators, which randomised models draw from: a run must find them as they were."""
+    host = torch.get_rng_state()
+    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(host)
+        if there is not None:
+            torch.cuda.set_rng_state(there, device)
+
+
 @dataclass
-class _Watch:
+class Watch:
     """Counts the engine's looks, notes when they were, and stops it at the deadline or after so many."""
 
     clock: Clock
@@ -116,21 +135,26 @@ def spread(values: Numbers, n: int, offset: float) -> Ints:
     return order[np.concatenate([chosen, missing])]
 
 
+def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
+    """Of the samples at positions `at`, n that stand for all: spread along their clean margins, drawn by the seed."""
+    offset = float(rng.uniform(rng.keys(seed, torch.tensor([rng.digest("pilot")])), (1,)))
+    return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
+
+
 def fly(
     setup: Setup, plan: Plan, c: Clean, at: Ints, individual: bool, seconds: float, pace: float, clock: Clock
 ) -> Pilot:
     """Try the plan on samples among those at positions `at`, for at most so many seconds.
 
     Method: the samples lie evenly along the clean margins of all candidates, with an offset drawn by the seed: who
-    breaks is nearly a matter of margin, so a few samples tell the share well. Every stage gets its part of the time; its
-    iterations are timed with the slots full and with one block. A stage cut short leaves samples of which it is only
-    known that they did not break so far. `pace` is a first idea of the seconds of one row's forward pass.
+    breaks is nearly a matter of margin, so a few samples tell the share well. Every stage gets its part of the time,
+    and its iterations are timed with the slots full and with one block. A stage cut short leaves samples of which it
+    is only known that they did not break so far. `pace` is a first idea of the seconds of one row's forward pass.
     """
     begun = clock()
     end = begun + seconds
     setup = _smaller(setup, seconds, pace)
-    offset = float(rng.uniform(rng.keys(setup.seed, torch.tensor([rng.digest("pilot")])), (1,)))
-    order = at[spread(c.margin.cpu().numpy().astype(np.float64)[at], LARGEST, offset)]
+    order = positions(setup.seed, c, at, LARGEST)
     forward = _forward(setup, c, order, clock)
     done = 0
     parts: list[tuple[Trial, ...]] = []
@@ -202,14 +226,12 @@ def _stage(
     if pace is None:
         pace = _pace(setup, stage, c, everyone, deadline - (deadline - clock()) / 2, clock)
     place = np.flatnonzero(trying)
-    watch = _Watch(clock, deadline)
-    try:
+    watch = Watch(clock, deadline)
+    with enough():
         for which, r in records(setup, stage, c, torch.as_tensor(at[place], device=c.logits.device), watch):
             here = place[which.cpu().numpy()]
             fell[here], ended[here] = r.broken.cpu().numpy(), True
             answers[here] = r.forwards.cpu().numpy() // stage.eot
-    except _Enough:
-        pass
     answers[trying & ~ended] = watch.looks * look(c.logits.device)
     # Without the first look, before which the targets were ranked.
     took = watch.each * watch.looks
@@ -263,7 +285,7 @@ def _pace(setup: Setup, stage: Stage, c: Clean, everyone: Ints, deadline: float,
 
 
 def _seconds(setup: Setup, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
-    watch = _Watch(clock, deadline, TIMED + 1)
+    watch = Watch(clock, deadline, TIMED + 1)
     last = watch.times[0]
     try:
         for _ in records(setup, stage, c, torch.as_tensor(at, device=c.logits.device), watch):
