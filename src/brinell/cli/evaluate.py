@@ -50,6 +50,7 @@ def command(
     expected_clean_accuracy: Annotated[
         float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")
     ] = None,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Verify adversarials and store none of them.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would cost, from a probe of two seconds at most.")
     ] = False,
@@ -99,6 +100,7 @@ def command(
         audit=audit,
         escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
+        images=not no_images,
     )
     if json:
         typer.echo(as_json(run))

@@ -20,7 +20,7 @@ from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
-from brinell.errors import InputError, ModelError, PlanError
+from brinell.errors import InputError, ModelError, PlanError, RunError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.choice import Choice, choose, remembered
@@ -33,7 +33,7 @@ from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
-from brinell.results import CLEAN, ROWS, Run, Writer, new_manifest, wilson
+from brinell.results import ROWS, Run, Writer, new_manifest, wilson
 from brinell.results.stored import NOTHING, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
@@ -43,6 +43,7 @@ BLOCKS = {"cpu": 4}
 # The clean accuracy a user expects must lie in this confidence interval of the measured one.
 EXPECTED_CONFIDENCE = 0.999
 
+UNKEPT = "Adversarials were verified and not stored, as asked: this Run cannot be verified again from disk."
 # Evaluations that take less than so many seconds even if nothing breaks are not announced.
 WORTH_ASKING = 10.0
 
@@ -230,6 +231,7 @@ def evaluate(
     individual: bool = False,
     audit: float | int | None = None,
     escalate: bool = False,
+    images: bool = True,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
@@ -237,7 +239,8 @@ def evaluate(
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
     `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
-    those of a finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    those of a finished Run. `images=False` verifies adversarials and stores none. `progress`: None shows it (a
+    bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -264,7 +267,7 @@ def evaluate(
         if progress is not False:
             _announce(session, folder if resume else None, escalate)
         begun = time.perf_counter()
-        with _writer(session, folder, resume) as writer:
+        with _writer(session, folder, resume, images) as writer:
             _run(session, writer)
             if escalate and _unsettled(session, folder):
                 writer.update(finished=False)
@@ -292,22 +295,21 @@ def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING
     if folder is not None and (folder / "manifest.json").exists():
-        known = Stored(folder).of(first.ids.tolist())
-        rest = _rest(s, Run.open(folder))
+        stored = Stored(folder)
+        known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
     warned = any(c.level in ("warn", "fail") for c in s.checks)
     return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, warned)
 
 
-def _rest(s: Session, run: Run) -> float:
-    """How many samples beyond the first chunk the work left there amounts to, by the samples and passes stored."""
+def _rest(s: Session, run: Run, stored: Stored) -> float:
+    """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
         return 0.0
-    table = run.rows()
-    own = ~np.isin(np.asarray(table["sample_id"]), s.first.ids.numpy())
-    cleans = np.asarray(table["attack"].to_pylist()) == CLEAN
-    begun = int((own & cleans).sum())
-    return float(n - begun + (begun % _chunk_size(s.problem)) / 2)
+    begun = stored.samples_beyond(s.first.ids.tolist())
+    # Chunks are begun one after another: of the samples begun, those of the last one may be half done.
+    last = begun % _chunk_size(s.problem) or min(begun, _chunk_size(s.problem))
+    return n - begun + last / 2
 
 
 def _announce(s: Session, folder: Path | None, escalate: bool) -> None:
@@ -319,13 +321,23 @@ def _announce(s: Session, folder: Path | None, escalate: bool) -> None:
         s.setup.listener(Note(text))
 
 
-def _writer(s: Session, folder: Path, resume: bool) -> Writer:
+def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
     manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
     if not (resume and (folder / "manifest.json").exists()):
         writer = Writer.create(folder, manifest)
-        more = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
-        writer.update(checks=[c.to_json() for c in s.checks], notes=s.notes, **more)
+        more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
+        if not images:
+            more["images"] = False
+        notes = s.notes if images else [*s.notes, UNKEPT]
+        writer.update(checks=[c.to_json() for c in s.checks], notes=notes, **more)
         return writer
+    kept = Run.open(folder).images
+    if kept != images:
+        raise RunError(
+            expected=f"to go on with a Run that {'keeps' if kept else 'does not keep'} its adversarials",
+            got=f"images={images}",
+            remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
+        )
     return Writer.resume(folder, manifest)
 
 
@@ -335,7 +347,10 @@ def _run(s: Session, writer: Writer, everyone: bool = False) -> None:
     for c in s.chunks():
         known = stored.of(c.chunk.ids.tolist())
         for part in attack_chunk(s.setup, s.plan, c, known, individual=s.individual, everyone=everyone):
-            writer.append(part.table, part.ids, part.x)
+            if writer.manifest.get("images", True):
+                writer.append(part.table, part.ids, part.x)
+            else:
+                writer.append(part.table)
 
 
 def _unsettled(s: Session, folder: Path) -> bool:
