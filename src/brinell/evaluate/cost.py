@@ -14,11 +14,11 @@ from brinell.evaluate.plan import Plan, Stage
 from brinell.evaluate.stages import BATCH, Setup
 from brinell.evaluate.tables import Clean
 from brinell.ops import rng
-from brinell.results import Audit, Cost, Proportion
+from brinell.results import CLEAN, Audit, Cost, Proportion
 from brinell.results.stored import NOTHING, Known
 
 # The probe's most seconds, its part of the time the run can take at most, and what it may take in any case.
-PROBE, PART, LEAST = 2.0, 0.1, 0.5
+PROBE, PART, LEAST = 2.0, 0.2, 1.0
 # Beside the attack: passes that verify a sample (class, prediction, 8 bits), seconds to store a row and a shard.
 VERIFYING, STORING, SHARD = 3, 6e-5, 0.015
 # Clocks vary from minute to minute, on a machine that others use too: so much wider is the range of the time.
@@ -44,8 +44,9 @@ class StageEstimate:
 class Estimate:
     """Passes and seconds an evaluation will probably take, stage by stage, with a range and what it rests on.
 
-    `forwards`, `backwards` and `seconds` are what Run.cost and the clock should show; each probably lies between
-    `low` and `high` times that (`passes`), or `seconds_low` and `seconds_high`. `samples` are those left to evaluate.
+    `forwards` and `backwards` are what `Run.cost` should show, probably between `low` and `high` times that; `seconds`
+    what the clock should, probably between `seconds_low` and `seconds_high`. `samples` are those left to evaluate,
+    `probed` those that the estimate rests on.
 
     >>> import brinell
     >>> told = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")
@@ -163,7 +164,7 @@ class Ahead:
 
 
 def foresee(a: Ahead, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
-    """The estimate, from a probe of at most so many seconds (default: a tenth of the longest run, at most 2)."""
+    """The estimate, from a probe of at most so many seconds (default: a fifth of the longest run, 1 to 2)."""
     n = len(a.clean.chunk)
     if seconds is None:
         longest = worst_seconds(a.plan, n + math.ceil(a.rest), a.pace)
@@ -230,7 +231,7 @@ def _estimate(a: Ahead, pilot: Pilot | None) -> Estimate:
 
 
 def _samples(a: Ahead) -> int:
-    seen = np.asarray(a.known.seen("clean", a.clean.chunk.ids.tolist()), dtype=bool)
+    seen = np.asarray(a.known.seen(CLEAN, a.clean.chunk.ids.tolist()), dtype=bool)
     left = ~seen | (_left(a) & a.clean.correct.cpu().numpy())
     return int(left.sum()) + round(a.rest)
 
@@ -244,12 +245,13 @@ def _sum(one: StageEstimate, more: StageEstimate, share: float) -> StageEstimate
 
 def _clean_stage(a: Ahead, pilot: Pilot | None) -> StageEstimate:
     ids = a.clean.chunk.ids.tolist()
-    fresh = len(ids) - sum(a.known.seen("clean", ids))
+    fresh = len(ids) - sum(a.known.seen(CLEAN, ids))
     n = fresh + a.rest
     # The first chunk's clean answers are known by now, but for the repetitions of a randomised model's judging.
     asked = a.rest * a.setup.draws + len(ids) * (a.setup.draws - 1)
     shards = math.ceil(n / max(len(ids), 1))
-    return StageEstimate("clean", round(n), round(n), 0, asked * a.pace + STORING * n + SHARD * shards)
+    pace = a.pace if pilot is None else pilot.forward / pilot.block
+    return StageEstimate(CLEAN, round(n), round(n), 0, asked * pace + STORING * n + SHARD * shards)
 
 
 def _donors(margins: Numbers, pilots: Numbers) -> Ints:

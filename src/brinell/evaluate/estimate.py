@@ -35,7 +35,7 @@ def estimate(
     """Forwards, backwards and seconds that `evaluate` would take with the same arguments; nothing is written.
 
     Method: the plan's own attacks on a few samples that stand for all by their clean margins. Cost: the clean pass of
-    the first samples, then at most `seconds` (default: a tenth of the longest possible run, between half a second and
+    the first samples, then at most `seconds` (default: a fifth of the longest possible run, between one second and
     two). With `resume`, what the Run in `out` holds already is left out.
 
     >>> import brinell
