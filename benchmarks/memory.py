@@ -1,12 +1,13 @@
 """Resident memory of an evaluation of many samples, as they are done.
 
-Run: python benchmarks/memory.py [--n 100000] [--images]. Writes benchmarks/results/memory.json and memory.md, and the plot
-memory.svg where matplotlib is installed.
+Run: python benchmarks/memory.py [--n 100000] [--images]. Writes benchmarks/results/memory.json and memory.md, and the
+plot memory.svg where matplotlib is installed.
 """
 
 import argparse
 import json
 import resource
+import sys
 import tempfile
 import threading
 import time
@@ -85,8 +86,6 @@ def measure(n: int, images: bool) -> dict[str, Any]:
         return clean_rows(c, at, *rest)
 
     chunks.clean_rows = counting
-    import sys
-
     sys.modules["brinell.evaluate.evaluate"].CHUNK = CHUNK
     with tempfile.TemporaryDirectory() as folder:
         recorder.start()
@@ -125,13 +124,13 @@ def page(r: dict[str, Any]) -> str:
     n, points = r["n"], r["points"]
     at = [n // 8, n // 4, n // 2, n]
     peaks = [around(points, k) for k in at]
+    kept = "stored" if r["images"] else "verified and not stored (`--no-images`)"
     lines = [
         "# Memory of a long evaluation",
         "",
         f"`python benchmarks/memory.py`: {n:,} images of 3 × 32 × 32 made on the way (they would fill "
-        f"{n * 12288 / 2**20:,.0f} MiB), a linear model, the plan `fgsm`, chunks of {CHUNK:,}, one thread, adversarials "
-        f"{'stored' if r['images'] else 'verified and not stored (`--no-images`)'}. It took {r['seconds']:.0f} s on the "
-        f"clock ({r['processor']:.0f} s of processor time); {r['rows']:,} rows, {r['disk']:.0f} MiB on disk.",
+        f"{n * 12288 / 2**20:,.0f} MiB), a linear model, the plan `fgsm`, chunks of {CHUNK:,}, one thread, "
+        f"adversarials {kept}. It took {r['seconds']:.0f} s on the clock ({r['processor']:.0f} s of processor time); {r['rows']:,} rows, {r['disk']:.0f} MiB on disk.",
         "",
         "| samples done | largest resident memory, MiB |",
         "|---|---|",
