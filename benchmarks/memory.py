@@ -130,7 +130,8 @@ def page(r: dict[str, Any]) -> str:
         "",
         f"`python benchmarks/memory.py`: {n:,} images of 3 × 32 × 32 made on the way (they would fill "
         f"{n * 12288 / 2**20:,.0f} MiB), a linear model, the plan `fgsm`, chunks of {CHUNK:,}, one thread, "
-        f"adversarials {kept}. It took {r['seconds']:.0f} s on the clock ({r['processor']:.0f} s of processor time); {r['rows']:,} rows, {r['disk']:.0f} MiB on disk.",
+        f"adversarials {kept}. It took {r['seconds']:.0f} s on the clock "
+        f"({r['processor']:.0f} s of processor time); {r['rows']:,} rows, {r['disk']:.0f} MiB on disk.",
         "",
         "| samples done | largest resident memory, MiB |",
         "|---|---|",

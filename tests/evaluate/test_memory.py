@@ -75,7 +75,9 @@ def test_python_memory_does_not_grow_with_the_samples(sign: nn.Module, monkeypat
             tracemalloc.stop()
 
     peak(192)  # imports and caches
-    small, calls[:] = peak(384), []
+    small = peak(384)
+    calls.clear()
+    alive.clear()
     large = peak(8 * 384)
     assert large < 1.25 * small
     assert len(calls) == 16

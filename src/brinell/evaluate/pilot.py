@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 # Looks that are timed, after one that warms up; samples of the largest pilot; answers a pilot should get to see.
 TIMED, LARGEST, ANSWERS = 3, 512, 60
 # A slow model is asked about fewer rows at a time: the probe should have time for at least so many questions.
-QUESTIONS = 16
+QUESTIONS = 8
 # What a forward and a backward pass take beside a forward alone, until it is measured.
 WITH_GRADIENT = 3.0
 
