@@ -155,7 +155,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"`python benchmarks/estimate.py`; torch {torch.__version__}, one thread, block of 32 rows, Linf unless said. "
         "A ratio is expected / actual. Passes are those counted in the rows. The clock is that of a machine that "
         "others used at the same time, so the probe and the run may each have had another share of it; processor time "
-        "is this process's alone, with a probe timed by it.",
+        "is this process's alone, with a probe timed by it. Cases were measured one by one, some again after a change, "
+        "each with its last measurement.",
         "",
         "| evaluation | n | probe | forwards | ratio | backwards | ratio | clock | ratio | processor | ratio |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
