@@ -85,10 +85,7 @@ def rate(make: Callable[[], Bare], block: int, lanes: int, device: torch.device,
 
 def asked(clf: Any, block: int, precision: str, execution: str) -> Oracle:
     """The oracle an evaluation would have."""
-    faster = clf.device.type == "cuda" and (precision != "float32" or execution == "compile")
-    return Oracle(
-        clf, block, precision=precision, guide=clf.copy() if faster else None, compiled=execution == "compile"
-    )
+    return Oracle(clf, block, precision=precision, compiled=execution == "compile")
 
 
 def ways(device: torch.device) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ import brinell
 NAMES = [
     "BrinellError",
     "Eot",
+    "Estimate",
     "InputError",
     "L1",
     "L2",
@@ -34,6 +35,7 @@ NAMES = [
     "attacks",
     "compare",
     "data",
+    "estimate",
     "evaluate",
     "models",
     "plan",

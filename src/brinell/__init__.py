@@ -4,7 +4,9 @@ from brinell import attacks, data, models, train
 from brinell.core.problem import Problem
 from brinell.core.threat import L1, L2, Linf, Threat
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+from brinell.evaluate.cost import Estimate
 from brinell.evaluate.environment import version
+from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import attack, evaluate, verify
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
@@ -19,6 +21,7 @@ __all__ = [
     "L2",
     "BrinellError",
     "Eot",
+    "Estimate",
     "InputError",
     "Linf",
     "MissingExtra",
@@ -37,6 +40,7 @@ __all__ = [
     "attacks",
     "compare",
     "data",
+    "estimate",
     "evaluate",
     "models",
     "plan",

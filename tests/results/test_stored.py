@@ -31,7 +31,7 @@ def test_reads_only_shards_that_can_have_the_samples(
     assert sorted(stored.spans.values()) == [(0, 2), (10, 12)]
     read: list[str] = []
     whole = files.read_rows
-    monkeypatch.setattr(files, "read_rows", lambda path: read.append(path.name) or whole(path))
+    monkeypatch.setattr(files, "read_rows", lambda path, columns=None: read.append(path.name) or whole(path, columns))
     known = stored.of([11])
     assert len(read) == 1
     assert list(known.hashes) == [11]

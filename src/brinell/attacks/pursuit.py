@@ -30,6 +30,7 @@ LATER_GAIN, LEARNT = 4.0, 3
 FEW = 3  # after so many targets a sample is given up if none of its runs began within FAR_AT_FIRST
 AGAIN = 0.08  # below this gap two more runs, to the closest target and to any, and two more for each half of it
 UNTARGETED = 10  # steps of the first run, which goes to any class
+USUAL = 50  # answers that a survivor takes, as a rule
 # Sparse norms: no coordinate can move by more than 1, so eps of them can use the budget up; twice as many may share it.
 CROWD = 2.0
 
@@ -108,6 +109,11 @@ class Pursuit:
         """The most a sample can cost: every run to its end."""
         first = min(self.steps, UNTARGETED) + 1
         return first + self._plain.queries * self.targets + self._shrinking.queries * self.again
+
+    @property
+    def usual_queries(self) -> int:
+        """What a sample that does not break takes as a rule (docs/design/fast.md: 21 to 67)."""
+        return min(USUAL, self.queries)
 
     @property
     def _plain(self) -> APGD:

@@ -7,9 +7,10 @@ import typer
 from rich.console import Console
 
 from brinell.cli import load, options
-from brinell.cli.show import as_json, show
+from brinell.cli.show import as_json, show, show_estimate
 from brinell.core.threat import threat
 from brinell.errors import PlanError
+from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
 from brinell.evaluate.plan import ranked
@@ -30,7 +31,9 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")] = False,
     seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
     slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
-    precision: Annotated[str, typer.Option(help="Of the attack's questions: float32, tf32 or bfloat16.")] = "float32",
+    precision: Annotated[
+        str, typer.Option(help="Of the attack's questions: float32, tf32, bfloat16, or auto.")
+    ] = "float32",
     execution: Annotated[str, typer.Option(help="auto, eager, graph (CUDA) or compile.")] = "auto",
     device: options.Device = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
@@ -48,6 +51,10 @@ def command(
     expected_clean_accuracy: Annotated[
         float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")
     ] = None,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Verify adversarials and store none of them.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would cost, from a probe of two seconds at most.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -59,10 +66,29 @@ def command(
         raise PlanError(
             expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
         )
+    classifier, problem, ball = load.model(model), load.data(data, n, part), threat(norm, eps)
+    if dry_run:
+        told = estimate(
+            classifier,
+            problem,
+            ball,
+            chosen,
+            out=out,
+            resume=resume,
+            seed=seed,
+            slots=slots,
+            precision=precision,
+            device=device,
+            individual=individual,
+            audit=audit,
+            escalate=escalate,
+        )
+        show_estimate(told, Console(), json)
+        return
     run = evaluate(
-        load.model(model),
-        load.data(data, n, part),
-        threat(norm, eps),
+        classifier,
+        problem,
+        ball,
         chosen,
         out=out,
         resume=resume,
@@ -76,6 +102,7 @@ def command(
         audit=audit,
         escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
+        images=not no_images,
     )
     if json:
         typer.echo(as_json(run))

@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from brinell.evaluate.cost import Estimate, duration, rounded
 from brinell.results import Audit, Proportion, Run
 
 WIDTH = 100
@@ -61,6 +62,23 @@ def show(run: Run, console: Console) -> None:
     # On a terminal wrapped between words; elsewhere one line each, for whoever reads it with a program.
     for text in (run.sentence(), f"Run: {run.path}"):
         console.print(Text(text), soft_wrap=not console.is_terminal, width=width if console.is_terminal else None)
+
+
+def show_estimate(e: Estimate, console: Console, as_json: bool) -> None:
+    """Samples, passes and time stage by stage, and a sentence; or all of it as JSON."""
+    if as_json:
+        console.file.write(json.dumps(e.to_json(), indent=2) + "\n")
+        return
+    table = Table(box=box.ROUNDED, title=Text("expected cost; nothing was written"), title_justify="left")
+    for name in ("stage", "samples", "forwards", "backwards", "time"):
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    for s in e.stages:
+        table.add_row(Text(s.stage), *map(rounded, (s.samples, s.forwards, s.backwards)), duration(s.seconds))
+    table.add_section()
+    table.add_row("together", *map(rounded, (e.samples, e.forwards, e.backwards)), duration(e.seconds))
+    console.print(table, width=min(console.width, WIDTH))
+    for text in (f"Expected: {e}.", *e.notes):
+        console.print(Text(text), soft_wrap=not console.is_terminal)
 
 
 def _stages(run: Run) -> Table:

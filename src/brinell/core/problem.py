@@ -142,7 +142,7 @@ class Problem:
                 got=type(source).__name__,
                 remedy="Wrap an iterable in a DataLoader.",
             )
-        if self._given is not None:
+        if self._given is not None and not (isinstance(self._given, range) and len(self._given) == self._length()):
             self._given = _ids(self._given, self._length())
 
     def _check_loader(self, loader: "DataLoader[Any]") -> None:
@@ -184,8 +184,14 @@ class Problem:
             rows = torch.tensor(index, dtype=torch.long)
             return Problem(self.x[rows], self.y[rows], self.ids[rows], name=self.name)
         source = self._source.dataset if isinstance(self._source, DataLoader) else self._source
-        ids = torch.tensor(index) if self._given is None else self._given[torch.tensor(index)]
-        return Problem(Subset(source, list(index)), ids=ids, name=self.name)
+        # As ranges where possible: a list of the places would grow with the data.
+        ids = self._places(part, index)
+        return Problem(Subset(source, index), ids=ids, name=self.name)
+
+    def _places(self, part: slice, index: range) -> Any:
+        if self._given is None:
+            return index
+        return self._given[part] if isinstance(self._given, range) else self._given[torch.tensor(index)]
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """The samples in order, `size` at a time, checked."""
@@ -207,7 +213,7 @@ class Problem:
 
     def _chunk(self, x: Tensor, y: Tensor, offset: int) -> Chunk:
         ids = _ids(None, len(y), offset) if self._given is None else self._given[offset : offset + len(y)]
-        return Chunk(ids, x, y, offset)
+        return Chunk(torch.tensor(ids) if isinstance(ids, range) else ids, x, y, offset)
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor]]:
         source = self._source

@@ -25,6 +25,12 @@ LOOK = {"cpu": 1}
 LOOK_ELSEWHERE = 8
 
 
+def look_every(attack: AnyAttack, device: torch.device) -> int:
+    """Iterations between two looks: whole cycles of the attack."""
+    turns = len(cycle(attack))
+    return -(-LOOK.get(device.type, LOOK_ELSEWHERE) // turns) * turns
+
+
 @dataclass(frozen=True)
 class Engine:
     """Runs one attack over many samples; a sample's legs follow one another and stop as soon as it is broken.
@@ -63,20 +69,15 @@ class Engine:
             self.tick()
 
     def key(self, work: Work) -> Hashable:
-        """What decides the iterations, within one evaluation: its model, threat and goal stay the same."""
+        """What decides the iterations, within one evaluation: its threat and goal stay the same."""
         shape = (tuple(work.x.shape[1:]), work.start is None, self.oracle.block)
-        return (self.attack, self.early_exit, self.draws, self.oracle.precision, shape)
-
-    def look(self, device: torch.device) -> int:
-        """Iterations between two looks: whole cycles of the attack."""
-        turns = len(cycle(self.attack))
-        return -(-LOOK.get(device.type, LOOK_ELSEWHERE) // turns) * turns
+        return (self.oracle, self.attack, self.early_exit, self.draws, shape)
 
     def iterations(self, device: torch.device) -> Callable[[Slots], Slots]:
         """So many iterations as one function of the slots."""
         recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, self.oracle.slack)
         turns = cycle(self.attack)
-        needs = [turns[k % len(turns)] for k in range(self.look(device))]
+        needs = [turns[k % len(turns)] for k in range(look_every(self.attack, device))]
 
         move = partial(self._after, recorder)
         # A function of its own for every kind of answer.

@@ -1,6 +1,7 @@
 """The only model call. Always the same batch shape, so that a row's answer does not depend on its neighbours."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -65,12 +66,13 @@ def question(respond: Respond, needs: Needs, x: Tensor, y: Tensor, target: Tenso
     return Answer(logits.detach(), value.detach(), grad, jacobian)
 
 
-@dataclass
+@dataclass(eq=False)
 class Oracle:
     """Asks a classifier about any number of rows, `block` at a time, padding the last block.
 
     `precision` is that of `ask`, which attacks use to find their way; `output`, which decides, is always in float32 and
-    by the classifier itself. `guide`, where given, is a copy of it that answers `ask`; `compiled` fuses its kernels.
+    by the classifier itself. Where speed is wanted, a copy of it laid out for the device answers `ask`, and `compiled`
+    fuses its kernels.
     """
 
     classifier: Classifier
@@ -78,9 +80,10 @@ class Oracle:
     listener: Listener = silent
     shrunk: list[int] = field(default_factory=list)
     precision: str = FLOAT32
-    guide: Classifier | None = None
     compiled: bool = False
-    _responders: dict[str, Respond] = field(default_factory=dict, repr=False)
+    _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
+    _guide: Classifier | None = field(default=None, init=False, repr=False)
+    _exact: "Oracle | None" = field(default=None, init=False, repr=False)
 
     def output(self, x: Tensor) -> Output:
         """The model's answer without gradients."""
@@ -103,9 +106,20 @@ class Oracle:
 
     def _responder(self, loss: str) -> Respond:
         if loss not in self._responders:
-            made = responder(self.guide or self.classifier, named_loss(loss))
+            made = responder(self._steering(), named_loss(loss))
             self._responders[loss] = torch.compile(made, dynamic=False) if self.compiled else made
         return self._responders[loss]
+
+    def _steering(self) -> Classifier:
+        """The model to find the way by: a copy laid out for speed where that is wanted, else the classifier itself."""
+        if self._guide is None:
+            copy = getattr(self.classifier, "copy", None)
+            fast = self.compiled or self.precision != FLOAT32
+            self._guide = self.classifier
+            if copy is not None and fast and self.classifier.device.type == "cuda":
+                with suppress(Exception):  # some modules cannot be copied; then they are asked themselves
+                    self._guide = copy()
+        return self._guide or self.classifier
 
     @property
     def slack(self) -> float:
@@ -113,8 +127,10 @@ class Oracle:
         return SLACK[self.precision]
 
     def exact(self) -> "Oracle":
-        """The same model asked in float32, as it is."""
-        return Oracle(self.classifier, self.block, self.listener, self.shrunk)
+        """The same model asked in float32, as it is; always the same oracle for the same block."""
+        if self._exact is None or self._exact.block != self.block:
+            self._exact = Oracle(self.classifier, self.block, self.listener, self.shrunk)
+        return self._exact
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

@@ -13,6 +13,17 @@ PRECISIONS = (FLOAT32, "tf32", "bfloat16")
 # Twice the rounding of one number, as a share of the spread of the logits. Fixed, not measured on the data: a sample's
 # outcome must not depend on which others there are.
 SLACK = {FLOAT32: 0.0, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
+AUTO = "auto"
+"""The fastest of these that loses nothing in a probe."""
+
+
+def candidates(device: torch.device) -> tuple[str, ...]:
+    """The precisions that are something of their own on this kind of device, float32 first.
+
+    >>> candidates(torch.device("cpu"))
+    ('float32', 'bfloat16')
+    """
+    return tuple(p for p in PRECISIONS if p != "tf32" or device.type == "cuda")
 
 
 @contextmanager
@@ -74,7 +85,8 @@ def _set(cudnn: Any, matmul: Any, values: tuple[str, str, bool, bool]) -> None:
 
 def check(precision: str) -> None:
     """Refuse a precision the engine does not have."""
-    if precision not in PRECISIONS:
+    names = (*PRECISIONS, AUTO)
+    if precision not in names:
         raise PlanError(
-            expected=f"precision among {', '.join(PRECISIONS)}", got=repr(precision), remedy="Leave it out for float32."
+            expected=f"precision among {', '.join(names)}", got=repr(precision), remedy="Leave it out for float32."
         )

@@ -23,10 +23,12 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.execution import settle
 from brinell.engine.lanes import Recordings
 from brinell.engine.oracle import Oracle, default_block
-from brinell.errors import InputError, ModelError, PlanError
+from brinell.errors import InputError, ModelError, PlanError, RunError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.checks import watchful
+from brinell.evaluate.choice import Choice, choose, remembered
 from brinell.evaluate.chunks import attack_chunk
+from brinell.evaluate.cost import Ahead, foresee, worst_seconds
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt, audited
 from brinell.evaluate.progress import listening
@@ -35,7 +37,7 @@ from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
 from brinell.results import ROWS, Run, Writer, new_manifest, wilson
-from brinell.results.stored import Stored
+from brinell.results.stored import NOTHING, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
@@ -43,6 +45,10 @@ CHUNK, CHUNK_BYTES = 16384, 1 << 28
 BLOCKS = {"cpu": 4}
 # The clean accuracy a user expects must lie in this confidence interval of the measured one.
 EXPECTED_CONFIDENCE = 0.999
+
+UNKEPT = "Adversarials were verified and not stored, as asked: this Run cannot be verified again from disk."
+# Evaluations that take less than so many seconds even if nothing breaks are not announced.
+WORTH_ASKING = 10.0
 
 
 def _slots(slots: int | None, oracle: Oracle, shape: tuple[int, ...], recordings: Recordings | None) -> int:
@@ -74,11 +80,17 @@ class Session:
     checks: list[door.Check]
     notes: list[str]
     individual: bool = False
+    pace: float = 0.0
+    choice: Choice | None = None
 
     @property
     def oracle(self) -> Oracle:
         """The model."""
         return self.setup.oracle
+
+    def facts(self) -> Clean:
+        """What is known of the first chunk by now, without the hashes of its inputs."""
+        return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_logits]), chunk=self.first)
 
     def chunks(self) -> Iterator[Clean]:
         """Every chunk with the model's clean answers."""
@@ -136,10 +148,12 @@ def prepare(
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
-    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=precision)
-    oracle = replace(oracle, guide=_guide(classifier, precision, way), compiled=way == "compile")
+    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=_steering(precision))
+    oracle = replace(oracle, compiled=way == "compile")
     first = next(problem.chunks(_chunk_size(problem)))
+    begun = time.perf_counter()
     logits = door.first_answer(oracle, first)
+    pace = (time.perf_counter() - begun) / -(-len(first) // oracle.block) / oracle.block
     if not problem.streamed:  # then every label can be looked at now
         door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
     fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
@@ -155,27 +169,27 @@ def prepare(
         threat,
         seed,
         _slots(slots, oracle, problem.shape(), recordings),
-        precision,
+        oracle.precision,
         early_exit,
         listener=listener,
         draws=fitted.draws,
         recordings=recordings,
     )
-    session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
+    session = Session(setup, fitted, problem, first, logits, checks, notes, individual, pace)
     _check_expected(session, expected)
-    return session
+    return _settled(session) if precision == precisions.AUTO else session
 
 
-def _guide(classifier: Classifier, precision: str, execution: str) -> Classifier | None:
-    """A copy of the model to steer by, where its weights are to be laid out for speed."""
-    copy = getattr(classifier, "copy", None)
-    if copy is None or classifier.device.type != "cuda" or (precision == precisions.FLOAT32 and execution != "compile"):
-        return None
-    try:
-        made: Classifier = copy()
-    except Exception:  # some modules cannot be copied; then the model itself is asked
-        return None
-    return made
+def _steering(precision: str) -> str:
+    return precisions.FLOAT32 if precision == precisions.AUTO else precision
+
+
+def _settled(s: Session) -> Session:
+    """The evaluation with the precision that a probe finds best, and a note that says why."""
+    choice = choose(s.setup, s.plan, s.facts())
+    s.setup.listener(Note(str(choice)))
+    setup = replace(s.setup, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
+    return replace(s, setup=setup, notes=[*s.notes, str(choice)], choice=choice)
 
 
 def _recordings(
@@ -237,6 +251,7 @@ def evaluate(
     individual: bool = False,
     audit: float | int | None = None,
     escalate: bool = False,
+    images: bool = True,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
@@ -244,10 +259,10 @@ def evaluate(
     temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
     `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
-    those of a finished Run. `precision` is that of the attacks' own passes ("tf32", "bfloat16": faster where the device
-    has them; what they find is verified in float32). `execution="compile"` fuses kernels, which takes a while to start;
-    "eager" calls every iteration by itself. `progress`: None shows it (a bar on a terminal, plain lines elsewhere),
-    False is silent.
+    those of a finished Run. `images=False` verifies adversarials and stores none. `precision` is that of the attacks'
+    own passes ("tf32", "bfloat16": faster where the device has them; what they find is verified in float32; "auto":
+    the best after a try). `execution="compile"` fuses kernels, which takes a while to start; "eager" calls every
+    iteration by itself. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -255,15 +270,8 @@ def evaluate(
     32
     """
     model = inputs.as_classifier(classifier, device)
-    data, chosen = inputs.as_problem(problem), inputs.as_plan(plan)
-    if audit is not None:
-        chosen = audited(chosen, audit)
-    if escalate and all(s.share is None for s in chosen.stages):
-        raise PlanError(
-            expected="a plan with an audit to escalate from",
-            got=f"{chosen.name}, without one",
-            remedy="Use the plan fast with its audit, or autoattack.",
-        )
+    data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
+    folder = Path(out) if out is not None else None
     with precisions.exact(model.device), listening(progress) as listener:
         session = prepare(
             model,
@@ -272,15 +280,17 @@ def evaluate(
             chosen,
             seed=seed,
             slots=slots,
-            precision=precision,
+            precision=remembered(precision, folder if resume else None),
             listener=listener,
             expected=expected_clean_accuracy,
             individual=individual,
             execution=execution,
         )
-        folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
+        folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
+        if progress is not False:
+            _announce(session, folder if resume else None, escalate)
         begun = time.perf_counter()
-        with _writer(session, folder, resume) as writer:
+        with _writer(session, folder, resume, images) as writer:
             _run(session, writer)
             if escalate and _unsettled(session, folder):
                 writer.update(finished=False)
@@ -289,12 +299,68 @@ def evaluate(
     return Run.open(folder)
 
 
-def _writer(s: Session, folder: Path, resume: bool) -> Writer:
+def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:
+    """The plan with the audit asked for; refuses to escalate from none."""
+    chosen = inputs.as_plan(plan)
+    if audit is not None:
+        chosen = audited(chosen, audit)
+    if escalate and all(s.share is None for s in chosen.stages):
+        raise PlanError(
+            expected="a plan with an audit to escalate from",
+            got=f"{chosen.name}, without one",
+            remedy="Use the plan fast with its audit, or autoattack.",
+        )
+    return chosen
+
+
+def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
+    """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
+    first = s.first
+    rest, known = float(len(s.problem) - len(first)), NOTHING
+    if folder is not None and (folder / "manifest.json").exists():
+        stored = Stored(folder)
+        known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
+    warned = any(c.level in ("warn", "fail") for c in s.checks)
+    return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, warned)
+
+
+def _rest(s: Session, run: Run, stored: Stored) -> float:
+    """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
+    n = len(s.problem) - len(s.first)
+    if run.finished or not n:
+        return 0.0
+    begun = stored.samples_beyond(s.first.ids.tolist())
+    # Chunks are begun one after another: of the samples begun, those of the last one may be half done.
+    last = begun % _chunk_size(s.problem) or min(begun, _chunk_size(s.problem))
+    return n - begun + last / 2
+
+
+def _announce(s: Session, folder: Path | None, escalate: bool) -> None:
+    """Say what the evaluation will cost, where that is long enough to be worth a probe."""
+    if worst_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
+        return
+    told = foresee(ahead(s, folder, escalate))
+    for text in (f"expected: {told}", *told.notes):
+        s.setup.listener(Note(text))
+
+
+def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
     manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
     if not (resume and (folder / "manifest.json").exists()):
         writer = Writer.create(folder, manifest)
-        writer.update(checks=[c.to_json() for c in s.checks], notes=s.notes)
+        more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
+        if not images:
+            more["images"] = False
+        notes = s.notes if images else [*s.notes, UNKEPT]
+        writer.update(checks=[c.to_json() for c in s.checks], notes=notes, **more)
         return writer
+    kept = Run.open(folder).images
+    if kept != images:
+        raise RunError(
+            expected=f"to go on with a Run that {'keeps' if kept else 'does not keep'} its adversarials",
+            got=f"images={images}",
+            remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
+        )
     return Writer.resume(folder, manifest)
 
 
@@ -304,7 +370,10 @@ def _run(s: Session, writer: Writer, everyone: bool = False) -> None:
     for c in s.chunks():
         known = stored.of(c.chunk.ids.tolist())
         for part in attack_chunk(s.setup, s.plan, c, known, individual=s.individual, everyone=everyone):
-            writer.append(part.table, part.ids, part.x)
+            if writer.manifest.get("images", True):
+                writer.append(part.table, part.ids, part.x)
+            else:
+                writer.append(part.table)
 
 
 def _unsettled(s: Session, folder: Path) -> bool:

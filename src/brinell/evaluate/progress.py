@@ -49,11 +49,20 @@ class Terminal:
             console=console,
         )
         self.estimate, self.task = Estimate(), TaskID(0)
+        self.tasks: dict[str, TaskID] = {}
+
+    def _show(self, event: StageStarted) -> None:
+        """One bar per stage, begun again for every chunk of the samples."""
+        if event.stage in self.tasks:
+            self.bar.reset(self.tasks[event.stage], total=event.samples, broken=0, left="")
+        else:
+            self.tasks[event.stage] = self.bar.add_task(event.stage, total=event.samples, broken=0, left="")
+        self.task = self.tasks[event.stage]
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageStarted):
             self.estimate.start(event)
-            self.task = self.bar.add_task(event.stage, total=event.samples, broken=0, left="")
+            self._show(event)
         elif isinstance(event, Progress):
             left = (
                 f"about {_clock(self.estimate.remaining(event))} left" if event.finished < self.estimate.samples else ""

@@ -1,7 +1,7 @@
 """One stage of a plan on one chunk of samples: engine, then verification, then rows."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,6 +104,14 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
     )
 
 
+def records(
+    setup: Setup, stage: Stage, c: Clean, at: Tensor, tick: Callable[[], None]
+) -> Iterator[tuple[Tensor, Record]]:
+    """The engine's own records of these samples as they finish, neither verified nor stored; it ticks at every look."""
+    work = _work(setup, stage, c, at, None)
+    yield from replace(_engine(setup, stage, c.logits.device), tick=tick).run(work)
+
+
 def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
     """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
     if not len(at):
@@ -155,6 +163,11 @@ def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record) -> Recor
     )
 
 
+def claimed(r: Record, ball: Ball) -> Tensor:
+    """Rows for which some point was seen to succeed within the radius, by however little."""
+    return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
+
+
 def _verified(setup: Setup, work: Work, pos: Tensor, r: Record, ball: Ball) -> tuple[Tensor, Verified]:
     """The classes the kept points aim at, and what the model says about the points."""
     target = work.targets[pos, r.leg]
@@ -174,7 +187,7 @@ def _finish(
     ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
     if setup.oracle.slack > 0:
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
-        r = replace(r, broken=r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE))))
+        r = replace(r, broken=claimed(r, ball))
     target, v = _verified(setup, work, pos, r, ball)
     precision = np.full(len(pos), setup.precision)
     doubted = r.broken & ~v.ok

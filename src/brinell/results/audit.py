@@ -10,7 +10,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.results import outcome
 from brinell.results.manifest import lookup
 from brinell.results.outcome import Cost
-from brinell.results.schema import AUDIT
+from brinell.results.schema import AUDIT, flagged
 from brinell.results.statistics import Proportion, hidden
 
 if TYPE_CHECKING:
@@ -84,16 +84,15 @@ def audit(run: "Run") -> Audit | None:
     if not full:
         return None
     short = [s["name"] for s in stages if s.get("share") is None]
-    table = run.rows()
+    table = run.numbers()
     left = outcome.survivors(table, short)
     ids = outcome.ids_of(table)
-    flagged = np.asarray([AUDIT in (flags or ()) for flags in table["flags"].to_pylist()], dtype=bool)
     standing = run.survivors()
     covered = standing
     for name in full:
         covered = np.intersect1d(covered, ids[outcome.is_attack(table, name)])
     # Chosen, and either fallen or attacked by all of it: an audit that was interrupted has looked at fewer.
-    chosen = np.intersect1d(np.unique(ids[flagged]), left)
+    chosen = np.intersect1d(np.unique(ids[flagged(table, AUDIT)]), left)
     audited = np.union1d(np.setdiff1d(chosen, standing), np.intersect1d(chosen, covered))
     rows = table.filter(pc.is_in(table["attack"], pa.array(full, pa.string())))
     return Audit(

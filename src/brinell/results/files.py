@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,11 +84,12 @@ def write_rows(path: Path, table: pa.Table) -> None:
     write_atomic(path, sink.getvalue())
 
 
-def read_rows(path: Path) -> pa.Table:
-    """Return one shard of rows in the present schema."""
+def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return one shard of rows in the present schema, all columns or only these."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return conform(file.read())
+            known = file.schema_arrow.names
+            return conform(file.read(columns=columns and [c for c in columns if c in known]), columns)
     except (pa.ArrowException, OSError, InputError) as error:
         raise _damaged(path, error) from error
 
@@ -106,10 +108,11 @@ def span(path: Path) -> tuple[int, int]:
     return (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
 
 
-def read_all_rows(run: Path) -> pa.Table:
-    """Return the rows of every shard, in the order of the shards."""
-    tables = [read_rows(rows_file(run, shard)) for shard in shards(run / ROWS_FOLDER, ROWS_END)]
-    return pa.concat_tables([ROWS.empty_table(), *tables])
+def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of every shard, or of those named, in the order of the shards."""
+    names = shards(run / ROWS_FOLDER, ROWS_END) if names is None else names
+    tables = [read_rows(rows_file(run, shard), columns) for shard in names]
+    return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
 
 
 def write_adversarials(path: Path, found: Adversarials) -> None:

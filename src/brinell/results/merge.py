@@ -104,6 +104,8 @@ def _merged_manifest(runs: Sequence[Run], n: int) -> dict[str, Any]:
     manifest["wall_seconds"] = sum(wall for wall in walls if wall is not None) if any(walls) else None
     manifest["checks"] = _distinct(check for run in runs for check in run.checks)
     manifest["notes"] = _distinct(note for run in runs for note in run.manifest.get("notes") or [])
+    if not all(run.images for run in runs):
+        manifest["images"] = False
     manifest["merged_from"] = [
         {"data": lookup(run.manifest, "identity.data"), **{key: run.manifest.get(key) for key in KEPT}} for run in runs
     ]

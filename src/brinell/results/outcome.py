@@ -101,17 +101,27 @@ def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
 
     Two rows of one (sample, attack) that disagree about the outcome are refused.
     """
-    names = table["attack"].to_pylist()
-    known = {name: i for i, name in enumerate(dict.fromkeys([CLEAN, *attacks]))}
-    place = {**{name: len(known) + i for i, name in enumerate(sorted(set(names) - set(known)))}, **known}
-    rank = np.array([place[name] for name in names], dtype=np.int64)
-    ids = ids_of(table)
+    ids, rank = ids_of(table), _ranks(table, attacks)
     order = np.lexsort((rank, ids))
     repeated = (np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)
     if repeated.any():
         _refuse_conflicts(table.take(order), np.flatnonzero(repeated))
         order = order[np.concatenate([[True], ~repeated])]
     return table.take(order)
+
+
+def _ranks(table: pa.Table, attacks: Sequence[str]) -> Ids:
+    """Return every row's place in the plan, the clean row first, unknown attacks last by name."""
+    known = list(dict.fromkeys([CLEAN, *attacks]))
+    others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
+    return np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)
+
+
+def has_repetitions(table: pa.Table) -> bool:
+    """Whether some (sample, attack) has more than one row."""
+    ids, rank = ids_of(table), _ranks(table, ())
+    order = np.lexsort((rank, ids))
+    return bool(((np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)).any())
 
 
 def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:

@@ -63,11 +63,11 @@ def repeated(run: "Run") -> Repeats | None:
     >>> repeated(Run.open("tests/results/golden_run_v1")) is None
     True
     """
-    table = run.rows()
+    table = run.numbers()
     table = table.filter(pc.is_valid(table["judged"]))
     table = table.filter(pa.array(_allowed(table)))
     passes = {len(judged) for judged in table["judged"].to_pylist()}
-    if len(passes) != 1 or len(samples(table)) < len(samples(run.rows())):
+    if len(passes) != 1 or len(samples(table)) < len(samples(run.numbers())):
         return None
     fooled = np.array(table["judged"].to_pylist(), dtype=bool)
     clean = is_attack(table, CLEAN)

@@ -16,7 +16,7 @@ from brinell.results.audit import Audit, audit
 from brinell.results.manifest import decode, lookup
 from brinell.results.outcome import Cost, Ids, Stage
 from brinell.results.repeats import Repeats, repeated
-from brinell.results.schema import CLEAN, counted
+from brinell.results.schema import CLEAN, NUMBERS, counted
 from brinell.results.statistics import Proportion
 from brinell.results.summary import sentence, summary
 from brinell.results.verdict import Verdict, judge
@@ -46,15 +46,43 @@ class Run:
         return merge(paths, out)
 
     @cached_property
+    def _shards(self) -> list[str]:
+        return files.shards(self.path / files.ROWS_FOLDER, files.ROWS_END)
+
+    @cached_property
     def _table(self) -> pa.Table:
-        return outcome.arrange(files.read_all_rows(self.path), self.attacks)
+        return outcome.arrange(files.read_all_rows(self.path, self._shards), self.attacks)
+
+    @cached_property
+    def _numbers(self) -> pa.Table:
+        if "_table" in self.__dict__:
+            return self._table.select(NUMBERS)
+        table = files.read_all_rows(self.path, self._shards, NUMBERS)
+        if outcome.has_repetitions(table):
+            return self._table.select(NUMBERS)  # only whole rows tell whether repetitions agree
+        return outcome.arrange(table, self.attacks)
 
     def rows(self) -> pa.Table:
         """Return all rows, sorted by sample and by the attack's place in the plan, the clean row first."""
         return self._table
 
+    def numbers(self) -> pa.Table:
+        """Return the columns of all rows that accuracies, costs and the verdict need: a fraction of the memory."""
+        return self._numbers
+
+    @property
+    def images(self) -> bool:
+        """Whether the adversarials were kept."""
+        return bool(self.manifest.get("images", True))
+
     def adversarials(self) -> files.Adversarials:
         """Return the counted adversarials, one per sample (the nearest), sorted by id."""
+        if not self.images:
+            raise RunError(
+                expected="a Run that keeps its adversarials",
+                got=f"{self.path}, which was made without (images=False, --no-images)",
+                remedy="Evaluate with the same arguments into another folder, keeping them: the outcomes are the same.",
+            )
         table = self.rows()
         table = table.filter(pa.array(counted(table) & ~outcome.is_attack(table, CLEAN)))
         table = table.filter(pc.is_valid(table["adv_shard"]))
@@ -87,7 +115,7 @@ class Run:
     @property
     def robust_accuracy(self) -> Proportion:
         """Samples that no attack broke; while the Run is unfinished, an upper bound."""
-        return Proportion(len(self.survivors()), len(outcome.samples(self.rows())))
+        return Proportion(len(self.survivors()), len(outcome.samples(self.numbers())))
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
         """Return the accuracy left after each attack of the plan and those before it."""
@@ -96,11 +124,11 @@ class Run:
 
     def survivors(self) -> Ids:
         """Return the ids of the samples counted as robust, sorted."""
-        return outcome.survivors(self.rows())
+        return outcome.survivors(self.numbers())
 
     def skipped(self) -> Ids:
         """Return the survivors that some attack of the plan, its audit aside, has no row for, sorted."""
-        table, left = self.rows(), self.survivors()
+        table, left = self.numbers(), self.survivors()
         ids = outcome.ids_of(table)
         stages = lookup(self.manifest, "identity.plan.stages") or []
         names = [stage["name"] for stage in stages if stage.get("share") is None]
@@ -109,7 +137,7 @@ class Run:
 
     def stages(self) -> list[Stage]:
         """Return what each attack of the plan did."""
-        return [outcome.stage(self.rows(), name) for name in self.attacks]
+        return [outcome.stage(self.numbers(), name) for name in self.attacks]
 
     @property
     def unverified(self) -> pa.Table:
@@ -120,7 +148,7 @@ class Run:
     @property
     def cost(self) -> Cost:
         """Model calls and seconds, in total and per sample."""
-        return outcome.cost(self.rows())
+        return outcome.cost(self.numbers())
 
     @property
     def audit(self) -> Audit | None:
@@ -148,7 +176,7 @@ class Run:
         return f"<Run {self.path}, {'finished' if self.finished else 'unfinished'}>"
 
     def _accuracy(self, attacks: Sequence[str]) -> Proportion:
-        return Proportion(len(outcome.survivors(self.rows(), attacks)), len(outcome.samples(self.rows())))
+        return Proportion(len(outcome.survivors(self.numbers(), attacks)), len(outcome.samples(self.numbers())))
 
 
 def gather(path: Path, table: pa.Table) -> files.Adversarials:

@@ -4,6 +4,8 @@ Adding a nullable column keeps SCHEMA_VERSION, because readers drop columns they
 they do not find. Any other change raises it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -14,6 +16,9 @@ from brinell.errors import InputError
 SCHEMA_VERSION = 1
 CLEAN = "clean"
 """Name of the pseudo-attack that does nothing; every sample has one such row, broken where the model errs by itself."""
+
+NUMBERS = ("sample_id", "attack", "broken", "forwards", "backwards", "seconds", "verified", "judged", "chosen", "flags")
+"""The columns that accuracies, costs and the verdict are computed from."""
 
 AUDIT = "audit"
 """Flag of the rows of samples that were chosen at random for the full plan's attacks."""
@@ -57,21 +62,24 @@ ROWS: pa.Schema = pa.schema(
 )
 
 
-def conform(table: pa.Table) -> pa.Table:
+def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
     """Return the table with exactly the columns of ROWS: later columns dropped, missing nullable ones null.
+
+    With ``names``, only with these of them.
 
     >>> old = ROWS.empty_table().drop_columns(["verified_8bit"])
     >>> conform(old.append_column("added_later", pa.array([], pa.int8()))).schema == ROWS
     True
     """
-    missing = [f.name for f in ROWS if not f.nullable and f.name not in table.column_names]
+    wanted = ROWS if names is None else pa.schema([f for f in ROWS if f.name in names])
+    missing = [f.name for f in wanted if not f.nullable and f.name not in table.column_names]
     if missing:
         raise InputError(
             expected="every required column of a Run's rows",
             got=f"a table without {', '.join(missing)}",
             remedy="Build the table with pyarrow.Table.from_pylist(records, schema=brinell.results.ROWS).",
         )
-    return pa.table([_conform(table, field) for field in ROWS], schema=ROWS)
+    return pa.table([_conform(table, field) for field in wanted], schema=wanted)
 
 
 def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
@@ -81,6 +89,21 @@ def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
     []
     """
     return np.asarray(pc.and_(table["broken"], pc.fill_null(table["verified"], False)), dtype=bool)
+
+
+def flagged(table: pa.Table, flag: str) -> npt.NDArray[np.bool_]:
+    """Mark the rows that carry the flag.
+
+    >>> flagged(pa.table({"flags": [["odd"], [], ["audit", "odd"]]}), "odd").tolist()
+    [True, False, True]
+    """
+    column = table["flags"].combine_chunks()
+    mask = np.zeros(table.num_rows, dtype=bool)
+    # List by list would make a Python object of every row.
+    mask[
+        np.asarray(pc.list_parent_indices(column))[np.asarray(pc.equal(pc.list_flatten(column), flag), dtype=bool)]
+    ] = 1
+    return mask
 
 
 def _conform(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:

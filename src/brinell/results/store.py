@@ -204,7 +204,8 @@ def _sweep(path: Path) -> None:
     """Remove temporary files and adversarials without rows; every shard is read before anything goes."""
     used: set[str] = set()
     for shard in files.shards(path / files.ROWS_FOLDER, files.ROWS_END):
-        used.update(files.read_rows(files.rows_file(path, shard))["adv_shard"].drop_null().to_pylist())
+        rows = files.read_rows(files.rows_file(path, shard), ["adv_shard"])
+        used.update(rows["adv_shard"].unique().drop_null().to_pylist())
     for leftover in filter(files.is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
         leftover.unlink()
     for shard in files.shards(path / files.ADVERSARIALS_FOLDER, files.ADVERSARIALS_END):

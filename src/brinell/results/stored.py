@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
 from brinell.results import files
-from brinell.results.schema import counted
+from brinell.results.schema import CLEAN, counted
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Known:
 NOTHING = Known()
 
 
+LOOKED_AT = ("sample_id", "x_sha256", "attack", "broken", "verified")
+
+
 class Stored:
     """The rows of a Run as they were when this was made; holds the span of ids of every shard and no rows.
 
@@ -60,6 +64,15 @@ class Stored:
         names = files.shards(self.path / files.ROWS_FOLDER, files.ROWS_END)
         self.spans = {name: files.span(files.rows_file(self.path, name)) for name in names}
 
+    def samples_beyond(self, ids: Sequence[int]) -> int:
+        """How many samples other than these have a clean row."""
+        count = 0
+        for name in self.spans:
+            rows = files.read_rows(files.rows_file(self.path, name), ("sample_id", "attack"))
+            own = np.asarray(rows["sample_id"])[np.asarray(pc.equal(rows["attack"], CLEAN), dtype=bool)]
+            count += int((~np.isin(own, ids)).sum())
+        return count
+
     def of(self, ids: Sequence[int]) -> Known:
         """What is stored of these samples."""
         if not len(ids):
@@ -70,7 +83,7 @@ class Stored:
         for name, (first, last) in self.spans.items():
             if last < low or first > high:
                 continue
-            rows = files.read_rows(files.rows_file(self.path, name))
+            rows = files.read_rows(files.rows_file(self.path, name), LOOKED_AT)
             fell, mine = counted(rows), np.isin(np.asarray(rows["sample_id"]), ids)
             columns = (rows[c].to_pylist() for c in ("attack", "sample_id", "x_sha256"))
             for attack, i, digest, broken, wanted in zip(*columns, fell.tolist(), mine.tolist(), strict=True):

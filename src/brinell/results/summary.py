@@ -26,6 +26,8 @@ def sentence(run: "Run") -> str:
         text += (
             f"; by its audit ({names}), at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to these"
         )
+    if not run.images:
+        text += "; every adversarial was verified when it was found, and none is stored"
     version = lookup(run.manifest, "environment.brinell")
     text += f" (seed {_identity(run, 'seed')}, Brinell {version or 'of unknown version'})."
     return text if run.finished else f"Provisional, from an unfinished Run: {text}"

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from brinell.results import outcome
 from brinell.results.manifest import lookup
-from brinell.results.schema import counted
+from brinell.results.schema import counted, flagged
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -66,7 +67,8 @@ def _warned(run: "Run") -> Iterable[str]:
 def _unverified(run: "Run") -> Iterable[str]:
     if _draws(run) > 1:
         return  # judged on repeated draws: what does not hold there was never claimed
-    count = run.unverified.num_rows
+    table = run.numbers()
+    count = int((np.asarray(table["broken"], dtype=bool) & ~counted(table)).sum())
     if count == 1:
         yield "1 adversarial did not pass verification and is not counted."
     elif count:
@@ -136,29 +138,28 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
     if _draws(run) > 1:
         return  # on a randomised model every attack is one more draw
     stages = lookup(run.manifest, "identity.plan.stages") or []
-    rows = run.rows()
-    names, ids, fell = np.asarray(rows["attack"].to_pylist()), np.asarray(rows["sample_id"]), counted(rows)
-    followed: set[int] = set()
+    rows = run.numbers()
+    ids, fell = outcome.ids_of(rows), counted(rows)
+    followed = ids[:0]
     any_gradient = False
     for stage in stages:
         if stage.get("share") is not None:
             continue  # a part of the audit, which has a rule of its own
-        broken = set(ids[(names == stage["name"]) & fell].tolist())
+        broken = ids[outcome.is_attack(rows, stage["name"]) & fell]
         if stage.get("needs") != "logits":
-            followed, any_gradient = followed | broken, True
-        elif any_gradient and len(broken - followed) > LUCK * max(run.clean_accuracy.n, 1):
+            followed, any_gradient = np.union1d(followed, broken), True
+            continue
+        alone = len(np.setdiff1d(broken, followed))
+        if any_gradient and alone > LUCK * max(run.clean_accuracy.n, 1):
             yield (
-                f"The black-box attack {stage['name']} broke {len(broken - followed)} samples that the gradient "
+                f"The black-box attack {stage['name']} broke {alone} samples that the gradient "
                 "attacks before it did not: gradients may be masked."
             )
 
 
 def _non_finite(run: "Run") -> Iterable[str]:
-    rows = run.rows()
-    odd = [bool(flags) and "non-finite logits" in flags for flags in rows["flags"].to_pylist()]
-    count = len(
-        set(np.asarray(rows["sample_id"])[np.asarray(odd, dtype=bool)].tolist()) & set(run.survivors().tolist())
-    )
+    rows = run.numbers()
+    count = len(np.intersect1d(outcome.ids_of(rows)[flagged(rows, "non-finite logits")], run.survivors()))
     if count:
         yield f"{count} samples counted as robust got NaN or infinite logits inside the threat."
 

@@ -1,0 +1,183 @@
+"""Resident memory of an evaluation of many samples, as they are done.
+
+Run: python benchmarks/memory.py [--n 100000] [--images]. Writes benchmarks/results/memory.json and memory.md, and the
+plot memory.svg where matplotlib is installed.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import brinell
+from brinell.evaluate import chunks
+from brinell.ops import rng
+
+RESULTS = Path(__file__).parent / "results"
+SHAPE, CLASSES, EPS = (3, 32, 32), 10, 0.01
+# Smaller than the library's 16,384, so that 100,000 samples make many chunks.
+CHUNK, EVERY = 4096, 0.5
+PAGE = resource.getpagesize()
+
+
+class Synthetic(Dataset):  # type: ignore[type-arg]
+    """Images made when they are asked for, a function of their index; labels are those a linear model gives them."""
+
+    def __init__(self, net: nn.Module, n: int) -> None:
+        self.net, self.n = net, n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitems__(self, index: list[int]) -> list[tuple[Tensor, Tensor]]:
+        x = rng.uniform(rng.keys(1, torch.tensor(index)), SHAPE)
+        with torch.no_grad():
+            return list(zip(x, self.net(x).argmax(1), strict=True))
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([i])[0]
+
+
+def linear() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, CLASSES))
+    noise = rng.normal(rng.keys(2, torch.arange(CLASSES)), SHAPE).flatten(1)
+    with torch.no_grad():
+        net[1].weight.copy_(noise / 55)
+        net[1].bias.zero_()
+    return net.eval().requires_grad_(False)
+
+
+def resident() -> float:
+    """MiB of memory in use by this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20
+
+
+class Recorder(threading.Thread):
+    """Notes time, samples done and resident memory every half second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.done, self.begun, self.points, self.over = 0, time.perf_counter(), [], threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(EVERY):
+            self.note()
+
+    def note(self) -> None:
+        self.points.append((round(time.perf_counter() - self.begun, 2), self.done, round(resident(), 1)))
+
+
+def measure(n: int, images: bool) -> dict[str, Any]:
+    net = linear()
+    recorder = Recorder()
+    clean_rows = chunks.clean_rows
+
+    def counting(c: Any, at: Any, *rest: Any) -> Any:
+        recorder.done += len(at)
+        return clean_rows(c, at, *rest)
+
+    chunks.clean_rows = counting
+    sys.modules["brinell.evaluate.evaluate"].CHUNK = CHUNK
+    with tempfile.TemporaryDirectory() as folder:
+        recorder.start()
+        begun, spent = time.perf_counter(), time.process_time()
+        run = brinell.evaluate(
+            net, Synthetic(net, n), brinell.Linf(EPS), "fgsm", out=f"{folder}/run", progress=False, images=images
+        )
+        seconds, spent = time.perf_counter() - begun, time.process_time() - spent
+        recorder.over.set()
+        recorder.join()
+        recorder.note()
+        before = resident()
+        accuracy, verdict = run.robust_accuracy, run.verdict.level
+        narrow = resident() - before
+        rows = run.rows()
+        return {
+            "n": n,
+            "images": images,
+            "seconds": seconds,
+            "processor": spent,
+            "points": recorder.points,
+            "robust": [accuracy.k, accuracy.n],
+            "verdict": verdict,
+            "rows": rows.num_rows,
+            "reading": {"numbers": run.numbers().nbytes / 2**20, "all": rows.nbytes / 2**20, "grown": narrow},
+            "disk": sum(f.stat().st_size for f in Path(folder).rglob("*") if f.is_file()) / 2**20,
+        }
+
+
+def around(points: list[Any], done: float) -> float:
+    """The largest memory while up to so many samples were done and at least half as many."""
+    return max((p[2] for p in points if done / 2 <= p[1] <= done), default=float("nan"))
+
+
+def page(r: dict[str, Any]) -> str:
+    n, points = r["n"], r["points"]
+    at = [n // 8, n // 4, n // 2, n]
+    peaks = [around(points, k) for k in at]
+    kept = "stored" if r["images"] else "verified and not stored (`--no-images`)"
+    lines = [
+        "# Memory of a long evaluation",
+        "",
+        f"`python benchmarks/memory.py`: {n:,} images of 3 × 32 × 32 made on the way (they would fill "
+        f"{n * 12288 / 2**20:,.0f} MiB), a linear model, the plan `fgsm`, chunks of {CHUNK:,}, one thread, "
+        f"adversarials {kept}. It took {r['seconds']:.0f} s on the clock "
+        f"({r['processor']:.0f} s of processor time); {r['rows']:,} rows, {r['disk']:.0f} MiB on disk.",
+        "",
+        "| samples done | largest resident memory, MiB |",
+        "|---|---|",
+        *(f"| {k // 2:,} to {k:,} | {p:,.0f} |" for k, p in zip(at, peaks, strict=True)),
+        "",
+        f"From the first eighth to the last half the peak changes by {peaks[-1] - peaks[0]:+.0f} MiB.",
+        "",
+        f"Reading the result: accuracies, cost and verdict hold {r['reading']['numbers']:.1f} MiB of columns, "
+        f"{2**20 * r['reading']['numbers'] / r['rows']:.0f} bytes a row; all columns {r['reading']['all']:.1f} MiB.",
+        "",
+        "![resident memory against samples done](memory.svg)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def plot(r: dict[str, Any], file: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no matplotlib, no plot")
+        return
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([p[1] for p in r["points"]], [p[2] for p in r["points"]], linewidth=1.2)
+    axes.set(xlabel="samples done", ylabel="resident memory, MiB", ylim=(0, None), xlim=(0, r["n"]))
+    axes.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
+    axes.set_title(f"{r['n']:,} samples in chunks of {CHUNK:,}", fontsize=10)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(alpha=0.3)
+    figure.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--n", type=int, default=100_000)
+    parser.add_argument("--images", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    result = measure(args.n, args.images)
+    (RESULTS / "memory.json").write_text(json.dumps(result) + "\n")
+    (RESULTS / "memory.md").write_text(page(result))
+    plot(result, RESULTS / "memory.svg")
+    print(page(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The parts of the probe that have exact answers: who is tried, and what a schedule of slots costs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from brinell.attacks import PGD
+from brinell.core.goal import Misclassify
+from brinell.core.threat import Linf
+from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.oracle import Oracle
+from brinell.evaluate.pilot import Pace, schedule, spread
+from brinell.testing import duel
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 31, 64, 100])
+@pytest.mark.parametrize("offset", [0.0, 0.37, 0.999])
+def test_every_beginning_of_the_order_is_spread_evenly(n: int, offset: float) -> None:
+    """Among k of n there is no gap in rank wider than about two k-ths: whatever grows with rank is well averaged."""
+    values = np.random.default_rng(n).permutation(100).astype(float)
+    chosen = spread(values, n, offset)
+    assert len(set(chosen.tolist())) == n
+    ranks = np.sort(values[chosen])
+    gaps = np.diff(np.concatenate([ranks, ranks[:1] + 100]))
+    assert gaps.max() <= 2 * 100 / n + 1
+    assert spread(values, n, offset).tolist() == chosen.tolist()
+
+
+def test_more_than_there_are_means_all() -> None:
+    assert sorted(spread(np.array([3.0, 1.0, 2.0]), 10, 0.5).tolist()) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("slots", "block"), [(1, 1), (3, 1), (3, 4), (8, 4), (20, 4), (20, 8), (64, 8)])
+def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
+    """Blocks asked about by the engine itself, counted at the oracle, against the closed form."""
+    world = duel(classes=3, n=20)
+    asked: list[int] = []
+
+    class Counting(Oracle):
+        def ask(self, x, *args, **more):  # type: ignore[no-untyped-def]
+            asked.append(-(-len(x) // self.block))
+            return super().ask(x, *args, **more)
+
+    threat = Linf(float(world.distance("Linf").median()))
+    ball = threat.ball(torch.zeros(1, dtype=torch.long), world.x.device)
+    engine = Engine(
+        Counting(world.classifier, block), PGD(12, 0.15), Misclassify(), lambda e: replace(ball, eps=e),
+        (Leg(), Leg(0, 1)), slots,
+    )  # fmt: skip
+    work = Work(world.x, world.y, torch.arange(20), torch.full((20,), float(threat.eps)), torch.full((20, 2), -1))
+    answers = np.zeros(20, dtype=np.int64)
+    for which, r in engine.run(work):
+        answers[which.numpy()] = r.forwards.numpy()
+    assert len(set(answers.tolist())) > 2
+    # Slots are rounded up to whole blocks only in what the model is asked about.
+    assert schedule(answers, slots, block) == (len(asked), sum(asked))
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    assert schedule(np.zeros(0, dtype=np.int64), 8, 4) == (0.0, 0.0)
+    assert Pace(0.5, 2.0).seconds(3.0, 10.0) == 21.5
