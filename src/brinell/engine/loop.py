@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.core.attack import AnyAttack, Rows
+from brinell.core.attack import Answer, AnyAttack, Rows
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.oracle import Oracle
@@ -61,7 +61,8 @@ class Engine:
     """Runs one attack over many samples; a sample's legs follow one another and stop as soon as it is broken.
 
     The slots hold samples. Each iteration the model is asked once about every slot; finished samples leave and others
-    take their places. A row's arithmetic never involves another row, so nothing here can change an outcome.
+    take their places. A row's arithmetic never involves another row, so nothing here can change an outcome. `observe`
+    sees the slots and the model's answer at every iteration, for those who study trajectories.
     """
 
     oracle: Oracle
@@ -73,6 +74,7 @@ class Engine:
     early_exit: bool = True
     draws: int = 1
     tick: Callable[[], None] = lambda: None
+    observe: "Callable[[Slots, Answer], None] | None" = None
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
         """Yields (positions in `work`, their records) as samples finish."""
@@ -107,6 +109,8 @@ class Engine:
         ball = self.norm_ball(s.eps)
         target = getattr(s.state, "target", s.rows.target)
         a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, self.attack.needs, self.draws)
+        if self.observe is not None:
+            self.observe(s, a)
         aside = getattr(s.state, "aside", None)
         seen = s.live if aside is None else s.live & ~aside
         record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)

@@ -13,7 +13,7 @@ from brinell.core.classifier import Classifier, Output
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, backward, lower
 from brinell.errors import ModelError
-from brinell.ops.losses import LOSSES
+from brinell.ops.losses import LOGITS, LOSSES
 from brinell.ops.rows import average, concat, head
 
 A = TypeVar("A")
@@ -48,18 +48,36 @@ def question(
     y: Tensor,
     target: Tensor,
     precision: str = FLOAT32,
+    of: str = LOGITS,
 ) -> Answer:
-    """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
-    follows = needs is not Needs.LOGITS
+    """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed.
+
+    `of` names the part of the answer that the loss is about: the logits, or the features.
+    """
+    follows, twice = needs is not Needs.LOGITS, needs is Needs.DETECTOR
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         with lower(precision, x.device):
-            logits = classifier.forward(point).logits.float()
-        value = loss(logits, y, target)
+            out = classifier.forward(point)
+        logits, reject = out.logits.float(), None if out.reject is None else out.reject.float()
+        value = loss(logits if of == LOGITS else _part(out, of), y, target)
         with backward(precision, x.device):
-            grad = _gradient(value, point) if needs is Needs.GRAD else None
+            grad = _gradient(value, point, twice) if twice or needs is Needs.GRAD else None
             jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
-    return Answer(logits.detach(), value.detach(), grad, jacobian)
+            towards = _gradient(_part(out, "reject"), point) if twice else None
+    return Answer(logits.detach(), value.detach(), grad, jacobian, None if reject is None else reject.detach(), towards)
+
+
+def _part(out: Output, name: str) -> Tensor:
+    value: Tensor | None = getattr(out, name)
+    if value is None:
+        what = {"reject": "a detector"}.get(name, name)
+        raise ModelError(
+            expected=f"a model with {what}, which this attack looks at",
+            got="one without",
+            remedy="Give it one, brinell.wrap(net, detector=…, features=…), or use another attack.",
+        )
+    return value.float()
 
 
 @dataclass
@@ -92,7 +110,7 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        return question(self.classifier, named_loss(loss), needs, x, y, target, self.precision)
+        return question(self.classifier, named_loss(loss), needs, x, y, target, self.precision, LOSSES[loss].of)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:
@@ -125,8 +143,9 @@ class Oracle:
         self.listener(Shrunk(self.block))
 
 
-def _gradient(value: Tensor, point: Tensor) -> Tensor:
-    grad = torch.autograd.grad(value.sum(), point)[0]
+def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
+    """Of each row's value; `again` keeps the graph for another one."""
+    grad = torch.autograd.grad(value.sum(), point, retain_graph=again)[0]
     # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row.
     return grad.nan_to_num_(0.0, 0.0, 0.0)
 
