@@ -32,6 +32,7 @@ NAMES = [
     "ThreatError",
     "attack",
     "attacks",
+    "calibrated",
     "compare",
     "data",
     "evaluate",

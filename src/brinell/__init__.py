@@ -4,6 +4,7 @@ from brinell import attacks, data, models, train
 from brinell.core.problem import Problem
 from brinell.core.threat import L1, L2, Linf, Threat
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.environment import version
 from brinell.evaluate.evaluate import attack, evaluate, verify
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
@@ -35,6 +36,7 @@ __all__ = [
     "ThreatError",
     "attack",
     "attacks",
+    "calibrated",
     "compare",
     "data",
     "evaluate",

@@ -82,7 +82,7 @@ def test_jacobian_and_logits_only(world):
     assert b.grad is None and b.jacobian is None and b.backwards == 0 and torch.equal(a.logits, b.logits)
 
 
-# ------------------------------------------------------------------------------------------------------------- detectors
+# ------------------------------------------------------------------------------------------------------------ detectors
 
 
 class Guarded(TorchClassifier):

@@ -1,7 +1,7 @@
 """One stage of a plan on one chunk of samples: engine, then verification, then rows."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,11 +9,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Rows
+from brinell.core.attack import Answer, Rows
 from brinell.core.goal import Goal, Misclassify
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Progress, StageStarted, silent
-from brinell.engine.loop import Engine, Work
+from brinell.engine.loop import Engine, Slots, Work
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.recorder import Record
@@ -43,6 +43,7 @@ class Setup:
     goal: Goal = MISCLASSIFY
     listener: Listener = silent
     draws: int = 1
+    observe: "Callable[[Slots, Answer], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
         setup.slots,
         setup.early_exit and setup.draws == 1,
         stage.eot,
+        observe=setup.observe,
     )
 
 
