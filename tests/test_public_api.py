@@ -39,6 +39,7 @@ NAMES = [
     "models",
     "plan",
     "plans",
+    "reliability",
     "rescalings",
     "train",
     "verify",
