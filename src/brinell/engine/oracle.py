@@ -146,8 +146,9 @@ class Oracle:
 def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
     """Of each row's value; `again` keeps the graph for another one."""
     grad = torch.autograd.grad(value.sum(), point, retain_graph=again)[0]
-    # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row.
-    return grad.nan_to_num_(0.0, 0.0, 0.0)
+    # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row. Not in
+    # place: the gradient of a constant is one number shared by all coordinates.
+    return grad.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _jacobian(logits: Tensor, point: Tensor) -> Tensor:

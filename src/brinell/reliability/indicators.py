@@ -16,7 +16,7 @@ from brinell.reliability.trajectory import Trajectories
 RADIUS, NEIGHBOURS = 8 / 255, 100
 WINDOW, GAIN = 10, 0.05
 # Unstable: the margin changes by more than this share of itself, and this much of the change has no direction. Pure
-# noise has as much without direction as with; a network that is smooth or has a few kinks stays far below.
+# noise has about 0.6; a network that is smooth or has a few kinks stays far below.
 UNSTABLE, ROUGH = 0.1, 0.3
 # Shares of the samples that may be lost to a single unlucky one without an objection.
 FEW = 0.05
