@@ -251,16 +251,16 @@ def _radii(b: Bench) -> list[Threat]:
 def _curve(b: Bench, fell: Tensor) -> list[tuple[float, float]]:
     """Radius and accuracy left, from the threat to the whole box; what fell once stays fallen, as balls are nested."""
     grown = _radii(b)
-    curve = [(_radius(grown[0]), 1 - float(fell.float().mean()))]
+    curve = [(_radius(grown[0]), int((~fell).sum()) / len(fell))]
     for threat in grown[1:]:
         if bool((~fell).any()):
             fell = fell | b.run(b.stage, ~fell, threat=threat)[0]
-        curve.append((_radius(threat), 1 - float(fell.float().mean())))
+        curve.append((_radius(threat), int((~fell).sum()) / len(fell)))
     return curve
 
 
 def _radius(threat: Threat) -> float:
-    return float(torch.as_tensor(threat.eps).double().mean())
+    return float(threat.eps.mean()) if isinstance(threat.eps, Tensor) else float(threat.eps)
 
 
 def _unconstrained(b: Bench, curve: list[tuple[float, float]]) -> Item:
