@@ -241,7 +241,8 @@ def _radii(b: Bench) -> list[Threat]:
     size = int(torch.Size(b.x.shape[1:]).numel())
     whole = 0.999 * threat.norm.diameter(size)
     grown = [threat]
-    while float(torch.as_tensor(grown[-1].eps).min()) < whole:
+    # In float64, as both are: rounded to float32 the last radius may never arrive.
+    while float(torch.as_tensor(grown[-1].eps, dtype=torch.float64).min()) < whole:
         eps = grown[-1].eps
         more = (2 * eps).clamp(max=whole) if isinstance(eps, Tensor) else min(2 * eps, whole)
         grown.append(replace(threat, eps=more, text="grown"))
