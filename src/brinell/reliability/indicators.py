@@ -164,7 +164,7 @@ def unstable_predictions(s: Stability) -> Item:
 
 
 def _share(mask: Tensor) -> float:
-    return float(mask.float().mean()) if len(mask) else 0.0
+    return int(mask.sum()) / len(mask) if len(mask) else 0.0
 
 
 def _percent(share: float) -> str:

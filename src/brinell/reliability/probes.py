@@ -282,7 +282,7 @@ def _black_box(b: Bench, fell: Tensor, queries: int) -> Item:
     if b.stage.attack.needs is Needs.LOGITS:
         return Item(name, "ok", None, LUCK, "the attack itself follows no gradients")
     found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~fell)
-    share = float((found & ~fell).float().mean())
+    share = int((found & ~fell).sum()) / len(fell)
     text = f"{int((found & ~fell).sum())} of {int((~fell).sum())} survivors fall to {queries} queries without gradients"
     return judged(
         name, share, few(len(fell), LUCK), text, "gradients are masked: see the indicators, or trust the black box more"
