@@ -188,5 +188,7 @@ def test_the_program_shows_the_goal(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = "brinell evaluate --model net.py:make --data demo --n 4 --eps 0.1 --plan fgsm --quiet --out run"
     monkeypatch.setattr(sys, "argv", line.split())
-    main()
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
     assert "accepted by the detector" in capsys.readouterr().out
