@@ -1,9 +1,10 @@
 """Brinell measures how hard a classifier is to break."""
 
-from brinell import attacks, data, models, train
+from brinell import attacks, data, models, reliability, train
 from brinell.core.problem import Problem
 from brinell.core.threat import L1, L2, Linf, Threat
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.cost import Estimate
 from brinell.evaluate.environment import version
 from brinell.evaluate.estimate import estimate
@@ -38,6 +39,7 @@ __all__ = [
     "ThreatError",
     "attack",
     "attacks",
+    "calibrated",
     "compare",
     "data",
     "estimate",
@@ -45,6 +47,7 @@ __all__ = [
     "models",
     "plan",
     "plans",
+    "reliability",
     "rescalings",
     "train",
     "verify",

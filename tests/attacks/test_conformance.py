@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.attacks import APGD, FAB, FGSM, PGD
+from brinell.attacks import APGD, FAB, FGSM, PGD, Joint, Matching, SelectivePGD, Square
 from brinell.core.attack import Needs
+from brinell.core.references import References
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops.norms import NORMS
 from brinell.ops.rows import take
@@ -16,13 +17,20 @@ from brinell.testing import check_attack, check_classifier
 
 # Whatever is exported is here by itself; further variants are added by name.
 DEFAULTS = {name: getattr(brinell.attacks, name)() for name in brinell.attacks.__all__}
+REFERENCES = References(torch.arange(5), 3 * torch.eye(5), torch.linspace(-1, 1, 80).view(5, 16))
 SHORT = {name: replace(a, steps=6) if hasattr(a, "steps") else a for name, a in DEFAULTS.items()}
+SHORT |= {"Matching": Matching(6, references=REFERENCES), "Joint": Joint(APGD(6, "margin"))}
 VARIANTS = {
     "APGD quirks": APGD(6, quirks="autoattack"),
     "APGD targeted": APGD(6, "dlr-targeted"),
     "PGD momentum": PGD(6, momentum=0.9),
     "FGSM targeted": FGSM("minimum-margin"),
     "FAB targeted": FAB(4, targeted=True),
+    "Joint targeted": Joint(APGD(6, "minimum-margin"), how="min"),
+    "Matching features": Matching(6, "features", REFERENCES),
+    "Joint sum": Joint(PGD(6), 0.5, how="sum"),
+    "Joint without gradients": Joint(Square(6, loss="margin")),
+    "SelectivePGD orthogonal": SelectivePGD(6, orthogonal=True),
 }
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS.keys())
 

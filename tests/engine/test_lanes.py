@@ -65,12 +65,26 @@ def images(n=21):
     return wrap(net), x, y
 
 
-def run(classifier, x, y, t, attack, recordings=None, *, legs=ONE_LEG, slots=16, block=8, order=None, compiled=False):
+def run(
+    classifier,
+    x,
+    y,
+    t,
+    attack,
+    recordings=None,
+    *,
+    legs=ONE_LEG,
+    slots=16,
+    block=8,
+    order=None,
+    oracle=None,
+    compiled=False,
+):
     at = torch.arange(len(x)) if order is None else order
     ball = t.ball(at, torch.device("cpu"))
     targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
     engine = Engine(
-        Oracle(classifier, block, compiled=compiled), attack, Misclassify(), lambda e: replace(ball, eps=e), legs,
+        oracle or Oracle(classifier, block, compiled=compiled), attack, Misclassify(), lambda e: replace(ball, eps=e), legs,
         slots, recordings=recordings,
     )  # fmt: skip
     work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
@@ -136,13 +150,17 @@ def test_lanes_are_used_again():
         return made[-1]
 
     world, recordings = images(), Recordings(make=make)
+    oracle = Oracle(world[0], 8)
     expected = run(*world, Linf(0.05), PGD(steps=4))
     for _ in range(3):
-        assert same(run(*world, Linf(0.05), PGD(steps=4), recordings), expected)
+        assert same(run(*world, Linf(0.05), PGD(steps=4), recordings, oracle=oracle), expected)
     assert len(made) == 2
-    run(*world, Linf(0.05), PGD(steps=5), recordings)
+    run(*world, Linf(0.05), PGD(steps=5), recordings, oracle=oracle)
     assert len(made) == 4
-    assert len(recordings.functions) == 2
+    # Another oracle may be another model, precision or way to compile.
+    run(*world, Linf(0.05), PGD(steps=5), recordings, oracle=replace(oracle, precision="bfloat16"))
+    assert len(made) == 6
+    assert len(recordings.functions) == 3
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])

@@ -1,5 +1,7 @@
 """The only model call: blocks, padding, memory that runs out, answers that are not numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,11 +9,15 @@ from torch import nn
 import brinell
 from brinell.attacks import APGD
 from brinell.core.attack import Needs
+from brinell.core.goal import Misclassify
 from brinell.core.threat import L2
 from brinell.engine.events import Shrunk
+from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError
-from brinell.models.wrap import wrap
+from brinell.models.wrap import TorchClassifier, wrap
+from brinell.ops import rng
+from brinell.ops.rows import concat, take
 from brinell.testing import linear_world
 
 
@@ -74,6 +80,80 @@ def test_jacobian_and_logits_only(world):
     assert torch.allclose(a.jacobian, world.weight[None].expand(40, -1, -1)) and a.backwards == 3 and a.grad is None
     b = ask(Oracle(world.classifier, 16), world, Needs.LOGITS)
     assert b.grad is None and b.jacobian is None and b.backwards == 0 and torch.equal(a.logits, b.logits)
+
+
+# ------------------------------------------------------------------------------------------------------------ detectors
+
+
+class Guarded(TorchClassifier):
+    """A linear classifier with a linear detector and its own inputs as features."""
+
+    def forward(self, x):
+        return replace(super().forward(x), reject=x.flatten(1) @ slope() - 1, features=2 * x.flatten(1))
+
+
+def slope(n: int = 24) -> torch.Tensor:
+    return torch.linspace(-1, 2, n)
+
+
+@pytest.mark.parametrize("block", [7, 64])
+def test_both_gradients_for_two_backwards(world, block):
+    a = ask(Oracle(Guarded(world.classifier.module), block), world, Needs.DETECTOR)
+    plain = ask(Oracle(world.classifier, block), world)
+    assert torch.equal(a.gradient, plain.gradient) and torch.equal(a.logits, plain.logits)
+    assert torch.allclose(a.score, world.x @ slope() - 1, atol=1e-5)
+    assert torch.allclose(a.score_gradient, slope().expand(40, -1)) and a.backwards == 2
+    assert not a.score.requires_grad
+
+
+def test_the_score_comes_with_every_answer(world):
+    for needs, backwards in ((Needs.LOGITS, 0), (Needs.GRAD, 1), (Needs.JACOBIAN, 3)):
+        a = ask(Oracle(Guarded(world.classifier.module), 16), world, needs)
+        assert a.reject is not None and a.reject_grad is None and a.backwards == backwards
+    assert ask(Oracle(world.classifier, 16), world).reject is None
+
+
+def test_values_to_match(world):
+    """The loss is minus half the squared distance, of the logits or of the features, which are twice the inputs."""
+    oracle = Oracle(Guarded(world.classifier.module), 16)
+    z = world.x @ world.weight.T + world.bias
+    a = oracle.ask(world.x, world.y, z.flip(0), "match-logits", Needs.GRAD)
+    assert torch.allclose(a.loss, -(z - z.flip(0)).square().sum(1) / 2, atol=1e-5)
+    assert torch.allclose(a.gradient, (z.flip(0) - z) @ world.weight, atol=1e-4)
+    b = oracle.ask(world.x, world.y, torch.zeros_like(world.x), "match-features", Needs.GRAD)
+    assert torch.allclose(b.gradient, -4 * world.x, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "needs", "why"), [("margin", Needs.DETECTOR, "a detector"), ("match-features", Needs.GRAD, "features")]
+)
+def test_what_the_model_lacks_is_said(world, loss, needs, why):
+    with pytest.raises(ModelError, match=f"a model with {why}"):
+        Oracle(world.classifier, 16).ask(world.x, world.y, torch.full((40,), -1), loss, needs)
+
+
+def test_the_observer_sees_every_point_once_and_changes_nothing(world):
+    ball, eps = L2(0.3).ball(torch.arange(40), torch.device("cpu")), torch.full((40,), 0.3)
+    work = Work(world.x, world.y, rng.keys(0, torch.arange(40)), eps, torch.full((40, 2), -1))
+    seen = []
+
+    def look(s, a):
+        seen.extend((int(s.at[i]), int(s.leg[i]), int(s.state.t[i]), float(a.loss[i])) for i in s.live.nonzero()[:, 0])
+
+    def run(observe):
+        legs = (Leg(0, 0), Leg(0, 1))
+        engine = Engine(
+            Oracle(world.classifier, 8), APGD(3, "margin"), Misclassify(), lambda e: replace(ball, eps=e), legs, 16,
+            early_exit=False, observe=observe,
+        )  # fmt: skip
+        parts = list(engine.run(work))
+        return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
+
+    quiet, watched = run(None), run(look)
+    assert all(torch.equal(getattr(quiet, f), getattr(watched, f)) for f in ("x", "broken", "loss", "forwards"))
+    assert sorted(v[:3] for v in seen) == [(i, g, t) for i in range(40) for g in range(2) for t in range(4)]
+    best = [max(v[3] for v in seen if v[0] == i) for i in range(40)]
+    assert best == quiet.loss.tolist()
 
 
 # -------------------------------------------------------------------------------------------------------------- memory

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from brinell.ops import rng
-from brinell.ops.losses import LOSSES
+from brinell.ops.losses import LOSSES as EVERY
 
 B = 40
+# Those about classes; values to match are another matter.
+LOSSES = {name: loss for name, loss in EVERY.items() if not loss.matches}
 
 
 def by_hand(name: str, z: list[float], y: int, t: int) -> float:

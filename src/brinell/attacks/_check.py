@@ -5,8 +5,8 @@ from brinell.ops.losses import LOSSES
 
 
 def a_loss(name: str) -> None:
-    """Refuse an unknown loss."""
-    one_of("a loss", name, LOSSES)
+    """Refuse an unknown loss, or one that is given values to match instead of classes."""
+    one_of("a loss", name, [n for n, loss in LOSSES.items() if not loss.matches])
 
 
 WHOLE = ("steps",)

@@ -46,6 +46,7 @@ def as_json(run: Run) -> str:
             "verdict": {"level": run.verdict.level, "reasons": list(run.verdict.reasons)},
             "notes": run.manifest["notes"],
             "threat": identity["threat"],
+            "goal": identity.get("goal", "misclassify"),
             "plan": identity["plan"]["name"],
             "seed": identity["seed"],
             "sentence": run.sentence(),
@@ -109,6 +110,8 @@ def _facts(run: Run) -> Table:
     grid.add_row("robust accuracy", accuracy)
     if run.repeats is not None:
         grid.add_row("single passes", Text(str(run.repeats)))
+    if run.manifest["identity"].get("goal") == "evade":
+        grid.add_row("goal", Text("misclassified and accepted by the detector; clean: right and accepted"))
     found = run.audit
     if found is not None:
         grid.add_row("audit", Text(str(found)))

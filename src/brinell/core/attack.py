@@ -16,6 +16,7 @@ class Needs(Enum):
     LOGITS = "logits"
     GRAD = "gradient"
     JACOBIAN = "jacobian"
+    DETECTOR = "gradient and detector"
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,24 @@ class Rows:
 class Answer:
     """What the model said about the points asked: logits, the attack's loss, and what else it needs.
 
-    Either the gradient of that loss, or (`Needs.JACOBIAN`) the gradient of every logit, of shape (b, k, *shape).
+    Either the gradient of that loss, or (`Needs.JACOBIAN`) the gradient of every logit, of shape (b, k, *shape). Of a
+    model with a detector also its score, positive where the input is rejected, and (`Needs.DETECTOR`) the gradient of
+    that score beside the loss's.
     """
 
     logits: Logits
     loss: Scalars
     grad: Points | None = None
     jacobian: Tensor | None = None
+    reject: Scalars | None = None
+    reject_grad: Points | None = None
 
     @property
     def backwards(self) -> int:
         """How many backward passes every row cost."""
-        return self.jacobian.shape[1] if self.jacobian is not None else int(self.grad is not None)
+        if self.jacobian is not None:
+            return self.jacobian.shape[1]
+        return int(self.grad is not None) + int(self.reject_grad is not None)
 
     @property
     def gradient(self) -> Points:
@@ -56,13 +63,25 @@ class Answer:
         assert self.grad is not None, "this attack did not ask for gradients"
         return self.grad
 
+    @property
+    def score(self) -> Scalars:
+        """The detector's score, for attacks on models that have one."""
+        assert self.reject is not None, "this model has no detector"
+        return self.reject
+
+    @property
+    def score_gradient(self) -> Points:
+        """Its gradient, for attacks that asked for it."""
+        assert self.reject_grad is not None, "this attack did not ask for the detector's gradient"
+        return self.reject_grad
+
 
 @runtime_checkable
 class State(Protocol):
     """At least: `x`, the points to ask about next, and `t`, the number of answers received.
 
     A state may also have `aside`, a mask of rows whose point only serves to find the way and is not to be recorded, and
-    `target`, the classes the loss aims at now, where the attack chooses them itself.
+    `target`, what the loss aims at now where the attack chooses it itself: classes, or the values a loss is to match.
     """
 
     @property

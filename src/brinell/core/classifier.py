@@ -5,15 +5,19 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from brinell.ops.types import Logits, Points, Scalars
+from brinell.ops.types import Doubles, Logits, Points, Scalars
 
 
 @dataclass(frozen=True)
 class Output:
-    """A model's answer: logits, and for models with a detector a score that is positive where the input is rejected."""
+    """A model's answer: logits, and for models with a detector a score that is positive where the input is rejected.
+
+    `features`, one flat row each, come from models that were told which layer gives them.
+    """
 
     logits: Logits
     reject: Scalars | None = None
+    features: Doubles | None = None
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from brinell.engine.slots import Leg, Slots, Work
 from brinell.ops import rng
 from brinell.ops.rows import concat, head
 
-__all__ = ["Engine", "Leg", "Work"]
+__all__ = ["Engine", "Leg", "Slots", "Work"]
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
 LOOK = {"cpu": 1}
@@ -36,7 +36,8 @@ class Engine:
     """Runs one attack over many samples; a sample's legs follow one another and stop as soon as it is broken.
 
     The slots hold samples. Each iteration the model is asked once about every slot; finished samples leave and others
-    take their places. A row's arithmetic never involves another row, so nothing here can change an outcome.
+    take their places. A row's arithmetic never involves another row, so nothing here can change an outcome. `observe`
+    sees the slots and the model's answer at every iteration, for those who study trajectories.
     """
 
     oracle: Oracle
@@ -49,6 +50,7 @@ class Engine:
     draws: int = 1
     tick: Callable[[], None] = lambda: None
     recordings: Recordings | None = None
+    observe: "Callable[[Slots, Answer], None] | None" = None
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
         """Yields (positions in `work`, their records) as samples finish."""
@@ -87,6 +89,8 @@ class Engine:
             for need in needs:
                 target = getattr(s.state, "target", s.rows.target)
                 a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws)
+                if self.observe is not None:
+                    self.observe(s, a)
                 s = moves[need](s, a)
             return s
 

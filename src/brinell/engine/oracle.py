@@ -14,14 +14,14 @@ from brinell.core.classifier import Classifier, Output
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError
-from brinell.ops.losses import LOSSES
+from brinell.ops.losses import LOGITS, LOSSES
 from brinell.ops.rows import average, concat, head
 
 A = TypeVar("A")
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, labels, targets) -> one value per row, larger is worse for the model."""
-Respond = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(points, labels, targets) -> logits and loss."""
+Respond = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
+"""(points, labels, targets) -> logits, loss, and the detector's score where there is one."""
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
@@ -43,27 +43,44 @@ def named_loss(name: str) -> LossFunction:
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
 
-def responder(classifier: Classifier, loss: LossFunction) -> Respond:
-    """The model's logits and the loss, as one function of points, labels and targets."""
+def responder(classifier: Classifier, loss: LossFunction, of: str = LOGITS) -> Respond:
+    """The model's logits, the loss and the detector's score, as one function of points, labels and targets.
 
-    def respond(x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        logits = classifier.forward(x).logits.float()
-        return logits, loss(logits, y, target)
+    `of` names the part of the answer that the loss is about: the logits, or the features.
+    """
+
+    def respond(x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        out = classifier.forward(x)
+        logits, reject = out.logits.float(), None if out.reject is None else out.reject.float()
+        return logits, loss(logits if of == LOGITS else _part(out, of), y, target), reject
 
     return respond
 
 
 def question(respond: Respond, needs: Needs, x: Tensor, y: Tensor, target: Tensor, precision: str = FLOAT32) -> Answer:
     """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
-    follows = needs is not Needs.LOGITS
+    follows, twice = needs is not Needs.LOGITS, needs is Needs.DETECTOR
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         with lower(precision, x.device):
-            logits, value = respond(point, y, target)
+            logits, value, reject = respond(point, y, target)
         with backward(precision, x.device):
-            grad = _gradient(value, point) if needs is Needs.GRAD else None
+            grad = _gradient(value, point, twice) if twice or needs is Needs.GRAD else None
             jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
-    return Answer(logits.detach(), value.detach(), grad, jacobian)
+            towards = _gradient(_part(Output(logits, reject), "reject"), point) if twice else None
+    return Answer(logits.detach(), value.detach(), grad, jacobian, None if reject is None else reject.detach(), towards)
+
+
+def _part(out: Output, name: str) -> Tensor:
+    value: Tensor | None = getattr(out, name)
+    if value is None:
+        what = {"reject": "a detector"}.get(name, name)
+        raise ModelError(
+            expected=f"a model with {what}, which this attack looks at",
+            got="one without",
+            remedy="Give it one, brinell.wrap(net, detector=…, features=…), or use another attack.",
+        )
+    return value.float()
 
 
 @dataclass(eq=False)
@@ -106,7 +123,7 @@ class Oracle:
 
     def _responder(self, loss: str) -> Respond:
         if loss not in self._responders:
-            made = responder(self._steering(), named_loss(loss))
+            made = responder(self._steering(), named_loss(loss), LOSSES[loss].of)
             self._responders[loss] = torch.compile(made, dynamic=False) if self.compiled else made
         return self._responders[loss]
 
@@ -163,10 +180,12 @@ class Oracle:
         self.listener(Shrunk(self.block))
 
 
-def _gradient(value: Tensor, point: Tensor) -> Tensor:
-    grad = torch.autograd.grad(value.sum(), point)[0]
-    # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row.
-    return grad.nan_to_num_(0.0, 0.0, 0.0)
+def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
+    """Of each row's value; `again` keeps the graph for another one."""
+    grad = torch.autograd.grad(value.sum(), point, retain_graph=again)[0]
+    # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row. Not in
+    # place: the gradient of a constant is one number shared by all coordinates.
+    return grad.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _jacobian(logits: Tensor, point: Tensor) -> Tensor:

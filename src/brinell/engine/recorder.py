@@ -64,11 +64,12 @@ class Recorder:
 
     def see(self, r: Record, x: Tensor, a: Answer, p: Rows, ball: Ball, live: Tensor, leg: Tensor) -> Record:
         """The record after the model was asked about `x`; rows that are not live stay as they are."""
-        margin = self.goal.margin(Output(a.logits), p.y, p.target)
+        said = Output(a.logits, a.reject)
+        margin = self.goal.margin(said, p.y, p.target)
         # In float32: this only steers. What counts is measured again in float64 when it is verified.
         distance = ball.norm.size(x - p.x)
         allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
-        adversarial = live & allowed & self.goal.reached(Output(a.logits), p.y, p.target)
+        adversarial = live & allowed & self.goal.reached(said, p.y, p.target)
         within = adversarial & near
         if self.nearest:
             keep = adversarial & (distance < r.distance)

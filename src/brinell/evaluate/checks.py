@@ -95,7 +95,8 @@ def batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
 
 def _losses(plan: Plan) -> dict[str, tuple[int, ...]]:
     """The losses whose gradients the plan follows, with the ranks of their targets."""
-    return {s.attack.loss: s.ranks for s in plan.stages if s.attack.needs is not Needs.LOGITS}
+    stages = [s for s in plan.stages if s.attack.needs is not Needs.LOGITS and not LOSSES[s.attack.loss].matches]
+    return {s.attack.loss: s.ranks for s in stages}
 
 
 def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:

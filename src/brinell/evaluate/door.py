@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brinell.core.classifier import Classifier
+from brinell.core.classifier import Classifier, Output
 from brinell.core.problem import Chunk
 from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError
@@ -49,10 +49,10 @@ def train_mode(classifier: Classifier) -> Check:
     )
 
 
-def first_answer(oracle: Oracle, chunk: Chunk) -> Tensor:
-    """The model's logits for the first samples; what its first call raises is most often a matter of shapes."""
+def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
+    """What the model says about the first samples; what its first call raises is most often a matter of shapes."""
     try:
-        return oracle.output(chunk.x.to(oracle.classifier.device)).logits
+        return oracle.output(chunk.x.to(oracle.classifier.device))
     except BrinellError:
         raise
     except Exception as error:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from brinell.core.attack import AnyAttack
-from brinell.core.classifier import Classifier
+from brinell.core.classifier import Classifier, Output
+from brinell.core.goal import Evade, Misclassify
 from brinell.core.problem import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
@@ -29,6 +30,7 @@ from brinell.evaluate.checks import watchful
 from brinell.evaluate.choice import Choice, choose, remembered
 from brinell.evaluate.chunks import attack_chunk
 from brinell.evaluate.cost import Ahead, foresee, worst_seconds
+from brinell.evaluate.detectors import guarded, watched
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt, audited
 from brinell.evaluate.progress import listening
@@ -76,7 +78,7 @@ class Session:
     plan: Plan
     problem: Problem
     first: Chunk
-    first_logits: Tensor
+    first_output: Output
     checks: list[door.Check]
     notes: list[str]
     individual: bool = False
@@ -88,9 +90,14 @@ class Session:
         """The model."""
         return self.setup.oracle
 
+    @property
+    def first_logits(self) -> Tensor:
+        """The model's logits for the first chunk."""
+        return self.first_output.logits
+
     def facts(self) -> Clean:
         """What is known of the first chunk by now, without the hashes of its inputs."""
-        return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_logits]), chunk=self.first)
+        return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_output]), chunk=self.first)
 
     def chunks(self) -> Iterator[Clean]:
         """Every chunk with the model's clean answers."""
@@ -98,14 +105,14 @@ class Session:
         for chunk in self.problem.chunks(_chunk_size(self.problem)):
             door.labels(chunk, self.first_logits.shape[1])
             x = chunk.x.to(device)
-            known = [self.first_logits] if chunk.offset == 0 else []
+            known = [self.first_output] if chunk.offset == 0 else []
             if known and not torch.equal(chunk.x, self.first.x):
                 raise InputError(
                     expected="data that read the same every time",
                     got="other inputs at the second reading",
                     remedy="Remove random augmentation from the data set.",
                 )
-            more = [self.oracle.output(x).logits for _ in range(self.plan.draws - len(known))]
+            more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
             yield clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:
@@ -152,15 +159,17 @@ def prepare(
     oracle = replace(oracle, compiled=way == "compile")
     first = next(problem.chunks(_chunk_size(problem)))
     begun = time.perf_counter()
-    logits = door.first_answer(oracle, first)
+    answer = door.first_answer(oracle, first)
     pace = (time.perf_counter() - begun) / -(-len(first) // oracle.block) / oracle.block
+    logits = answer.logits
     if not problem.streamed:  # then every label can be looked at now
         door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
     fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
     for s in fitted.stages:
         s.ranking_threat(threat).check(problem.shape(), len(problem))
-    checks = [mode, *_look(oracle, fitted, threat, first, logits, notes)]
-    notes = [*door.single_logit(logits), *notes]
+    fitted, more = guarded(fitted, classifier, answer)
+    checks = [mode, *_look(oracle, fitted, threat, first, logits, notes), *watched(oracle, fitted, first, answer)]
+    notes = [*door.single_logit(logits), *notes, *more]
     for note in notes:
         listener(Note(note))
     recordings = _recordings(way, classifier.device, checks, fitted, listener)
@@ -171,11 +180,12 @@ def prepare(
         _slots(slots, oracle, problem.shape(), recordings),
         oracle.precision,
         early_exit,
+        goal=Misclassify() if answer.reject is None else Evade(),
         listener=listener,
         draws=fitted.draws,
         recordings=recordings,
     )
-    session = Session(setup, fitted, problem, first, logits, checks, notes, individual, pace)
+    session = Session(setup, fitted, problem, first, answer, checks, notes, individual, pace)
     _check_expected(session, expected)
     return _settled(session) if precision == precisions.AUTO else session
 
@@ -223,7 +233,7 @@ def _check_expected(s: Session, expected: float | None) -> None:
         raise InputError(
             expected="expected_clean_accuracy between 0 and 1", got=f"{expected}", remedy="Write 0.85 for 85 %."
         )
-    good, n = int(clean(s.first, [s.first_logits]).correct.sum()), len(s.first)
+    good, n = int(clean(s.first, [s.first_output]).correct.sum()), len(s.first)
     low, high = wilson(good, n, EXPECTED_CONFIDENCE)
     if not low <= expected <= high:
         raise ModelError(

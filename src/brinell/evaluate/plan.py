@@ -99,7 +99,14 @@ class Stage:
 
 
 def _numbers(attack: AnyAttack) -> dict[str, Any]:
-    return {"type": type(attack).__name__, **{f.name: getattr(attack, f.name) for f in fields(attack)}}  # type: ignore[arg-type]
+    return {"type": type(attack).__name__, **{f.name: _plain(getattr(attack, f.name)) for f in fields(attack)}}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """Parts of an attack that are attacks or data themselves, as numbers."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return _numbers(value) if hasattr(value, "step") else value
 
 
 def _check_ranking(s: Stage) -> None:
@@ -316,6 +323,10 @@ def _flat(s: Stage, notes: list[str]) -> Stage:
 
 
 def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:
+    inner = getattr(attack, "inner", None)
+    if inner is not None:  # an attack around another: its loss is that one's
+        fitted = _fit_loss(inner, name, classes, notes)
+        return attack if fitted is inner else replace(attack, inner=fitted)  # type: ignore[type-var]
     loss = LOSSES[attack.loss]
     if classes >= loss.classes or loss.instead is None:
         return attack

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
+from brinell.attacks import APGD, FAB, FGSM, PGD, Alternating, Joint, Matching, Pursuit, SelectivePGD, Square
 from brinell.core.attack import AnyAttack
 from brinell.errors import one_of
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
@@ -172,6 +172,27 @@ _ALL.append(
         f"Pursuit, a Brinell method, after {MM_PAPER}",
         "audited",
         (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
+    )
+)
+# Detectors: the likeliest three targets, as no loss to any class at once can trade the two aims off.
+DETECTOR_TARGETS = 3
+_ALL.append(
+    Plan(
+        "detector",
+        (
+            APGD_CE,
+            stage(Targets(Alternating(loss="minimum-margin"), DETECTOR_TARGETS), "alternating"),
+            stage(Targets(Joint(APGD(loss="minimum-margin")), DETECTOR_TARGETS), "joint-apgd"),
+            stage(SelectivePGD(), "selective-pgd"),
+            stage(SelectivePGD(orthogonal=True), "orthogonal-pgd"),
+            stage(Matching(), "match-logits"),
+            stage(Matching(of="features"), "match-features"),
+            stage(Joint(Square()), "joint-square"),
+        ),
+        "For models with a detector: classifier alone, alternating projections, joint loss, selective and orthogonal "
+        "PGD, imitation of natural inputs, joint random search",
+        "Bryniarski et al. 2021, Evading adversarial example detection defenses with orthogonal PGD; Carlini & Wagner "
+        "2017, Adversarial examples are not easily detected; Tramèr et al. 2020, On adaptive attacks",
     )
 )
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}

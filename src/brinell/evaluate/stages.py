@@ -9,12 +9,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Rows
+from brinell.core.attack import Answer, Rows
 from brinell.core.goal import Goal, Misclassify
 from brinell.core.threat import TOLERANCE, Ball, Threat
 from brinell.engine.events import Listener, Progress, StageStarted, silent
 from brinell.engine.lanes import Recordings
-from brinell.engine.loop import Engine, Work
+from brinell.engine.loop import Engine, Slots, Work
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.recorder import Record
@@ -45,6 +45,7 @@ class Setup:
     listener: Listener = silent
     draws: int = 1
     recordings: Recordings | None = None
+    observe: "Callable[[Slots, Answer], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
         setup.slots,
         setup.early_exit and setup.draws == 1,
         stage.eot,
-        recordings=setup.recordings,
+        # What is observed is not recorded: the observer sits on the host.
+        recordings=setup.recordings if setup.observe is None else None,
+        observe=setup.observe,
     )
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.core.classifier import Output
 from brinell.core.problem import Chunk, sample_hashes
 from brinell.engine.recorder import Record
 from brinell.evaluate.audit import in_audit
@@ -17,6 +18,7 @@ from brinell.ops.losses import margin
 from brinell.results import AUDIT, CLEAN, ROWS
 
 NON_FINITE = "non-finite logits"
+REJECTED = "rejected"
 
 
 def _numpy(v: Tensor) -> Any:
@@ -33,18 +35,27 @@ class Clean:
     margin: Tensor
     hashes: list[str]
     judged: Tensor
+    rejected: Tensor
 
     @property
     def correct(self) -> Tensor:
-        """Correctly classified in at least half of the passes; a tie of logits counts as argmax says."""
+        """Correctly classified and not rejected in at least half of the passes; of tied logits argmax decides."""
         return (2 * self.judged.sum(1) <= self.judged.shape[1]) & self.logits.isfinite().all(1)
 
 
-def clean(chunk: Chunk, draws: list[Tensor]) -> Clean:
-    """The clean facts of a chunk, from the logits of one pass or of several."""
-    logits, y = torch.stack(draws).mean(0), chunk.y.to(draws[0].device)
-    judged = torch.stack([z.argmax(1) != y for z in draws], 1)
-    return Clean(chunk, logits, logits.argmax(1), margin(logits, y), sample_hashes(chunk.x), judged)
+def clean(chunk: Chunk, draws: list[Output]) -> Clean:
+    """The clean facts of a chunk, from one pass or from several."""
+    logits = torch.stack([out.logits for out in draws]).mean(0)
+    y = chunk.y.to(logits.device)
+    refused = torch.stack([_refused(out) for out in draws], 1)
+    judged = torch.stack([out.logits.argmax(1) != y for out in draws], 1) | refused
+    rejected = 2 * refused.sum(1) > len(draws)
+    return Clean(chunk, logits, logits.argmax(1), margin(logits, y), sample_hashes(chunk.x), judged, rejected)
+
+
+def _refused(out: Output) -> Tensor:
+    """Not accepted by the detector, where there is one; a score that is NaN accepts nothing."""
+    return torch.zeros(len(out.logits), device=out.logits.device) > 0 if out.reject is None else ~(out.reject <= 0)
 
 
 def _common(c: Clean, at: Any, seed: int, precision: Any, device: torch.device) -> dict[str, Any]:
@@ -84,7 +95,10 @@ def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> 
         "backwards": np.zeros(n, dtype=np.int64),
         "seconds": np.full(n, seconds / max(n, 1)),
         "verified": pa.array([True if w else None for w in wrong], pa.bool_()),
-        "flags": [[] if np.isfinite(m) else [NON_FINITE] for m in _numpy(c.margin)[at]],
+        "flags": [
+            [NON_FINITE] * (not np.isfinite(m)) + [REJECTED] * bool(r)
+            for m, r in zip(_numpy(c.margin)[at], _numpy(c.rejected)[at], strict=True)
+        ],
         **_judged(c.judged[torch.as_tensor(at, device=c.judged.device)]),
     }
     return _table(columns, n)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.classifier import Classifier
-from brinell.core.goal import Goal, Misclassify
+from brinell.core.goal import GOALS, Goal
 from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
@@ -18,6 +18,14 @@ from brinell.ops.rows import put
 from brinell.results import CLEAN, Run, counted
 
 LEVELS = 255
+MISCLASSIFY = "misclassify"
+# Why a point does not reach a goal, where it is not a matter of the class alone.
+MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
+
+
+def goal_of(run: Run) -> Goal:
+    """The goal a Run was made for; Runs from before there were others are about the class."""
+    return GOALS[run.manifest["identity"].get("goal", MISCLASSIFY)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def _reason(
         (~x.flatten(1).isfinite().all(1), "not finite"),
         (~ball.allows(x0, x), "outside the box"),
         (~ball.contains(x0, x), "further than eps"),
-        (2 * fooled.sum(1) <= draws, "not misclassified"),
+        (2 * fooled.sum(1) <= draws, MISSED.get(goal.name, "not misclassified")),
     ]
     return [next((why for mask, why in tests if bool(mask[i])), "") for i in range(len(x))]
 
@@ -119,6 +127,7 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
     hashes, labels = _stored(run)
     # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
     draws = run.manifest["identity"]["plan"].get("draws", 1)
+    goal = goal_of(run)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
     for chunk in problem.chunks(4096):
@@ -131,7 +140,7 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
         x = torch.from_numpy(np.stack([adv.x[where[i]] for i in ids])).to(device)
         ball = threat.ball(index + chunk.offset, device)
-        for i, why in zip(ids, _reason(ball, Misclassify(), oracle, x0, x, y, y, draws), strict=True):
+        for i, why in zip(ids, _reason(ball, goal, oracle, x0, x, y, y, draws), strict=True):
             if why:
                 failures[i] = why
         for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):
@@ -171,7 +180,9 @@ def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: 
         index = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in ids], dtype=torch.long)
         if not len(index):
             continue
-        logits = oracle.output(chunk.x[index].to(classifier.device)).logits.cpu()
-        right = (logits.argmax(1) == chunk.y[index]) & logits.isfinite().all(1)
+        out = oracle.output(chunk.x[index].to(classifier.device))
+        right = (out.logits.argmax(1).cpu() == chunk.y[index]) & out.logits.isfinite().all(1).cpu()
+        if out.reject is not None and goal_of(run).name != MISCLASSIFY:
+            right &= (out.reject <= 0).cpu()
         failures |= dict.fromkeys(chunk.ids[index[right]].tolist(), "the clean input is classified correctly")
     return failures

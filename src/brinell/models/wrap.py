@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from brinell.core.classifier import Output
 from brinell.errors import ModelError
+from brinell.models.detector import Detector, as_detector
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
 
@@ -44,11 +45,13 @@ class TorchClassifier:
     allow: frozenset[str] = frozenset()
     differentiable: bool = True
     device: torch.device = field(default=torch.device("cpu"))
+    detector: Detector | None = None
+    features: str = ""
 
     def forward(self, x: Tensor) -> Output:
         """Logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
         # A copy: a module that writes into its input must not reach the engine's points.
-        raw = self.module(self._normalised(x.clone()))
+        raw, features = self._run(self._normalised(x.clone()))
         if isinstance(raw, tuple | list):
             raw = raw[0]
         if not isinstance(raw, Tensor) or raw.ndim not in (1, 2) or len(raw) != len(x):
@@ -61,7 +64,27 @@ class TorchClassifier:
         logits = raw.reshape(len(x), -1).float()
         if logits.shape[1] == 1:
             logits = torch.cat([torch.zeros_like(logits), logits], 1)
-        return Output(logits)
+        if self.detector is None:
+            return Output(logits, None, features)
+        return Output(logits, self.detector.reject(x.clone(), logits, features), features)
+
+    def _run(self, x: Tensor) -> tuple[Any, Tensor | None]:
+        """What the module returns and, where a layer was named for it, what that layer did: one flat row per input."""
+        if not self.features:
+            return self.module(x), None
+        seen: list[Tensor] = []
+        handle = self.module.get_submodule(self.features).register_forward_hook(lambda *said: seen.append(said[2]))
+        try:
+            raw = self.module(x)
+        finally:
+            handle.remove()
+        if len(seen) != 1 or not isinstance(seen[0], Tensor):
+            raise ModelError(
+                expected=f"the layer {self.features} to answer once with a tensor",
+                got=f"{len(seen)} answers",
+                remedy="Name a layer that every pass goes through once.",
+            )
+        return raw, seen[0].flatten(1).float()
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self.mean is not None:
@@ -74,6 +97,10 @@ class TorchClassifier:
         h = hashlib.sha256(repr(self.module).encode())
         extra = {"mean": self.mean, "std": self.std}
         tensors = {**self.module.state_dict(), **{k: v for k, v in extra.items() if v is not None}}
+        if self.detector is not None:
+            d = self.detector
+            h.update(f"{d.module!r}{d.threshold!r}{d.scale!r}{self.features * ('features' in d.reads)}".encode())
+            tensors |= {f"detector.{k}": v for k, v in d.module.state_dict().items()}
         for key, value in sorted(tensors.items()):
             if isinstance(value, Tensor):
                 h.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
@@ -83,7 +110,8 @@ class TorchClassifier:
 
     def to(self, device: torch.device) -> "TorchClassifier":
         """The same classifier elsewhere; the module itself is moved."""
-        self.module.to(device)
+        for part in self._parts():
+            part.to(device)
         return replace(self, device=device)
 
     def copy(self) -> "TorchClassifier":
@@ -91,14 +119,18 @@ class TorchClassifier:
         module: Any = copy.deepcopy(self.module).requires_grad_(False)
         return replace(self, module=module.to(memory_format=torch.channels_last))
 
+    def _parts(self) -> list[nn.Module]:
+        return [self.module] if self.detector is None else [self.module, self.detector.module]
+
     def dtypes(self) -> set[str]:
         """Kinds of numbers the parameters and buffers are stored in."""
-        tensors = [*self.module.parameters(), *self.module.buffers()]
+        tensors = [t for part in self._parts() for t in (*part.parameters(), *part.buffers())]
         return {str(t.dtype).removeprefix("torch.") for t in tensors}
 
     def modes(self) -> list[str]:
         """Names of submodules in train mode."""
-        return [name or type(m).__name__ for name, m in self.module.named_modules() if m.training]
+        named = [pair for part in self._parts() for pair in part.named_modules()]
+        return [name or type(m).__name__ for name, m in named if m.training]
 
 
 def wrap(
@@ -109,11 +141,16 @@ def wrap(
     name: str | None = None,
     allow: Iterable[str] = (),
     differentiable: bool = True,
+    detector: Any = None,
+    features: str = "",
 ) -> TorchClassifier:
     """A classifier from a torch module whose inputs live in [0, 1]; `mean` and `std` are applied inside.
 
     `allow` names defects to evaluate in spite of ("train mode", "probabilities", "mixed rows"): they are then stored in
-    the Run as failed checks instead of being refused. `differentiable=False` marks a black box.
+    the Run as failed checks instead of being refused. `differentiable=False` marks a black box. `detector` is a module
+    or function whose score rejects an input where it is positive; `brinell.calibrated` sets another threshold. It gets
+    what its arguments are named after: x (the input in [0, 1]), logits, features; `features` names the layer of the
+    module that gives these.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
     >>> wrap(net, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2)).forward(torch.rand(2, 3, 2, 2)).logits.shape
@@ -134,4 +171,11 @@ def wrap(
     first = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if first is None else first.device
     label = name if name is not None else type(module).__name__
-    return TorchClassifier(module, _column(mean), spread, label, frozenset(allow), differentiable, device)
+    if features and features not in dict(module.named_modules()):
+        raise ModelError(
+            expected="the name of a layer of the module as features", got=repr(features), remedy="See named_modules()."
+        )
+    guard = None if detector is None else as_detector(detector)
+    return TorchClassifier(
+        module, _column(mean), spread, label, frozenset(allow), differentiable, device, guard, features
+    )

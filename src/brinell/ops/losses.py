@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brinell.ops.types import Labels, Logits, Scalars
+from brinell.ops.types import Doubles, Labels, Logits, Scalars
 
 # Croce & Hein 2020 divide by a difference of logits that may vanish; the reference adds this.
 TINY = 1e-12
@@ -109,14 +109,27 @@ def mm_min_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
     return minimum_margin(logits, y, t) / (logits.amax(1) - logits.amin(1) + TINY)
 
 
+def match(values: Doubles, y: Labels, t: Doubles) -> Scalars:
+    """Minus half the squared distance from the values to match, which stand where others have the target class."""
+    return -(values - t).square().sum(1) / 2
+
+
+LOGITS = "logits"
+
+
 @dataclass(frozen=True)
 class Loss:
-    """A loss, whether it needs a target, the fewest classes it is defined for and what stands in below that."""
+    """A loss, whether it needs a target, the fewest classes it is defined for and what stands in below that.
+
+    `of` is the part of the model's answer it is about; one that `matches` is given values instead of a target class.
+    """
 
     function: Callable[[Tensor, Tensor, Tensor], Tensor]
     targeted: bool = False
     classes: int = 2
     instead: str | None = None
+    of: str = LOGITS
+    matches: bool = False
 
 
 LOSSES: dict[str, Loss] = {
@@ -133,5 +146,8 @@ LOSSES: dict[str, Loss] = {
     "mm-max": Loss(mm_max, targeted=True),
     "mm-sum": Loss(mm_sum, targeted=True),
     "mm-min-max": Loss(mm_min_max, targeted=True),
+    # Matching a natural input of another class (Sabour et al. 2016; Tramèr et al. 2020 for logits).
+    "match-logits": Loss(match, matches=True),
+    "match-features": Loss(match, of="features", matches=True),
 }
 """By name. With fewer than `classes` classes DLR's denominator loses its meaning and `instead` is used."""

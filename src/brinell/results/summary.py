@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from brinell.results.manifest import lookup
+from brinell.results.verdict import EVADE
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -26,6 +27,7 @@ def sentence(run: "Run") -> str:
         text += (
             f"; by its audit ({names}), at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to these"
         )
+    text += _goal(run)
     if not run.images:
         text += "; every adversarial was verified when it was found, and none is stored"
     version = lookup(run.manifest, "environment.brinell")
@@ -85,6 +87,13 @@ def _plan(run: "Run") -> str:
     return f"the plan {name or 'unnamed'}" + (f" [{citation}]" if citation else "")
 
 
+def _goal(run: "Run") -> str:
+    """What counts, where it is not the class alone."""
+    if _identity(run, "goal") != EVADE:
+        return ""
+    return "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
+
+
 def _head(run: "Run") -> str:
     lines = [
         f"Run {run.path}" + ("" if run.finished else " (unfinished: what follows is provisional)"),
@@ -93,6 +102,8 @@ def _head(run: "Run") -> str:
         f"threat    {_threat(run).removeprefix('Under ')}",
         f"plan      {_identity(run, 'plan.name') or 'unnamed'}, seed {_identity(run, 'seed')}",
     ]
+    if _identity(run, "goal") == EVADE:
+        lines.insert(-1, "goal      misclassified and accepted by the detector")
     return "\n".join(lines)
 
 

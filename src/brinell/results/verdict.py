@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Level = Literal["reliable", "suspicious", "invalid"]
 LEVELS: tuple[Level, ...] = ("reliable", "suspicious", "invalid")
 STRONGER = "autoattack"
+EVADE = "evade"
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,12 @@ def _incomplete(run: "Run") -> Iterable[str]:
 def _weak(run: "Run") -> Iterable[str]:
     if lookup(run.manifest, "identity.plan.strength") == "weak":
         name = lookup(run.manifest, "identity.plan.name") or "unnamed"
+        if lookup(run.manifest, "identity.goal") == EVADE:
+            yield (
+                f"The plan {name} is weak: no ensemble against detectors has stood the test of time, so the robust "
+                "accuracy is only an upper bound; an attack made for this detector may find more."
+            )
+            return
         yield (
             f"The plan {name} is weak: without a strong ensemble that includes a black-box attack the robust accuracy "
             f"is only an upper bound; run the plan {STRONGER}."

@@ -40,10 +40,16 @@ class _Bent(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         noise = rng.normal(rng.keys(3, torch.arange(CLASSES + 16)), (size + 16,))
+        self.hidden = nn.Tanh()
         self.first, self.second = nn.Parameter(noise[:16, :size], False), nn.Parameter(noise[16:, size:], False)
 
     def forward(self, x: Tensor) -> Any:
-        return torch.tanh((flat(x) - 0.5) @ self.first.T) @ self.second.T
+        return self.hidden((flat(x) - 0.5) @ self.first.T) @ self.second.T
+
+
+def _watching(x: Tensor) -> Tensor:
+    """A smooth detector: high in the middle of every other coordinate."""
+    return torch.cos(3 * (flat(x)[:, ::2] - 0.5)).mean(1) - 0.7
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,9 @@ class _Trial:
     steps: int
 
     def answer(self, s: Any, p: Rows) -> Answer:
-        turns = cycle(self.attack)
+        turns, target = cycle(self.attack), getattr(s, "target", p.target)
         # Every row of a trial has had the same number of answers, unless it is done and only follows.
-        return self.oracle.ask(s.x, p.y, p.target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
+        return self.oracle.ask(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
     def follow(self, p: Rows, ball: Ball, spoil: "Callable[[Answer], Answer]" = lambda a: a) -> "list[Any]":
         """The states after 0, 1, … answers, while there are rows that may ask."""
@@ -90,7 +96,8 @@ def check_attack(
     _check_description(attack)
     size = int(torch.Size(shape).numel())
     # One row per model call: the answer to a row cannot depend on its neighbours.
-    trial = _Trial(attack, Oracle(wrap(_Bent(size).eval()), 1), steps)
+    net = _Bent(size).eval()
+    trial = _Trial(attack, Oracle(wrap(net, detector=_watching, features="hidden"), 1), steps)
     p = _rows(attack, trial.oracle, samples, shape)
     mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
     for norm in norms:
@@ -207,8 +214,10 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) ->
 
     def spoil(a: Answer) -> Answer:
         grad, jacobian = (None if g is None else torch.where(rows(first, g), 0.0, g) for g in (a.grad, a.jacobian))
-        nan = torch.nan
-        return Answer(torch.where(first[:, None], nan, a.logits), torch.where(first, nan, a.loss), grad, jacobian)
+        logits, loss = torch.where(first[:, None], torch.nan, a.logits), torch.where(first, torch.nan, a.loss)
+        score = None if a.reject is None else torch.where(first, torch.nan, a.reject)
+        towards = None if a.reject_grad is None else torch.where(rows(first, a.reject_grad), 0.0, a.reject_grad)
+        return Answer(logits, loss, grad, jacobian, score, towards)
 
     rest = torch.arange(1, len(p.y))
     for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):

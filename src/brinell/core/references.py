@@ -1,0 +1,44 @@
+"""Natural inputs that a detector accepts, as the model answered about them: what matching attacks imitate."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class References:
+    """Classes, logits and, where the model gives them, features of accepted and correctly classified inputs.
+
+    Two are equal when their numbers are; as text they are a digest, so that a plan with one stays readable.
+
+    >>> import torch
+    >>> References(torch.tensor([0, 1]), torch.eye(2))
+    References(n=2, sha256=c5377464)
+    """
+
+    y: Tensor
+    logits: Tensor
+    features: Tensor | None = None
+
+    @property
+    def digest(self) -> str:
+        """sha256 over all numbers."""
+        h = hashlib.sha256()
+        for part in (self.y, self.logits, self.features):
+            h.update(b"" if part is None else part.detach().cpu().numpy().tobytes())
+        return h.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, References) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"References(n={len(self.y)}, sha256={self.digest[:8]})"
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest of a Run."""
+        return {"n": len(self.y), "sha256": self.digest}

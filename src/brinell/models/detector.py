@@ -1,0 +1,176 @@
+"""A detector beside a classifier: a score for every input, and the threshold above which the input is rejected."""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.classifier import Classifier, Output
+from brinell.core.references import References
+from brinell.errors import ModelError
+
+# What a detector may ask for, by the names of its arguments; one argument of any other name is the input.
+READS = ("x", "logits", "features")
+
+
+class _Function(nn.Module):
+    """A plain function as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The arguments a detector wants."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(names) == 1 and names[0] not in READS:
+        return ("x",)
+    if not names or not set(names) <= set(READS):
+        raise ModelError(
+            expected=f"a detector whose arguments are among {', '.join(READS)}",
+            got=f"({', '.join(names)})",
+            remedy="E.g. forward(self, x) or forward(self, x, logits).",
+        )
+    return tuple(names)
+
+
+@dataclass(frozen=True, eq=False)
+class Detector:
+    """A module that scores inputs; above `threshold` they are rejected. `scale` brings scores to the size of logits.
+
+    `rate` and `samples` say on how many clean inputs the threshold was set and which share may be rejected there;
+    `references` are accepted natural inputs for attacks that imitate one.
+    """
+
+    module: nn.Module
+    threshold: float = 0.0
+    scale: float = 1.0
+    rate: float | None = None
+    samples: int = 0
+    references: References | None = None
+    reads: tuple[str, ...] = field(default=("x",))
+
+    def score(self, x: Tensor, logits: Tensor, features: Tensor | None) -> Tensor:
+        """The module's own score, one number per row."""
+        given = {"x": x, "logits": logits, "features": features}
+        if "features" in self.reads and features is None:
+            raise ModelError(
+                expected="a model that gives features, which the detector reads",
+                got="none",
+                remedy="Name the layer: brinell.wrap(net, detector=…, features='layers.5').",
+            )
+        raw = self.module(*(given[name] for name in self.reads))
+        if not isinstance(raw, Tensor) or raw.numel() != len(x) or len(raw) != len(x):
+            got = f"shape {tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
+            raise ModelError(
+                expected=f"one score per input, shape ({len(x)},)", got=got, remedy="Larger means more suspicious."
+            )
+        return raw.reshape(len(x)).float()
+
+    def reject(self, x: Tensor, logits: Tensor, features: Tensor | None) -> Tensor:
+        """How far the score is above the threshold: positive where the input is rejected."""
+        return (self.score(x, logits, features) - self.threshold) * self.scale
+
+    def describe(self) -> str:
+        """The threshold in words."""
+        if self.rate is None:
+            return f"threshold {self.threshold:.6g}, not calibrated"
+        return (
+            f"threshold {self.threshold:.6g}, at most {100 * self.rate:g} % of {self.samples:,} clean inputs rejected"
+        )
+
+
+def as_detector(detector: Any) -> Detector:
+    """A Detector from itself, a module or a function."""
+    if isinstance(detector, Detector):
+        return detector
+    if not callable(detector):
+        raise ModelError(
+            expected="a module or function that scores inputs",
+            got=type(detector).__name__,
+            remedy="Write brinell.wrap(net, detector=module).",
+        )
+    if isinstance(detector, nn.Module):
+        return Detector(detector, reads=_reads(detector.forward))
+    return Detector(_Function(detector).eval())
+
+
+@dataclass(frozen=True, eq=False)
+class Inverted:
+    """A classifier whose detector says the opposite. Make one with `inverted`."""
+
+    inner: Classifier
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.inner.name}, detector inverted"
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one than the classifier's own."""
+        return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
+
+    @property
+    def differentiable(self) -> bool:
+        """As the classifier."""
+        return self.inner.differentiable
+
+    @property
+    def device(self) -> torch.device:
+        """As the classifier."""
+        return self.inner.device
+
+    @property
+    def allow(self) -> frozenset[str]:
+        """As the classifier."""
+        return self.inner.allow
+
+    def forward(self, x: Tensor) -> Output:
+        """The classifier's answer; rejected is exactly what was accepted."""
+        out = self.inner.forward(x)
+        if out.reject is None:
+            raise ModelError(
+                expected="a classifier with a detector to invert",
+                got="one without",
+                remedy="Give it one: brinell.wrap(net, detector=…).",
+            )
+        # A score of zero is accepted, so its opposite must be above zero.
+        least = torch.finfo(out.reject.dtype).tiny
+        return replace(out, reject=torch.where(out.reject > 0, -out.reject, (-out.reject).clamp(min=least)))
+
+    def to(self, device: torch.device) -> "Inverted":
+        """The same elsewhere."""
+        return Inverted(self.inner.to(device))
+
+    def dtypes(self) -> set[str]:
+        """As the classifier."""
+        return self.inner.dtypes()
+
+    def modes(self) -> list[str]:
+        """As the classifier."""
+        return self.inner.modes()
+
+
+def inverted(classifier: Classifier) -> Inverted:
+    """The classifier with its detector's decision negated: to evade it is to be rejected by the original.
+
+    Method: the inverted test of Zimmermann et al. 2022, sec. 3.2: an attack that looks at the detector must be able to
+    steer into it as well as around it.
+
+    >>> from brinell.models import wrap
+    >>> model = wrap(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval(), detector=lambda x: x[:, 0] - 0.5)
+    >>> x = torch.tensor([[0.2, 0, 0, 0], [0.5, 0, 0, 0], [0.9, 0, 0, 0]])
+    >>> (model.forward(x).reject > 0).tolist(), (inverted(model).forward(x).reject > 0).tolist()
+    ([False, False, True], [True, True, False])
+    """
+    return Inverted(classifier)
