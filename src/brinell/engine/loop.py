@@ -30,7 +30,10 @@ class Leg:
 
 @dataclass(frozen=True)
 class Work:
-    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none)."""
+    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none).
+
+    `id` are the samples' ids, for classifiers that are another one for every sample.
+    """
 
     x: Tensor
     y: Tensor
@@ -38,6 +41,7 @@ class Work:
     eps: Tensor
     targets: Tensor
     start: Tensor | None = None
+    id: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -106,7 +110,7 @@ class Engine:
     def _iterate(self, s: Slots, recorder: Recorder) -> Slots:
         ball = self.norm_ball(s.eps)
         target = getattr(s.state, "target", s.rows.target)
-        a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, self.attack.needs, self.draws)
+        a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, self.attack.needs, self.draws, s.rows.id)
         aside = getattr(s.state, "aside", None)
         seen = s.live if aside is None else s.live & ~aside
         record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)
@@ -141,7 +145,8 @@ class Engine:
         restarts = torch.tensor([g.restart for g in self.legs], device=at.device)
         key = rng.fold(rng.fold(work.key[at], ranks[leg]), restarts[leg])
         start = None if work.start is None else work.start[at]
-        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg])
+        id = None if work.id is None else work.id[at]
+        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg], id)
 
     def _next_legs(self, s: Slots, work: Work, ended: list[int]) -> tuple[Slots, list[int]]:
         """Start the next leg of samples that survived one; return the slots whose samples have none left."""

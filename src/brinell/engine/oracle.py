@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.attack import Answer, Needs
-from brinell.core.classifier import Classifier, Output
+from brinell.core.classifier import Classifier, Output, answer
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, backward, lower
 from brinell.errors import ModelError
@@ -48,13 +48,14 @@ def question(
     y: Tensor,
     target: Tensor,
     precision: str = FLOAT32,
+    id: Tensor | None = None,
 ) -> Answer:
     """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
     follows = needs is not Needs.LOGITS
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         with lower(precision, x.device):
-            logits = classifier.forward(point).logits.float()
+            logits = answer(classifier, point, id).logits.float()
         value = loss(logits, y, target)
         with backward(precision, x.device):
             grad = _gradient(value, point) if needs is Needs.GRAD else None
@@ -75,24 +76,34 @@ class Oracle:
     shrunk: list[int] = field(default_factory=list)
     precision: str = FLOAT32
 
-    def output(self, x: Tensor) -> Output:
+    def output(self, x: Tensor, id: Tensor | None = None) -> Output:
         """The model's answer without gradients."""
         with torch.no_grad():
-            return self._in_blocks(self.classifier.forward, x)
+            return self._in_blocks(partial(answer, self.classifier), x, *_given(id))
 
-    def ask(self, x: Tensor, y: Tensor, target: Tensor, loss: str, needs: Needs, draws: int = 1) -> Answer:
+    def ask(
+        self,
+        x: Tensor,
+        y: Tensor,
+        target: Tensor,
+        loss: str,
+        needs: Needs,
+        draws: int = 1,
+        id: Tensor | None = None,
+    ) -> Answer:
         """Logits, loss and, where needed, the gradient of the loss or of every logit at every row.
 
-        For randomised models each is the mean over `draws` passes (expectation over transformation).
+        For randomised models each is the mean over `draws` passes (expectation over transformation). `id` are the
+        samples the rows belong to.
         """
-        return self._in_blocks(partial(self._mean, loss, needs, draws), x, y, target)
+        return self._in_blocks(partial(self._mean, loss, needs, draws), x, y, target, *_given(id))
 
-    def _mean(self, loss: str, needs: Needs, draws: int, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        answers = [self._one(loss, needs, x, y, target) for _ in range(draws)]
+    def _mean(self, loss: str, needs: Needs, draws: int, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
+        answers = [self._one(loss, needs, x, y, target, *id) for _ in range(draws)]
         return answers[0] if draws == 1 else average(answers)
 
-    def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        return question(self.classifier, named_loss(loss), needs, x, y, target, self.precision)
+    def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
+        return question(self.classifier, named_loss(loss), needs, x, y, target, self.precision, *id)
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:
@@ -123,6 +134,10 @@ class Oracle:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self.listener(Shrunk(self.block))
+
+
+def _given(id: Tensor | None) -> tuple[Tensor, ...]:
+    return () if id is None else (id,)
 
 
 def _gradient(value: Tensor, point: Tensor) -> Tensor:

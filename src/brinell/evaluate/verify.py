@@ -33,7 +33,15 @@ class Verified:
 
 
 def check_points(
-    oracle: Oracle, goal: Goal, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, draws: int = 1
+    oracle: Oracle,
+    goal: Goal,
+    x0: Tensor,
+    x: Tensor,
+    y: Tensor,
+    t: Tensor,
+    ball: Ball,
+    draws: int = 1,
+    id: Tensor | None = None,
 ) -> Verified:
     """Re-check adversarial points on the model with fresh passes.
 
@@ -42,7 +50,7 @@ def check_points(
     """
 
     def fooled() -> Tensor:
-        return torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
+        return torch.stack([goal.reached(oracle.output(x, id), y, t) for _ in range(draws)], 1)
 
     chosen = fooled() if draws > 1 else None
     judged = fooled()
@@ -52,9 +60,9 @@ def check_points(
     rounded = (x * LEVELS).round() / LEVELS
     return Verified(
         ok=ok,
-        pred=oracle.output(x).logits.argmax(1),
+        pred=oracle.output(x, id).logits.argmax(1),
         distance=ball.distance(x0, x),
-        ok_8bit=goal.reached(oracle.output(rounded), y, t) & ball.contains(x0, rounded),
+        ok_8bit=goal.reached(oracle.output(rounded, id), y, t) & ball.contains(x0, rounded),
         judged=judged,
         chosen=None if chosen is None else chosen.sum(1),
     )
