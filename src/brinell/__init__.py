@@ -10,6 +10,7 @@ from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
 from brinell.evaluate.rescalings import rescalings
 from brinell.models.wrap import wrap
+from brinell.reliability.active import test_attack
 from brinell.results import Run, compare
 
 __version__ = version()
@@ -42,6 +43,7 @@ __all__ = [
     "plan",
     "plans",
     "rescalings",
+    "test_attack",
     "train",
     "verify",
     "wrap",
