@@ -1,4 +1,4 @@
-"""The binarization test: would the attack find an adversarial example if there were one?"""
+"""The binarization test: whether an attack finds an adversarial example where one is known to exist."""
 
 import time
 from collections.abc import Sequence
@@ -149,7 +149,7 @@ def test_attack(
         rows=ROWS.empty_table() if chosen_trial is None else chosen_trial.rows,
         reasons=_reasons(chunk, tasks, held),
         warnings=tuple(f"Check {c.name}: {c.message}" for c in session.checks if c.level in ("warn", "fail")),
-        notes=tuple([*session.notes, *notes]),
+        notes=(*session.notes, *notes),
         cost={"fit_seconds": fitted - begun, "seconds": ended - begun},
     )
 

@@ -73,7 +73,7 @@ def _chunk(inner: Tensor, boundary: Tensor) -> Separation:
 
 def _solve(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
     """Weights (n, f) and their quality, for points (n, m, f) on sides ±1 (m,)."""
-    n, m, f = x.shape
+    n, _, f = x.shape
     z = torch.cat([x, torch.ones_like(x[:, :, :1])], 2) * side[None, :, None]
     u, cost = z.new_zeros(n, f + 1), z.new_full((n,), FIRST)
     best, quality = z.new_zeros(n, f), z.new_full((n,), -torch.inf)

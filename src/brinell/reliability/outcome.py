@@ -149,9 +149,9 @@ class ActiveTest:
 
     def _what(self) -> str:
         return (
-            f"Binarization test of {self.attack} on {self.model}, {self.threat}: the last layer replaced by a two-class "
-            f"readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} from the "
-            f"{self.surface}, closeness kappa = {self.kappa:g}."
+            f"Binarization test of {self.attack} on {self.model}, {self.threat}: the last layer replaced by a "
+            f"two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
+            f"from the {self.surface}, closeness kappa = {self.kappa:g}."
         )
 
     def _how_much(self) -> str:
@@ -200,6 +200,6 @@ class ActiveTest:
         if other is not None and other.n:
             text += f" {self.reference} reaches only {100 * other.value:.1f} % too."
         return (
-            f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised model, "
-            "brinell.models.bpda for parts without a gradient, or the plan autoattack."
+            f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised "
+            "model, brinell.models.bpda for parts without a gradient, or the plan autoattack."
         )

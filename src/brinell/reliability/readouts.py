@@ -226,7 +226,7 @@ def as_readout(readout: Any) -> Readout:
     if isinstance(readout, str):
         return READOUTS[one_of("a readout", readout, READOUTS)]
     if hasattr(readout, "fit") and hasattr(readout, "name"):
-        return readout  # type: ignore[no-any-return]
+        return readout
     if callable(readout):
         return Own(readout)
     raise InputError(
