@@ -159,9 +159,15 @@ class Features:
 def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
     """The features of a classifier, checked on the points x."""
     if callable(layer):
-        found = Features(classifier, function=layer)
-        _check(found, x)
-        return found
+        with torch.no_grad():
+            rows = layer(x)
+        if not isinstance(rows, Tensor) or rows.ndim < 1 or len(rows) != len(x):
+            raise ModelError(
+                expected=f"one row of finite features per row of input ({len(x)})",
+                got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
+                remedy="Return a tensor with as many rows as the input.",
+            )
+        return _checked(Features(classifier, function=layer), x)
     names = (readout_layer(classifier, x),) if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
     module = _module(classifier)
     layers = dict(module.named_modules())
@@ -178,12 +184,10 @@ def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features
             got=f"{wrong[0]}, which ran {calls.count(wrong[0])} times",
             remedy=REMEDY,
         )
-    found = Features(classifier, chosen)
-    _check(found, x)
-    return found
+    return _checked(Features(classifier, chosen), x)
 
 
-def _check(found: Features, x: Tensor) -> None:
+def _checked(found: Features, x: Tensor) -> Features:
     with torch.no_grad():
         parts, _ = found.parts(x)
     for f in parts:
@@ -193,3 +197,4 @@ def _check(found: Features, x: Tensor) -> None:
                 got=f"shape {tuple(f.shape)}{'' if bool(f.isfinite().all()) else ' with NaN or inf'}",
                 remedy=REMEDY,
             )
+    return found

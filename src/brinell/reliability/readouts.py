@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from brinell.ops.rows import take
 from brinell.reliability.margin import Separation, hard_margin
 
 
+@runtime_checkable
 class Heads(Protocol):
     """One two-class readout per sample, in one object."""
 
@@ -25,6 +26,7 @@ class Heads(Protocol):
         """These and others of the same kind, in one object."""
 
 
+@runtime_checkable
 class Readout(Protocol):
     """A kind of readout: how to fit one per sample to inner points (class 0) and boundary points (class 1)."""
 
