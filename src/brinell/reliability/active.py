@@ -109,6 +109,12 @@ def test_attack(
     kind = as_readout(readout)
     design = Design(inner, boundary, _corners(bound, corners), gap)
     levels = _levels(kappa)
+    if random_queries is not None and random_queries < 1:
+        raise InputError(
+            expected="at least 1 query for the random points",
+            got=f"{random_queries}",
+            remedy="Leave it out for as many as the attack asks.",
+        )
     begun = time.perf_counter()
     with precisions.exact(model.device), listening(progress) as listener:
         # The user's own model and plan pass the same door as in an evaluation.
