@@ -39,6 +39,7 @@ NAMES = [
     "plan",
     "plans",
     "rescalings",
+    "test_attack",
     "train",
     "verify",
     "wrap",
