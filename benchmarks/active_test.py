@@ -151,8 +151,8 @@ def report(results: list[dict[str, Any]]) -> str:
         "# The binarization test, samples together and one by one",
         "",
         "Made by `benchmarks/active_test.py`. PGD-20 on the two-class classifiers of all samples: together on the "
-        "engine, or one sample after another with a batch of one, either on the same engine (early exit as well) or as "
-        "a bare loop of 20 steps (no early exit). All three in the same process, in turns; medians, ratios with their range.",
+        "engine, or one sample after another with a batch of one, either on the same engine (early exit as well) or "
+        "as a bare loop of 20 steps (no early exit). All in the same process, in turns; medians, ratios with range.",
         "",
         "| model | threat | device | samples separated | fitting | together | one by one | bare loop | ratio, engine | "
         "ratio, bare loop |",

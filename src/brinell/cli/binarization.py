@@ -39,7 +39,7 @@ def command(
     readout: Annotated[str, typer.Option(help="linear, ensemble, prototypes or neighbours.")] = "linear",
     layer: Annotated[str | None, typer.Option(help="The readout's name, or several: head1,head2.")] = None,
     reference: Annotated[str, typer.Option(help="The strong plan that says how hard is too hard.")] = REFERENCE,
-    random_queries: Annotated[int | None, typer.Option(help="Random points; default: as many as the plan asks.")] = (
+    random_queries: Annotated[int | None, typer.Option(help="Random points; default: as many as the plan used.")] = (
         None
     ),
     seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,

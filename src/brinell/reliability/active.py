@@ -51,7 +51,7 @@ class Bench:
     setup: Setup
     plan: Plan
     reference: Plan
-    queries: int
+    queries: int | None
     design: Design
 
 
@@ -92,10 +92,11 @@ def test_attack(
     corners unless `corners=False`), and replace the network's last layer by a two-class `readout` that tells the two
     apart exactly. Its decision boundary is moved to κ of the way from the nearest inner point to the farthest boundary
     point, its logits are rescaled to the range of the original ones. The attack starts at x; the score is the share of
-    samples it breaks. R-ASR is that share for as many random points as the attack may ask about. Without `kappa` the
-    test begins as hard as possible and gets easier until the `reference` attack is almost perfect; `curve` looks at all
-    levels. `layer` names the readout of a network that does not end in a linear layer. Cost: inner + boundary + 1
-    forwards per sample, the tested plan, the reference and the random points once per level.
+    samples it breaks. R-ASR is that share for as many random points as the attack used where it needed most (or
+    `random_queries`). Without `kappa` the test begins as hard as possible and gets easier until the `reference` attack
+    is almost perfect; `curve` looks at all levels. `layer` names the readout of a network that does not end in a linear
+    layer. Cost: inner + boundary + 1 forwards per sample; the tested plan, the reference and the random points once per
+    level.
     Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
 
     >>> import brinell
@@ -128,10 +129,9 @@ def test_attack(
         tasks = build(oracle, seen, kind, design, chunk, bound, seed)
         fitted = time.perf_counter()
         plans, notes = _fitted(session.setup.threat, chunk, (chosen, other), session.setup.draws)
-        queries = _queries(plans[0]) if random_queries is None else random_queries
         trials: list[Trial] = []
         if tasks is not None:
-            bench = Bench(tasks, chunk, bound, session.setup, *plans, queries, design)
+            bench = Bench(tasks, chunk, bound, session.setup, *plans, random_queries, design)
             trials = _climb_down(bench, levels, curve, listener)
     ended = time.perf_counter()
     chosen_trial = _chosen(trials)
@@ -146,7 +146,6 @@ def test_attack(
         inner=inner,
         boundary=boundary,
         surface="corners" if design.corners else "surface",
-        queries=queries,
         level=_empty(levels[0], design) if chosen_trial is None else chosen_trial.level,
         curve=tuple(t.level for t in trials),
         ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
@@ -209,9 +208,10 @@ def _fitted(threat: Threat, chunk: Chunk, plans: Sequence[Plan], draws: int) -> 
     return (tested, reference), notes
 
 
-def _queries(p: Plan) -> int:
-    """How many answers the plan may ask for about one sample."""
-    return sum(s.attack.queries * len(s.legs()) * s.eot + s.ranking_passes[0] for s in p.stages)
+def _used(rows: pa.Table) -> int:
+    """How many answers the attack asked for about the sample that cost it most, all stages together."""
+    total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
+    return max(total["forwards_sum"].to_pylist(), default=1)
 
 
 def _climb_down(b: Bench, levels: Sequence[float], everything: bool, listener: Listener) -> list[Trial]:
@@ -256,8 +256,9 @@ def _trial(b: Bench, kappa: float, always: bool) -> Trial:
     other = None
     if always or float(found.float().mean()) < NEAR:
         other = found if b.reference == b.plan else _attacked(setup, b.reference, chunk)[0]
-    random = _random(setup, b, chunk)
-    level = Level(kappa, _share(found), None if other is None else _share(other), random)
+    queries = _used(rows) if b.queries is None else b.queries
+    random = _random(setup, chunk, queries)
+    level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
     return Trial(level, held, found, rows)
 
 
@@ -295,19 +296,19 @@ def _attacked(setup: Setup, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]
     return ~standing, pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 
-def _random(setup: Setup, b: Bench, chunk: Chunk) -> dict[str, Proportion]:
+def _random(setup: Setup, chunk: Chunk, queries: int) -> dict[str, Proportion]:
     """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
-    half = max(b.queries // 2, 1)
+    half = max(queries // 2, 1)
     near, _ = _attacked(setup, _lone(Chance(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()
     out = {}
-    for where in ("corners", "surface") if b.threat.norm.corners else ("surface",):
+    for where in ("corners", "surface") if setup.threat.norm.corners else ("surface",):
         found = near.clone()
         if len(rest):
             eps = setup.threat.eps
             threat = replace(setup.threat, eps=eps[rest]) if isinstance(eps, Tensor) else setup.threat
             part = Chunk(chunk.ids[rest], chunk.x[rest], chunk.y[rest])
-            plan = _lone(Chance(max(b.queries - half, 1), where))
+            plan = _lone(Chance(max(queries - half, 1), where))
             found[rest.to(found.device)] = _attacked(replace(setup, threat=threat), plan, part)[0]
         out[where] = _share(found)
     return out

@@ -19,14 +19,15 @@ PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 class Level:
     """The test at one closeness κ: what the tested attack, the reference attack and random points found.
 
-    `random` has one entry per surface the random points came from. The proportions are over the samples whose
-    adversarial was verified at this κ.
+    `random` has one entry per surface the random points came from, `queries` of them per sample. The proportions are
+    over the samples whose adversarial was verified at this κ.
     """
 
     kappa: float
     score: Proportion
     reference: Proportion | None
     random: dict[str, Proportion]
+    queries: int = 0
 
     @property
     def rasr(self) -> Proportion:
@@ -40,6 +41,7 @@ class Level:
             "score": _numbers(self.score),
             "reference": None if self.reference is None else _numbers(self.reference),
             "random": {where: _numbers(p) for where, p in self.random.items()},
+            "queries": self.queries,
         }
 
 
@@ -65,7 +67,6 @@ class ActiveTest:
     inner: int
     boundary: int
     surface: str
-    queries: int
     level: Level
     curve: tuple[Level, ...]
     ids: Tensor
@@ -99,8 +100,13 @@ class ActiveTest:
 
     @property
     def rasr(self) -> float:
-        """The success rate of as many random points as the attack may ask about, where they do best."""
+        """The success rate of as many random points as the attack used, on the surface where they do best."""
         return self.level.rasr.value
+
+    @property
+    def queries(self) -> int:
+        """Random points per sample behind R-ASR: as many as the attack used on the sample that cost it most."""
+        return self.level.queries
 
     @property
     def kappa(self) -> float:
