@@ -56,13 +56,11 @@ def _chunk(inner: Tensor, boundary: Tensor) -> Separation:
     x = torch.cat([boundary - origin, inner - origin], 1)
     scale = x.square().sum(2).mean(1).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
     x = x / scale[:, None, None]
-    side = torch.ones(x.shape[1], dtype=x.dtype, device=x.device)
-    side[boundary.shape[1] :] = -1
     basis = None
     if x.shape[2] > x.shape[1]:
         basis, r = torch.linalg.qr(x.mT)
         x = r.mT
-    w, quality = _solve(x, side)
+    w, quality = _solve(x, boundary.shape[1])
     if basis is not None:
         w = (basis @ w[:, :, None])[:, :, 0]
     w = w / w.norm(dim=1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
@@ -71,9 +69,10 @@ def _chunk(inner: Tensor, boundary: Tensor) -> Separation:
     return Separation(w[:n], low[:n], high[:n], quality[:n])
 
 
-def _solve(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (n, f) and their quality, for points (n, m, f) on sides ±1 (m,)."""
-    n, _, f = x.shape
+def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Weights (n, f) and their quality, for points (n, m, f) of which the first so many are boundary points."""
+    n, m, f = x.shape
+    side = torch.where(torch.arange(m, device=x.device) < first, 1.0, -1.0).to(x.dtype)
     z = torch.cat([x, torch.ones_like(x[:, :, :1])], 2) * side[None, :, None]
     u, cost = z.new_zeros(n, f + 1), z.new_full((n,), FIRST)
     best, quality = z.new_zeros(n, f), z.new_full((n,), -torch.inf)
@@ -82,7 +81,7 @@ def _solve(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
     going = torch.ones(n, dtype=torch.bool, device=z.device)
     for _ in range(STEPS):
         slack = (1 - (z @ u[:, :, None])[:, :, 0]).clamp(min=0)
-        share = _quality(x, side, u[:, :f], slack)
+        share = _quality(x, first, u[:, :f], slack)
         better = going & (share > quality)
         best, quality = torch.where(better[:, None], u[:, :f], best), torch.where(better, share, quality)
         going = going & (quality < QUALITY) & (cost <= LAST)
@@ -95,12 +94,12 @@ def _solve(x: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
     return best, quality
 
 
-def _quality(x: Tensor, side: Tensor, w: Tensor, slack: Tensor) -> Tensor:
+def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
     """The margin of w over the distance of two points of the convex hulls, which no margin exceeds."""
     value = (x @ w[:, :, None])[:, :, 0]
-    gap = value[:, side > 0].amin(1) - value[:, side < 0].amax(1)
+    gap = value[:, :first].amin(1) - value[:, first:].amax(1)
     hull = []
-    for mine in (side > 0, side < 0):
+    for mine in (slice(first), slice(first, None)):
         a = slack[:, mine] + torch.finfo(x.dtype).tiny
         hull.append(((a / a.sum(1, keepdim=True))[:, None] @ x[:, mine])[:, 0])
     apart = (hull[0] - hull[1]).norm(dim=1)
