@@ -157,7 +157,7 @@ def test_other_threats(t):
 
 
 def test_random_points_succeed_less_the_closer_the_boundary():
-    r = small(PGD(steps=5), kappa=None, curve=True, random_queries=40)
+    r = small(PGD(steps=5), kappa=None, curve=True, random_queries=16)
     assert [level.kappa for level in r.curve] == list(KAPPAS)
     chance = [level.rasr.k for level in r.curve]
     assert all(a <= b for a, b in pairwise(chance)) and chance[0] < chance[-1]
