@@ -43,6 +43,7 @@ NAMES = [
     "plans",
     "reliability",
     "rescalings",
+    "test_attack",
     "train",
     "verify",
     "wrap",

@@ -13,6 +13,7 @@ from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
 from brinell.evaluate.rescalings import rescalings
 from brinell.models.wrap import wrap
+from brinell.reliability.active import test_attack
 from brinell.results import Run, compare
 
 __version__ = version()
@@ -49,6 +50,7 @@ __all__ = [
     "plans",
     "reliability",
     "rescalings",
+    "test_attack",
     "train",
     "verify",
     "wrap",

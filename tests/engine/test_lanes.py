@@ -84,8 +84,8 @@ def run(
     ball = t.ball(at, torch.device("cpu"))
     targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
     engine = Engine(
-        oracle or Oracle(classifier, block, compiled=compiled), attack, Misclassify(), lambda e: replace(ball, eps=e), legs,
-        slots, recordings=recordings,
+        oracle or Oracle(classifier, 8), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots,
+        recordings=recordings,
     )  # fmt: skip
     work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
     parts = list(engine.run(work))
@@ -259,7 +259,8 @@ def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):
 def test_compiled_steps_agree_with_called_ones(case):
     attack, t, legs = CASES[case]
     world = images()
-    plain, fused = (run(*world, t, attack, legs=legs, slots=8, compiled=c) for c in (False, True))
+    oracles = (Oracle(world[0], 8, compiled=c) for c in (False, True))
+    plain, fused = (run(*world, t, attack, legs=legs, slots=8, oracle=o) for o in oracles)
     assert torch.equal(plain.broken, fused.broken)
     assert torch.equal(plain.forwards, fused.forwards)
     torch.testing.assert_close(plain.margin, fused.margin, rtol=0, atol=1e-5)

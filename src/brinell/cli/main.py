@@ -7,7 +7,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from brinell.cli import compare, demo, doctor, evaluate, merge, plans, probe, rescalings, train, verify
+from brinell.cli import (
+    binarization,
+    compare,
+    demo,
+    doctor,
+    evaluate,
+    merge,
+    plans,
+    probe,
+    rescalings,
+    train,
+    verify,
+)
 from brinell.errors import BrinellError
 from brinell.evaluate.environment import version
 
@@ -24,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate.command)
+app.command("test-attack")(binarization.command)
 app.command("train")(train.command)
 app.command("verify")(verify.command)
 app.command("compare")(compare.command)

@@ -23,7 +23,8 @@ class Needs(Enum):
 class Rows:
     """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None).
 
-    `restart` is the number of the restart, from 0; None counts as 0.
+    `restart` is the number of the restart, from 0; None counts as 0. `id` is the sample's id, for classifiers that are
+    another one for every sample.
     """
 
     x: Points
@@ -32,6 +33,7 @@ class Rows:
     target: Labels
     start: Points | None = None
     restart: Labels | None = None
+    id: Labels | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from brinell.ops.types import Doubles, Logits, Points, Scalars
+from brinell.ops.types import Doubles, Labels, Logits, Points, Scalars
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,18 @@ class Classifier(Protocol):
 
     def modes(self) -> list[str]:
         """Names of parts that are in train mode (empty: none)."""
+
+
+@runtime_checkable
+class Personal(Protocol):
+    """A classifier that is another one for every sample: it is told which sample each row belongs to."""
+
+    def forward_of(self, x: Points, id: Labels) -> Output:
+        """The answer for points that belong to the samples `id`."""
+
+
+def answer(classifier: Classifier, x: Points, id: Labels | None = None) -> Output:
+    """The classifier's answer; the samples' ids reach only a classifier that asks for them."""
+    if id is not None and isinstance(classifier, Personal):
+        return classifier.forward_of(x, id)
+    return classifier.forward(x)

@@ -83,6 +83,13 @@ class Ball:
         # Clipping shrinks every coordinate towards x0, so for Linf and L2 this stays in the ball, as in the reference.
         return self.retract(x0, x0 + d)
 
+    def surface(self, x0: Points, key: Keys, corner: bool = False) -> Points:
+        """A random point at distance eps (less where the box ends before): on the sphere, or at a corner."""
+        v = self.norm.direction(key, tuple(x0.shape[1:]), corner)
+        lo, hi = self.bounds(x0)
+        d = self.norm.stretch(v if self.mask is None else v * self.mask, self.eps, lo - x0, hi - x0)
+        return self.project(x0, x0 + d)
+
     def distance(self, x0: Points, x: Points) -> Scalars:
         """‖x − x0‖ in float64."""
         return self.norm.size(x.double() - x0.double())

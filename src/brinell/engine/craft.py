@@ -43,12 +43,13 @@ def craft(
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):
-        a = question(respond, attack.needs, state.x, p.y, _aimed(state, p))
+        a = question(respond, attack.needs, state.x, p.y, _aimed(state, p), id=p.id)
         if keep == "best":
             best, top = _better(state, a, best, top)
         state = attack.step(state, a, p, ball)
     if keep == "best":
-        best, _ = _better(state, question(respond, Needs.LOGITS, state.x, p.y, _aimed(state, p)), best, top)
+        last = question(respond, Needs.LOGITS, state.x, p.y, _aimed(state, p), id=p.id)
+        best, _ = _better(state, last, best, top)
     x: Tensor = best if keep == "best" else state.x
     return x.detach()
 

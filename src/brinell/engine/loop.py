@@ -72,7 +72,7 @@ class Engine:
 
     def key(self, work: Work) -> Hashable:
         """What decides the iterations, within one evaluation: its threat and goal stay the same."""
-        shape = (tuple(work.x.shape[1:]), work.start is None, self.oracle.block)
+        shape = (tuple(work.x.shape[1:]), work.start is None, work.id is None, self.oracle.block)
         return (self.oracle, self.attack, self.early_exit, self.draws, shape)
 
     def iterations(self, device: torch.device) -> Callable[[Slots], Slots]:
@@ -88,7 +88,7 @@ class Engine:
         def run(s: Slots) -> Slots:
             for need in needs:
                 target = getattr(s.state, "target", s.rows.target)
-                a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws)
+                a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws, s.rows.id)
                 if self.observe is not None:
                     self.observe(s, a)
                 s = moves[need](s, a)
@@ -138,7 +138,8 @@ class Engine:
         restarts = torch.tensor([g.restart for g in self.legs], device=at.device)
         key = rng.fold(rng.fold(work.key[at], ranks[leg]), restarts[leg])
         start = None if work.start is None else work.start[at]
-        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg])
+        id = None if work.id is None else work.id[at]
+        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg], id)
 
 
 def _fused(move: Callable[[Slots, Answer], Slots]) -> Callable[[Slots, Answer], Slots]:

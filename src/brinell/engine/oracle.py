@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.attack import Answer, Needs
-from brinell.core.classifier import Classifier, Output
+from brinell.core.classifier import Classifier, Output, answer
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError
@@ -20,8 +20,8 @@ from brinell.ops.rows import average, concat, head
 A = TypeVar("A")
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, labels, targets) -> one value per row, larger is worse for the model."""
-Respond = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-"""(points, labels, targets) -> logits, loss, and the detector's score where there is one."""
+Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor | None]]
+"""(points, labels, targets, samples' ids) -> logits, loss, and the detector's score where there is one."""
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
@@ -44,26 +44,34 @@ def named_loss(name: str) -> LossFunction:
 
 
 def responder(classifier: Classifier, loss: LossFunction, of: str = LOGITS) -> Respond:
-    """The model's logits, the loss and the detector's score, as one function of points, labels and targets.
+    """The model's logits, the loss and the detector's score, as one function of points, labels, targets (and ids).
 
     `of` names the part of the answer that the loss is about: the logits, or the features.
     """
 
-    def respond(x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        out = classifier.forward(x)
+    def respond(x: Tensor, y: Tensor, target: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        out = answer(classifier, x, id)
         logits, reject = out.logits.float(), None if out.reject is None else out.reject.float()
         return logits, loss(logits if of == LOGITS else _part(out, of), y, target), reject
 
     return respond
 
 
-def question(respond: Respond, needs: Needs, x: Tensor, y: Tensor, target: Tensor, precision: str = FLOAT32) -> Answer:
+def question(
+    respond: Respond,
+    needs: Needs,
+    x: Tensor,
+    y: Tensor,
+    target: Tensor,
+    precision: str = FLOAT32,
+    id: Tensor | None = None,
+) -> Answer:
     """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
     follows, twice = needs is not Needs.LOGITS, needs is Needs.DETECTOR
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         with lower(precision, x.device):
-            logits, value, reject = respond(point, y, target)
+            logits, value, reject = respond(point, y, target, id)
         with backward(precision, x.device):
             grad = _gradient(value, point, twice) if twice or needs is Needs.GRAD else None
             jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
@@ -102,24 +110,34 @@ class Oracle:
     _guide: Classifier | None = field(default=None, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
 
-    def output(self, x: Tensor) -> Output:
+    def output(self, x: Tensor, id: Tensor | None = None) -> Output:
         """The model's answer without gradients."""
         with torch.no_grad():
-            return self._in_blocks(self.classifier.forward, x)
+            return self._in_blocks(partial(answer, self.classifier), x, *_given(id))
 
-    def ask(self, x: Tensor, y: Tensor, target: Tensor, loss: str, needs: Needs, draws: int = 1) -> Answer:
+    def ask(
+        self,
+        x: Tensor,
+        y: Tensor,
+        target: Tensor,
+        loss: str,
+        needs: Needs,
+        draws: int = 1,
+        id: Tensor | None = None,
+    ) -> Answer:
         """Logits, loss and, where needed, the gradient of the loss or of every logit at every row.
 
-        For randomised models each is the mean over `draws` passes (expectation over transformation).
+        For randomised models each is the mean over `draws` passes (expectation over transformation). `id` are the
+        samples the rows belong to.
         """
-        return self._in_blocks(partial(self._mean, loss, needs, draws), x, y, target)
+        return self._in_blocks(partial(self._mean, loss, needs, draws), x, y, target, *_given(id))
 
-    def _mean(self, loss: str, needs: Needs, draws: int, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        answers = [self._one(loss, needs, x, y, target) for _ in range(draws)]
+    def _mean(self, loss: str, needs: Needs, draws: int, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
+        answers = [self._one(loss, needs, x, y, target, *id) for _ in range(draws)]
         return answers[0] if draws == 1 else average(answers)
 
-    def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor) -> Answer:
-        return question(self._responder(loss), needs, x, y, target, self.precision)
+    def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
+        return question(self._responder(loss), needs, x, y, target, self.precision, *id)
 
     def _responder(self, loss: str) -> Respond:
         if loss not in self._responders:
@@ -178,6 +196,10 @@ class Oracle:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self.listener(Shrunk(self.block))
+
+
+def _given(id: Tensor | None) -> tuple[Tensor, ...]:
+    return () if id is None else (id,)
 
 
 def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:

@@ -19,7 +19,10 @@ class Leg:
 
 @dataclass(frozen=True)
 class Work:
-    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none)."""
+    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none).
+
+    `id` are the samples' ids, for classifiers that are another one for every sample.
+    """
 
     x: Tensor
     y: Tensor
@@ -27,6 +30,7 @@ class Work:
     eps: Tensor
     targets: Tensor
     start: Tensor | None = None
+    id: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)

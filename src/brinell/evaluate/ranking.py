@@ -27,5 +27,5 @@ def last_logits(oracle: Oracle, attack: AnyAttack, p: Rows, ball: Ball, slots: i
 def _piece(oracle: Oracle, attack: AnyAttack, p: Rows, ball: Ball, draws: int) -> Tensor:
     s = attack.init(p, ball)
     for _ in range(attack.queries - 1):
-        s = attack.step(s, oracle.ask(s.x, p.y, p.target, attack.loss, attack.needs, draws), p, ball)
-    return oracle.ask(s.x, p.y, p.target, attack.loss, Needs.LOGITS, draws).logits
+        s = attack.step(s, oracle.ask(s.x, p.y, p.target, attack.loss, attack.needs, draws, p.id), p, ball)
+    return oracle.ask(s.x, p.y, p.target, attack.loss, Needs.LOGITS, draws, p.id).logits

@@ -69,22 +69,25 @@ def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None
     device = c.logits.device
     rows = at.cpu()
     x, y = c.chunk.x[rows].to(device), c.chunk.y[rows].to(device)
-    own = rng.keys(setup.seed, c.chunk.ids[rows].to(device))
-    targets = ranked_targets(_ranking_logits(setup, stage, c, at, x, y, own), y, stage.ranks)
+    id = c.chunk.ids[rows].to(device)
+    own = rng.keys(setup.seed, id)
+    targets = ranked_targets(_ranking_logits(setup, stage, c, at, x, y, own, id), y, stage.ranks)
     key = rng.fold(own, rng.digest(stage.noise or stage.attack.name) + stage.copy)
     eps = setup.threat.ball(rows + c.chunk.offset, device).eps
     begin = None if start is None else start[rows].to(device)
-    return Work(x, y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin)
+    return Work(x, y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin, id)
 
 
-def _ranking_logits(setup: Setup, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
+def _ranking_logits(
+    setup: Setup, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor, id: Tensor
+) -> Tensor:
     """What ranks the targets: the logits of the clean input, or where the reference attack ends."""
     if stage.ranked_by is None:
         return c.logits[at]
     # Without the stage's own name: every stage and plan with this reference attack ranks alike.
     key = rng.fold(own, rng.digest(f"ranking {stage.ranked_by.name}"))
     ball = stage.ranking_threat(setup.threat).ball(at.cpu() + c.chunk.offset, x.device)
-    p = Rows(x, y, key, torch.full_like(y, -1))
+    p = Rows(x, y, key, torch.full_like(y, -1), id=id)
     z = last_logits(setup.oracle, stage.ranked_by, p, ball, setup.slots, stage.eot)
     # Without a finite answer there is no order; then the clean one must do.
     return torch.where(z.isfinite().all(1, keepdim=True), z, c.logits[at])
@@ -174,10 +177,10 @@ def claimed(r: Record, ball: Ball) -> Tensor:
 def _verified(setup: Setup, work: Work, pos: Tensor, r: Record, ball: Ball) -> tuple[Tensor, Verified]:
     """The classes the kept points aim at, and what the model says about the points."""
     target = work.targets[pos, r.leg]
-    points = (work.x[pos], r.x, work.y[pos], target, ball)
+    points, id = (work.x[pos], r.x, work.y[pos], target, ball), None if work.id is None else work.id[pos]
     if setup.draws > 1:
-        return target, check_points(setup.oracle, setup.goal, *points, setup.draws)
-    return target, check_claims(setup.oracle, setup.goal, *points, r.broken)
+        return target, check_points(setup.oracle, setup.goal, *points, setup.draws, id)
+    return target, check_claims(setup.oracle, setup.goal, *points, r.broken, id)
 
 
 def _finish(

@@ -42,7 +42,15 @@ class Verified:
 
 
 def check_points(
-    oracle: Oracle, goal: Goal, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, draws: int = 1
+    oracle: Oracle,
+    goal: Goal,
+    x0: Tensor,
+    x: Tensor,
+    y: Tensor,
+    t: Tensor,
+    ball: Ball,
+    draws: int = 1,
+    id: Tensor | None = None,
 ) -> Verified:
     """Re-check adversarial points on the model with fresh passes.
 
@@ -51,7 +59,7 @@ def check_points(
     """
 
     def passes() -> tuple[Tensor, Tensor]:
-        outputs = [oracle.output(x) for _ in range(draws)]
+        outputs = [oracle.output(x, id) for _ in range(draws)]
         return torch.stack([goal.reached(out, y, t) for out in outputs], 1), outputs[0].logits.argmax(1)
 
     chosen = passes()[0] if draws > 1 else None
@@ -64,23 +72,31 @@ def check_points(
         ok=ok,
         pred=pred,
         distance=ball.distance(x0, x),
-        ok_8bit=goal.reached(oracle.output(rounded), y, t) & ball.contains(x0, rounded),
+        ok_8bit=goal.reached(oracle.output(rounded, id), y, t) & ball.contains(x0, rounded),
         judged=judged,
         chosen=None if chosen is None else chosen.sum(1),
     )
 
 
 def check_claims(
-    oracle: Oracle, goal: Goal, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, claimed: Tensor
+    oracle: Oracle,
+    goal: Goal,
+    x0: Tensor,
+    x: Tensor,
+    y: Tensor,
+    t: Tensor,
+    ball: Ball,
+    claimed: Tensor,
+    id: Tensor | None = None,
 ) -> Verified:
     """`check_points` where a point is claimed to break its row; elsewhere nothing is asked and nothing holds."""
     no = torch.zeros_like(claimed)
     nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
-    index = claimed.nonzero()[:, 0]
-    if not len(index):
+    at = claimed.nonzero()[:, 0]
+    if not len(at):
         return nothing
-    part = replace(ball, eps=ball.eps[index])
-    return put(nothing, index, check_points(oracle, goal, x0[index], x[index], y[index], t[index], part))
+    part, own = replace(ball, eps=ball.eps[at]), None if id is None else id[at]
+    return put(nothing, at, check_points(oracle, goal, x0[at], x[at], y[at], t[at], part, id=own))
 
 
 @dataclass(frozen=True)

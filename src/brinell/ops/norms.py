@@ -83,6 +83,8 @@ class Norm(ABC):
     name: str
     sparse = False
     """Whether steepest steps move few coordinates, so that attacks steer how many."""
+    corners = False
+    """Whether the ball has corners in all coordinates at once, further out than the rest of its surface."""
 
     @abstractmethod
     def size(self, d: Points) -> Scalars:
@@ -120,6 +122,24 @@ class Norm(ABC):
         """AutoAttack's random start, before projection: on the face, on the sphere, or Gaussian (L1)."""
 
     @abstractmethod
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        """A random direction: uniform on the sphere (in the cube for Linf), or towards a corner where there are any."""
+
+    def stretch(self, v: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        """`v` times a factor, cut off at lo ≤ d ≤ hi, with the factor that makes the result's size eps.
+
+        Where the box ends before, as far as it goes. Coordinates where v is zero stay there.
+        """
+        size, room = flat(v).double().abs(), flat(torch.where(v >= 0, hi, -lo)).double()
+        factor = self._factor(size, room, eps.double() * INSIDE)[:, None]
+        far = torch.where(size > 0, torch.minimum(factor * size, room), 0.0)
+        return (flat(v).sign() * far).to(v.dtype).view_as(v)
+
+    @abstractmethod
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        """The factor t with ‖min(t · size, room)‖ = eps; inf where there is none."""
+
+    @abstractmethod
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
         """The smallest d in this norm with w·d = gap and lo ≤ d ≤ hi; where none exists, the nearest corner."""
 
@@ -133,6 +153,7 @@ class LinfNorm(Norm):
     """max |d_i|."""
 
     name = "Linf"
+    corners = True
 
     def size(self, d: Points) -> Scalars:
         return flat(d).abs().amax(1)
@@ -158,6 +179,13 @@ class LinfNorm(Norm):
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         t = 2 * rng.uniform(key, shape) - 1
         return rows(eps / (self.size(t) + TINY), t) * t
+
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        return rng.signs(key, shape) if corner else 2 * rng.uniform(key, shape) - 1
+
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        # Coordinates without room for eps are cut off anyway; the largest of the others decides.
+        return eps / torch.where(room >= eps[:, None], size, 0.0).amax(1)
 
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
         sign, slope, room = hyperplane.facing(w, gap, lo, hi)
@@ -206,6 +234,12 @@ class L2Norm(Norm):
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         t = rng.normal(key, shape)
         return rows(eps / (self.size(t) + TINY), t) * t
+
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        return rng.normal(key, shape)
+
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        return capped_scale(size.square(), room.square(), eps.square()).sqrt()
 
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
         sign, slope, room = hyperplane.facing(w, gap, lo, hi, hyperplane.NEGLIGIBLE)
@@ -261,6 +295,12 @@ class L1Norm(Norm):
 
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
         return rng.normal(key, shape)
+
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        return rng.exponential(rng.fold(key, 1), shape) * rng.signs(rng.fold(key, 3), shape)
+
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        return capped_scale(size, room, eps)
 
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
         sign, slope, room = hyperplane.facing(w, gap, lo, hi, hyperplane.NEGLIGIBLE)

@@ -1,6 +1,25 @@
-"""Can an evaluation be believed: signs that an attack failed for reasons other than the model's robustness."""
+"""Can an evaluation be believed: tests of the attack itself, and signs that it failed for reasons of its own."""
 
+from brinell.reliability.active import test_attack
+from brinell.reliability.binary import Design
+from brinell.reliability.chance import Chance
 from brinell.reliability.items import Item, Probes, Surface
+from brinell.reliability.outcome import ActiveTest, Level
 from brinell.reliability.probes import probe
+from brinell.reliability.readouts import Ensemble, Linear, Neighbours, Prototypes
 
-__all__ = ["Item", "Probes", "Surface", "probe"]
+__all__ = [
+    "ActiveTest",
+    "Chance",
+    "Design",
+    "Ensemble",
+    "Item",
+    "Level",
+    "Linear",
+    "Neighbours",
+    "Probes",
+    "Prototypes",
+    "Surface",
+    "probe",
+    "test_attack",
+]

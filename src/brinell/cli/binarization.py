@@ -1,0 +1,100 @@
+"""brinell test-attack."""
+
+import json as json_format
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from brinell.cli import load, options
+from brinell.cli.show import WIDTH
+from brinell.core.threat import threat
+from brinell.evaluate.inputs import as_plan
+from brinell.evaluate.presets import chain
+from brinell.reliability.active import REFERENCE
+from brinell.reliability.active import test_attack as binarization_test
+from brinell.reliability.outcome import ActiveTest, Level
+from brinell.results import Proportion
+
+
+def command(
+    model: options.Model,
+    data: options.Data,
+    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
+    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    plan: Annotated[str, typer.Option(help="What is tested; see brinell plans.")] = REFERENCE,
+    attacks: Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")] = None,
+    n: options.N = None,
+    inner: Annotated[int, typer.Option(help="Inner points per sample; more make the test harder.")] = 999,
+    boundary: Annotated[int, typer.Option(help="Boundary points per sample; more make it easier.")] = 1,
+    surface: Annotated[bool, typer.Option("--surface", help="Linf: from the whole surface, not its corners.")] = False,
+    gap: Annotated[float, typer.Option(help="Inner points lie within (1 - gap) eps.")] = 0.05,
+    kappa: Annotated[float | None, typer.Option(help="Closeness of the boundary; default: found.")] = None,
+    curve: Annotated[bool, typer.Option("--curve", help="Look at every closeness, not only down to the found one.")] = (
+        False
+    ),
+    readout: Annotated[str, typer.Option(help="linear, ensemble, prototypes or neighbours.")] = "linear",
+    layer: Annotated[str | None, typer.Option(help="The readout's name, or several: head1,head2.")] = None,
+    reference: Annotated[str, typer.Option(help="The strong plan that says how hard is too hard.")] = REFERENCE,
+    random_queries: Annotated[int | None, typer.Option(help="Random points; default: as many as the plan used.")] = (
+        None
+    ),
+    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
+    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
+    device: options.Device = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Test an attack where an adversarial is known to exist; exit code 1 unless it passes."""
+    test = binarization_test(
+        load.model(model),
+        load.data(data, n, None),
+        threat(norm, eps),
+        chain(attacks.split(",")) if attacks else as_plan(plan),
+        inner=inner,
+        boundary=boundary,
+        corners=False if surface else None,
+        gap=gap,
+        kappa=kappa,
+        curve=curve,
+        readout=readout,
+        layer=None if layer is None else [name.strip() for name in layer.split(",")],
+        reference=reference,
+        random_queries=random_queries,
+        seed=seed,
+        slots=slots,
+        device=device,
+        progress=False if quiet else None,
+    )
+    if json:
+        typer.echo(json_format.dumps(test.to_json(), indent=2))
+    else:
+        show(test, Console())
+    if not test.passed:
+        raise typer.Exit(1)
+
+
+def show(test: ActiveTest, console: Console) -> None:
+    """The levels, the hardest first, then the paragraph."""
+    if test.curve:
+        table = Table(title=Text(f"{test.model} · {test.threat} · n = {test.n}"), box=box.ROUNDED, title_justify="left")
+        for name in ("kappa", test.attack, f"{test.reference} (reference)", *_wheres(test.level)):
+            table.add_column(name, justify="right")
+        for level in test.curve:
+            mark = " *" if level is test.level else ""
+            cells = [level.score, level.reference, *(level.random.get(w) for w in test.level.random)]
+            table.add_row(f"{level.kappa:g}{mark}", *map(_percent, cells))
+        console.print(table, width=min(console.width, WIDTH))
+    for text in (str(test), *test.notes):
+        console.print(Text(text), soft_wrap=not console.is_terminal)
+
+
+def _wheres(level: Level) -> list[str]:
+    return [f"random, {where}" for where in level.random]
+
+
+def _percent(p: Proportion | None) -> str:
+    return "" if p is None or not p.n else f"{100 * p.value:.1f} %"

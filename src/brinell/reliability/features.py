@@ -1,0 +1,200 @@
+"""What a network's last layer sees: found by watching one forward pass, or named by the user."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.classifier import Classifier, Output
+from brinell.errors import ModelError, one_of
+from brinell.ops.rows import flat
+
+Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
+"""The readout's name (its input are the features), several of them, a function of the input, or None: look for it."""
+
+REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
+
+
+def _module(classifier: Classifier) -> nn.Module:
+    module = getattr(classifier, "module", None)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            expected="a classifier with a torch module to look into",
+            got=type(classifier).__name__,
+            remedy="Pass the features as a function of the input: layer=lambda x: …",
+        )
+    return module
+
+
+@dataclass
+class _Watch:
+    """Notes what goes into and comes out of layers while a model runs."""
+
+    layers: Sequence[tuple[str, nn.Module]]
+
+    def run(self, classifier: Classifier, x: Tensor) -> tuple[Output, list[tuple[str, Tensor, Any]]]:
+        """The answer, and (name, input, output) of every call of a layer in the order they ended."""
+        seen: list[tuple[str, Tensor, Any]] = []
+
+        def note(name: str) -> Callable[..., None]:
+            def hook(_: nn.Module, given: tuple[Any, ...], result: Any) -> None:
+                seen.append((name, given[0], result))
+
+            return hook
+
+        handles = [m.register_forward_hook(note(name)) for name, m in self.layers]
+        try:
+            return classifier.forward(x), seen
+        finally:
+            for h in handles:
+                h.remove()
+
+
+def readout_layer(classifier: Classifier, x: Tensor) -> str:
+    """The name of the linear layer the network ends in, found with one forward pass of the points x.
+
+    It is the last linear layer that ran; the order of its outputs must be that of the logits, so that what follows is
+    at most a rescaling, a softmax or its logarithm.
+    """
+    module = _module(classifier)
+    layers = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    with torch.no_grad():
+        out, seen = _Watch(layers).run(classifier, x)
+    if not seen:
+        raise ModelError(
+            expected="a network that ends in a linear layer", got="one in which no linear layer runs", remedy=REMEDY
+        )
+    name, _, raw = seen[-1]
+    logits = out.logits[:, -1:] if raw.ndim == 2 and raw.shape[1] == 1 else out.logits
+    if raw.shape != logits.shape or bool((logits.gather(1, raw.argsort(1)).diff(dim=1) < 0).any()):
+        raise ModelError(
+            expected="a network that ends in a linear layer",
+            got=f"one whose last linear layer is {name or 'the whole module'}, and whose logits are something else",
+            remedy=REMEDY,
+        )
+    return name
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """A classifier taken for its features: they stand before the logits in its answer.
+
+    `layers` are names of modules whose inputs are the features, one after another, and the modules themselves; or
+    `function` computes them.
+    """
+
+    classifier: Classifier
+    layers: tuple[tuple[str, nn.Module], ...] = ()
+    function: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def name(self) -> str:
+        """That of the classifier."""
+        return self.classifier.name
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the classifier."""
+        return self.classifier.fingerprint
+
+    @property
+    def differentiable(self) -> bool:
+        """As the classifier."""
+        return self.classifier.differentiable
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs must be."""
+        return self.classifier.device
+
+    @property
+    def allow(self) -> frozenset[str]:
+        """As the classifier."""
+        return self.classifier.allow
+
+    def to(self, device: torch.device) -> "Features":
+        """The same elsewhere."""
+        return replace(self, classifier=self.classifier.to(device))
+
+    def dtypes(self) -> set[str]:
+        """Those of the classifier."""
+        return self.classifier.dtypes()
+
+    def modes(self) -> list[str]:
+        """Those of the classifier."""
+        return self.classifier.modes()
+
+    def parts(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The features of every layer, (b, f) each, and the logits."""
+        if self.function is not None:
+            return [flat(self.function(x)).float()], self.classifier.forward(x).logits
+        out, seen = _Watch(self.layers).run(self.classifier, x)
+        inputs = {name: given for name, given, _ in seen}
+        return [flat(inputs[name]).float() for name, _ in self.layers], out.logits
+
+    def of(self, x: Tensor) -> Tensor:
+        """The features alone, (b, f)."""
+        if self.function is not None:
+            return flat(self.function(x)).float()
+        return torch.cat(self.parts(x)[0], 1)
+
+    def forward(self, x: Tensor) -> Output:
+        """Features and logits side by side."""
+        features, logits = self.parts(x)
+        return Output(torch.cat([*features, logits], 1))
+
+    @property
+    def source(self) -> str:
+        """For people: where the features come from."""
+        return ", ".join(name or "the whole module" for name, _ in self.layers) or "a function of the input"
+
+    def widths(self, x: Tensor) -> list[int]:
+        """How many features each layer has."""
+        with torch.no_grad():
+            return [f.shape[1] for f in self.parts(x)[0]]
+
+
+def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
+    """The features of a classifier, checked on the points x."""
+    if callable(layer):
+        with torch.no_grad():
+            rows = layer(x)
+        if not isinstance(rows, Tensor) or rows.ndim < 1 or len(rows) != len(x):
+            raise ModelError(
+                expected=f"one row of finite features per row of input ({len(x)})",
+                got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
+                remedy="Return a tensor with as many rows as the input.",
+            )
+        return _checked(Features(classifier, function=layer), x)
+    names = (readout_layer(classifier, x),) if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
+    module = _module(classifier)
+    layers = dict(module.named_modules())
+    for name in names:
+        one_of("a layer", name, [n for n in layers if n] or [""])
+    chosen = tuple((name, layers[name]) for name in names)
+    with torch.no_grad():
+        seen = _Watch(chosen).run(classifier, x)[1]
+    calls = [name for name, _, _ in seen]
+    wrong = [name for name in names if calls.count(name) != 1]
+    if wrong:
+        raise ModelError(
+            expected="readout layers that run once per pass",
+            got=f"{wrong[0]}, which ran {calls.count(wrong[0])} times",
+            remedy=REMEDY,
+        )
+    return _checked(Features(classifier, chosen), x)
+
+
+def _checked(found: Features, x: Tensor) -> Features:
+    with torch.no_grad():
+        parts, _ = found.parts(x)
+    for f in parts:
+        if len(f) != len(x) or not bool(f.isfinite().all()):
+            raise ModelError(
+                expected=f"one row of finite features per row of input ({len(x)})",
+                got=f"shape {tuple(f.shape)}{'' if bool(f.isfinite().all()) else ' with NaN or inf'}",
+                remedy=REMEDY,
+            )
+    return found

@@ -1,0 +1,127 @@
+"""The widest gap between two sets of points: hard-margin linear separation, many samples at once, in float64."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# The margin found is at least this share of the largest there is (shown by duality), unless the steps run out.
+QUALITY = 0.99
+# The weight of a violated margin: where it begins, how fast it grows, and where a set counts as inseparable.
+FIRST, GROWTH, LAST = 1e2, 30.0, 1e13
+STEPS = 120
+# Step lengths tried along a Newton direction.
+HALVINGS = 14
+# One chunk of samples at a time, always of this many: a row's arithmetic must not depend on its neighbours.
+CHUNK = 8
+
+
+@dataclass(frozen=True)
+class Separation:
+    """One hyperplane per sample: boundary points have w·φ ≥ `high`, inner ones w·φ ≤ `low`, and high > low where found.
+
+    `quality` is the margin's share of the largest possible one, at least.
+    """
+
+    weight: Tensor
+    low: Tensor
+    high: Tensor
+    quality: Tensor
+
+    @property
+    def found(self) -> Tensor:
+        """Whether the sets are apart."""
+        return (self.high > self.low) & self.weight.isfinite().all(1)
+
+
+def hard_margin(inner: Tensor, boundary: Tensor) -> Separation:
+    """The hyperplanes between inner points (n, N, f) and boundary points (n, B, f) with the widest margins.
+
+    Method: squared violations of the margin with a weight that grows until the sets are apart and the margin is within
+    1 % of the bound its multipliers give; each weight by Newton's method on the piecewise quadratic, warm from the one
+    before (Mangasarian 2002). Inputs are centred and scaled first; where there are more features than points, the
+    points are rotated into as many coordinates as there are points. A sample's result depends on nothing but itself.
+    """
+    parts = [_chunk(i, b) for i, b in zip(inner.split(CHUNK), boundary.split(CHUNK), strict=True)]
+    fields = ([getattr(p, name) for p in parts] for name in ("weight", "low", "high", "quality"))
+    return Separation(*(torch.cat(f) for f in fields))
+
+
+def _chunk(inner: Tensor, boundary: Tensor) -> Separation:
+    n = len(inner)
+    index = torch.arange(CHUNK, device=inner.device).clamp(max=n - 1)
+    inner, boundary = inner[index].double(), boundary[index].double()
+    origin = boundary[:, :1]
+    x = torch.cat([boundary - origin, inner - origin], 1)
+    scale = x.square().sum(2).mean(1).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
+    x = x / scale[:, None, None]
+    basis = None
+    if x.shape[2] > x.shape[1]:
+        basis, r = torch.linalg.qr(x.mT)
+        x = r.mT
+    w, quality = _solve(x, boundary.shape[1])
+    if basis is not None:
+        w = (basis @ w[:, :, None])[:, :, 0]
+    w = w / w.norm(dim=1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
+    # Against the points themselves: what counts is what holds for them.
+    low, high = (inner @ w[:, :, None])[:, :, 0].amax(1), (boundary @ w[:, :, None])[:, :, 0].amin(1)
+    return Separation(w[:n], low[:n], high[:n], quality[:n])
+
+
+def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Weights (n, f) and their quality, for points (n, m, f) of which the first so many are boundary points."""
+    n, m, f = x.shape
+    side = torch.where(torch.arange(m, device=x.device) < first, 1.0, -1.0).to(x.dtype)
+    z = torch.cat([x, torch.ones_like(x[:, :, :1])], 2) * side[None, :, None]
+    u, cost = z.new_zeros(n, f + 1), z.new_full((n,), FIRST)
+    best, quality = z.new_zeros(n, f), z.new_full((n,), -torch.inf)
+    ridge = torch.ones(f + 1, dtype=z.dtype, device=z.device)
+    ridge[f] = torch.finfo(z.dtype).eps
+    going = torch.ones(n, dtype=torch.bool, device=z.device)
+    for _ in range(STEPS):
+        slack = (1 - (z @ u[:, :, None])[:, :, 0]).clamp(min=0)
+        share = _quality(x, first, u[:, :f], slack)
+        better = going & (share > quality)
+        best, quality = torch.where(better[:, None], u[:, :f], best), torch.where(better, share, quality)
+        going = going & (quality < QUALITY) & (cost <= LAST)
+        if not bool(going.any()):
+            break
+        moved, still = _newton(z, u, slack, cost, ridge)
+        u = torch.where(going[:, None], moved, u)
+        # Where Newton's method stands still this weight is done.
+        cost = torch.where(going & still, cost * GROWTH, cost)
+    return best, quality
+
+
+def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
+    """The margin of w over the distance of two points of the convex hulls, which no margin exceeds."""
+    value = (x @ w[:, :, None])[:, :, 0]
+    gap = value[:, :first].amin(1) - value[:, first:].amax(1)
+    hull = []
+    for mine in (slice(first), slice(first, None)):
+        a = slack[:, mine] + torch.finfo(x.dtype).tiny
+        hull.append(((a / a.sum(1, keepdim=True))[:, None] @ x[:, mine])[:, 0])
+    apart = (hull[0] - hull[1]).norm(dim=1)
+    return gap / (w.norm(dim=1) * apart).clamp(min=torch.finfo(x.dtype).tiny)
+
+
+def _newton(z: Tensor, u: Tensor, slack: Tensor, cost: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
+    """One step with the best of several lengths, and whether it changed next to nothing."""
+    active = z * (slack > 0)[:, :, None]
+    # Divided by the cost, which keeps the numbers of a moderate size.
+    hessian: Any = active.mT @ active + torch.diag_embed(ridge / cost[:, None])
+    slope = u * ridge / cost[:, None] - (active.mT @ slack[:, :, None])[:, :, 0]
+    factor, info = torch.linalg.cholesky_ex(hessian)
+    step = -torch.cholesky_solve(slope[:, :, None], factor)[:, :, 0]
+    step = torch.where((info == 0)[:, None], step, -slope)
+    lengths = 0.5 ** torch.arange(HALVINGS, dtype=z.dtype, device=z.device)
+    along = (z @ step[:, :, None]) * lengths
+    violated = ((1 - (z @ u[:, :, None])) - along).clamp(min=0).square().sum(1)
+    tried = u[:, :, None] + step[:, :, None] * lengths
+    value = violated + (tried.square() * ridge[None, :, None]).sum(1) / cost[:, None]
+    now = slack.square().sum(1) + (u.square() * ridge).sum(1) / cost
+    low, at = value.min(1)
+    fell = low < now * (1 - 1e-12)
+    moved = torch.where(fell[:, None], u + step * lengths[at][:, None], u)
+    return moved, ~fell | ((now - low) < 1e-6 * now)

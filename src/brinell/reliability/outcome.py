@@ -1,0 +1,211 @@
+"""What the binarization test found: score, interval, chance, verdict, and a paragraph that says so."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor
+
+from brinell.results import Proportion
+
+# Zimmermann et al. 2022, sec. 4: an attack passes from this score on.
+PASS = 0.95
+# Where random points succeed this often, success says little about an attack.
+EASY = 0.5
+PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
+
+
+@dataclass(frozen=True)
+class Level:
+    """The test at one closeness κ: what the tested attack, the reference attack and random points found.
+
+    `random` has one entry per surface the random points came from, `queries` of them per sample. The proportions are
+    over the samples whose adversarial was verified at this κ.
+    """
+
+    kappa: float
+    score: Proportion
+    reference: Proportion | None
+    random: dict[str, Proportion]
+    queries: int = 0
+
+    @property
+    def rasr(self) -> Proportion:
+        """The success rate of random points, of the surface where they do best."""
+        return max(self.random.values(), key=lambda p: p.k)
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "kappa": self.kappa,
+            "score": _numbers(self.score),
+            "reference": None if self.reference is None else _numbers(self.reference),
+            "random": {where: _numbers(p) for where, p in self.random.items()},
+            "queries": self.queries,
+        }
+
+
+def _numbers(p: Proportion) -> dict[str, Any]:
+    return {"value": p.value if p.n else None, "k": p.k, "n": p.n, "low": p.low, "high": p.high}
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveTest:
+    """The outcome of `brinell.test_attack`.
+
+    `curve` are the levels looked at, the hardest first, and `level` is the one that counts. `ids`, `found` and
+    `witnesses` are its samples, whether the attack broke each, and an adversarial of each that is known to exist;
+    `rows` are the attack's rows as in a Run. `reasons` tell of every skipped sample why.
+    """
+
+    attack: str
+    reference: str
+    model: str
+    threat: str
+    readout: str
+    layer: str
+    inner: int
+    boundary: int
+    surface: str
+    level: Level
+    curve: tuple[Level, ...]
+    ids: Tensor
+    found: Tensor
+    witnesses: Tensor
+    rows: pa.Table
+    reasons: dict[int, str]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    cost: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """The share of samples on which the attack found an adversarial; one exists for each. NaN without samples."""
+        return self.level.score.value
+
+    @property
+    def low(self) -> float:
+        """Lower end of the score's 95 % Wilson interval."""
+        return self.level.score.low
+
+    @property
+    def high(self) -> float:
+        """Upper end of the score's 95 % Wilson interval."""
+        return self.level.score.high
+
+    @property
+    def n(self) -> int:
+        """Samples that count."""
+        return self.level.score.n
+
+    @property
+    def rasr(self) -> float:
+        """The success rate of as many random points as the attack used, on the surface where they do best."""
+        return self.level.rasr.value
+
+    @property
+    def queries(self) -> int:
+        """Random points per sample behind R-ASR: as many as the attack used on the sample that cost it most."""
+        return self.level.queries
+
+    @property
+    def kappa(self) -> float:
+        """The closeness of the decision boundary at which the score was measured."""
+        return self.level.kappa
+
+    @property
+    def skipped(self) -> int:
+        """Samples without a score: their two classes could not be separated, or not held apart in float32."""
+        return len(self.reasons)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the attack reached the pass mark in a test that random points do not pass."""
+        return self.verdict == PASSED
+
+    @property
+    def too_easy(self) -> bool:
+        """Whether random points succeed so often that a high score means little."""
+        return self.n > 0 and self.rasr > EASY
+
+    @property
+    def verdict(self) -> str:
+        """ "passed", "failed" or "inconclusive"."""
+        if not self.n:
+            return INCONCLUSIVE
+        if self.score < PASS:
+            return FAILED
+        return INCONCLUSIVE if self.too_easy else PASSED
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "verdict": self.verdict, "passed": self.passed, "score": self.level.score.value if self.n else None,
+            "low": self.low, "high": self.high, "n": self.n, "rasr": self.rasr if self.n else None,
+            "skipped": self.skipped, "kappa": self.kappa, "attack": self.attack, "reference": self.reference,
+            "model": self.model, "threat": self.threat, "readout": self.readout, "layer": self.layer,
+            "inner": self.inner, "boundary": self.boundary, "surface": self.surface, "queries": self.queries,
+            "curve": [level.to_json() for level in self.curve],
+            "reasons": {str(i): why for i, why in self.reasons.items()},
+            "warnings": list(self.warnings), "notes": list(self.notes), "cost": self.cost, "text": str(self),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return " ".join([self._what(), self._how_much(), f"Verdict: {self.verdict}.", self._next(), *self.warnings])
+
+    def _what(self) -> str:
+        return (
+            f"Binarization test of {self.attack} on {self.model}, {self.threat}: the last layer replaced by a "
+            f"two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
+            f"from the {self.surface}, closeness kappa = {self.kappa:g}."
+        )
+
+    def _how_much(self) -> str:
+        total = self.n + self.skipped
+        skipped = f"{self.skipped} of {total} samples skipped" if self.skipped else "no sample skipped"
+        if not self.n:
+            return f"No score: {skipped}."
+        each = ", ".join(f"{100 * p.value:.1f} % ({where})" for where, p in self.level.random.items())
+        return (
+            f"An adversarial example is known for each of {self.n} samples ({skipped}); the attack found one on "
+            f"{100 * self.score:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}. "
+            f"R-ASR, {self.queries} random points each: {each}."
+        )
+
+    def _next(self) -> str:
+        if not self.n:
+            why = max(set(self.reasons.values()), key=list(self.reasons.values()).count)
+            return (
+                f"No sample could be used ({why}): use fewer inner points, a larger gap, or name another layer of the "
+                "network."
+            )
+        if self.verdict == PASSED:
+            return self._enough()
+        if self.verdict == INCONCLUSIVE:
+            return (
+                f"Random points succeed too often for a high score to mean much (over {100 * EASY:.0f} %): make the "
+                f"test harder with more inner points, e.g. inner={10 * (self.inner + 1) - 1}, or a kappa nearer to 1."
+            )
+        return self._failing()
+
+    def _enough(self) -> str:
+        text = "The attack finds what is known to be there: its robust accuracy passes this necessary check."
+        if self.low >= PASS:
+            return text
+        return f"{text} The interval reaches below {PASS:g}: test more samples to be sure."
+
+    def _failing(self) -> str:
+        text = (
+            f"It misses adversarials that exist (pass mark {PASS:g}); do not trust a robust accuracy measured with it."
+        )
+        if self.score <= self.rasr:
+            text += " It does no better than random points."
+        other = self.level.reference
+        if other is not None and other.n and other.value >= PASS:
+            return f"{text} {self.reference} reaches {100 * other.value:.1f} % on the same classifiers: try that next."
+        if other is not None and other.n:
+            text += f" {self.reference} reaches only {100 * other.value:.1f} % too."
+        return (
+            f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised "
+            "model, brinell.models.bpda for parts without a gradient, or the plan autoattack."
+        )

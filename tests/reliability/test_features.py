@@ -1,0 +1,126 @@
+"""What the last layer sees: found by itself for any network that ends in a linear layer, or named."""
+
+import pytest
+import torch
+from torch import nn
+
+from brinell.errors import ModelError, PlanError
+from brinell.models.demo import DemoNet
+from brinell.models.resnet import PreActResNet18, ResNet18
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+from brinell.reliability.features import features, readout_layer
+
+
+def inputs(*shape: int) -> torch.Tensor:
+    return rng.uniform(rng.keys(0, torch.arange(shape[0])), shape[1:])
+
+
+class Small(nn.Module):
+    """Three features of six inputs, a readout, and something after it."""
+
+    def __init__(self, after=lambda z: z, classes: int = 4) -> None:
+        super().__init__()
+        self.body, self.head, self.after = nn.Sequential(nn.Linear(6, 3), nn.Tanh()), nn.Linear(3, classes), after
+        for k, weight in enumerate(self.parameters()):
+            weight.data = rng.normal(rng.keys(k, torch.arange(1)), tuple(weight.shape))[0]
+
+    def forward(self, x):
+        return self.after(self.head(self.body(x)))
+
+
+AFTER = {
+    "nothing": lambda z: z,
+    "large logits": lambda z: 1000 * z,
+    "log-softmax": lambda z: z.log_softmax(1),
+    "softmax": lambda z: (50 * z).softmax(1),
+    "tuple": lambda z: (z, z.sum()),
+}
+
+
+@pytest.mark.parametrize("after", AFTER.values(), ids=AFTER)
+def test_the_input_of_the_last_linear_layer(after):
+    net, x = Small(after).eval(), inputs(5, 6)
+    assert readout_layer(wrap(net), x) == "head"
+    found = features(wrap(net, mean=0.5, std=0.2), x)
+    assert torch.equal(found.of(x), net.body((x - 0.5) / 0.2)) and found.source == "head"
+    assert torch.equal(found.forward(x).logits[:, 3:], wrap(net, mean=0.5, std=0.2).forward(x).logits)
+
+
+def test_one_logit():
+    net, x = Small(classes=1).eval(), inputs(5, 6)
+    assert torch.equal(features(wrap(net), x).of(x), net.body(x))
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "name"),
+    [
+        (DemoNet, (2, 1, 28, 28), "layers.7"),
+        (ResNet18, (2, 3, 32, 32), "linear"),
+        (PreActResNet18, (2, 3, 32, 32), "linear"),
+    ],
+)
+def test_networks_of_the_library(net, shape, name):
+    module, x = net().eval(), inputs(*shape)
+    found = readout_layer(wrap(module), x)
+    layer = dict(module.named_modules())[found]
+    with torch.no_grad():
+        assert torch.allclose(layer(features(wrap(module), x).of(x)), module(x), atol=1e-5)
+
+
+def test_the_gradient_goes_through():
+    net, x = Small().eval(), inputs(4, 6).requires_grad_()
+    found = features(wrap(net), x.detach())
+    got = torch.autograd.grad(found.of(x).sum(), x)[0]
+    assert torch.equal(got, torch.autograd.grad(net.body(x).sum(), x)[0]) and float(got.abs().sum()) > 0
+    assert len(net.head._forward_hooks) == 0
+
+
+def test_a_lone_linear_layer_sees_the_input():
+    net, x = nn.Linear(6, 3).eval(), inputs(4, 6)
+    assert torch.equal(features(wrap(net), x).of(x), x)
+
+
+def test_several_layers_and_functions():
+    net, x = Small().eval(), inputs(4, 6)
+    both = features(wrap(net), x, ["body.0", "head"])
+    assert torch.equal(both.of(x), torch.cat([x, net.body(x)], 1)) and both.widths(x) == [6, 3]
+    own = features(wrap(net), x, lambda v: v.view(len(v), 2, 3) + 1)
+    assert torch.equal(own.of(x), x + 1) and own.source == "a function of the input"
+    assert torch.equal(own.forward(x).logits, torch.cat([x + 1, net(x)], 1))
+
+
+class Twice(Small):
+    def forward(self, x):
+        return self.head(self.body(x)) + self.head(self.body(1 - x))
+
+
+class Square(Small):
+    def forward(self, x):
+        return -self.head(self.body(x)).square()
+
+
+@pytest.mark.parametrize(
+    ("net", "layer", "error", "text"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Softplus()), None, ModelError, "no linear layer runs"),
+        (Square(), None, ModelError, "logits are something else.*layer='head'"),
+        (nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()), None, ModelError, "0.head"),
+        (Twice(), "head", ModelError, "ran 2 times"),
+        (Small(), "heat", PlanError, "Did you mean 'head'"),
+        (Small(), lambda x: x.mean(), ModelError, "one row of finite features"),
+        (Small(), lambda x: x / 0, ModelError, "with NaN or inf"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_remedy(net, layer, error, text):
+    x = inputs(4, 6)
+    with pytest.raises(error, match=text):
+        features(wrap(net.eval()), x, layer)
+
+
+def test_a_classifier_without_a_module_needs_a_function():
+    x = inputs(4, 6)
+    bare = features(wrap(Small().eval()), x)
+    with pytest.raises(ModelError, match="layer=lambda"):
+        features(bare, x)
+    assert torch.equal(features(bare, x, lambda v: 2 * v).of(x), 2 * x)
