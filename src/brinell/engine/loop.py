@@ -105,7 +105,8 @@ class Engine:
 
     def _iterate(self, s: Slots, recorder: Recorder) -> Slots:
         ball = self.norm_ball(s.eps)
-        target = getattr(s.state, "target", s.rows.target)
+        chosen = getattr(s.state, "target", None)
+        target = s.rows.target if chosen is None else chosen
         a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, self.attack.needs, self.draws)
         aside = getattr(s.state, "aside", None)
         seen = s.live if aside is None else s.live & ~aside

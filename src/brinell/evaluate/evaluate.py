@@ -26,7 +26,7 @@ from brinell.evaluate import door, inputs
 from brinell.evaluate.audit import in_audit
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.environment import environment
-from brinell.evaluate.plan import Plan, Stage, adapt, audited
+from brinell.evaluate.plan import Plan, Stage, adapt, audited, suits
 from brinell.evaluate.progress import listening
 from brinell.evaluate.stages import Finished, Setup, run_stage
 from brinell.evaluate.tables import Clean, clean, clean_rows
@@ -135,7 +135,9 @@ def prepare(
     logits = door.first_answer(oracle, first)
     if not problem.streamed:  # then every label can be looked at now
         door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
-    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
+    image, norm = first.x.ndim == 4, threat.norm
+    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=norm.sparse, image=image, norm=norm.name)
+    suits(fitted, threat)
     for s in fitted.stages:
         s.ranking_threat(threat).check(problem.shape(), len(problem))
     checks = [mode, *_look(oracle, fitted, threat, first, logits, notes)]
@@ -148,11 +150,12 @@ def prepare(
         seed,
         _slots(slots, classifier.device),
         precision,
-        early_exit,
+        # Without a radius no success is near enough to stop at.
+        early_exit and not threat.unlimited,
         listener=listener,
         draws=fitted.draws,
     )
-    session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
+    session = Session(setup, fitted, problem, first, logits, checks, notes, individual or threat.unlimited)
     _check_expected(session, expected)
     return session
 
