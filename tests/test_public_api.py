@@ -13,8 +13,10 @@ import brinell
 
 NAMES = [
     "BrinellError",
+    "Curve",
     "Eot",
     "InputError",
+    "L0",
     "L1",
     "L2",
     "Linf",
@@ -33,7 +35,9 @@ NAMES = [
     "attack",
     "attacks",
     "compare",
+    "curve",
     "data",
+    "distances",
     "evaluate",
     "models",
     "plan",

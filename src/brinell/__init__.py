@@ -2,7 +2,8 @@
 
 from brinell import attacks, data, models, train
 from brinell.core.problem import Problem
-from brinell.core.threat import L1, L2, Linf, Threat
+from brinell.core.threat import L0, L1, L2, Linf, Threat
+from brinell.curves import Curve, curve, distances
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluate.environment import version
 from brinell.evaluate.evaluate import attack, evaluate, verify
@@ -15,9 +16,11 @@ from brinell.results import Run, compare
 __version__ = version()
 
 __all__ = [
+    "L0",
     "L1",
     "L2",
     "BrinellError",
+    "Curve",
     "Eot",
     "InputError",
     "Linf",
@@ -36,7 +39,9 @@ __all__ = [
     "attack",
     "attacks",
     "compare",
+    "curve",
     "data",
+    "distances",
     "evaluate",
     "models",
     "plan",

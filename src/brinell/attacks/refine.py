@@ -27,6 +27,7 @@ class State:
     low: Scalars
     high: Scalars
     back: Mask
+    halved: Labels
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Refine:
         """As the attack begins."""
         inner = self.attack.init(p, ball)
         zero, far = torch.zeros_like(ball.eps), torch.full_like(ball.eps, torch.inf)
-        return State(torch.zeros_like(p.y), inner.x, inner, p.x, far, zero, zero + 1, torch.zeros_like(p.y).bool())
+        none = torch.zeros_like(p.y)
+        return State(none, inner.x, inner, p.x, far, zero, zero + 1, none.bool(), none)
 
     def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
         """A step of the attack, or half of the way that is left."""
@@ -95,9 +97,9 @@ class Refine:
         low, high = torch.where(s.back & ~hit, middle, s.low), torch.where(s.back & hit, middle, s.high)
         inner = where_rows(s.back, s.inner, self.attack.step(s.inner, a, p, ball))
         spent = ~s.back & (inner.t >= self.attack.queries)
-        # A row that ended early starts its way back early; one without an adversarial has nothing to go back from.
-        t = torch.where(spent, self.attack.queries, s.t + 1)
-        t = torch.where(spent & distance.isinf(), self.queries, t)
-        back = s.back | spent
+        back, halved = s.back | spent, s.halved + s.back.long()
+        # A row without an adversarial has nothing to go back from.
+        done = (spent & distance.isinf()) | (halved >= self.search)
+        t = torch.where(done, self.queries, s.t + 1)
         way = p.x + rows((low + high) / 2, nearest) * (nearest - p.x)
-        return State(t, where(back, way, inner.x), inner, nearest, distance, low, high, back)
+        return State(t, where(back, way, inner.x), inner, nearest, distance, low, high, back, halved)

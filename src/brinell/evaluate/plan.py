@@ -312,9 +312,7 @@ def suits(p: Plan, threat: Threat) -> None:
             )
 
 
-def adapt(
-    p: Plan, *, classes: int, sparse: bool, image: bool = True, norm: str = ""
-) -> tuple[Plan, list[str]]:
+def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True, norm: str = "") -> tuple[Plan, list[str]]:
     """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
     notes: list[str] = []
     stages = p.sparse_stages if sparse and p.sparse_stages is not None else p.stages
