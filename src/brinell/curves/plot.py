@@ -91,8 +91,8 @@ def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float]
         text = (
             f"{mark * 255:.0f}/255" if norm == "Linf" and abs(mark * 255 - round(mark * 255)) < 1e-6 else f"{mark:.3g}"
         )
-        axis.annotate(text, (mark, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9)
-    axis.text(
-        0.01, 0.985, "● at 0: errors without any attack", transform=axis.transAxes, fontsize=8, va="top", color="0.3"
-    )
-    axis.legend(loc="lower right", frameon=True, fontsize=9, title="lower is more robust; band: 95 %", title_fontsize=8)
+        axis.annotate(
+            f"eps = {text}", (mark, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9
+        )
+    told = "lower is more robust\ndot at 0: errors without attack\nband: 95 % confidence"
+    axis.legend(loc="lower right", frameon=True, fontsize=9, title=told, title_fontsize=8)
