@@ -11,8 +11,8 @@ from brinell.ops.norms import L1, L2, LINF, NORMS
 from brinell.ops.rows import flat
 
 # Coordinates that are summed (L1) or of which one is looked at (Linf): for all pairs, then for those that are left.
-GROUPS = (64, 16, 4)
-STRIDES = (16, 4)
+GROUPS = (16, 4)
+STRIDES = (20, 5)
 # Directions that carry most of the squared distances between natural images, and samples that show which these are.
 DIRECTIONS, SHOWN = 192, 2000
 # Whole numbers of 16 bits: a feature has at most so many levels, and rounding errs by one at most.

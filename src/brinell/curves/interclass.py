@@ -21,7 +21,7 @@ from brinell.ops.rows import flat
 # Two samples of different classes that are nearer than this are duplicates, as in the paper's table.
 DUPLICATE = 1e-4
 # Rows of the matrix of distances that are looked at together, and pairs that are measured together.
-ROWS, PAIRS = {"cpu": 64}, {"cpu": 2048}
+ROWS, PAIRS = {"cpu": 64}, {"cpu": 512}
 ROWS_ELSEWHERE, PAIRS_ELSEWHERE = 1024, 65536
 # The candidates of a row that are measured first, so that the others can be ruled out.
 FIRST = 8
@@ -169,9 +169,14 @@ def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Te
     best[part], partner[part] = top.values, promising.gather(1, top.indices[:, None])[:, 0]
     low.scatter_(1, promising, torch.inf)
     row, column = (low < best[part][:, None]).nonzero(as_tuple=True)
+    # The most promising first: what they find rules out others before anything finer is computed for them.
+    hope = low[row, column]
+    order = hope.argsort(stable=True)
     pairs = PAIRS.get(low.device.type, PAIRS_ELSEWHERE)
-    for r, c in zip(row.split(pairs), column.split(pairs), strict=True):
-        i = part[r]
+    for which in order.split(pairs):
+        i, c = part[row[which]], column[which]
+        hopeful = hope[which] < best[i]
+        i, c = i[hopeful], c[hopeful]
         for finer in bounds.levels:
             hopeful = finer(i, c) < best[i]
             i, c = i[hopeful], c[hopeful]
