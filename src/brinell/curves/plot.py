@@ -52,7 +52,9 @@ def plot(
             end = limit or _limit(mine)
             for c in mine:
                 _draw(axis, c, COLOURS[names.index(c.name) % len(COLOURS)], end)
-            _dress(axis, norm, mine, [m for m in marks if m <= end], end)
+            # A radius of one norm means nothing in another: there it is mostly beyond the panel, or close to 0.
+            least = end / 20 if len(norms) > 1 else 0.0
+            _dress(axis, norm, mine, [m for m in marks if least <= m <= end], end)
         axes[0][0].set_ylabel("samples that can be broken (%)")
         if title:
             figure.suptitle(title)
