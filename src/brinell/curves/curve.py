@@ -314,8 +314,8 @@ class Curve:
 def of_run(run: Run) -> dict[int, float]:
     """The smallest verified distance of every sample in a Run, in its norm: 0 misclassified, inf unresolved.
 
-    >>> sorted(of_run(Run.open("tests/results/golden_run_v1")))
-    [3, 5, 7, 9, 11, 13]
+    >>> len(of_run(Run.open("tests/results/golden_run_v1")))
+    6
     """
     rows = run.rows()
     best: dict[int, float] = {}

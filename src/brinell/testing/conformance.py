@@ -224,6 +224,7 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) ->
 def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 16) -> None:
     """Check that a norm is one, that its dual is its dual, that projections and random points lie where they must.
 
+    >>> from brinell.ops.norms import NORMS
     >>> check_norm(NORMS["L2"], sizes=(3,))
     """
     for n in sizes:
