@@ -99,18 +99,19 @@ def test_with_a_box_that_binds(attack, norm):
 @pytest.mark.slow
 @cases(LONG)
 def test_one_rival_with_patience(attack, norm):
-    # In L1 PDPGD's metric keeps it a few per cent above; the next test says how far.
-    if (attack, norm) == (LONG["pdpgd"], L1):
-        pytest.skip("see test_pdpgd_in_l1")
+    if attack is LONG["pdpgd"] and norm is not LINF:
+        pytest.skip("see test_pdpgd_beyond_linf")
     close(duel(classes=2, n=N), norm, attack)
     close(boxed_world(), norm, attack)
 
 
 @pytest.mark.slow
-def test_pdpgd_in_l1():
+@pytest.mark.parametrize("norm", [L2, L1], ids=lambda n: n.name)
+def test_pdpgd_beyond_linf(norm):
+    """Adam's metric bends the proximal step: some samples end up to two per cent above the closed form."""
     world = duel(classes=2, n=N)
-    ratio = found(world, "L1", LONG["pdpgd"]) / world.distance("L1")
-    assert (ratio >= 1 - 1e-5).all() and float(ratio.median()) <= 1.05
+    ratio = found(world, norm.name, LONG["pdpgd"]) / world.distance(norm)
+    assert (ratio >= 1 - 1e-5).all() and (ratio <= 1.02).all()
 
 
 @pytest.mark.parametrize("norm", [LINF, L2], ids=lambda n: n.name)
