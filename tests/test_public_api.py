@@ -13,9 +13,11 @@ import brinell
 
 NAMES = [
     "BrinellError",
+    "Curve",
     "Eot",
     "Estimate",
     "InputError",
+    "L0",
     "L1",
     "L2",
     "Linf",
@@ -35,7 +37,9 @@ NAMES = [
     "attacks",
     "calibrated",
     "compare",
+    "curve",
     "data",
+    "distances",
     "estimate",
     "evaluate",
     "models",

@@ -2,7 +2,8 @@
 
 from brinell import attacks, data, models, reliability, train
 from brinell.core.problem import Problem
-from brinell.core.threat import L1, L2, Linf, Threat
+from brinell.core.threat import L0, L1, L2, Linf, Threat
+from brinell.curves import Curve, curve, distances
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.cost import Estimate
@@ -19,9 +20,11 @@ from brinell.results import Run, compare
 __version__ = version()
 
 __all__ = [
+    "L0",
     "L1",
     "L2",
     "BrinellError",
+    "Curve",
     "Eot",
     "Estimate",
     "InputError",
@@ -42,7 +45,9 @@ __all__ = [
     "attacks",
     "calibrated",
     "compare",
+    "curve",
     "data",
+    "distances",
     "estimate",
     "evaluate",
     "models",

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.attacks import APGD, FAB, FGSM, PGD, Joint, Matching, SelectivePGD, Square
-from brinell.core.attack import Needs
+from brinell.attacks import APGD, DDN, FAB, FGSM, FMN, PGD, Bisect, Joint, Matching, Refine, SelectivePGD, Square
+from brinell.core.attack import Needs, norms_of
 from brinell.core.references import References
 from brinell.models.wrap import TorchClassifier, wrap
-from brinell.ops.norms import NORMS
+from brinell.ops.norms import NORMS, SIZES
 from brinell.ops.rows import take
 from brinell.testing import check_attack, check_classifier
 
@@ -31,13 +31,19 @@ VARIANTS = {
     "Joint sum": Joint(PGD(6), 0.5, how="sum"),
     "Joint without gradients": Joint(Square(6, loss="margin")),
     "SelectivePGD orthogonal": SelectivePGD(6, orthogonal=True),
+    "FMN targeted": FMN(6, loss="minimum-margin"),
+    "DDN targeted": DDN(6, loss="ce-targeted"),
+    "Refine FAB": Refine(FAB(3), 3),
+    "Bisect Square": Bisect(Square(4), grow=2, halve=2),
 }
-EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS.keys())
+EVERY_NORM = pytest.mark.parametrize("norm", SIZES.values(), ids=SIZES.keys())
 
 
 @pytest.mark.parametrize("attack", {**SHORT, **VARIANTS}.values(), ids={**SHORT, **VARIANTS}.keys())
 @EVERY_NORM
 def test_conforms(attack, norm):
+    if norm not in norms_of(attack):
+        pytest.skip(f"{attack.name} does not work in {norm.name}")
     check_attack(attack, [norm], samples=4, steps=4)
 
 
@@ -47,7 +53,8 @@ def test_the_larger_radii_of_l1_conform():
 
 @pytest.mark.parametrize("attack", [a for a in SHORT.values() if a.name != "square"], ids=lambda a: a.name)
 def test_inputs_need_not_be_images(attack):
-    check_attack(attack, [NORMS["L2"]], shape=(9,), samples=4, steps=4)
+    norm = NORMS["L2"] if NORMS["L2"] in norms_of(attack) else norms_of(attack)[0]
+    check_attack(attack, [norm], shape=(9,), samples=4, steps=4)
 
 
 @pytest.mark.parametrize("attack", DEFAULTS.values(), ids=DEFAULTS.keys())

@@ -45,7 +45,7 @@ def test_what_is_no_number_is_refused(eps):
 
 
 @EVERY_NORM
-@pytest.mark.parametrize("eps", [0, -0.1, "-8/255", float("nan"), float("inf"), "nan"])
+@pytest.mark.parametrize("eps", [0, -0.1, "-8/255", float("nan"), float("-inf"), "nan"])
 def test_radii_that_make_no_sense(norm, eps):
     with pytest.raises(ThreatError):
         threat(norm, eps)

@@ -9,6 +9,11 @@ def a_loss(name: str) -> None:
     one_of("a loss", name, [n for n, loss in LOSSES.items() if not loss.matches])
 
 
+def margins(name: str) -> None:
+    """Refuse a loss that is no difference of logits: its zero would not be the boundary."""
+    one_of("a margin loss", name, ("margin", "minimum-margin", "margin-towards"))
+
+
 WHOLE = ("steps",)
 
 

@@ -133,8 +133,9 @@ class FAB:
 def _first(p: Rows, ball: Ball) -> Points:
     if p.restart is None:
         return p.x
-    t = ball.norm.start(p.key, tuple(p.x.shape[1:]), ball.eps)
-    away = p.x + rows(ball.eps / 2 / ball.norm.size(t).clamp(min=FLAT), t) * t
+    radius = ball.within_box(p.x).eps if bool(ball.eps.isinf().any()) else ball.eps
+    t = ball.norm.start(p.key, tuple(p.x.shape[1:]), radius)
+    away = p.x + rows(radius / 2 / ball.norm.size(t).clamp(min=FLAT), t) * t
     return where(p.restart > 0, away, p.x)
 
 

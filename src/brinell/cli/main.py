@@ -10,7 +10,9 @@ from rich.text import Text
 from brinell.cli import (
     binarization,
     compare,
+    curve,
     demo,
+    distances,
     doctor,
     evaluate,
     merge,
@@ -44,6 +46,8 @@ app.command("merge")(merge.command)
 app.command("plans")(plans.command)
 app.command("probe")(probe.command)
 app.command("rescalings")(rescalings.command)
+app.command("curve")(curve.command)
+app.command("distances")(distances.command)
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 

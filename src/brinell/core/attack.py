@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from torch import Tensor
 
 from brinell.core.threat import Ball
+from brinell.ops.norms import NORMS, Norm
 from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
 
 
@@ -102,7 +103,8 @@ S = TypeVar("S", bound=State)
 class Attack(Protocol[S]):
     """`init` proposes the first points, `step` takes the model's answer and proposes the next ones.
 
-    Neither calls the model, loops over samples, looks at other rows or draws noise except through `Rows.key`.
+    Neither calls the model, loops over samples, looks at other rows or draws noise except through `Rows.key`. An attack
+    may also have `norms`, those it works in; without it these are Linf, L2 and L1.
     """
 
     @property
@@ -138,7 +140,14 @@ AnyAttack = Attack[Any]
 def cycle(attack: AnyAttack) -> tuple[Needs, ...]:
     """What the attack needs of its answers in turn, over and over: its own `cycle`, else always `needs`.
 
-    An attack that has a `cycle` tells by `Answer` itself which answer it got: one without gradients serves to look.
+    An attack that has a `cycle` tells by `Answer` itself which answer it got: one without gradients serves to look. An
+    attack around another one passes its cycle on.
     """
     own: tuple[Needs, ...] = getattr(attack, "cycle", (attack.needs,))
     return own
+
+
+def norms_of(attack: AnyAttack) -> tuple[Norm, ...]:
+    """The norms an attack works in."""
+    norms: tuple[Norm, ...] = getattr(attack, "norms", tuple(NORMS.values()))
+    return norms

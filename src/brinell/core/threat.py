@@ -1,6 +1,7 @@
 """What an adversarial may be: a norm ball around the clean point, intersected with the unit box and a mask."""
 
 import base64
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,13 +11,15 @@ import torch
 from torch import Tensor
 
 from brinell.errors import ThreatError
-from brinell.ops.norms import NORMS, Norm
+from brinell.ops.norms import SIZES, Norm
 from brinell.ops.rows import flat
 from brinell.ops.types import Keys, Mask, Points, Scalars
 
 LO, HI = 0.0, 1.0
 # Distances are checked in float64 against eps with this relative slack, for the rounding of x0 + d to float32.
 TOLERANCE = 1e-6
+# How a threat without a radius is written: any distance is allowed, and attacks look for the smallest.
+UNLIMITED = "inf"
 
 Eps = float | int | str | Tensor
 
@@ -27,6 +30,8 @@ def parse_eps(eps: float | int | str) -> float:
     >>> round(parse_eps("8/255"), 4)
     0.0314
     """
+    if eps == UNLIMITED:
+        return math.inf
     try:
         value = float(Fraction(eps)) if isinstance(eps, str) else float(eps)
     except (ValueError, ZeroDivisionError, TypeError):
@@ -64,6 +69,15 @@ class Ball:
     def retract(self, x0: Points, x: Points) -> Points:
         """AutoAttack's map into the allowed set (`Norm.retract`)."""
         return self.norm.retract(x0, x, self.eps, *self._limits(x0))
+
+    def span(self, x0: Points) -> Scalars:
+        """The distance from x0 to the point of the box that is furthest from it."""
+        lo, hi = self.bounds(x0)
+        return self.norm.size(torch.maximum(x0 - lo, hi - x0))
+
+    def within_box(self, x0: Points) -> "Ball":
+        """The same with finite radii: none is larger than the box is wide."""
+        return Ball(self.norm, torch.minimum(self.eps, self.span(x0)), self.mask)
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         """A step of size 1 along the allowed coordinates (`Norm.steepest`)."""
@@ -110,8 +124,10 @@ class Ball:
 class Threat:
     """A norm, a radius (one, or one per sample) and an optional mask of the coordinates that may change.
 
-    >>> L2(0.5), Linf("8/255")
-    (L2(eps=0.5), Linf(eps=8/255))
+    Without a radius (`L2()`) any distance is allowed, and attacks look for the smallest at which a sample breaks.
+
+    >>> L2(0.5), Linf("8/255"), L2()
+    (L2(eps=0.5), Linf(eps=8/255), L2(eps=inf))
     """
 
     norm: Norm
@@ -121,6 +137,11 @@ class Threat:
 
     def __repr__(self) -> str:
         return f"{self.norm.name}(eps={self.text})"
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is no radius."""
+        return not isinstance(self.eps, Tensor) and math.isinf(self.eps)
 
     def ball(self, rows_: Tensor, device: torch.device) -> Ball:
         """The ball for the samples at positions `rows_` of the problem."""
@@ -133,7 +154,7 @@ class Threat:
     def check(self, shape: tuple[int, ...], n: int | None) -> None:
         """Refuse a radius that covers the whole box, a per-sample eps or a mask of the wrong shape."""
         size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
-        if largest >= self.norm.diameter(size):
+        if largest >= self.norm.diameter(size) and not self.unlimited:
             raise ThreatError(
                 expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the box's diameter (n = {size})",
                 got=f"eps = {largest:.4g}",
@@ -154,7 +175,9 @@ class Threat:
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest of a Run."""
-        eps = self.eps.tolist() if isinstance(self.eps, Tensor) else self.eps
+        # JSON has no infinity: a threat without a radius has none there either.
+        alone = None if self.unlimited else self.eps
+        eps = self.eps.tolist() if isinstance(self.eps, Tensor) else alone
         out: dict[str, Any] = {"norm": self.norm.name, "eps": eps, "eps_text": self.text, "box": [LO, HI]}
         if self.mask is not None:
             bits = np.packbits(self.mask.cpu().numpy().reshape(-1))
@@ -174,7 +197,7 @@ def from_json(stored: dict[str, Any]) -> Threat:
         bits = np.frombuffer(base64.b64decode(stored["mask"]["bits"]), dtype=np.uint8)
         shape = tuple(stored["mask"]["shape"])
         mask = torch.from_numpy(np.unpackbits(bits)[: int(np.prod(shape))].reshape(shape)).bool()
-    return threat(stored["norm"], eps, mask)
+    return threat(stored["norm"], math.inf if eps is None else eps, mask)
 
 
 def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
@@ -183,28 +206,30 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     >>> threat("L1", 12)
     L1(eps=12)
     """
-    if norm not in NORMS:
+    if norm not in SIZES:
         raise ThreatError(
-            expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Names are case-sensitive."
+            expected=f"a norm among {', '.join(SIZES)}", got=repr(norm), remedy="Names are case-sensitive."
         )
     many = isinstance(eps, Tensor)
     value = eps.detach().cpu().double() if isinstance(eps, Tensor) else parse_eps(eps)
     numbers = torch.as_tensor(value)
     sound = numbers.numel() > 0 and (numbers.ndim == 1 or not many)
-    if not sound or not bool(((numbers > 0) & numbers.isfinite()).all()):
+    unlimited = not many and value == math.inf
+    if not sound or not (unlimited or bool(((numbers > 0) & numbers.isfinite()).all())):
         raise ThreatError(expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Use Linf('8/255').")
     # In Linf the unit box decides at once; L2 and L1 need to know the number of inputs (`Threat.check`).
-    if NORMS[norm].diameter(1) == NORMS[norm].diameter(2) and float(numbers.max()) > HI - LO:
+    bounded = SIZES[norm].diameter(1) == SIZES[norm].diameter(2)
+    if bounded and not unlimited and float(numbers.max()) > HI - LO:
         raise ThreatError(
             expected=f"a {norm} eps of at most 1, since inputs live in [0, 1]",
             got=f"eps = {float(numbers.max()):.4g}",
             remedy=f"If that is in 0-255 units, write {norm}('{eps}/255').",
         )
     text = f"{float(numbers.min()):.4g}…{float(numbers.max()):.4g}" if many else str(eps)
-    return Threat(NORMS[norm], value, None if mask is None else torch.as_tensor(mask).bool(), text)
+    return Threat(SIZES[norm], value, None if mask is None else torch.as_tensor(mask).bool(), text)
 
 
-def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:
+def Linf(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
     """No coordinate moves further than eps.
 
     >>> Linf("8/255")
@@ -213,7 +238,7 @@ def Linf(eps: Eps, mask: Tensor | None = None) -> Threat:
     return threat("Linf", eps, mask)
 
 
-def L2(eps: Eps, mask: Tensor | None = None) -> Threat:
+def L2(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
     """Euclidean distance at most eps.
 
     >>> L2(0.5)
@@ -222,10 +247,19 @@ def L2(eps: Eps, mask: Tensor | None = None) -> Threat:
     return threat("L2", eps, mask)
 
 
-def L1(eps: Eps, mask: Tensor | None = None) -> Threat:
+def L1(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
     """Sum of absolute changes at most eps.
 
     >>> L1(12)
     L1(eps=12)
     """
     return threat("L1", eps, mask)
+
+
+def L0(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
+    """At most eps coordinates change; only some attacks can work with that.
+
+    >>> L0(5)
+    L0(eps=5)
+    """
+    return threat("L0", eps, mask)

@@ -56,8 +56,8 @@ def craft(
 
 def _aimed(state: object, p: Rows) -> Tensor:
     """The targets the attack chose itself, where it does."""
-    target: Tensor = getattr(state, "target", p.target)
-    return target
+    target: Tensor | None = getattr(state, "target", None)
+    return p.target if target is None else target
 
 
 def _better(state: object, a: Answer, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:

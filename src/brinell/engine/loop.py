@@ -87,7 +87,8 @@ class Engine:
 
         def run(s: Slots) -> Slots:
             for need in needs:
-                target = getattr(s.state, "target", s.rows.target)
+                chosen = getattr(s.state, "target", None)
+                target = s.rows.target if chosen is None else chosen
                 a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws, s.rows.id)
                 if self.observe is not None:
                     self.observe(s, a)

@@ -1,6 +1,7 @@
 """Checks that warn: signs that an attack may fail for reasons other than robustness. Stored in the Run and shown."""
 
 import sys
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,7 @@ from brinell.ops.rows import flat
 
 # Two independent averages of the gradient should point the same way at least this much (cosine, median over samples).
 SETTLED = 0.9
+LEVELS = 255
 # Code that computes gradients: calling it inside forward means that the model optimises while it predicts.
 _GRADIENT_CODE = {grad.__code__, backward.__code__}
 _GRADIENT_MODULES = ("torch._functorch.eager_transforms", "torch.func")
@@ -106,6 +108,9 @@ def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Ten
     where the true class is the third.
     """
     ball = threat.ball(torch.arange(len(x)), x.device)
+    if threat.unlimited:
+        # Somewhere around the samples: one level of 8 bits everywhere, or as far in that norm.
+        ball = replace(ball, eps=torch.full_like(ball.eps, threat.norm.diameter(flat(x).shape[1]) / LEVELS))
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan).items():

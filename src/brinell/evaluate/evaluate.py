@@ -32,7 +32,7 @@ from brinell.evaluate.chunks import attack_chunk
 from brinell.evaluate.cost import Ahead, foresee, worst_seconds
 from brinell.evaluate.detectors import guarded, watched
 from brinell.evaluate.environment import environment
-from brinell.evaluate.plan import Plan, Stage, adapt, audited
+from brinell.evaluate.plan import Plan, Stage, adapt, audited, suits
 from brinell.evaluate.progress import listening
 from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import Clean, clean
@@ -164,7 +164,9 @@ def prepare(
     logits = answer.logits
     if not problem.streamed:  # then every label can be looked at now
         door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
-    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=threat.norm.sparse, image=first.x.ndim == 4)
+    image, norm = first.x.ndim == 4, threat.norm
+    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=norm.sparse, image=image, norm=norm.name)
+    suits(fitted, threat)
     for s in fitted.stages:
         s.ranking_threat(threat).check(problem.shape(), len(problem))
     fitted, more = guarded(fitted, classifier, answer)
@@ -179,13 +181,15 @@ def prepare(
         seed,
         _slots(slots, oracle, problem.shape(), recordings),
         oracle.precision,
-        early_exit,
+        # Without a radius no success is near enough to stop at.
+        early_exit and not threat.unlimited,
         goal=Misclassify() if answer.reject is None else Evade(),
         listener=listener,
         draws=fitted.draws,
         recordings=recordings,
     )
-    session = Session(setup, fitted, problem, first, answer, checks, notes, individual, pace)
+    alone = individual or threat.unlimited
+    session = Session(setup, fitted, problem, first, answer, checks, notes, alone, pace)
     _check_expected(session, expected)
     return _settled(session) if precision == precisions.AUTO else session
 

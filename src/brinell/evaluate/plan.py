@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from brinell.core.attack import AnyAttack, Needs
+from brinell.core.attack import AnyAttack, Needs, norms_of
 from brinell.core.threat import Threat, parse_eps
 from brinell.engine.loop import Leg
 from brinell.errors import PlanError
@@ -195,10 +195,10 @@ def Eot(part: "AnyAttack | Stage", n: int = 20) -> Stage:
 class Plan:
     """A named chain of stages; samples broken by one are not attacked by the next.
 
-    `sparse_stages` replace `stages` in norms with sparse steps (L1). `strength` "weak" marks a plan whose result
-    is only an upper bound on robustness, "audited" one that is as good as its audit. With `draws` above 1, for
-    randomised models, attacks run to the end, and every result is judged on so many fresh passes: a sample counts as
-    broken when more than half of them are fooled.
+    `sparse_stages` replace `stages` in norms with sparse steps (L1), `norm_stages` in the norms they name. `strength`
+    "weak" marks a plan whose result is only an upper bound on robustness, "audited" one that is as good as its audit.
+    With `draws` above 1, for randomised models, attacks run to the end, and every result is judged on so many fresh
+    passes: a sample counts as broken when more than half of them are fooled.
 
     >>> from brinell.attacks import FGSM, PGD
     >>> Plan("mine", (Stage(FGSM()), Stage(PGD(steps=50)))).needs_gradients
@@ -212,6 +212,7 @@ class Plan:
     strength: str = "weak"
     sparse_stages: tuple[Stage, ...] | None = None
     draws: int = 1
+    norm_stages: tuple[tuple[str, tuple[Stage, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.stages]
@@ -298,12 +299,30 @@ def audited(p: Plan, share: float | int) -> Plan:
     return replace(p, stages=again(p.stages), sparse_stages=None if p.sparse_stages is None else again(p.sparse_stages))
 
 
-def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True) -> tuple[Plan, list[str]]:
+def suits(p: Plan, threat: Threat) -> None:
+    """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
+    for s in p.stages:
+        if threat.norm not in norms_of(s.attack):
+            raise PlanError(
+                expected=f"attacks that work in {threat.norm.name}",
+                got=f"{s.name}, which works in {', '.join(n.name for n in norms_of(s.attack))}",
+                remedy="Use the plan minimal, which has attacks for every norm.",
+            )
+        if threat.unlimited and not (s.attack.minimises and (s.ranked_by is None or s.radius is not None)):
+            raise PlanError(
+                expected="a radius, or attacks that look for the smallest one",
+                got=f"{s.name} and a threat without a radius",
+                remedy=f"Write {threat.norm.name}(eps), or search for the radius: brinell.attacks.Bisect(attack).",
+            )
+
+
+def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True, norm: str = "") -> tuple[Plan, list[str]]:
     """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
     notes: list[str] = []
     stages = p.sparse_stages if sparse and p.sparse_stages is not None else p.stages
+    stages = dict(p.norm_stages).get(norm, stages)
     fitted = tuple(_fit(s if image else _flat(s, notes), classes, notes) for s in stages)
-    return replace(p, stages=_numbered(fitted), sparse_stages=None), notes
+    return replace(p, stages=_numbered(fitted), sparse_stages=None, norm_stages=()), notes
 
 
 def _numbered(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:

@@ -2,7 +2,25 @@
 
 from dataclasses import replace
 
-from brinell.attacks import APGD, FAB, FGSM, PGD, Alternating, Joint, Matching, Pursuit, SelectivePGD, Square
+from brinell.attacks import (
+    ALMA,
+    APGD,
+    DDN,
+    EAD,
+    FAB,
+    FGSM,
+    FMN,
+    PGD,
+    Alternating,
+    Bisect,
+    DeepFool,
+    Joint,
+    Matching,
+    Pursuit,
+    Refine,
+    SelectivePGD,
+    Square,
+)
 from brinell.core.attack import AnyAttack
 from brinell.errors import one_of
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
@@ -195,6 +213,35 @@ _ALL.append(
         "2017, Adversarial examples are not easily detected; Tramèr et al. 2020, On adaptive attacks",
     )
 )
+
+
+# Minimal distances: each plan holds the stages of the smaller one, so that more budget never gives a larger distance.
+def _own(attack: AnyAttack, label: str) -> Stage:
+    """A stage whose noise hangs on its label alone, not on what else is in the plan."""
+    return replace(stage(attack, label), noise=label)
+
+
+_QUICK = (_own(FMN(steps=100), "fmn-100"),)
+_TARGETED = (_own(FMN(loss="minimum-margin"), "fmn-t"), _own(Refine(FAB(targeted=True)), "fab-t"))
+_SEARCHED = (_own(FMN(steps=1000), "fmn-1000"), _own(Bisect(APGD(loss="dlr-targeted")), "apgd-t-bisect"))
+_DDN, _ALMA, _EAD = _own(DDN(), "ddn"), _own(ALMA(), "alma"), _own(EAD(), "ead")
+_DEEPFOOL = _own(DeepFool(), "deepfool")
+_MINIMAL = {"Linf": _TARGETED, "L2": (_DDN, *_TARGETED), "L1": _TARGETED, "L0": (_TARGETED[0], _DEEPFOOL)}
+_FULL = {"Linf": _SEARCHED, "L2": (_ALMA, *_SEARCHED), "L1": (_ALMA, _EAD, *_SEARCHED), "L0": _SEARCHED[:1]}
+
+
+def _minimal(name: str, description: str, *parts: dict[str, tuple[Stage, ...]]) -> Plan:
+    """The quick stage and the given ones, norm by norm; `stages` are those of Linf."""
+    each = {norm: (*_QUICK, *(s for part in parts for s in part[norm])) for norm in _MINIMAL}
+    citation = "Pintor et al. 2021, Fast minimum-norm adversarial attacks" + (f"; {FAB_PAPER}" if parts else "")
+    return Plan(name, each["Linf"], description, citation, norm_stages=tuple(each.items()))
+
+
+_ALL += [
+    _minimal("minimal-quick", "Smallest distances, a first look: FMN, 100 steps"),
+    _minimal("minimal", "Smallest distances: FMN, also towards 9 classes, and by norm FAB-T, DDN, DeepFool", _MINIMAL),
+    _minimal("minimal-full", "The same, then FMN with 1,000 steps, ALMA, EAD and bisected APGD-T", _MINIMAL, _FULL),
+]
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 

@@ -35,7 +35,21 @@ def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
     >>> steepest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[0.5, 0.25]]
     """
-    sorted_slope, order = slope.sort(dim=1, descending=True, stable=True)
+    return _in_turn(slope, slope, room, gap)
+
+
+def largest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
+    """The same in the order of what each coordinate can bring, slope times room: the fewest coordinates.
+
+    >>> largest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
+    [[1.0, 0.0]]
+    """
+    return _in_turn(slope * room, slope, room, gap)
+
+
+def _in_turn(rank: Doubles, slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
+    order = rank.argsort(dim=1, descending=True, stable=True)
+    sorted_slope = slope.gather(1, order)
     gain = sorted_slope * room.gather(1, order)
     before = torch.cat([torch.zeros_like(gain[:, :1]), running_sum(gain)[:, :-1]], 1)
     left = (gap[:, None] - before).clamp(min=0)

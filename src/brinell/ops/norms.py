@@ -1,4 +1,4 @@
-"""Linf, L2 and L1: sizes, exact projections on ball ∩ box, steepest steps, random points. The only file that knows p.
+"""Linf, L2, L1 and L0: sizes, exact projections on ball ∩ box, steepest steps, random points. Only this file knows p.
 
 Displacements `d` are measured from the clean point; `lo <= 0 <= hi` are what the box leaves free around it, so that a
 projection needs nothing else. Every projection is one water level: the height at which coordinates are cut off.
@@ -12,7 +12,7 @@ import torch
 
 from brinell.ops import hyperplane, rng
 from brinell.ops.rows import flat, rows, running_sum
-from brinell.ops.types import Doubles, Keys, Points, Scalars
+from brinell.ops.types import Doubles, Keys, Marks, Points, Scalars
 
 TINY = 1e-12
 Bound: TypeAlias = Any
@@ -85,6 +85,8 @@ class Norm(ABC):
     """Whether steepest steps move few coordinates, so that attacks steer how many."""
     corners = False
     """Whether the ball has corners in all coordinates at once, further out than the rest of its surface."""
+    counts = False
+    """Whether sizes are whole numbers."""
 
     @abstractmethod
     def size(self, d: Points) -> Scalars:
@@ -144,6 +146,10 @@ class Norm(ABC):
         """The smallest d in this norm with w·d = gap and lo ≤ d ≤ hi; where none exists, the nearest corner."""
 
     @abstractmethod
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        """The z that minimises ‖z − d‖₂² / 2 + amount · ‖z‖ (the proximal operator of this norm)."""
+
+    @abstractmethod
     def diameter(self, n: int) -> float:
         """The largest distance in the unit box of n coordinates."""
 
@@ -191,6 +197,11 @@ class LinfNorm(Norm):
         sign, slope, room = hyperplane.facing(w, gap, lo, hi)
         level = capped_scale(slope, slope * room, gap.double().abs())
         return hyperplane.placed(sign, torch.minimum(room, level[:, None]), w)
+
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        # Moreau: what is taken away is the projection on the dual ball.
+        wide = d.abs() + 1
+        return d - L1Norm().project(d, amount, -wide, wide)
 
     def diameter(self, n: int) -> float:
         return 1.0
@@ -246,6 +257,9 @@ class L2Norm(Norm):
         end = room / slope.clamp(min=hyperplane.NEGLIGIBLE)
         level = capped_scale(slope.square(), slope * room, gap.double().abs())[:, None]
         return hyperplane.placed(sign, torch.where(end <= level, room, level * slope), w)
+
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        return d * rows((1 - amount / self.size(d).clamp(min=TINY)).clamp(min=0), d)
 
     def diameter(self, n: int) -> float:
         return float(n**0.5)
@@ -306,8 +320,84 @@ class L1Norm(Norm):
         sign, slope, room = hyperplane.facing(w, gap, lo, hi, hyperplane.NEGLIGIBLE)
         return hyperplane.placed(sign, hyperplane.steepest_first(slope, room, gap.double().abs()), w)
 
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        return d.sign() * (d.abs() - rows(amount, d)).clamp(min=0)
+
     def diameter(self, n: int) -> float:
         return float(n)
 
 
-NORMS: dict[str, Norm] = {norm.name: norm for norm in (LinfNorm(), L2Norm(), L1Norm())}
+@dataclass(frozen=True)
+class L0Norm(Norm):
+    """The number of coordinates that change: no norm (it does not scale), and what only some attacks can work with."""
+
+    name = "L0"
+    sparse = True
+    counts = True
+
+    def size(self, d: Points) -> Scalars:
+        return (flat(d) != 0).sum(1).to(d.dtype)
+
+    def dual_size(self, g: Points) -> Scalars:
+        """The most a linear function grows with one coordinate, the box being of size 1."""
+        return flat(g).abs().amax(1)
+
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        # Of a coordinate that is kept, clip(d) stays; leaving it out costs d² instead of (d − clip(d))².
+        v = d.clamp(lo, hi)
+        gain = flat(d).double().square() - flat(d - v).double().square()
+        return (flat(v) * kept(gain, eps)).view_as(d)
+
+    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
+        v = x.clamp(lo, hi)
+        gain = flat(x - x0).double().square() - flat(x - v).double().square()
+        return torch.where(kept(gain, eps).view_as(x), v, x0)
+
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        size = flat(g).abs()
+        best = size.argmax(1, keepdim=True)
+        step = torch.zeros_like(size).scatter(1, best, flat(g).sign().gather(1, best))
+        return step.view_as(g)
+
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        t = 2 * rng.uniform(rng.fold(key, 1), shape) - 1
+        return (flat(t) * kept(flat(rng.uniform(rng.fold(key, 2), shape)).double(), eps)).view_as(t)
+
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        return self.inside(key, shape, eps)
+
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        return 2 * rng.uniform(key, shape) - 1
+
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        # No factor changes a count: it is reached at once, or never.
+        return torch.where((size > 0).sum(1) == eps, 1.0, torch.inf).to(size.dtype)
+
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        # The coordinates that can bring the most come first; all but the last go to their ends.
+        sign, slope, room = hyperplane.facing(w, gap, lo, hi)
+        return hyperplane.placed(sign, hyperplane.largest_first(slope, room, gap.double().abs()), w)
+
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        return torch.where(d.square() > rows(2 * amount, d), d, 0.0)
+
+    def diameter(self, n: int) -> float:
+        return float(n)
+
+
+def kept(gain: Doubles, eps: Scalars) -> Marks:
+    """Mark the ⌊eps⌋ coordinates with the largest gains of each row, of equal ones the first; none without a gain.
+
+    >>> kept(torch.tensor([[0.1, 0.3, 0.2]]), torch.tensor([2.5])).tolist()
+    [[False, True, True]]
+    """
+    order = gain.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter(1, order, torch.arange(gain.shape[1], device=gain.device).expand_as(order))
+    return (rank < eps.floor()[:, None]) & (gain > 0)
+
+
+LINF, L2, L1, L0 = LinfNorm(), L2Norm(), L1Norm(), L0Norm()
+NORMS: dict[str, Norm] = {norm.name: norm for norm in (LINF, L2, L1)}
+"""The norms, in which every attack works unless it says otherwise."""
+SIZES: dict[str, Norm] = {**NORMS, L0.name: L0}
+"""The norms and L0, in which only attacks work that say so."""

@@ -108,6 +108,7 @@ def test_attack(
     model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
     bound, chosen, other = inputs.as_threat(threat), inputs.as_plan(attack), inputs.as_plan(reference)
     kind = as_readout(readout)
+    _bounded(bound)
     design = Design(inner, boundary, _corners(bound, corners), gap)
     levels = _levels(kappa)
     if random_queries is not None and random_queries < 1:
@@ -161,6 +162,15 @@ def test_attack(
 
 # For pytest, which takes every function with such a name for a test.
 setattr(test_attack, "__test__", False)  # noqa: B010
+
+
+def _bounded(threat: Threat) -> None:
+    if threat.unlimited or threat.norm.counts:
+        raise ThreatError(
+            expected="a ball of Linf, L2 or L1 with a radius, on whose surface the test's points lie",
+            got=f"{threat}",
+            remedy="Give the radius of the evaluation that is in question.",
+        )
 
 
 def _corners(threat: Threat, wanted: bool | None) -> bool:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows, cycle
+from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows, cycle, norms_of
 from brinell.core.classifier import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.losses import LOSSES
-from brinell.ops.norms import NORMS, Norm
+from brinell.ops.norms import Norm
 from brinell.ops.rows import flat, rows, take
 
 CLASSES = 5
@@ -77,18 +77,19 @@ class _Trial:
 
 def check_attack(
     attack: AnyAttack,
-    norms: Iterable[Norm] = tuple(NORMS.values()),
+    norms: Iterable[Norm] | None = None,
     shape: tuple[int, ...] = (1, 6, 6),
     *,
     samples: int = 6,
     steps: int = 12,
     eps: float = 0.1,
 ) -> None:
-    """Check that an attack keeps the contract of `brinell.core.attack.Attack` in every given norm.
+    """Check that an attack keeps the contract of `brinell.core.attack.Attack` in every given norm, or in all its own.
 
     Its description is sound; its state has one row per sample; `init` and `step` are pure, treat every row by itself,
     draw noise only through the key, count their answers, respect box, ball and mask, take an explicit start, and
     survive answers that are not finite. `eps` is in Linf; the other norms get the radius of the same volume, roughly.
+    An attack that looks for the smallest distance must also do so without any radius.
 
     >>> from brinell.attacks import PGD
     >>> check_attack(PGD(steps=3))
@@ -100,10 +101,13 @@ def check_attack(
     trial = _Trial(attack, Oracle(wrap(net, detector=_watching, features="hidden"), 1), steps)
     p = _rows(attack, trial.oracle, samples, shape)
     mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
-    for norm in norms:
-        radius = torch.full((samples,), eps * {"L2": size**0.5 / 2, "L1": size / 4}.get(norm.name, 1.0))
+    for norm in norms_of(attack) if norms is None else norms:
+        radius = torch.full((samples,), eps * {"L2": size**0.5 / 2, "L1": size / 4, "L0": size}.get(norm.name, 1.0))
         radius = radius * torch.linspace(0.5, 1.5, samples)
-        for ball in (Ball(norm, radius), Ball(norm, radius, mask)):
+        balls = [Ball(norm, radius), Ball(norm, radius, mask)]
+        if attack.minimises:
+            balls.append(Ball(norm, torch.full_like(radius, torch.inf)))
+        for ball in balls:
             _check_states(attack, [attack.init(p, ball)], p, ball)
             states = trial.follow(p, ball)
             _check_states(attack, states, p, ball)
@@ -201,7 +205,7 @@ def _check_rows(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> No
 
 
 def _check_start(attack: AnyAttack, p: Rows, ball: Ball) -> None:
-    d = ball.norm.inside(rng.fold(p.key, 9), tuple(p.x.shape[1:]), ball.eps / 2)
+    d = ball.norm.inside(rng.fold(p.key, 9), tuple(p.x.shape[1:]), ball.within_box(p.x).eps / 2)
     start = ball.project(p.x, p.x + d)
     first = attack.init(replace(p, start=start), ball).x
     off = float((first - start).abs().max())
@@ -231,6 +235,7 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) ->
 def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 16) -> None:
     """Check that a norm is one, that its dual is its dual, that projections and random points lie where they must.
 
+    >>> from brinell.ops.norms import NORMS
     >>> check_norm(NORMS["L2"], sizes=(3,))
     """
     for n in sizes:

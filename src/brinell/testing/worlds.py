@@ -124,3 +124,49 @@ def duel(classes: int = 4, shape: tuple[int, ...] = (24,), n: int = 16, seed: in
     weight = torch.cat([live.weight, torch.zeros(classes - 2, live.weight.shape[1])])
     behind = -10 * (1 + 0.1 * torch.arange(classes - 2)) * live.weight.norm(dim=1).max()
     return LinearWorld(weight, torch.cat([live.bias, behind]), live.x, live.y)
+
+
+class _Relu(nn.Module):
+    def __init__(self, first: Tensor, offset: Tensor, second: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        weights = (first, offset, second, bias)
+        self.first, self.offset, self.second, self.bias = (nn.Parameter(w, False) for w in weights)
+
+    def forward(self, x: Tensor) -> Any:
+        return nn.functional.linear(
+            nn.functional.linear(flat(x), self.first, self.offset).relu(), self.second, self.bias
+        )
+
+
+@dataclass(frozen=True)
+class ReluWorld:
+    """Logits V·max(W·x + a, 0) + b with few hidden units: small enough to go through all patterns of active ones."""
+
+    first: Tensor
+    offset: Tensor
+    second: Tensor
+    bias: Tensor
+    x: Tensor
+    y: Tensor
+
+    @property
+    def classifier(self) -> Classifier:
+        """The model to attack."""
+        return wrap(_Relu(self.first, self.offset, self.second, self.bias).eval(), name="ReLU world")
+
+
+def relu_world(inputs: int = 4, hidden: int = 5, classes: int = 2, n: int = 8, seed: int = 0) -> ReluWorld:
+    """A random network with one hidden layer and n samples in the box; the same for the same arguments.
+
+    >>> world = relu_world(n=3)
+    >>> bool((world.classifier.forward(world.x).logits.argmax(1) == world.y).all())
+    True
+    """
+    first, second = _noise(seed, 3, (hidden, inputs)), _noise(seed, 4, (classes, hidden))
+    # Units switch, and classes change, near the middle of the box.
+    offset = -first.sum(1) / 2 + 0.2 * _noise(seed, 5, (hidden,))
+    middle = (0.5 * first.sum(1) + offset).relu()
+    x = rng.uniform(rng.keys(seed + 2, torch.arange(n)), (inputs,))
+    world = ReluWorld(first, offset, second, -(second @ middle), x, torch.zeros(n, dtype=torch.long))
+    logits = world.classifier.forward(x).logits
+    return ReluWorld(first, offset, second, world.bias, x, logits.argmax(1))

@@ -138,6 +138,8 @@ def _check_threat(threat: Threat, samples: Samples) -> None:
         raise ThreatError(
             expected="one eps for all samples", got=f"{len(threat.eps)} of them", remedy="Train with a single radius."
         )
+    if threat.unlimited:
+        raise ThreatError(expected="a radius", got=f"{threat}", remedy=f"Write {threat.norm.name}(eps).")
     threat.check(tuple(samples.x.shape[1:]), None)
 
 

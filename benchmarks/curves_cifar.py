@@ -1,0 +1,155 @@
+"""Robustness curves beside AutoAttack at every multiple of 1/255, sample by sample; and the distances between classes.
+
+Usage: python benchmarks/curves_cifar.py --model W.pt --data FIRST1000.npz --n 1000 --norm Linf --runs FOLDER
+       python benchmarks/curves_cifar.py --model W.pt --data FIRST1000.npz --n 1000 --norm L2 --runs FOLDER
+       python benchmarks/curves_cifar.py --model demo --n 100 --norm Linf --most 40 --device cpu --plan minimal-quick
+       python benchmarks/curves_cifar.py --scale            (CIFAR-10's test images from $BRINELL_SHARED)
+
+In Linf the radii are 1/255, 2/255, …; in L2 they are eighths of 0.5, so that the eighth is the usual one in both.
+AutoAttack starts at the smallest radius, and a sample that it breaks is left out at larger ones: it would break there
+too. Results go to OUT.json after every radius, and from that to OUT.md; with `--runs` what is finished is not repeated.
+`--plot FILE` draws the curves of all models in OUT.json (needs matplotlib).
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mm_cifar import model_and_data
+
+import brinell
+from brinell.curves import Curve
+
+RESULTS = Path(__file__).parent / "results"
+# The usual radii stand beside each other: 8/255 in Linf, 0.5 in L2.
+UNIT = {"Linf": 1 / 255, "L2": 0.5 / 8, "L1": 12 / 8}
+
+
+def folder(args: argparse.Namespace, what: str) -> Path | None:
+    return None if args.runs is None else Path(args.runs) / f"{Path(args.model).stem}-{args.norm}-{args.n}-{what}"
+
+
+def measured(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tuple[Curve, dict[str, Any]]:
+    out = folder(args, args.plan)
+    begun = time.perf_counter()
+    curve = brinell.curve(model, data, args.norm, args.plan, out=out, resume=out is not None, device=args.device)
+    cost = brinell.Run.open(curve.path).cost if curve.path else None
+    about = {"forwards": cost.forwards if cost else 0, "backwards": cost.backwards if cost else 0}
+    return curve, {**about, "wall": round(time.perf_counter() - begun, 1)}
+
+
+def standing(args: argparse.Namespace, model: Any, data: brinell.Problem, k: int) -> tuple[set[int], int]:
+    """Ids that AutoAttack leaves standing at the k-th radius, and the forwards it took."""
+    threat = {"Linf": brinell.Linf, "L2": brinell.L2, "L1": brinell.L1}[args.norm](k * UNIT[args.norm])
+    out = folder(args, f"{args.against}-{k}")
+    run = brinell.evaluate(model, data, threat, args.against, out=out, resume=out is not None, device=args.device)
+    return set(run.survivors().tolist()), run.cost.forwards
+
+
+def compare(args: argparse.Namespace, model: Any, data: brinell.Problem, curve: Curve, store: Any) -> None:
+    """Radius by radius: what only the evaluation, and only the curve, breaks."""
+    left, forwards = data, 0
+    for k in range(1, args.most + 1):
+        eps = k * UNIT[args.norm]
+        ids, spent = standing(args, model, left, k)
+        forwards += spent
+        mine = set(curve.ids[~curve.broken(eps)].tolist())
+        store(k, {"eps": eps, "run": len(ids), "curve": len(mine), "only_run": sorted(mine - ids),
+                  "only_curve": sorted(ids - mine), "forwards": forwards})  # fmt: skip
+        print(f"{k}: {args.against} {len(ids)}, curve {len(mine)}; only one of them breaks "
+              f"{len(mine - ids)} and {len(ids - mine)}", flush=True)  # fmt: skip
+        keep = [i for i, s in enumerate(left.ids.tolist()) if s in ids]
+        if not keep:
+            return
+        left = brinell.Problem(left.x[keep], left.y[keep], left.ids[keep], name=left.name)
+
+
+def page(everything: dict[str, Any]) -> str:
+    lines = [
+        "# Robustness curves beside evaluations at fixed radii",
+        "",
+        "Samples left standing by an evaluation at each radius and by the curve, which is measured once; *only here*",
+        "counts samples that one of the two breaks and the other one does not.",
+    ]
+    for title, e in everything.items():
+        spent = f"{e['cost']['forwards']:,} forwards, {e['cost']['wall']:,} s; {e['curve']['unresolved']} unresolved"
+        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: `{e['against']}`.", ""]
+        lines += ["| radius | evaluation | curve | only evaluation | only curve |", "|---:|---:|---:|---:|---:|"]
+        for k, r in e["radii"].items():
+            told = f"{k}/255" if title.endswith("Linf") else f"{r['eps']:.4g}"
+            lines.append(f"| {told} | {r['run']} | {r['curve']} | {len(r['only_run'])} | {len(r['only_curve'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(out: Path, everything: dict[str, Any]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in ((out.with_suffix(".json"), json.dumps(everything)), (out.with_suffix(".md"), page(everything))):
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text)
+        partial.replace(path)
+
+
+def scale() -> None:
+    """The paper's line for CIFAR-10, with the time each norm takes."""
+    from PIL import Image
+
+    shared = Path(os.environ["BRINELL_SHARED"]) / "data" / "cifar10"
+    grid = np.asarray(Image.open(shared / "test_batch.webp").convert("RGB"))
+    x = grid.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(10000, 3, 32, 32)
+    y = np.load(shared / "labels.npz")["test"].astype(np.int64)
+    data = brinell.Problem(torch.from_numpy(x.copy()).float() / 255, torch.from_numpy(y), name="cifar10")
+    for norm in ("Linf", "L2", "L1"):
+        wall, cpu = time.perf_counter(), time.process_time()
+        found = brinell.distances(data, [norm])[norm]
+        spent = f"{time.perf_counter() - wall:.1f} s on the clock, {time.process_time() - cpu:.1f} s of compute"
+        print(f"{norm}: smallest {found.smallest:.2f}, largest {found.largest:.2f}; {spent}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="demo, fashion, or a file of weights for the CIFAR-10 network")
+    parser.add_argument("--data", help=".npz with x (8 bits) and y, for a file of weights")
+    parser.add_argument("--n", type=int, default=1000)
+    parser.add_argument("--norm", default="Linf", choices=sorted(UNIT))
+    parser.add_argument("--plan", default="minimal")
+    parser.add_argument("--against", default="autoattack")
+    parser.add_argument("--most", type=int, default=16, help="the last multiple of 1/255")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--runs", help="a folder for the Runs, so that an interrupted call goes on")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS / "curves_cifar", help="name of the result files, no suffix"
+    )
+    parser.add_argument("--plot", type=Path, help="draw the curves of OUT.json")
+    parser.add_argument("--scale", action="store_true", help="distances between the classes of CIFAR-10 instead")
+    args = parser.parse_args()
+    if args.scale:
+        scale()
+        return
+    stored = args.out.with_suffix(".json")
+    everything: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
+    if args.model is not None:
+        model, data, name = model_and_data(args)
+        curve, cost = measured(args, model, data)
+        print(curve, flush=True)
+        entry: dict[str, Any] = {
+            "plan": args.plan, "against": args.against, "cost": cost, "curve": curve.to_json(), "radii": {},
+        }  # fmt: skip
+        everything[f"{name}, first {len(data)} images, {args.norm}"] = entry
+
+        def store(k: int, row: dict[str, Any]) -> None:
+            entry["radii"][str(k)] = row
+            write(args.out, everything)
+
+        compare(args, model, data, curve, store)
+    if args.plot is not None:
+        curves = [Curve.from_json(e["curve"]) for e in everything.values()]
+        curves[0].plot(args.plot, curves[1:], marks=[8 * UNIT["Linf"], 8 * UNIT["L2"]])
+
+
+if __name__ == "__main__":
+    main()

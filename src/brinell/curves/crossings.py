@@ -1,0 +1,220 @@
+"""Do two robustness curves cross, or does it only look so? Paired statements over all radii at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from brinell.curves.curve import CONFIDENCE, Curve, Values
+from brinell.errors import InputError
+from brinell.results import Difference
+
+# Random exchanges of the two models' distances, and how many are held in memory at a time.
+SWAPS, AT_A_TIME, SEED = 2000, 100, 0
+
+
+@dataclass(frozen=True)
+class Range:
+    """Radii from `low` up to `high` (inf: all larger ones) at which one model is better for certain.
+
+    >>> print(Range(0.1, 0.2, "A"))
+    A from 0.1 to 0.2
+    """
+
+    low: float
+    high: float
+    better: str
+
+    def __str__(self) -> str:
+        end = "on" if np.isinf(self.high) else f"to {self.high:.4g}"
+        return f"{self.better} from {self.low:.4g} {end}"
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A radius at which the curves change order; it lies between `low` and `high` with the statement's confidence."""
+
+    at: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """What can be said about two curves on the same samples.
+
+    `observed` are all radii at which the drawn curves change order; `real` are those between two ranges at which one
+    and then the other model is better for certain. `p_value` is that of "the curves do not cross". `height` is how far
+    the difference of the curves must lie from 0, at any radius, to be more than chance.
+
+    >>> a = Curve("L2", np.arange(40), np.r_[np.full(20, 0.1), np.full(20, 0.9)], "A")
+    >>> b = Curve("L2", np.arange(40), np.full(40, 0.5), "B")
+    >>> found = crossings(a, b)
+    >>> [c.at for c in found.real], found.p_value < 0.05, [str(r) for r in found.ranges]
+    ([0.5], True, ['B from 0.1 to 0.5', 'A from 0.5 to 0.9'])
+    """
+
+    name_a: str
+    name_b: str
+    n: int
+    observed: tuple[float, ...]
+    real: tuple[Crossing, ...]
+    ranges: tuple[Range, ...]
+    p_value: float
+    height: float
+    confidence: float
+
+    def __str__(self) -> str:
+        seen = f"{len(self.observed)} changes of order seen, {len(self.real)} for certain ({100 * self.confidence:g} %)"
+        where = "; ".join(f"{c.at:.4g} [{c.low:.4g}, {c.high:.4g}]" for c in self.real)
+        better = "; ".join(map(str, self.ranges)) or "neither at any radius"
+        first = f"{self.name_a} and {self.name_b}, n = {self.n}: {seen}{': ' + where if where else ''}"
+        return f"{first}; p = {self.p_value:.2g}. Better for certain: {better}."
+
+
+def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = SWAPS) -> Crossings:
+    """Where two curves on the same samples cross, with a statement that holds for all radii at once.
+
+    Method: D(eps) = R_a − R_b. If the two models were alike, exchanging a sample's two distances would change nothing;
+    the largest |D| under random exchanges tells how far D strays by chance (`height`). A range is certain where |D|
+    exceeds that; a crossing is certain between two ranges of different order, and its p-value is the larger one of
+    both sides. Cost: `swaps` exchanges of n pairs.
+    """
+    x, y = a.paired(b)
+    low, high, sign = np.minimum(x, y), np.maximum(x, y), np.sign(y - x)
+    active = sign != 0
+    low, high, sign = low[active], high[active], sign[active]
+    n = len(x)
+    radii, value = _difference(low, high, sign, n)
+    top, bottom = _chance(low, high, radii, n, swaps)
+    height = float(np.quantile(np.maximum(top, -bottom), confidence)) if len(top) else 0.0
+    certain = np.where(np.abs(value) > height + 1e-12, np.sign(value), 0.0)
+    names = a.name or "A", b.name or "B"
+    if names[0] == names[1]:
+        names = f"{names[0]} (A)", f"{names[1]} (B)"
+    seen = _changes(radii, value)
+    return Crossings(
+        names[0], names[1], n, seen, _real(radii, certain, value), _ranges(radii, certain, names),
+        _p_value(value, top, bottom), height, confidence,
+    )  # fmt: skip
+
+
+def _difference(low: Values, high: Values, sign: Values, n: int) -> tuple[Values, Values]:
+    """Radii at which R_a − R_b changes, and its value from there on."""
+    at, change = np.concatenate([low, high]), np.concatenate([sign, -sign]) / max(n, 1)
+    finite = np.isfinite(at)
+    radii, place = np.unique(at[finite], return_inverse=True)
+    return radii, np.cumsum(np.bincount(place, change[finite], len(radii)))
+
+
+def _chance(low: Values, high: Values, radii: Values, n: int, swaps: int) -> tuple[Values, Values]:
+    """The largest and the smallest value the difference takes, for every random exchange."""
+    if not len(low):
+        return np.zeros(0), np.zeros(0)
+    start = np.searchsorted(radii, low)
+    end = np.where(np.isfinite(high), np.searchsorted(radii, high), len(radii))
+    generator = np.random.default_rng(SEED)
+    tops, bottoms = [], []
+    for first in range(0, swaps, AT_A_TIME):
+        for _ in range(min(AT_A_TIME, swaps - first)):
+            sign = generator.integers(0, 2, len(low)) * 2.0 - 1
+            change = np.bincount(start, sign, len(radii) + 1) - np.bincount(end, sign, len(radii) + 1)
+            path = np.cumsum(change[:-1]) / n
+            tops.append(path.max(initial=0.0))
+            bottoms.append(path.min(initial=0.0))
+    return np.asarray(tops), np.asarray(bottoms)
+
+
+def _p_value(value: Values, top: Values, bottom: Values) -> float:
+    """Of "there is no crossing": both signs must be there, so the weaker one decides."""
+    if not len(value):
+        return 1.0
+    above, below = value.max(initial=0.0), value.min(initial=0.0)
+    if above <= 0 or below >= 0:
+        return 1.0
+    sides = (
+        (1 + (top >= above - 1e-12).sum()) / (1 + len(top)),
+        (1 + (bottom <= below + 1e-12).sum()) / (1 + len(bottom)),
+    )
+    return float(max(sides))
+
+
+def _changes(radii: Values, value: Values) -> tuple[float, ...]:
+    """Radii at which the difference changes its sign, zeros in between left out."""
+    kept = np.abs(value) > 1e-12
+    sign, at = np.sign(value[kept]), radii[kept]
+    return tuple(at[1:][sign[1:] != sign[:-1]].tolist())
+
+
+def _real(radii: Values, certain: Values, value: Values) -> tuple[Crossing, ...]:
+    found = []
+    (places,) = np.nonzero(certain)
+    for i, j in pairwise(places.tolist()):
+        if certain[i] != certain[j]:
+            inside = _changes(radii[i : j + 1], value[i : j + 1])
+            found.append(Crossing(inside[len(inside) // 2], float(radii[i]), float(radii[j])))
+    return tuple(found)
+
+
+def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[Range, ...]:
+    edges = np.concatenate([radii, [np.inf]])
+    found: list[Range] = []
+    for i, s in enumerate(certain.tolist()):
+        better = names[0] if s < 0 else names[1]
+        if s and found and found[-1].high == edges[i] and found[-1].better == better:
+            found[-1] = Range(found[-1].low, float(edges[i + 1]), better)
+        elif s:
+            found.append(Range(float(radii[i]), float(edges[i + 1]), better))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Two models in two norms: the differences of their areas, and whether the order in one holds in the other.
+
+    >>> Transfer("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
+    'kept'
+    """
+
+    name_a: str
+    name_b: str
+    first: str
+    second: str
+    in_first: Difference
+    in_second: Difference
+
+    @property
+    def verdict(self) -> str:
+        """ "kept" or "reversed" where both intervals exclude 0, else "open"."""
+        signs = [np.sign(d.value) if d.low > 0 or d.high < 0 else 0 for d in (self.in_first, self.in_second)]
+        if 0 in signs:
+            return "open"
+        return "kept" if signs[0] == signs[1] else "reversed"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name_a} − {self.name_b}: {self.in_first} in {self.first}, {self.in_second} in {self.second}: "
+            f"{self.verdict}"
+        )
+
+
+def transfer(first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float]) -> tuple[Transfer, ...]:
+    """For every pair of models, whether their order by area in one norm carries over to another.
+
+    `first` and `second` hold the curves of the same models in two norms; `eps` is how far the areas go in each.
+    """
+    if len(first) != len(second) or [c.name for c in first] != [c.name for c in second]:
+        raise InputError(
+            expected="the same models in both norms, in the same order",
+            got=f"{[c.name for c in first]} and {[c.name for c in second]}",
+            remedy="Name the curves after their models.",
+        )
+    pairs = combinations(range(len(first)), 2)
+    return tuple(
+        Transfer(
+            first[i].name, first[j].name, first[i].norm, second[i].norm,
+            first[i].area_difference(first[j], eps[0]), second[i].area_difference(second[j], eps[1]),
+        )
+        for i, j in pairs
+    )  # fmt: skip

@@ -1,0 +1,337 @@
+"""A robustness curve: for every radius, the share of samples that break within it."""
+
+import csv
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brinell.errors import InputError, RunError
+from brinell.results import Difference, Proportion, Run, counted, mcnemar
+from brinell.results.manifest import lookup
+
+if TYPE_CHECKING:
+    from brinell.curves.crossings import Crossings
+
+Values = npt.NDArray[np.float64]
+# Distances are compared with radii with the relative slack that verification grants (`brinell.core.threat`).
+TOLERANCE = 1e-6
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How many samples break per unit of radius just below and just above a threshold, and whether that differs.
+
+    >>> Slope(eps=0.1, width=0.05, below=2, above=20).ratio
+    10.0
+    """
+
+    eps: float
+    width: float
+    below: int
+    above: int
+
+    @property
+    def ratio(self) -> float:
+        """The slope above over the slope below; inf where nothing breaks below."""
+        return self.above / self.below if self.below else (math.inf if self.above else math.nan)
+
+    @property
+    def p_value(self) -> float:
+        """Exact: both intervals are equally wide, so without a change each sample lies in either with chance 1/2."""
+        return mcnemar(self.below, self.above)
+
+    def __str__(self) -> str:
+        return (
+            f"within {self.width:.4g} of eps = {self.eps:.4g}: {self.below} samples break below, {self.above} above "
+            f"(p = {self.p_value:.2g})"
+        )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A curve beside an evaluation at one radius, sample by sample: ids that only one of the two breaks.
+
+    `only_run` is where the curve's attacks are too weak, `only_curve` what the evaluation missed.
+
+    >>> print(Agreement(0.1, 8, (3,), ()))
+    at eps = 0.1: 8 samples alike, 1 broken only by the evaluation, 0 only by the curve
+    """
+
+    eps: float
+    alike: int
+    only_run: tuple[int, ...]
+    only_curve: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"at eps = {self.eps:.4g}: {self.alike} samples alike, {len(self.only_run)} broken only by the evaluation, "
+            f"{len(self.only_curve)} only by the curve"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The smallest distance found for every sample: 0 where it is misclassified, inf where no attack succeeded.
+
+    Every distance is an upper bound, so the curve R(eps), the share of samples with a distance of at most eps, lies
+    below the true one. A failed search never counts as broken: then the curve ends below 1.
+
+    >>> c = Curve("L2", np.array([0, 1, 2, 3]), np.array([0.0, 0.5, 0.5, np.inf]))
+    >>> print(c.at(0.5))
+    75.0 % [30.1, 95.4], n = 4
+    >>> c.area(1.0), c.unresolved
+    (0.5, 1)
+    """
+
+    norm: str
+    ids: npt.NDArray[np.int64]
+    distances: Values
+    name: str = ""
+    hashes: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    path: Path | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        d = np.asarray(self.distances, dtype=np.float64)
+        if d.shape != self.ids.shape or d.ndim != 1 or not len(d) or np.isnan(d).any() or (d < 0).any():
+            raise InputError(
+                expected="one distance of at least 0, or inf, for every id",
+                got=f"{len(self.ids)} ids and distances of shape {d.shape}",
+                remedy="Use 0 for misclassified samples and inf for unresolved ones.",
+            )
+
+    # ------------------------------------------------------------------------------------------------------ reading it
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return len(self.distances)
+
+    @property
+    def unresolved(self) -> int:
+        """Samples no attack broke at any distance."""
+        return int(np.isinf(self.distances).sum())
+
+    @property
+    def clean_error(self) -> Proportion:
+        """The curve at 0."""
+        return self.at(0.0)
+
+    @property
+    def median(self) -> float:
+        """The smallest radius at which half of the samples are broken; inf if there is none."""
+        return float(np.sort(self.distances)[(self.n - 1) // 2])
+
+    def broken(self, eps: float) -> npt.NDArray[np.bool_]:
+        """Which samples break within eps."""
+        inside: npt.NDArray[np.bool_] = (self.distances <= eps * (1 + TOLERANCE)) & np.isfinite(self.distances)
+        return inside
+
+    def at(self, eps: float) -> Proportion:
+        """R(eps), the robust error, with its interval."""
+        return Proportion(int(self.broken(eps).sum()), self.n)
+
+    def steps(self) -> tuple[Values, Values]:
+        """Where R jumps (0 first), and its value from there on: a right-continuous step function."""
+        finite = np.sort(self.distances[np.isfinite(self.distances)])
+        x, count = np.unique(np.concatenate([[0.0], finite]), return_counts=True)
+        count[0] -= 1  # the zero added in front is no sample
+        return x, np.cumsum(count) / self.n
+
+    def band(self, confidence: float = CONFIDENCE) -> float:
+        """Half the height of a band that holds the whole curve of the distribution with this confidence.
+
+        Reference: Dvoretzky, Kiefer & Wolfowitz 1956 with the constant of Massart 1990. It is about the choice of
+        samples; that the attacks may miss the nearest adversarial is another matter.
+        """
+        _deviations(confidence)
+        return math.sqrt(math.log(2 / (1 - confidence)) / (2 * self.n))
+
+    def area(self, eps: float) -> float:
+        """∫ R from 0 to eps. Over eps: the mean robust error; eps minus it: the mean distance, each cut off at eps."""
+        _positive(eps)
+        return float(eps - np.minimum(self.distances, eps).mean())
+
+    def slope(self, eps: float, width: float | None = None) -> Slope:
+        """Whether samples gather just beyond a radius, such as the one a model was trained for.
+
+        `width` (default: half of eps) is how far to look to either side. Misclassified samples are left out.
+        """
+        _positive(eps)
+        w = eps / 2 if width is None else width
+        d = self.distances
+        below = int(((d > max(eps - w, 0.0)) & (d <= eps)).sum())
+        return Slope(eps, w, below, int(((d > eps) & (d <= eps + w)).sum()))
+
+    # ------------------------------------------------------------------------------------------------------- comparing
+
+    def paired(self, other: "Curve") -> tuple[Values, Values]:
+        """Distances of the samples both curves have, in the same order."""
+        if self.norm != other.norm:
+            raise InputError(
+                expected=f"two curves in {self.norm}", got=other.norm, remedy="Compare curves of one norm."
+            )
+        ids, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
+        if not len(ids):
+            raise InputError(
+                expected="curves with common samples", got="no id in both", remedy="Use the same data for both."
+            )
+        if (
+            self.hashes
+            and other.hashes
+            and any(self.hashes[i] != other.hashes[j] for i, j in zip(here, there, strict=True))
+        ):
+            raise InputError(
+                expected="equal inputs under equal ids", got="other ones", remedy="Use the same data for both."
+            )
+        return self.distances[here], other.distances[there]
+
+    def crossings(self, other: "Curve", confidence: float = CONFIDENCE) -> "Crossings":
+        """Where this curve and another one cross, and whether that is more than chance."""
+        from brinell.curves.crossings import crossings
+
+        return crossings(self, other, confidence)
+
+    def area_difference(self, other: "Curve", eps: float, confidence: float = CONFIDENCE) -> Difference:
+        """This area minus the other's, over eps, with a paired interval: below 0 where this model is more robust."""
+        a, b = (np.minimum(d, eps) / eps for d in self.paired(other))
+        gap = b - a
+        half = _deviations(confidence) * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
+        value = float(gap.mean())
+        return Difference(value, value - half, value + half)
+
+    def against(self, run: Run) -> Agreement:
+        """This curve beside an evaluation with a fixed radius in the same norm, sample by sample."""
+        norm, eps = lookup(run.manifest, "identity.threat.norm"), lookup(run.manifest, "identity.threat.eps")
+        if norm != self.norm or not isinstance(eps, int | float):
+            raise RunError(
+                expected=f"a Run with one radius in {self.norm}",
+                got=f"{norm} with eps {eps}",
+                remedy="Evaluate with a threat in the curve's norm.",
+            )
+        standing, rows = set(run.survivors().tolist()), run.rows()
+        known = set(np.asarray(rows["sample_id"]).tolist())
+        mine = self.broken(eps)
+        pairs = [
+            (int(i), bool(b), int(i) not in standing) for i, b in zip(self.ids, mine, strict=True) if int(i) in known
+        ]
+        return Agreement(
+            float(eps),
+            sum(b == r for _, b, r in pairs),
+            tuple(i for i, b, r in pairs if r and not b),
+            tuple(i for i, b, r in pairs if b and not r),
+        )
+
+    def joined(self, other: "Curve") -> "Curve":
+        """The smaller distance of every sample; both must be about the same model and samples."""
+        if not np.array_equal(self.ids, other.ids):
+            raise InputError(
+                expected="curves of the same samples", got="other ids", remedy="Measure both on one problem."
+            )
+        best = np.minimum(self.distances, self.paired(other)[1])
+        return replace(self, distances=best, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks))))
+
+    # --------------------------------------------------------------------------------------------------------- storing
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts; unresolved distances are null."""
+        return {
+            "norm": self.norm, "name": self.name, "n": self.n, "unresolved": self.unresolved,
+            "misclassified": int((self.distances == 0).sum()), "attacks": list(self.attacks),
+            "ids": self.ids.tolist(), "distances": [d if math.isfinite(d) else None for d in self.distances.tolist()],
+            "hashes": list(self.hashes), "notes": list(self.notes), "path": str(self.path) if self.path else None,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(stored: dict[str, Any]) -> "Curve":
+        """The curve of `to_json`.
+
+        >>> c = Curve("L2", np.array([4, 7]), np.array([0.5, np.inf]), "mine")
+        >>> Curve.from_json(c.to_json()).distances.tolist()
+        [0.5, inf]
+        """
+        d = [math.inf if v is None else v for v in stored["distances"]]
+        path = stored.get("path")
+        return Curve(
+            stored["norm"],
+            np.asarray(stored["ids"], dtype=np.int64),
+            np.asarray(d, dtype=np.float64),
+            stored.get("name", ""),
+            tuple(stored.get("hashes", ())),
+            tuple(stored.get("attacks", ())),
+            None if path is None else Path(path),
+            tuple(stored.get("notes", ())),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one line per sample (.csv: id and distance, inf where unresolved) or everything (.json)."""
+        file = Path(path)
+        if file.suffix == ".json":
+            file.write_text(json.dumps(self.to_json()))
+            return
+        if file.suffix != ".csv":
+            raise InputError(expected="a file named .csv or .json", got=file.name, remedy="For pictures use plot.")
+        with file.open("w", newline="") as f:
+            writer = csv.writer(f)
+            writer.writerow(["sample_id", "distance"])
+            writer.writerows(zip(self.ids.tolist(), map(repr, self.distances.tolist()), strict=True))
+
+    def plot(
+        self,
+        path: str | os.PathLike[str],
+        others: Sequence["Curve"] = (),
+        *,
+        marks: Sequence[float] = (),
+        title: str = "",
+        limit: float | None = None,
+    ) -> Path:
+        """Draw this curve and others (one panel per norm) as .svg, .png or .pdf; `marks` are dashed lines at radii.
+
+        Needs matplotlib, the extra `report`.
+        """
+        from brinell.curves.plot import plot
+
+        return plot([self, *others], Path(path), marks=marks, title=title, limit=limit)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name or 'model'}, {self.norm}: {self.n} samples, clean error {self.clean_error}",
+            f"median distance {self.median:.4g}; {self.unresolved} unresolved; attacks: {', '.join(self.attacks)}",
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def of_run(run: Run) -> dict[int, float]:
+    """The smallest verified distance of every sample in a Run, in its norm: 0 misclassified, inf unresolved.
+
+    >>> len(of_run(Run.open("tests/results/golden_run_v1")))
+    6
+    """
+    rows = run.rows()
+    best: dict[int, float] = {}
+    for i, d, ok in zip(
+        rows["sample_id"].to_pylist(), rows["distance"].to_pylist(), counted(rows).tolist(), strict=True
+    ):
+        best[i] = min(best.get(i, math.inf), d if ok and d is not None else math.inf)
+    return best
+
+
+def _deviations(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise InputError(expected="a confidence between 0 and 1", got=f"{confidence}", remedy="Pass 0.95 for 95 %.")
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _positive(eps: float) -> None:
+    if not (eps > 0 and math.isfinite(eps)):
+        raise InputError(expected="a finite radius above 0", got=f"{eps}", remedy="E.g. 8/255.")

@@ -1,0 +1,203 @@
+"""How far every sample is from the nearest one of another class: the scale against which a radius is large or small."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from brinell.core.threat import Threat
+from brinell.curves.bounds import Bounds, bounds_of
+from brinell.errors import InputError
+from brinell.evaluate.inputs import as_problem
+from brinell.ops.norms import NORMS
+from brinell.ops.rows import flat
+
+# Two samples of different classes that are nearer than this are duplicates, as in the paper's table.
+DUPLICATE = 1e-4
+# Rows of the matrix of distances that are looked at together, and pairs that are measured together.
+ROWS, PAIRS = {"cpu": 64}, {"cpu": 512}
+ROWS_ELSEWHERE, PAIRS_ELSEWHERE = 1024, 65536
+# The candidates of a row that are measured first, so that the others can be ruled out.
+FIRST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """Per sample, the distance to the nearest sample of another class, and the position of that one."""
+
+    norm: str
+    distances: npt.NDArray[np.float64]
+    partners: npt.NDArray[np.int64]
+
+    @property
+    def duplicates(self) -> npt.NDArray[np.int64]:
+        """Positions of the samples that another class has too."""
+        return np.flatnonzero(self.distances < DUPLICATE)
+
+    @property
+    def kept(self) -> npt.NDArray[np.float64]:
+        """The distances without those of duplicates."""
+        return self.distances[self.distances >= DUPLICATE]
+
+    @property
+    def smallest(self) -> float:
+        """The smallest distance between classes, duplicates left out; inf if nothing is left."""
+        return float(self.kept.min(initial=math.inf))
+
+    @property
+    def largest(self) -> float:
+        """The distance of the sample that is furthest from all other classes."""
+        return float(self.kept.max(initial=0.0)) if len(self.kept) else math.inf
+
+    def beyond(self, threat: Threat) -> str:
+        """A sentence where a radius exceeds half the smallest distance between classes, else nothing."""
+        eps = float(torch.as_tensor(threat.eps).max())
+        if threat.norm.name != self.norm or threat.unlimited or not eps > self.smallest / 2:
+            return ""
+        closer = int((self.kept < 2 * eps).sum())
+        return (
+            f"{threat} exceeds half the smallest distance between classes, {self.smallest:.4g} in {self.norm}: the "
+            f"balls around {closer} samples touch those of other classes, where no classifier can be right everywhere."
+        )
+
+
+@dataclass(frozen=True)
+class ClassDistances:
+    """The distances between the classes of a data set in several norms: one line of the paper's Table 2."""
+
+    name: str
+    n: int
+    classes: int
+    shape: tuple[int, ...]
+    nearest: tuple[Nearest, ...]
+
+    def __getitem__(self, norm: str) -> Nearest:
+        for found in self.nearest:
+            if found.norm == norm:
+                return found
+        raise InputError(
+            expected=f"a norm among {', '.join(f.norm for f in self.nearest)}", got=repr(norm), remedy="Measure it too."
+        )
+
+    def warning(self, threat: Threat) -> str:
+        """A sentence where the threat is too large for these data, else nothing; the sentence is also a warning."""
+        measured = [f for f in self.nearest if f.norm == threat.norm.name]
+        text = measured[0].beyond(threat) if measured else ""
+        if text:
+            warnings.warn(text, stacklevel=2)
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        norms = {
+            f.norm: {
+                "smallest": f.smallest if math.isfinite(f.smallest) else None,
+                "largest": f.largest if math.isfinite(f.largest) else None,
+                "duplicates": f.duplicates.tolist(),
+            }
+            for f in self.nearest
+        }
+        return {"name": self.name, "n": self.n, "classes": self.classes, "shape": list(self.shape), "norms": norms}
+
+    def __str__(self) -> str:
+        size = " × ".join(map(str, self.shape))
+        lines = [f"{self.name or 'data'}: {self.n} samples, {self.classes} classes, {size}"]
+        for f in self.nearest:
+            lines.append(f"{f.norm:<5} smallest {f.smallest:.2f}   largest {f.largest:.2f}")
+        twins = {f.norm: len(f.duplicates) for f in self.nearest if len(f.duplicates)}
+        return "\n".join([*lines, *(f"{k} samples have a duplicate in another class ({n})" for n, k in twins.items())])
+
+
+def distances(
+    problem: Any, norms: Sequence[str] = tuple(NORMS), *, device: torch.device | str | None = None
+) -> ClassDistances:
+    """The distance of every sample to the nearest one of another class, exactly, in each norm.
+
+    Method: cheap lower bounds of all distances, a block of rows at a time, rule out almost all pairs; the rest is
+    measured, the most promising first, and the winners again in float64. Memory grows with the number of samples, not
+    with its square. Reference: "How to compare adversarial robustness of classifiers from a global perspective",
+    sec. 3.3, whose smallest and largest leave out duplicates (distances below 1e-4).
+
+    >>> x = torch.tensor([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0], [0.0, 0.0]])
+    >>> found = distances((x, torch.tensor([0, 1, 1, 2])), ["Linf"])
+    >>> found["Linf"].distances.tolist(), found["Linf"].duplicates.tolist(), found["Linf"].smallest
+    ([0.0, 0.5, 1.0, 0.0], [0, 3], 0.5)
+    """
+    data = as_problem(problem)
+    for norm in norms:
+        if norm not in NORMS:
+            raise InputError(
+                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Leave it out for all."
+            )
+    where = torch.device("cpu" if device is None else device)
+    chunks = list(data.chunks(4096))
+    x, y = torch.cat([flat(c.x) for c in chunks]).to(where), torch.cat([c.y for c in chunks]).to(where)
+    classes = len(y.unique())
+    if classes < 2:
+        raise InputError(expected="samples of at least two classes", got=f"{classes}", remedy="Check the labels.")
+    shape = data.shape()
+    found = tuple(_nearest(x, y, norm, shape) for norm in norms)
+    return ClassDistances(data.name, len(y), classes, shape, found)
+
+
+def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest:
+    size = NORMS[norm]
+    bounds = bounds_of(norm, x, shape)
+    rows = ROWS.get(x.device.type, ROWS_ELSEWHERE)
+    best = torch.full((len(x),), torch.inf, device=x.device)
+    partner = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    for first in range(0, len(x), rows):
+        part = torch.arange(first, min(first + rows, len(x)), device=x.device)
+        low = bounds.rows(part).masked_fill(y[part][:, None] == y[None], torch.inf)
+        _search(bounds, part, low, best, partner)
+    exact = torch.cat([size.size(x[i].double() - x[partner[i]].double()) for i in torch.arange(len(x)).split(4096)])
+    return Nearest(norm, exact.cpu().numpy(), partner.cpu().numpy())
+
+
+def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
+    """The nearest of each row: measure the most promising pairs, then whatever their distances do not rule out."""
+    promising = low.topk(min(FIRST, low.shape[1]), dim=1, largest=False).indices
+    known = bounds.exact(part.repeat_interleave(promising.shape[1]), promising.flatten()).view_as(promising)
+    known = known.masked_fill(low.gather(1, promising).isinf(), torch.inf)
+    top = known.min(1)
+    best[part], partner[part] = top.values, promising.gather(1, top.indices[:, None])[:, 0]
+    low.scatter_(1, promising, torch.inf)
+    row, column = (low < best[part][:, None]).nonzero(as_tuple=True)
+    # The most promising first: what they find rules out others before anything finer is computed for them.
+    hope = low[row, column]
+    order = hope.argsort(stable=True)
+    pairs = PAIRS.get(low.device.type, PAIRS_ELSEWHERE)
+    for which in order.split(pairs):
+        i, c = part[row[which]], column[which]
+        hopeful = hope[which] < best[i]
+        i, c = i[hopeful], c[hopeful]
+        for finer in bounds.levels:
+            hopeful = finer(i, c) < best[i]
+            i, c = i[hopeful], c[hopeful]
+        if not len(i):
+            continue
+        d = bounds.exact(i, c)
+        # Of several improvements of one row the smallest counts, of equal ones the first.
+        order = d.argsort(descending=True, stable=True)
+        i, c, d = i[order].flip(0), c[order].flip(0), d[order].flip(0)
+        better = d < best[i]
+        keep = better & _firsts(i)
+        best[i[keep]], partner[i[keep]] = d[keep], c[keep]
+
+
+def _firsts(i: Tensor) -> Tensor:
+    """Mark the first occurrence of every value."""
+    mark = torch.zeros_like(i, dtype=torch.bool)
+    if len(i):
+        values, place = i.unique(return_inverse=True)
+        first = torch.full((len(values),), len(i), device=i.device).scatter_reduce(
+            0, place, torch.arange(len(i), device=i.device), "amin"
+        )
+        mark[first] = True
+    return mark

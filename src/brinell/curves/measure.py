@@ -1,0 +1,145 @@
+"""From a model and data to its robustness curve: an evaluation without a radius, and what other Runs know already."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from brinell.core.classifier import Classifier
+from brinell.core.problem import Problem, sample_hashes
+from brinell.core.threat import Threat
+from brinell.core.threat import threat as threat_of
+from brinell.curves.curve import Curve, of_run
+from brinell.errors import RunError
+from brinell.evaluate import inputs
+from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.plan import Plan, adapt
+from brinell.results import CLEAN, Run
+from brinell.results.manifest import lookup
+
+
+def curve(
+    classifier: Any,
+    problem: Any,
+    norm: str = "L2",
+    plan: Any = "minimal",
+    *,
+    known: Sequence["Run | str | os.PathLike[str]"] = (),
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    slots: int | None = None,
+    precision: str = "float32",
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+) -> Curve:
+    """The robustness curve of a model: the smallest distance at which each sample breaks, as far as attacks find it.
+
+    Method: every attack of the plan searches for every correctly classified sample; the smallest verified distance
+    counts. `known` are Runs of the same model: whatever adversarials they hold, of any norm and radius, bound the
+    distances too, and stages of the plan that they hold for these samples are not repeated. The rest is as in
+    `brinell.evaluate`; the Run is kept in `out`.
+
+    >>> import brinell
+    >>> found = curve("demo", brinell.data.load("demo", 16), "Linf", "minimal-quick", progress=False)
+    >>> found.n, found.unresolved, 0 <= found.median < 1
+    (16, 0, True)
+    """
+    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
+    runs = [run if isinstance(run, Run) else Run.open(run) for run in known]
+    for run in runs:
+        _same_model(run, model)
+    threat = threat_of(norm, math.inf)
+    ids, hashes = _samples(data)
+    left = _without(inputs.as_plan(plan), threat, data, runs, ids, seed, precision)
+    if left is not None:
+        made = evaluate(
+            model, data, threat, left, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
+            progress=progress,
+        )  # fmt: skip
+        runs = [*runs, made]
+    best = dict.fromkeys(ids.tolist(), math.inf)
+    for run in runs:
+        for i, d in _distances(run, threat, data, dict(zip(ids.tolist(), hashes, strict=True))).items():
+            best[i] = min(best[i], d)
+    attacks = tuple(dict.fromkeys(name for run in runs for name in run.attacks))
+    notes = tuple(dict.fromkeys(note for run in runs for note in run.manifest["notes"]))
+    path = runs[-1].path if runs else None
+    return Curve(norm, ids, np.array([best[i] for i in ids.tolist()]), model.name, hashes, attacks, path, notes)
+
+
+def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:
+    chunks = list(data.chunks(4096))
+    ids = torch.cat([c.ids for c in chunks]).numpy()
+    return ids, tuple(h for c in chunks for h in sample_hashes(c.x))
+
+
+def _same_model(run: Run, model: Classifier) -> None:
+    stored = lookup(run.manifest, "identity.model.fingerprint")
+    if stored != model.fingerprint:
+        raise RunError(
+            expected="Runs of the same model",
+            got=f"another model in {run.path}",
+            remedy="Distances of one model say nothing about another.",
+        )
+
+
+def _without(
+    plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, seed: int, precision: str
+) -> Plan | None:
+    """The plan without the stages that the Runs hold for all samples; None if nothing is left to do."""
+    held: set[str] = set()
+    classes = None
+    for run in runs:
+        identity = run.manifest["identity"]
+        classes = identity["model"]["classes"]
+        alike = identity["threat"] == threat.to_json() and identity["seed"] == seed
+        if alike and identity["precision"] == precision and run.finished and _covers(run, ids):
+            held |= {s["hash"] for s in identity["plan"]["stages"]}
+    if not held or classes is None:
+        return plan
+    image = len(data.shape()) == 3
+    fitted, _ = adapt(plan, classes=classes, sparse=threat.norm.sparse, image=image, norm=threat.norm.name)
+    stages = tuple(s for s in fitted.stages if s.to_json()["hash"] not in held)
+    return replace(fitted, stages=stages) if stages else None
+
+
+def _covers(run: Run, ids: Any) -> bool:
+    rows = run.rows()
+    clean = np.asarray(rows["attack"]) == CLEAN
+    return bool(np.isin(ids, np.asarray(rows["sample_id"])[clean]).all())
+
+
+def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
+    """What a Run says about these samples in the threat's norm."""
+    rows = run.rows()
+    ids, digests = rows["sample_id"].to_pylist(), rows["x_sha256"].to_pylist()
+    changed = [i for i, h in zip(ids, digests, strict=True) if hashes.get(i, h) != h]
+    if changed:
+        raise RunError(
+            expected="Runs of the same samples",
+            got=f"another input under id {changed[0]} in {run.path}",
+            remedy="Use Runs of the same data.",
+        )
+    if lookup(run.manifest, "identity.threat.norm") == threat.norm.name:
+        return {i: d for i, d in of_run(run).items() if i in hashes}
+    wrong = {i: 0.0 for i, d in of_run(run).items() if d == 0 and i in hashes}
+    return {**_measured(run, threat, data), **wrong}
+
+
+def _measured(run: Run, threat: Threat, data: Problem) -> dict[int, float]:
+    """Distances in this norm of the adversarials that a Run in another norm holds."""
+    adv = run.adversarials()
+    place = {int(i): k for k, i in enumerate(adv.ids)}
+    found: dict[int, float] = {}
+    for chunk in data.chunks(4096):
+        rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in place]
+        if rows:
+            x = torch.from_numpy(np.stack([adv.x[place[int(chunk.ids[r])]] for r in rows]))
+            size = threat.norm.size(x.double() - chunk.x[rows].double())
+            found |= dict(zip(chunk.ids[rows].tolist(), size.tolist(), strict=True))
+    return found

@@ -1,0 +1,100 @@
+"""Pictures of robustness curves; the only file here that needs matplotlib."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brinell.curves.curve import Curve
+from brinell.errors import InputError, MissingExtra
+
+# Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+SUFFIXES = (".svg", ".png", ".pdf")
+UNITS = {
+    "Linf": "largest change of a value",
+    "L2": "Euclidean distance",
+    "L1": "sum of changes",
+    "L0": "values changed",
+}
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra(
+            expected="matplotlib", got="no such package", remedy="Install it: pip install 'brinell[report]'."
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def plot(
+    curves: Sequence[Curve], path: Path, *, marks: Sequence[float] = (), title: str = "", limit: float | None = None
+) -> Path:
+    """One panel per norm, one colour per model: step functions with their band, thresholds as dashed lines."""
+    if path.suffix not in SUFFIXES:
+        raise InputError(
+            expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy="Curve.save writes .csv and .json."
+        )
+    plt = _pyplot()
+    norms = list(dict.fromkeys(c.norm for c in curves))
+    names = list(dict.fromkeys(c.name for c in curves))
+    # Text as text, and no date or random names in the file: equal curves give equal pictures.
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": 11}):
+        figure, axes = plt.subplots(1, len(norms), figsize=(1.5 + 5.5 * len(norms), 4.4), squeeze=False)
+        for axis, norm in zip(axes[0], norms, strict=True):
+            mine = [c for c in curves if c.norm == norm]
+            end = limit or _limit(mine)
+            for c in mine:
+                _draw(axis, c, COLOURS[names.index(c.name) % len(COLOURS)], end)
+            # A radius of one norm means nothing in another: there it is mostly beyond the panel, or close to 0.
+            least = end / 20 if len(norms) > 1 else 0.0
+            _dress(axis, norm, mine, [m for m in marks if least <= m <= end], end)
+        axes[0][0].set_ylabel("samples that can be broken (%)")
+        if title:
+            figure.suptitle(title)
+        figure.tight_layout()
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+        plt.close(figure)
+    return path
+
+
+def _limit(curves: Sequence[Curve]) -> float:
+    """Where nineteen in twenty samples of the most robust model are broken, or the largest distance found."""
+    ends = [np.quantile(c.distances[np.isfinite(c.distances)], 0.95) for c in curves if np.isfinite(c.distances).any()]
+    return float(max(ends, default=1.0)) or 1.0
+
+
+def _draw(axis: Any, c: Curve, colour: str, end: float) -> None:
+    x, y = c.steps()
+    x, y = np.append(x, max(end, float(x[-1]))), np.append(y, y[-1])
+    half, name = c.band(), c.name or "model"
+    note = f", {c.unresolved} unresolved" if c.unresolved else ""
+    axis.step(x, 100 * y, where="post", color=colour, linewidth=2, label=f"{name} (n = {c.n}{note})")
+    low, high = np.clip(y - half, 0, 1), np.clip(y + half, 0, 1)
+    axis.fill_between(x, 100 * low, 100 * high, step="post", color=colour, alpha=0.15, linewidth=0)
+    axis.plot([0], [100 * y[0]], "o", color=colour, markersize=5, clip_on=False, zorder=5)
+
+
+def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float], end: float) -> None:
+    axis.set_xlim(0, end)
+    axis.set_ylim(0, 100)
+    axis.set_xlabel(f"size of the perturbation, {norm} ({UNITS.get(norm, norm)})")
+    axis.grid(alpha=0.3)
+    for spine in ("top", "right"):
+        axis.spines[spine].set_visible(False)
+    for mark in marks:
+        axis.axvline(mark, color="0.35", linestyle="--", linewidth=1)
+        text = (
+            f"{mark * 255:.0f}/255" if norm == "Linf" and abs(mark * 255 - round(mark * 255)) < 1e-6 else f"{mark:.3g}"
+        )
+        axis.annotate(
+            f"eps = {text}", (mark, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9
+        )
+    told = "lower is more robust\ndot at 0: errors without attack\nband: 95 % confidence"
+    axis.legend(loc="lower right", frameon=True, fontsize=9, title=told, title_fontsize=8)
