@@ -61,7 +61,8 @@ class _Trial:
     steps: int
 
     def answer(self, s: Any, p: Rows) -> Answer:
-        turns, target = cycle(self.attack), getattr(s, "target", p.target)
+        turns, chosen = cycle(self.attack), getattr(s, "target", None)
+        target = p.target if chosen is None else chosen
         # Every row of a trial has had the same number of answers, unless it is done and only follows.
         return self.oracle.ask(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
