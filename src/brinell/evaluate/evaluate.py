@@ -23,7 +23,6 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.checks import watchful
-from brinell.evaluate.chunks import attack_chunk
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan, Stage, adapt, audited
 from brinell.evaluate.progress import listening
@@ -31,8 +30,9 @@ from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
+from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
 from brinell.results import ROWS, Run, Writer, new_manifest, wilson
-from brinell.results.stored import Stored
+from brinell.results.stored import Known, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
@@ -68,6 +68,7 @@ class Session:
     first_logits: Tensor
     checks: list[door.Check]
     notes: list[str]
+    device: torch.device
     individual: bool = False
 
     @property
@@ -75,21 +76,24 @@ class Session:
         """The model."""
         return self.setup.oracle
 
-    def chunks(self) -> Iterator[Clean]:
-        """Every chunk with the model's clean answers."""
-        device = self.oracle.classifier.device
+    def chunks(self) -> Iterator[Chunk]:
+        """Every chunk, checked."""
         for chunk in self.problem.chunks(_chunk_size(self.problem)):
             door.labels(chunk, self.first_logits.shape[1])
-            x = chunk.x.to(device)
-            known = [self.first_logits] if chunk.offset == 0 else []
-            if known and not torch.equal(chunk.x, self.first.x):
+            if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):
                 raise InputError(
                     expected="data that read the same every time",
                     got="other inputs at the second reading",
                     remedy="Remove random augmentation from the data set.",
                 )
-            more = [self.oracle.output(x).logits for _ in range(self.plan.draws - len(known))]
-            yield clean(chunk, known + more)
+            yield chunk
+
+    def clean(self, chunk: Chunk) -> Clean:
+        """The model's clean answers about a chunk; those of the first one were asked for at the door."""
+        x = chunk.x.to(self.oracle.classifier.device)
+        known = [self.first_logits] if chunk.offset == 0 else []
+        more = [self.oracle.output(x).logits for _ in range(self.plan.draws - len(known))]
+        return clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:
         """What makes two evaluations the same."""
@@ -104,7 +108,7 @@ class Session:
             "data": {"fingerprint": self.problem.fingerprint(), "n": len(self.problem), "name": self.problem.name},
             "seed": self.setup.seed,
             "precision": self.setup.precision,
-            "block": default_block(c.device),
+            "block": default_block(self.device),
         }
 
 
@@ -121,14 +125,16 @@ def prepare(
     early_exit: bool = True,
     expected: float | None = None,
     individual: bool = False,
+    device: torch.device | None = None,
 ) -> Session:
-    """Look at everything before anything is written."""
+    """Look at everything before anything is written; `device` is what the work is done on, if not here."""
+    device = classifier.device if device is None else device
     precisions.check(precision)
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
-    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=precision)
+    oracle = Oracle(classifier, default_block(device), listener, precision=precision)
     first = next(problem.chunks(_chunk_size(problem)))
     logits = door.first_answer(oracle, first)
     if not problem.streamed:  # then every label can be looked at now
@@ -144,13 +150,13 @@ def prepare(
         oracle,
         threat,
         seed,
-        _slots(slots, classifier.device),
+        _slots(slots, device),
         precision,
         early_exit,
         listener=listener,
         draws=fitted.draws,
     )
-    session = Session(setup, fitted, problem, first, logits, checks, notes, individual)
+    session = Session(setup, fitted, problem, first, logits, checks, notes, device, individual)
     _check_expected(session, expected)
     return session
 
@@ -205,6 +211,7 @@ def evaluate(
     individual: bool = False,
     audit: float | int | None = None,
     escalate: bool = False,
+    launch: Launcher = IN_PROCESS,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
@@ -213,6 +220,7 @@ def evaluate(
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
     `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
     those of a finished Run. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    `launch` says where the work is done: in this process, or by workers (`brinell.launch.Ray`); the rows are the same.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -241,15 +249,17 @@ def evaluate(
             listener=listener,
             expected=expected_clean_accuracy,
             individual=individual,
+            device=launch.device,
         )
-        folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
         begun = time.perf_counter()
-        with _writer(session, folder, resume) as writer:
-            _run(session, writer)
-            if escalate and _unsettled(session, folder):
-                writer.update(finished=False)
-                _run(session, writer, everyone=True)
-            _close(session, writer, time.perf_counter() - begun)
+        with launch.open(session.setup, session.plan) as crew:
+            folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
+            with _writer(session, folder, resume) as writer:
+                _run(session, writer, crew)
+                if escalate and _unsettled(session, folder):
+                    writer.update(finished=False)
+                    _run(session, writer, crew, everyone=True)
+                _close(session, writer, time.perf_counter() - begun)
     return Run.open(folder)
 
 
@@ -262,13 +272,22 @@ def _writer(s: Session, folder: Path, resume: bool) -> Writer:
     return Writer.resume(folder, manifest)
 
 
-def _run(s: Session, writer: Writer, everyone: bool = False) -> None:
+def _run(s: Session, writer: Writer, crew: Crew, everyone: bool = False) -> None:
     """Attack what the Run does not hold yet, and store it as it comes."""
     stored = Stored(writer.path)
-    for c in s.chunks():
-        known = stored.of(c.chunk.ids.tolist())
-        for part in attack_chunk(s.setup, s.plan, c, known, individual=s.individual, everyone=everyone):
-            writer.append(part.table, part.ids, part.x)
+
+    def read() -> Iterator[tuple[Chunk, Known]]:
+        for chunk in s.chunks():
+            yield chunk, stored.of(chunk.ids.tolist())
+
+    job = Job(s.setup, s.plan, read, s.clean, len(s.problem), s.individual, everyone, s.setup.listener)
+    for part in crew.parts(job):
+        writer.append(part.table, part.ids, part.x)
+    s.oracle.shrunk.extend(job.shrunk)
+    seen = list(writer.manifest.get("workers", []))
+    new = [w for i, w in enumerate(job.workers) if w not in seen and w not in job.workers[:i]]
+    if new:
+        writer.update(workers=[*seen, *new])
 
 
 def _unsettled(s: Session, folder: Path) -> bool:
@@ -329,7 +348,8 @@ def attack(
         )
         begin = _start(start, data)
         tables = []
-        for c in session.chunks():
+        for chunk in session.chunks():
+            c = session.clean(chunk)
             everyone = torch.arange(len(c.chunk), device=c.logits.device)
             here = None if begin is None else begin[c.chunk.offset : c.chunk.offset + len(c.chunk)]
             parts = [p for s in session.plan.stages for p in run_stage(session.setup, s, c, everyone, here)]
