@@ -35,6 +35,7 @@ NAMES = [
     "compare",
     "data",
     "evaluate",
+    "launch",
     "models",
     "plan",
     "plans",

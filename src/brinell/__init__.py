@@ -1,6 +1,6 @@
 """Brinell measures how hard a classifier is to break."""
 
-from brinell import attacks, data, models, train
+from brinell import attacks, data, launch, models, train
 from brinell.core.problem import Problem
 from brinell.core.threat import L1, L2, Linf, Threat
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
@@ -38,6 +38,7 @@ __all__ = [
     "compare",
     "data",
     "evaluate",
+    "launch",
     "models",
     "plan",
     "plans",

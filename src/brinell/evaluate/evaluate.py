@@ -280,7 +280,8 @@ def _run(s: Session, writer: Writer, crew: Crew, everyone: bool = False) -> None
         for chunk in s.chunks():
             yield chunk, stored.of(chunk.ids.tolist())
 
-    job = Job(s.setup, s.plan, read, s.clean, len(s.problem), s.individual, everyone, s.setup.listener)
+    shape = tuple(s.first.x.shape[1:])
+    job = Job(s.setup, s.plan, read, s.clean, len(s.problem), shape, s.individual, everyone, s.setup.listener)
     for part in crew.parts(job):
         writer.append(part.table, part.ids, part.x)
     s.oracle.shrunk.extend(job.shrunk)

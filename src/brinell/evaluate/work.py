@@ -48,6 +48,7 @@ class Job:
     read: Callable[[], Iterator[tuple[Chunk, Known]]]
     clean: Callable[[Chunk], Clean]
     total: int
+    shape: tuple[int, ...]
     individual: bool = False
     everyone: bool = False
     listener: Listener = silent
