@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class Died:
 News = Joined | Told | Ended | Died
 
 
+@runtime_checkable
 class Hands(Protocol):
     """Workers, numbered from 0."""
 

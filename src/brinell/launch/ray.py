@@ -50,9 +50,10 @@ def _ray() -> Any:
 class Ray:
     """Launches an evaluation on Ray workers, for `brinell.evaluate(..., launch=Ray(workers=2))`.
 
-    `workers` is a number of processes on the CPU, "gpu" for one worker per GPU, or "gpu:4" for four of them. `address` is
-    that of a running cluster (default: the variable RAY_ADDRESS); without one a local cluster is started and stopped
-    again. `threads` per worker are the driver's unless given. `unit` fixes the number of samples handed out at a time.
+    `workers` is a number of processes on the CPU, "gpu" for one worker per GPU, or "gpu:4" for four of them. `address`
+    is that of a running cluster (default: the variable RAY_ADDRESS); without one a local cluster is started and
+    stopped. `threads` per worker are the driver's unless given. `unit` fixes the number of samples handed out at a
+    time; without it the units are large at first and small at the end.
 
     >>> Ray(workers="gpu:4").device
     device(type='cuda')
@@ -112,8 +113,8 @@ class Ray:
                 remedy="Use workers='gpu', or move the model to the CPU.",
             )
         threads = self.threads or torch.get_num_threads()
-        packed = pack(setup, plan)
-        with _connected(ray, self.address, self._local(threads)):
+        packed, local = pack(setup, plan), self._local(ray, threads)
+        with _connected(ray, self.address, local):
             count = self._count(ray)
             hands = RayHands(ray, packed, count, self.device.type, threads)
             try:
@@ -121,40 +122,46 @@ class Ray:
             finally:
                 hands.close()
 
-    def _local(self, threads: int) -> dict[str, Any]:
-        """What a cluster of our own must have."""
+    def _local(self, ray: Any, threads: int) -> dict[str, Any] | None:
+        """What a cluster of our own must have; None where there is one already."""
         kind, number = self._asked()
+        if ray.is_initialized() or self.address or os.environ.get("RAY_ADDRESS"):
+            return None
         if kind == "cpu":
             return {"num_cpus": (number or 1) * threads, "num_gpus": 0}
         there = torch.cuda.device_count()
-        return {"num_cpus": max(number or there, 1), "num_gpus": there}
+        _refuse_missing(there, number or 1)
+        return {"num_cpus": number or there, "num_gpus": there}
 
     def _count(self, ray: Any) -> int:
+        """How many workers there will be; a cluster may grow, so it need not have all the GPUs asked for yet."""
         kind, number = self._asked()
-        there = int(ray.cluster_resources().get("GPU", 0))
-        if kind == "cuda" and (there == 0 and number is None or self._alone(ray) and there < (number or 1)):
-            raise InputError(
-                expected=f"{number or 'at least one'} GPU{'s' if (number or 1) > 1 else ''}",
-                got=f"{there or 'none'}",
-                remedy="Use workers=N for processes on the CPU, or the address of a cluster with GPUs.",
-            )
-        return number or there
+        if kind == "cuda" and number is None:
+            number = int(ray.cluster_resources().get("GPU", 0))
+            _refuse_missing(number, 1)
+        return number or 1
 
-    def _alone(self, ray: Any) -> bool:
-        """Whether the cluster is this machine and cannot grow."""
-        return not (self.address or os.environ.get("RAY_ADDRESS")) and len(ray.nodes()) == 1
+
+def _refuse_missing(there: int, wanted: int) -> None:
+    if there < wanted:
+        raise InputError(
+            expected=f"{wanted} GPU{'s' * (wanted > 1)} or more",
+            got=f"{there or 'none'}",
+            remedy="Use a number of workers for processes on the CPU, or the address of a cluster with GPUs.",
+        )
 
 
 @contextmanager
-def _connected(ray: Any, address: str | None, local: dict[str, Any]) -> Iterator[None]:
+def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> Iterator[None]:
     """A connection to Ray: the one this process has, one to a running cluster, or a cluster of our own."""
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        options |= {"include_dashboard": False, **local}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if local is None:
+        options |= {"address": address or os.environ["RAY_ADDRESS"]}
+    else:
+        options |= {"address": "local", "include_dashboard": False, **local}
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         with _variables({**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}):
@@ -162,7 +169,7 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any]) -> Iterator
                 ray.init(**options)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise RunError(
-                    expected=f"a Ray cluster at {address}",
+                    expected=f"a Ray cluster at {options['address']}",
                     got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
                     remedy="Check the address and that `ray status` works on this machine.",
                 ) from error

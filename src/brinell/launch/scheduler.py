@@ -101,7 +101,9 @@ class Scheduler:
     def lose(self, worker: int) -> None:
         """The worker is gone; what it alone had is handed out again, before anything else."""
         lease = self._leases.pop(worker, None)
-        for i in lease.left if lease else ():
+        if lease is None:
+            return
+        for i in lease.left:
             holders = self._holders[i]
             holders.remove(lease)
             if not holders:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import brinell
 from brinell.engine.events import silent
 from brinell.errors import ModelError
 from brinell.evaluate.plan import Plan
@@ -81,5 +80,5 @@ def _own_file(module: ModuleType | None) -> Path | None:
         return None
     path = Path(file).resolve()
     kept = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    elsewhere = [Path(p).resolve() for p in kept] + [Path(brinell.__file__).parent]
+    elsewhere = [Path(p).resolve() for p in kept if p]
     return None if any(folder in path.parents for folder in elsewhere) else path
