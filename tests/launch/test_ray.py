@@ -46,10 +46,11 @@ def test_a_cluster_of_our_own_is_started_and_stopped(
     evaluate: Evaluate, assert_same: Same, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    before = dict(os.environ)
+    ours = ("PYTHONPATH", "RAY_USAGE_STATS_ENABLED")
+    before = [os.environ.get(name) for name in ours]
     run = evaluate(60, launch=Ray(workers=1))
     assert not ray.is_initialized()
-    assert dict(os.environ) == before
+    assert [os.environ.get(name) for name in ours] == before
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")
     assert_same(run, evaluate(60))
@@ -63,14 +64,18 @@ class TestOnOneCluster:
         assert_same(evaluate(100, PLAN, launch=Ray(workers=2, unit=unit)), evaluate(100, PLAN))
         assert ray.is_initialized(), "somebody else's connection stays"
 
-    def test_the_demonstration_with_the_fast_plan(self, evaluate: Evaluate, assert_same: Same) -> None:
-        usual: dict[str, Any] = {
-            "classifier": "demo",
-            "problem": brinell.data.load("demo", 70),
-            "threat": brinell.Linf(0.1),
+    def test_audit_escalation_and_lower_precision(
+        self, evaluate: Evaluate, assert_same: Same, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "_unsettled", lambda *_: True)
+        short, full = brinell.Stage(PLAN[0]), brinell.Stage(PLAN[1], share=0.25)
+        same: dict[str, Any] = {
+            "plan": brinell.Plan("mine", (short, full), strength="audited"),
+            "audit": 0.3,
+            "escalate": True,
+            "precision": "bfloat16",
         }
-        same = {**usual, "plan": "fast", "audit": 0.2}
-        assert_same(evaluate(**same, launch=Ray(workers=2)), evaluate(**same))
+        assert_same(evaluate(70, **same, launch=Ray(workers=2)), evaluate(70, **same))
 
     def test_streams_odd_ids_and_own_radii(self, evaluate: Evaluate, assert_same: Same, data: Any) -> None:
         problem, eps = data(90), torch.linspace(0.005, 0.08, 90)
@@ -130,7 +135,7 @@ class TestOnOneCluster:
 
         monkeypatch.setattr(Writer, "append", counting)
         monkeypatch.setattr(RayHands, "give", giving)
-        slow = nn.Sequential(Pause(), *[m for m in small_layers()]).eval()
+        slow = nn.Sequential(Pause(), *small_layers()).eval()
         run = evaluate(120, PLAN, classifier=slow, launch=Ray(workers=2, unit=30))
         time.sleep(0.3)
         assert killed, "nobody was killed"

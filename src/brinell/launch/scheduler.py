@@ -14,7 +14,9 @@ from itertools import islice
 # A new unit is this share of what one worker may expect of the rest: half, so that uneven units even out.
 SHARE = 2
 # A unit that takes this many times as long as others of its size is late.
-LATE = 2.0
+LATE = 1.5
+# The usual time per sample is that of the units that ended last.
+RECENT = 101
 
 
 @dataclass(eq=False)
@@ -25,11 +27,15 @@ class Lease:
     samples: tuple[int, ...]
     begun: float
     left: dict[int, None] = field(default_factory=dict)
-    taken: tuple[int, ...] = ()
     victim: int | None = None
 
     def __post_init__(self) -> None:
         self.left = dict.fromkeys(self.samples)
+
+    def rest(self, now: float, pace: float) -> float:
+        """A guess of the seconds it still takes, where others need `pace` seconds per sample."""
+        own = (now - self.begun) / max(len(self.samples) - len(self.left), 1)
+        return len(self.left) * max(own, pace)
 
 
 class Scheduler:
@@ -61,7 +67,7 @@ class Scheduler:
         self._returned: deque[int] = deque()
         self._leases: dict[int, Lease] = {}
         self._holders: dict[int, list[Lease]] = {}
-        self._paces: list[float] = []
+        self._paces: deque[float] = deque(maxlen=RECENT)
 
     @property
     def done(self) -> bool:
@@ -71,18 +77,13 @@ class Scheduler:
     def lease(self, worker: int, now: float) -> Lease | None:
         """Samples for an idle worker, or None if there is nothing useful to do for it now.
 
-        Where `lease.victim` is given, that worker had the samples `lease.taken` until now and may drop them.
+        Where `lease.victim` is given, that worker had these samples until now and may drop them.
         """
         assert worker not in self._leases, "a worker does one thing at a time"
         samples = self._again() or self._fresh()
         if samples:
             return self._open(Lease(worker, samples, now))
-        for other in sorted(self._leases.values(), key=lambda l: -self._rest(l, now)) if self._overlap else ():
-            if len(other.left) >= 2 * self._block:
-                return self._open(self._split(other, worker, now))
-            if self._late(other, now) and all(len(self._holders[i]) == 1 for i in other.left):
-                return self._open(Lease(worker, tuple(other.left), now))
-        return None
+        return self._take_over(worker, now) if self._overlap else None
 
     def finish(self, samples: Iterable[int]) -> None:
         """These samples are decided, whoever decided them."""
@@ -132,6 +133,23 @@ class Scheduler:
             self._holders.setdefault(i, []).append(lease)
         return lease
 
+    def _take_over(self, worker: int, now: float) -> Lease | None:
+        """A share of the lease that will take longest, or, where all are small, the rest of one that is late."""
+        pace = statistics.median(self._paces) if self._paces else 0.0
+        leases = self._leases.values()
+        large = [other for other in leases if len(other.left) >= 2 * self._block]
+        if large:
+            return self._open(self._split(max(large, key=lambda other: other.rest(now, pace)), worker, now))
+        late = [other for other in leases if self._paces and self._late(other, now, pace)]
+        if late:
+            return self._open(Lease(worker, tuple(max(late, key=lambda other: other.rest(now, pace)).left), now))
+        return None
+
+    def _late(self, lease: Lease, now: float, pace: float) -> bool:
+        """Whether somebody else should do the rest of the lease as well; two are enough."""
+        slow = now - lease.begun > LATE * pace * max(len(lease.samples), self._block)
+        return slow and bool(lease.left) and all(len(self._holders[i]) == 1 for i in lease.left)
+
     def _split(self, other: Lease, worker: int, now: float) -> Lease:
         """A new lease of the other's last samples, which it will come to last."""
         left = list(other.left)
@@ -140,16 +158,4 @@ class Scheduler:
         for i in taken:
             del other.left[i]
             self._holders[i].remove(other)
-        return Lease(worker, taken, now, taken=taken, victim=other.worker)
-
-    def _rest(self, lease: Lease, now: float) -> float:
-        """A guess of the seconds the lease still takes."""
-        own = (now - lease.begun) / max(len(lease.samples) - len(lease.left), 1)
-        return len(lease.left) * max(own, self._pace())
-
-    def _pace(self) -> float:
-        return statistics.median(self._paces) if self._paces else 0.0
-
-    def _late(self, lease: Lease, now: float) -> bool:
-        usual = self._pace() * max(len(lease.samples), self._block)
-        return bool(self._paces) and bool(lease.left) and now - lease.begun > LATE * usual
+        return Lease(worker, taken, now, victim=other.worker)

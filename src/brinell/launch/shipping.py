@@ -74,7 +74,7 @@ def _parts(thing: Any) -> list[Any]:
     return [thing, *(module.modules() if isinstance(module, nn.Module) else ())]
 
 
-def _own_file(module: ModuleType | None) -> Path | None:
+def _own_file(module: Any) -> Path | None:
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     if not isinstance(file, str) or name.partition(".")[0] in INSTALLED or sys.modules.get(name) is not module:
         return None
