@@ -144,8 +144,8 @@ def report(quick: bool) -> None:
     torch.set_num_threads(1)
     import ray
 
-    blocks = block_times(4 if quick else 24)
-    two = measured(64 if quick else 256, 1 if quick else 3)
+    blocks = block_times(4 if quick else 12)
+    two = measured(64 if quick else 128, 1 if quick else 3)
     lines = simulated(blocks)
     text = TEXT.format(
         quick=" Quick run." if quick else "",

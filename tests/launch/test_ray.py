@@ -294,7 +294,7 @@ def test_the_driver_killed_and_resumed(files: list[str], tmp_path: Path, assert_
         time.sleep(0.005)
     # Ray's own agents take their time; what matters are the processes that compute.
     family = {p for p in children(process.pid) if _command(p).startswith("ray::Worker")}
-    assert len(family) >= 2
+    assert family
     # While it is going on, nobody else may write.
     with pytest.raises(RunError, match="only writer"):
         Writer.resume(out, Run.open(out).manifest)
