@@ -22,9 +22,11 @@ import torch
 import brinell
 from brinell.core.problem import Chunk
 from brinell.engine.oracle import Oracle, default_block
+from brinell.evaluate.presets import by_name
 from brinell.evaluate.stages import Setup
 from brinell.evaluate.work import Unit, attack_unit
 from brinell.launch import Estimate, Ray, World, estimate
+from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"
 THREAT, PLAN = brinell.Linf(0.1), "apgd-ce"
@@ -34,7 +36,7 @@ BLOCK = 512
 
 def block_times(repeats: int) -> list[float]:
     """Seconds that blocks of demonstration samples take, one after another, relative to their mean."""
-    clf, plan = brinell.wrap(brinell.models.demo.demo_net()), brinell.evaluate.presets.by_name(PLAN)
+    clf, plan = brinell.wrap(demo_net()), by_name(PLAN)
     block = default_block(clf.device)
     setup, data = Setup(Oracle(clf, block), THREAT, 0, block), brinell.data.load("demo")
     times = []
@@ -130,8 +132,8 @@ Median ratio {ratio:.2f}.
 
 A discrete-event simulation with the scheduler that real evaluations use. The times of blocks are drawn from
 {blocks} measured ones (relative standard deviation {spread:.2f}), scaled to blocks of {block} samples at 4,800 passes
-per sample and 5,600 passes per second. Efficiency is the time of the work itself on equal workers without any waiting over
-the simulated time; slow workers and deaths therefore lower it even where nobody waits.
+per sample and 5,600 passes per second. Efficiency is the time of the work itself on equal workers without any
+waiting over the simulated time; slow workers and deaths therefore lower it even where nobody waits.
 
 {table}
 

@@ -69,7 +69,8 @@ class Played:
 class PlayedHands:
     def __init__(self, play: Played, packed: bytes) -> None:
         self.play, self.packed, self.count = play, packed, play.workers
-        self.chance, self.now, self.number = random.Random(play.seed), 0.0, 0
+        self.chance, self.now = random.Random(play.seed), 0.0
+        self.numbers = dict.fromkeys(range(play.workers), 0)
         self.workers: dict[int, Worker] = {}
         self.ready: set[int] = set()
         self.busy: dict[int, Iterator[Report]] = {}
@@ -91,12 +92,12 @@ class PlayedHands:
 
     def give(self, worker: int, unit: Unit) -> None:
         self.play.seen.append(len(unit.chunk))
-        self.number += 1
-        self.busy[worker] = self.workers[worker].work(unit, self.number)
+        self.numbers[worker] += 1
+        self.busy[worker] = self.workers[worker].work(unit, self.numbers[worker])
 
     def drop(self, worker: int, ids: list[int]) -> None:
         self.play.dropped += ids
-        self.workers[worker].drop(self.number, ids)
+        self.workers[worker].drop(self.numbers[worker], ids)
 
     def poll(self, seconds: float) -> list[News]:
         self.now += seconds
