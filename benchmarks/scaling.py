@@ -127,8 +127,8 @@ a larger share of it, or no more than one does, and the ratio is not that of two
 |---|---:|---:|---:|
 {measured}
 
-Median ratio {ratio:.2f}. The runs take some twelve seconds and the second worker joins several seconds late, on a busy machine:
-this does not show what a second worker brings, and is to be measured again on a free machine with longer runs.
+Median ratio {ratio:.2f}. The runs take some twelve seconds and the second worker joins several seconds late, on a busy
+machine: this does not show what a second worker brings, and is to be measured again on a free machine with longer runs.
 
 ## Simulated: 8 to 1,024 workers
 
