@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo environment check test ci slow coverage bench clean
+.PHONY: help demo environment check test ci slow ray coverage bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -41,6 +41,10 @@ ci: check test ## check and test in one fresh environment
 
 slow: environment ## fresh environment, then the slow tests
 	$(PYTEST) -n $(PYTEST_WORKERS) -m slow
+
+ray: environment ## fresh environment with Ray, then the tests that start real workers
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,ray]'
+	$(PYTEST) -m ray
 
 coverage: environment ## fresh environment, then the tests; fails under 95 % of ops, core, engine and results
 	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=src/brinell/%) --cov-branch --cov-report=term --cov-fail-under=95

@@ -42,6 +42,7 @@ NAMES = [
     "distances",
     "estimate",
     "evaluate",
+    "launch",
     "models",
     "plan",
     "plans",

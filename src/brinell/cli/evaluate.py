@@ -15,6 +15,8 @@ from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
 from brinell.evaluate.plan import ranked
 from brinell.evaluate.presets import chain, reference
+from brinell.evaluate.work import IN_PROCESS
+from brinell.launch.ray import GPU, Ray
 
 
 def command(
@@ -55,6 +57,13 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would cost, from a probe of two seconds at most.")
     ] = False,
+    workers: Annotated[
+        str | None, typer.Option(help="Processes on the CPU, e.g. 4; gpu: one per GPU; gpu:4: on four GPUs.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Address of a running Ray cluster, e.g. auto; default: RAY_ADDRESS, or a new one."),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -103,6 +112,7 @@ def command(
         escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
         images=not no_images,
+        launch=IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray),
     )
     if json:
         typer.echo(as_json(run))

@@ -1,6 +1,6 @@
 """A plan on one chunk of samples: parts of a Run, made without knowing who stores them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,11 +28,19 @@ class Part:
 
 
 def attack_chunk(
-    setup: Setup, plan: Plan, c: Clean, known: Known = NOTHING, *, individual: bool = False, everyone: bool = False
+    setup: Setup,
+    plan: Plan,
+    c: Clean,
+    known: Known = NOTHING,
+    *,
+    individual: bool = False,
+    everyone: bool = False,
+    dropped: Collection[int] = (),
 ) -> Iterator[Part]:
     """Everything the plan does to the samples of a chunk beyond what is known of them, part by part.
 
-    `individual`: every attack sees every correct sample. `everyone`: stages of an audit see all survivors.
+    `individual`: every attack sees every correct sample. `everyone`: stages of an audit see all survivors. `dropped`
+    are ids that somebody else takes care of; it is looked at when a stage begins and may have grown by then.
     """
     ids = c.chunk.ids.tolist()
     known.check(ids, c.hashes)
@@ -44,6 +52,8 @@ def attack_chunk(
         attackable = c.correct if individual else standing
         if stage.share is not None and not everyone:
             attackable = attackable & in_audit(setup.seed, c.chunk.ids, stage.share).to(standing.device)
+        if dropped:
+            attackable = attackable & ~torch.tensor([i in dropped for i in ids], device=standing.device)
         for part in _stage(setup, stage, c, attackable, known):
             yield _part(part)
             standing[part.at[part.counted]] = False

@@ -28,7 +28,6 @@ from brinell.errors import InputError, ModelError, PlanError, RunError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.choice import Choice, choose, remembered
-from brinell.evaluate.chunks import attack_chunk
 from brinell.evaluate.cost import Ahead, foresee, worst_seconds
 from brinell.evaluate.detectors import guarded, watched
 from brinell.evaluate.environment import environment
@@ -38,8 +37,9 @@ from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
+from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
 from brinell.results import ROWS, Run, Writer, new_manifest, wilson
-from brinell.results.stored import NOTHING, Stored
+from brinell.results.stored import NOTHING, Known, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
@@ -53,8 +53,9 @@ UNKEPT = "Adversarials were verified and not stored, as asked: this Run cannot b
 WORTH_ASKING = 10.0
 
 
-def _slots(slots: int | None, oracle: Oracle, shape: tuple[int, ...], recordings: Recordings | None) -> int:
-    device = oracle.classifier.device
+def _slots(
+    slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], recordings: Recordings | None
+) -> int:
     if slots is None:
         lanes = BLOCKS.get(device.type, 1) if recordings is None else lanes_for(oracle, shape)
         return oracle.block * lanes
@@ -81,6 +82,7 @@ class Session:
     first_output: Output
     checks: list[door.Check]
     notes: list[str]
+    device: torch.device
     individual: bool = False
     pace: float = 0.0
     choice: Choice | None = None
@@ -99,21 +101,24 @@ class Session:
         """What is known of the first chunk by now, without the hashes of its inputs."""
         return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_output]), chunk=self.first)
 
-    def chunks(self) -> Iterator[Clean]:
-        """Every chunk with the model's clean answers."""
-        device = self.oracle.classifier.device
+    def chunks(self) -> Iterator[Chunk]:
+        """Every chunk, checked."""
         for chunk in self.problem.chunks(_chunk_size(self.problem)):
             door.labels(chunk, self.first_logits.shape[1])
-            x = chunk.x.to(device)
-            known = [self.first_output] if chunk.offset == 0 else []
-            if known and not torch.equal(chunk.x, self.first.x):
+            if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):
                 raise InputError(
                     expected="data that read the same every time",
                     got="other inputs at the second reading",
                     remedy="Remove random augmentation from the data set.",
                 )
-            more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
-            yield clean(chunk, known + more)
+            yield chunk
+
+    def clean(self, chunk: Chunk) -> Clean:
+        """The model's clean answers about a chunk; those of the first one were asked for at the door."""
+        x = chunk.x.to(self.oracle.classifier.device)
+        known = [self.first_output] if chunk.offset == 0 else []
+        more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
+        return clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:
         """What makes two evaluations the same."""
@@ -128,7 +133,7 @@ class Session:
             "data": {"fingerprint": self.problem.fingerprint(), "n": len(self.problem), "name": self.problem.name},
             "seed": self.setup.seed,
             "precision": self.setup.precision,
-            "block": default_block(c.device),
+            "block": default_block(self.device),
             **({"execution": "compile"} if self.oracle.compiled else {}),
         }
 
@@ -147,15 +152,17 @@ def prepare(
     expected: float | None = None,
     individual: bool = False,
     execution: str = "auto",
+    device: torch.device | None = None,
 ) -> Session:
-    """Look at everything before anything is written."""
+    """Look at everything before anything is written; `device` is what the work is done on, if not here."""
+    device = classifier.device if device is None else device
     precisions.check(precision)
-    way = settle(execution, classifier.device)
+    way = settle(execution, device)
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
-    oracle = Oracle(classifier, default_block(classifier.device), listener, precision=_steering(precision))
+    oracle = Oracle(classifier, default_block(device), listener, precision=_steering(precision))
     oracle = replace(oracle, compiled=way == "compile")
     first = next(problem.chunks(_chunk_size(problem)))
     begun = time.perf_counter()
@@ -174,12 +181,15 @@ def prepare(
     notes = [*door.single_logit(logits), *notes, *more]
     for note in notes:
         listener(Note(note))
-    recordings = _recordings(way, classifier.device, checks, fitted, listener)
+    recordable = _recordable(way, device, checks, fitted)
+    # Workers elsewhere record and measure for themselves.
+    recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
+    shape = problem.shape()
     setup = Setup(
         oracle,
         threat,
         seed,
-        _slots(slots, oracle, problem.shape(), recordings),
+        _slots(slots, oracle, device, shape, recordings),
         oracle.precision,
         # Without a radius no success is near enough to stop at.
         early_exit and not threat.unlimited,
@@ -187,9 +197,11 @@ def prepare(
         listener=listener,
         draws=fitted.draws,
         recordings=recordings,
+        recordable=recordable,
+        shape=shape if slots is None else None,
     )
     alone = individual or threat.unlimited
-    session = Session(setup, fitted, problem, first, answer, checks, notes, alone, pace)
+    session = Session(setup, fitted, problem, first, answer, checks, notes, device, alone, pace)
     _check_expected(session, expected)
     return _settled(session) if precision == precisions.AUTO else session
 
@@ -206,12 +218,10 @@ def _settled(s: Session) -> Session:
     return replace(s, setup=setup, notes=[*s.notes, str(choice)], choice=choice)
 
 
-def _recordings(
-    execution: str, device: torch.device, checks: list[door.Check], plan: Plan, listener: Listener
-) -> Recordings | None:
+def _recordable(execution: str, device: torch.device, checks: list[door.Check], plan: Plan) -> bool:
     """Where iterations can be recorded: not of a randomised model, whose noise may come from the host."""
     steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
-    return Recordings(listener) if execution != "eager" and device.type == "cuda" and steady else None
+    return execution != "eager" and device.type == "cuda" and steady
 
 
 def _look(
@@ -266,6 +276,7 @@ def evaluate(
     audit: float | int | None = None,
     escalate: bool = False,
     images: bool = True,
+    launch: Launcher = IN_PROCESS,
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
@@ -276,7 +287,8 @@ def evaluate(
     those of a finished Run. `images=False` verifies adversarials and stores none. `precision` is that of the attacks'
     own passes ("tf32", "bfloat16": faster where the device has them; what they find is verified in float32; "auto":
     the best after a try). `execution="compile"` fuses kernels, which takes a while to start; "eager" calls every
-    iteration by itself. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    iteration by itself. `launch` says where the work is done, in this process or by workers (`brinell.launch.Ray`); the
+    rows are the same. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -299,17 +311,19 @@ def evaluate(
             expected=expected_clean_accuracy,
             individual=individual,
             execution=execution,
+            device=launch.device,
         )
-        folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
-        if progress is not False:
-            _announce(session, folder if resume else None, escalate)
         begun = time.perf_counter()
-        with _writer(session, folder, resume, images) as writer:
-            _run(session, writer)
-            if escalate and _unsettled(session, folder):
-                writer.update(finished=False)
-                _run(session, writer, everyone=True)
-            _close(session, writer, time.perf_counter() - begun)
+        with launch.open(session.setup, session.plan) as crew:
+            folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
+            if progress is not False:
+                _announce(session, folder if resume else None, escalate)
+            with _writer(session, folder, resume, images) as writer:
+                _run(session, writer, crew)
+                if escalate and _unsettled(session, folder):
+                    writer.update(finished=False)
+                    _run(session, writer, crew, everyone=True)
+                _close(session, writer, time.perf_counter() - begun)
     return Run.open(folder)
 
 
@@ -378,16 +392,27 @@ def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
     return Writer.resume(folder, manifest)
 
 
-def _run(s: Session, writer: Writer, everyone: bool = False) -> None:
+def _run(s: Session, writer: Writer, crew: Crew, everyone: bool = False) -> None:
     """Attack what the Run does not hold yet, and store it as it comes."""
     stored = Stored(writer.path)
-    for c in s.chunks():
-        known = stored.of(c.chunk.ids.tolist())
-        for part in attack_chunk(s.setup, s.plan, c, known, individual=s.individual, everyone=everyone):
-            if writer.manifest.get("images", True):
-                writer.append(part.table, part.ids, part.x)
-            else:
-                writer.append(part.table)
+
+    def read() -> Iterator[tuple[Chunk, Known]]:
+        for chunk in s.chunks():
+            yield chunk, stored.of(chunk.ids.tolist())
+
+    shape = tuple(s.first.x.shape[1:])
+    job = Job(s.setup, s.plan, read, s.clean, len(s.problem), shape, s.individual, everyone, s.setup.listener)
+    images = writer.manifest.get("images", True)
+    for part in crew.parts(job):
+        if images:
+            writer.append(part.table, part.ids, part.x)
+        else:
+            writer.append(part.table)
+    s.oracle.shrunk.extend(job.shrunk)
+    seen = list(writer.manifest.get("workers", []))
+    new = [w for i, w in enumerate(job.workers) if w not in seen and w not in job.workers[:i]]
+    if new:
+        writer.update(workers=[*seen, *new])
 
 
 def _unsettled(s: Session, folder: Path) -> bool:
@@ -451,7 +476,8 @@ def attack(
         )
         begin = _start(start, data)
         tables = []
-        for c in session.chunks():
+        for chunk in session.chunks():
+            c = session.clean(chunk)
             everyone = torch.arange(len(c.chunk), device=c.logits.device)
             here = None if begin is None else begin[c.chunk.offset : c.chunk.offset + len(c.chunk)]
             parts = [p for s in session.plan.stages for p in run_stage(session.setup, s, c, everyone, here)]

@@ -45,6 +45,9 @@ class Setup:
     listener: Listener = silent
     draws: int = 1
     recordings: Recordings | None = None
+    recordable: bool = False
+    shape: tuple[int, ...] | None = None
+    """Of the samples, where the number of slots is measured and not given."""
     observe: "Callable[[Slots, Answer], None] | None" = None
 
 

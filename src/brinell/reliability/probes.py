@@ -166,7 +166,7 @@ def _bench(
             expected="an attack on a model that is not randomised", got=plan.name, remedy="Probe one of its attacks."
         )
     session = prepare(model, data, threat, plan, seed=seed, slots=slots, precision="float32", listener=listener)
-    clean = next(session.chunks())
+    clean = session.clean(next(session.chunks()))
     spent = Spent()
     spent.add(len(clean.chunk))
     at = clean.correct.nonzero()[:, 0]
