@@ -1,6 +1,7 @@
-"""Anything that can be attacked becomes a `Classifier` here."""
+"""Anything that can be attacked becomes a `Classifier` here; published models come from the zoo."""
 
 from brinell.models.bpda import bpda
 from brinell.models.wrap import TorchClassifier, wrap
+from brinell.models.zoo import Card, build, cards, load
 
-__all__ = ["TorchClassifier", "bpda", "wrap"]
+__all__ = ["Card", "TorchClassifier", "bpda", "build", "cards", "load", "wrap"]
