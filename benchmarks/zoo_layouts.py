@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,13 @@ def recorded(shared: Path) -> tuple[dict[str, list[Any]], dict[str, dict[str, tu
 
 def layout(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shapes by key of a network that is never given memory."""
+    return _layout(json.dumps(config))
+
+
+@cache
+def _layout(config: str) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
-        return {k: tuple(v.shape) for k, v in network(config).state_dict().items()}
+        return {k: tuple(v.shape) for k, v in network(json.loads(config)).state_dict().items()}
 
 
 def value(key: str, shape: tuple[int, ...]) -> np.ndarray:

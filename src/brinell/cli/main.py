@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from brinell.cli import compare, demo, doctor, evaluate, merge, plans, rescalings, train, verify
+from brinell.cli import compare, demo, doctor, evaluate, merge, plans, rescalings, train, verify, zoo
 from brinell.errors import BrinellError
 from brinell.evaluate.environment import version
 
@@ -30,6 +30,7 @@ app.command("compare")(compare.command)
 app.command("merge")(merge.command)
 app.command("plans")(plans.command)
 app.command("rescalings")(rescalings.command)
+app.add_typer(zoo.app, name="zoo")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 

@@ -65,8 +65,9 @@ class Block(nn.Module):
         self.batchnorm_1, self.conv_1 = nn.BatchNorm2d(outside), conv3(outside, outside)
         self.shortcut = None if inside == outside else conv1(inside, outside, stride)
         self.se = None if squeeze is None else Squeeze(outside, squeeze)
-        for i, width in enumerate((inside, outside, outside)):
-            setattr(self, f"meansparse_{i}", MeanSparse(width) if sparse else nn.Identity())
+        self.meansparse_0, self.meansparse_1, self.meansparse_2 = (
+            MeanSparse(width) if sparse else nn.Identity() for width in (inside, outside, outside)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.act(self.meansparse_0(self.batchnorm_0(x)))

@@ -31,7 +31,8 @@ def inputs_from(config: Mapping[str, Any] | None) -> Inputs:
     >>> inputs_from({"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}).mean
     (0.5, 0.5, 0.5)
     """
-    return Inputs(**{k: tuple(v) if isinstance(v, list) else v for k, v in (config or {}).items()})
+    numbers: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in (config or {}).items()}
+    return Inputs(**numbers)
 
 
 class Network(nn.Module):

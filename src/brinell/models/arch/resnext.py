@@ -54,4 +54,6 @@ class ResNeXt(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn_1(self.conv_1_3x3(self.normalised(x))))
-        return self.classifier(pooled(self.stage_3(self.stage_2(self.stage_1(out)))))
+        for i in (1, 2, 3):
+            out = getattr(self, f"stage_{i}")(out)
+        return self.classifier(pooled(out))

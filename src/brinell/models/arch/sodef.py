@@ -1,5 +1,7 @@
 """Features that flow along a differential equation before they are classified."""
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 
@@ -55,6 +57,11 @@ class Flow(nn.Module):
         return z
 
 
+def _under(name: str, module: nn.Module) -> nn.Sequential:
+    """The module alone, under the name it has in the checkpoint."""
+    return nn.Sequential(OrderedDict([(name, module)]))
+
+
 class Sodef(nn.Sequential):
     """A wide network, an orthogonal projection of its features, the flow, a linear layer.
 
@@ -63,9 +70,6 @@ class Sodef(nn.Sequential):
 
     def __init__(self, inputs: Inputs, classes: int = 10, depth: int = 70, width: int = 16) -> None:
         features = DeepmindWideResNet(inputs, classes, depth, width, head=False)
-        project = nn.Sequential()
-        project.add_module("fc0", nn.Sequential())
-        project.fc0.add_module("linear", _Projection(64 * width, FEATURES))
-        head = nn.Sequential()
-        head.add_module("fc0", nn.Linear(FEATURES, classes))
+        project = _under("fc0", _under("linear", _Projection(64 * width, FEATURES)))
+        head = _under("fc0", nn.Linear(FEATURES, classes))
         super().__init__(features, project, nn.Sequential(Flow(FEATURES), head))

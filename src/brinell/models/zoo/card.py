@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -106,6 +107,14 @@ def cards() -> dict[str, Card]:
     return dict(_all())
 
 
+def _near(name: str, known: list[str]) -> list[str]:
+    """Names like this one: of the same authors first."""
+    author = re.match("[A-Za-z]*", name.rpartition("/")[2])
+    stem = "/" + author[0] if author and author[0] else None
+    own = [k for k in known if stem is not None and stem in k]
+    return difflib.get_close_matches(name, own or known, n=3, cutoff=0.3 if own else 0.5)
+
+
 def find(name: str) -> Card:
     """The card of this name; the last part alone will do where it is the only one.
 
@@ -118,7 +127,7 @@ def find(name: str) -> Card:
     same = [c for c in known.values() if c.name.endswith("/" + name)]
     if len(same) == 1:
         return same[0]
-    near = [c.name for c in same] or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = [c.name for c in same] or _near(name, list(known))
     raise PlanError(
         expected="a model of the zoo as data/threat/model (see brinell zoo list)",
         got=repr(name),

@@ -1,28 +1,22 @@
-"""Weights from where they are published into the cache: whole, checked, or not at all."""
+"""Weights from where they are published into the cache: whole and checked, or not at all."""
 
 import hashlib
 import os
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+import zipfile
 from http.client import HTTPException
 from importlib.resources import files as resources
 from pathlib import Path
 
 from brinell.errors import ModelError
 from brinell.models.zoo.card import Card, File
+from brinell.models.zoo.download import BLOCK, Progress, claimed, discard, part_of, transfer
 from brinell.models.zoo.weights import read, refuse_page
 
 __all__ = ["Progress", "address", "fetch", "home", "place", "sha256"]
 
-Progress = Callable[[int, int | None], None]
-
 DRIVE = "https://drive.usercontent.google.com/download?id={}&export=download&confirm=t"
 HUB = "https://huggingface.co/{}/{}/resolve/main/{}"
 PACKAGED = "package:"
-BLOCK, TRIES, PATIENCE = 1 << 20, 3, 30.0
-# What a server says when nothing is left to send.
-SATISFIED = 416
 
 
 def home() -> Path:
@@ -33,7 +27,7 @@ def home() -> Path:
 def place(card: Card, i: int) -> Path:
     """Where the cache holds file number i of a model.
 
-    The names are those of RobustBench's own folder, so that a copy of or a link to it serves as the cache.
+    The names are those of RobustBench's own folder, so that a copy of it, or a link to it, serves as the cache.
     """
     file = card.files[i]
     if file.sources[0].startswith(PACKAGED):
@@ -75,23 +69,21 @@ def fetch(card: Card, progress: Progress | None = None) -> list[Path]:
             got="none in its card",
             remedy="Load them with the code of its publication.",
         )
-    return [_file(card, i, file, progress) for i, file in enumerate(card.files)]
+    return [_file(card, i, progress) for i in range(len(card.files))]
 
 
-def _file(card: Card, i: int, file: File, progress: Progress | None) -> Path:
-    path = place(card, i)
+def _file(card: Card, i: int, progress: Progress | None) -> Path:
+    path, file = place(card, i), card.files[i]
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _download(card, path, file, progress)
     elif _pinned(path, file) is None:
+        # Put there by hand: trusted from now on, if it can be read.
         read(path, card.name)
-        _pin(path, sha256(path))
+        _pin(path)
     else:
         _compare(path, path, file, card)
     return path
-
-
-# ------------------------------------------------------------------------------------------------ hashes
 
 
 def _lock(path: Path) -> Path:
@@ -105,9 +97,9 @@ def _pinned(path: Path, file: File) -> str | None:
     return _lock(path).read_text().strip()
 
 
-def _pin(path: Path, digest: str) -> None:
-    part = _lock(path).with_name(f"{_lock(path).name}.{os.getpid()}.part")
-    part.write_text(digest + "\n")
+def _pin(path: Path) -> None:
+    part = path.with_name(f".{path.name}.sha256.{os.getpid()}")
+    part.write_text(sha256(path) + "\n")
     part.replace(_lock(path))
 
 
@@ -116,15 +108,12 @@ def _compare(got: Path, path: Path, file: File, card: Card) -> None:
     if wanted is not None and digest != wanted:
         raise ModelError(
             expected=f"weights of {card.name} with sha256 {wanted[:16]}…",
-            got=f"{digest[:16]}…",
-            remedy=f"The file changed or is damaged. If you trust the new one, delete {path} and {_lock(path).name}.",
+            got=f"a file with {digest[:16]}…",
+            remedy=f"It changed or is damaged. If you trust the new one, delete {path} and {_lock(path).name}.",
         )
 
 
-# --------------------------------------------------------------------------------------------- downloads
-
-
-def _sources(card: Card, path: Path, file: File) -> list[str]:
+def _sources(path: Path, file: File) -> list[str]:
     mirror = os.environ.get("BRINELL_MIRROR", "").rstrip("/")
     own = [f"{mirror}/{path.relative_to(home() / 'models').as_posix()}"] if mirror else []
     return [] if os.environ.get("BRINELL_OFFLINE") else own + [address(s) for s in file.sources]
@@ -132,28 +121,24 @@ def _sources(card: Card, path: Path, file: File) -> list[str]:
 
 def _download(card: Card, path: Path, file: File, progress: Progress | None) -> None:
     """Tries every source; the first that delivers a file worth keeping ends the search."""
-    troubles, last = [], None
-    for url in _sources(card, path, file):
-        part = path.with_name(f".{path.name}.{hashlib.sha256(url.encode()).hexdigest()[:12]}.part")
-        try:
-            _transfer(url, part, progress)
-            _keep(part, path, file, card)
-            return
-        except ModelError as error:
-            # Refused: nothing of it may be left behind.
-            part.unlink(missing_ok=True)
-            troubles.append(error.got)
-            last = error
-        except (OSError, HTTPException) as error:
-            troubles.append(
-                f"{url.partition('?')[0]}: {getattr(error, 'reason', None) or error or type(error).__name__}"
-            )
-    if last is not None:
-        raise last
+    troubles = []
+    for url in _sources(path, file):
+        with claimed(part_of(path, url)) as part:
+            try:
+                transfer(url, part, progress)
+                _keep(part, path, file, card)
+                return
+            except ModelError as error:
+                # Refused: nothing of it may be left behind.
+                discard(part)
+                troubles.append(f"{error.got} instead of {error.expected}")
+            except (OSError, HTTPException, ValueError) as error:
+                troubles.append(f"{url.partition('?')[0]}: {error or type(error).__name__}")
     raise ModelError(
         expected=f"the weights of {card.name} from one of its sources",
-        got="; ".join(troubles) or "no source asked (BRINELL_OFFLINE is set)",
-        remedy=f"Try again (what arrived is kept), or download {' or '.join(file.sources)} and put it at {path}.",
+        got="; ".join(troubles) or "none asked, since BRINELL_OFFLINE is set",
+        remedy=f"Try again later (a download that was cut goes on where it was), or fetch "
+        f"{' or '.join(map(address, file.sources))} by hand and put it at {path}.",
     )
 
 
@@ -161,51 +146,19 @@ def _keep(part: Path, path: Path, file: File, card: Card) -> None:
     """Checks what arrived, then gives it its name in one step."""
     refuse_page(part, card.name)
     _compare(part, path, file, card)
+    _refuse_damage(part, card)
     # Read once before it is trusted: a file that would run code never gets the name under which it is loaded.
     read(part, card.name)
-    digest = sha256(part)
     part.replace(path)
-    _pin(path, digest)
+    discard(part)
+    _pin(path)
 
 
-def _transfer(url: str, part: Path, progress: Progress | None) -> None:
-    """Fetches until all has arrived; a cut connection is taken up again where it broke, a few times."""
-    for attempt in range(TRIES):
-        try:
-            if _stream(url, part, progress):
-                return
-        except urllib.error.HTTPError:
-            raise
-        except (OSError, HTTPException):
-            if attempt == TRIES - 1:
-                raise
-    raise ConnectionError("the connection was cut again and again")
-
-
-def _stream(url: str, part: Path, progress: Progress | None) -> bool:
-    """One connection; whether all has arrived."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(
-        url, headers={"User-Agent": "brinell", **({"Range": f"bytes={have}-"} if have else {})}
-    )
+def _refuse_damage(part: Path, card: Card) -> None:
+    """A ModelError if a check sum inside the file is wrong; torch does not look at them."""
     try:
-        answer = urllib.request.urlopen(request, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        if error.code != SATISFIED or not have:
-            raise
-        # Either complete or of another file: only the check of the whole can tell, and a new attempt starts anew.
-        error.close()
-        return True
-    with answer:
-        goes_on = answer.status == 206
-        length = answer.headers.get("Content-Length")
-        start = have if goes_on else 0
-        total = None if length is None else start + int(length)
-        done = start
-        with part.open("ab" if goes_on else "wb") as f:
-            while block := answer.read(BLOCK):
-                f.write(block)
-                done += len(block)
-                if progress is not None:
-                    progress(done, total)
-    return total is None or done >= total
+        bad = zipfile.ZipFile(part).testzip() if zipfile.is_zipfile(part) else None
+    except (zipfile.BadZipFile, OSError) as error:
+        bad = str(error)
+    if bad is not None:
+        raise ModelError(expected=f"whole weights of {card.name}", got=f"a damaged file ({bad})", remedy="Try again.")
