@@ -4,6 +4,7 @@ Run: python benchmarks/zoo_cards.py FOLDER, the folder of robustbench_models.csv
 """
 
 import csv
+import gzip
 import json
 import re
 import sys
@@ -156,10 +157,51 @@ def small(row: Row) -> Config | None:
         return {"family": "resnet"}
     if builder == "get_sparse_model":
         return sparse(data, args)
+    if builder == "timm.create_model":
+        return transformer(row)
     return named(data).get(builder)
 
 
-TORCHVISION = {"resnet50()": "resnet50", "resnet50(pretrained=True)": "resnet50", "resnet18()": "resnet18"}
+XCIT = {"S12": (384, 8), "M12": (512, 8), "L12": (768, 16)}
+RELEASES = "https://github.com/RobustBench/robustbench/releases/download"
+
+
+def transformer(row: Row) -> Config | None:
+    """XCiT and DeiT, which the publications registered with timm."""
+    data, size = row["dataset"], row["model_id"].rpartition("-")[2]
+    if row["model_id"].startswith("Debenedetti2022"):
+        width, heads = XCIT[size]
+        config: Config = {
+            "family": "timm",
+            "name": "xcit_small_12_p16_224",
+            "options": {"embed_dim": width, "num_heads": heads},
+        }
+        if data == "imagenet":
+            return config
+        # Patches of 4 instead of 16 pixels: the first two of the four convolutions keep the resolution.
+        config["options"]["img_size"] = 32
+        return {**config, "strides": {"patch_embed.proj.0.0": 1, "patch_embed.proj.2.0": 1}, "inputs": DATA[data]}
+    if row["model_id"].startswith("Tian2022"):
+        name = {"S": "deit_small_patch16_224", "B": "deit_base_patch16_224"}[size]
+        return {"family": "timm", "name": name, "inputs": DATA["imagenet"]}
+    return {"family": "alexnet", "inputs": DATA["imagenet"]}
+
+
+ADDRESSES = {
+    "Standard_R50": "https://download.pytorch.org/models/resnet50-0676ba61.pth",
+    "AlexNet": "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth",
+}
+
+
+def released(row: Row) -> str | None:
+    """Where a file is that has no id."""
+    name, data = row["model_id"], row["dataset"]
+    size = name.rpartition("-")[2].lower()[:1]
+    if name.startswith("Debenedetti2022"):
+        return f"{RELEASES}/v1.1/debenedetti2022light-xcit-{size}-{data}-linf.pth.tar"
+    if name.startswith("Tian2022"):
+        return f"{RELEASES}/v1.2/tian2022deeper-deit-{size}.pth"
+    return ADDRESSES.get(name)
 
 
 def large(row: Row) -> Config | None:
@@ -167,6 +209,8 @@ def large(row: Row) -> Config | None:
     builder, args = row["builder"], row["builder_args"]
     if builder == "pt_models.resnet50":
         return {"family": "timm", "name": "wide_resnet50_2"}
+    if builder == "timm.create_model":
+        return transformer(row)
     if builder != "normalize_model":
         return None
     found = re.search(r"timm.create_model\('(\w+)'", args) or re.search(r"pt_models\.(\w+)\(", args)
@@ -174,7 +218,6 @@ def large(row: Row) -> Config | None:
 
 
 MISSING = {
-    "timm.create_model": "a transformer registered by the publication's own code; no stored layout to check against",
     "get_composite_model": "a mixture of two networks and a policy network; no stored layout to check against",
     "get_nonlin_mixed_classifier": "a mixture of two networks through a learnt map; no stored layout to check against",
     "get_convstem_models": "transformers and ConvNeXts with a convolutional stem of their own",
@@ -211,8 +254,8 @@ def keys(row: Row, config: Config | None) -> Config:
 def files(row: Row, config: Config | None) -> list[Config]:
     """Where the weights are, and under which prefix each file belongs."""
     ids = row["google_drive_ids"].split()
-    if row["model_id"] == "Standard_R50":
-        return [{"sources": ["https://download.pytorch.org/models/resnet50-0676ba61.pth"]}]
+    if (url := released(row)) is not None:
+        return [{"sources": [url]}]
     many = len(ids) > 1 and (config or {}).get("family") == "ensemble"
     return [{"sources": [f"gdrive:{v}"], **({"into": f"models.{i}."} if many else {})} for i, v in enumerate(ids)]
 
@@ -221,7 +264,7 @@ def share(percent: str) -> float | None:
     return round(float(percent) / 100, 6) if percent else None
 
 
-def card(row: Row, record: Row) -> Config:
+def card(row: Row, record: Row, evidence: dict[str, str]) -> Config:
     config = large(row) if row["dataset"] == "imagenet" else small(row)
     if config is not None:
         at = config["member"] if config["family"] == "ensemble" else config
@@ -238,6 +281,7 @@ def card(row: Row, record: Row) -> Config:
         "network": config,
         "missing": "" if config else MISSING[row["builder"]],
         "unloadable": unloadable,
+        "evidence": evidence.get(f"{row['dataset']}/{row['threat_model']}/{row['model_id']}", "none"),
         "preprocessing": row["preprocessing"] or None,
         "files": files(row, config),
         "keys": keys(row, config),
@@ -250,13 +294,22 @@ def card(row: Row, record: Row) -> Config:
     }
 
 
+def recorded(file: Path) -> dict[str, str]:
+    """What there is to compare each network with."""
+    with gzip.open(file) as f:
+        records = json.load(f)["records"]
+    return {"/".join(r[:3]): "logits" if r[5] is not None else "layout" for r in records if r[3] != "unbuilt"}
+
+
 def main(folder: Path) -> None:
     with (folder / "robustbench_models.csv").open() as f:
         records = {(r["dataset"], r["threat_model"], r["model_id"]): r for r in csv.DictReader(f)}
+    evidence = recorded(folder.parent / "golden" / "zoo_layouts.json.gz")
     by_data: dict[str, list[Config]] = {name: [] for name in CLASSES}
     with (folder / "robustbench_checkpoints.csv").open() as f:
         for row in csv.DictReader(f):
-            by_data[row["dataset"]].append(card(row, records[row["dataset"], row["threat_model"], row["model_id"]]))
+            key = (row["dataset"], row["threat_model"], row["model_id"])
+            by_data[row["dataset"]].append(card(row, records[key], evidence))
     for name, found in by_data.items():
         # One card a line: a change shows as that card's.
         lines = ",\n".join(json.dumps(c, ensure_ascii=False) for c in found)

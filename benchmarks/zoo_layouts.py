@@ -130,7 +130,7 @@ def report(records: dict[str, list[Any]], different: dict[str, str], errors: dic
         "",
         "## Without a recorded layout",
         "",
-        *[f"- `{n}`: {zoo[n].missing or 'built from its publication, nothing to compare with'}." for n in more],
+        *[f"- `{n}`: {zoo[n].missing or 'has a network, which nothing was recorded to compare with'}." for n in more],
         "",
         "## Networks compared by logits",
         "",

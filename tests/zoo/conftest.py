@@ -101,6 +101,7 @@ def made(name: str, *files: File, keys: Keys | None = None, network: Any = None)
         preprocessing=None,
         missing="",
         unloadable="",
+        evidence="none",
     )
 
 

@@ -73,6 +73,7 @@ def test_every_recorded_layout_is_ours(layouts: Any, shared: Path) -> None:
         if record[0] != "unbuilt"
     }
     assert len(different) == 149
+    assert all(cards()[n].evidence == ("layout" if records[n][2] is None else "logits") for n in different)
     assert {n: why for n, why in different.items() if why} == layouts.KNOWN
 
 
@@ -90,7 +91,7 @@ def test_every_network_gives_the_golden_logits(layouts: Any, shared: Path) -> No
 
 
 def test_every_family_is_tried_here() -> None:
-    assert set(TINY) == set(FAMILIES) - {"demo"}
+    assert set(TINY) == set(FAMILIES) - {"alexnet", "demo"}
 
 
 @pytest.mark.parametrize("family", TINY)
@@ -103,6 +104,13 @@ def test_rows_are_answered_alone(family: str) -> None:
     torch.testing.assert_close(net(x[1:2]), out[1:2], rtol=1e-4, atol=1e-5)
     (grad,) = torch.autograd.grad(out[0].sum(), x)
     assert bool(grad[0].abs().sum() > 0) and bool((grad[1:] == 0).all())
+
+
+def test_alexnet_has_its_well_known_size() -> None:
+    with torch.device("meta"):
+        net = network({"family": "alexnet"})
+    assert sum(p.numel() for p in net.parameters()) == 61_100_840
+    assert net(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
 
 
 def test_the_spare_group_is_not_used() -> None:

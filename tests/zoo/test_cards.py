@@ -1,15 +1,20 @@
 """The cards are whole, and each tells the truth about whether its model can be had."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from zoo_helpers import made
 
 import brinell
 from brinell.errors import MissingExtra, ModelError, PlanError
 from brinell.models.arch import FAMILIES, network
 from brinell.models.zoo import build, cards, check, find, load
+from brinell.models.zoo.card import File
 from brinell.models.zoo.check import Checked
 
 
@@ -41,9 +46,9 @@ def test_accuracies_are_shares_and_robust_ones_are_smaller() -> None:
 
 
 def test_every_network_of_ours_can_be_built_for_the_classes_of_its_data() -> None:
-    classes = {"cifar10": 10, "cifar100": 100, "fashion-mnist": 10}
+    classes = {"cifar10": 10, "cifar100": 100, "fashion-mnist": 10, "imagenet": 1000}
     ours = [c for c in cards().values() if c.network is not None and c.network["family"] != "timm"]
-    assert len(ours) == 154
+    assert len(ours) == 155
     for card in {json.dumps(c.network): c for c in ours}.values():
         with torch.device("meta"):
             last = list(network(card.network or {}).state_dict().values())[-1]
@@ -76,9 +81,54 @@ def test_a_checkpoint_that_cannot_be_loaded_says_why() -> None:
 
 
 def test_imagenet_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtra, match=r"brinell\[zoo\]"):
         build("imagenet/Linf/Salman2020Do_R50")
+
+
+class Stub(torch.nn.Module):
+    """What timm would make."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 2, 3, stride=2)
+        self.head = torch.nn.Linear(2, classes)
+        self.register_buffer("computed", torch.ones(1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(x).mean((2, 3))) * self.computed
+
+
+def test_networks_of_timm_get_options_strides_normalisation_and_weights(
+    monkeypatch: pytest.MonkeyPatch, home: Path, add: Any
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def create_model(name: str, *, pretrained: bool, num_classes: int, **options: Any) -> Stub:
+        asked.update(name=name, pretrained=pretrained, **options)
+        return Stub(num_classes)
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    inputs = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.25, 2.0]}
+    config = {
+        "family": "timm",
+        "name": "n",
+        "options": {"width": 3},
+        "strides": {"conv": 1},
+        "classes": 5,
+        "inputs": inputs,
+    }
+    card = add(made("imagenet/Linf/Stub", File(("https://nowhere.invalid",)), network=config))
+    net = Stub(5)
+    path = home / "models" / f"{card.name}.pt"
+    path.parent.mkdir(parents=True)
+    torch.save({f"model.{k}": v for k, v in net.state_dict().items()}, path)
+    got, x = load(card.name), torch.rand(2, 3, 8, 8)
+    assert asked == {"name": "n", "pretrained": False, "width": 3}
+    assert build(card.name).get_submodule("conv").stride == (1, 1)
+    net.conv.stride = (1, 1)
+    mean, std = (torch.tensor(inputs[k]).view(1, 3, 1, 1) for k in ("mean", "std"))
+    torch.testing.assert_close(got.forward(x).logits, net((x - mean) / std))
 
 
 def test_the_demonstration_model_loads_offline_and_is_as_good_as_its_card(

@@ -160,6 +160,14 @@ def test_a_mirror_is_asked_first(source: Source, home: Path, tiny: Any, monkeypa
     assert [p for p, _ in source.asked] == [f"/{NAME}.pt"]
 
 
+def test_a_shared_folder_is_a_mirror(home: Path, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "share" / "cifar10" / "Linf").mkdir(parents=True)
+    (tmp_path / "share" / f"{NAME}.pt").write_bytes(tiny[1])
+    monkeypatch.setenv("BRINELL_MIRROR", (tmp_path / "share").as_uri())
+    (path,) = fetch(made(NAME, File(("https://nowhere.invalid/x.pt",))))
+    assert path.read_bytes() == tiny[1] and left(home) == ["Tiny.pt", "Tiny.pt.sha256"]
+
+
 def test_every_failure_is_told_with_the_place_for_the_file(source: Source, home: Path) -> None:
     card = made(NAME, File((source.url + "/gone", "http://127.0.0.1:9/x.pt")))
     with pytest.raises(ModelError, match="404") as caught:

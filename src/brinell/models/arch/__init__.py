@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from brinell.errors import one_of
+from brinell.models.arch.alexnet import AlexNet
 from brinell.models.arch.card import BinaryResNet, PrunedResNet
 from brinell.models.arch.deepmind import DeepmindPreActResNet, DeepmindWideResNet
 from brinell.models.arch.ensemble import ensemble
@@ -26,6 +27,7 @@ def _demo(inputs: Inputs) -> nn.Module:
 
 
 FAMILIES: dict[str, Callable[..., nn.Module]] = {
+    "alexnet": AlexNet,
     "binary-resnet": BinaryResNet,
     "cosine-wide-resnet": CosineWideResNet,
     "deepmind-preact-resnet": DeepmindPreActResNet,

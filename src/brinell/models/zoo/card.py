@@ -44,7 +44,8 @@ class Card:
     """A model of the zoo; accuracies are shares of one, as published, None where unknown.
 
     `network` is None where Brinell has no such network, and `missing` says why; `unloadable` says why weights cannot
-    be loaded although the network is there.
+    be loaded although the network is there. `evidence` says how the network was compared with the published one: by
+    "logits" and layout, by "layout" alone, or by "none" because nothing was recorded; "own" ones were trained here.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Card:
     preprocessing: str | None
     missing: str
     unloadable: str
+    evidence: str
 
     @property
     def data(self) -> str:

@@ -6,8 +6,9 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 try:
     import fcntl
@@ -97,7 +98,7 @@ def _stream(url: str, part: Path, progress: Progress | None) -> bool:
         return _receive(answer, part, have, progress)
 
 
-def _receive(answer: HTTPResponse, part: Path, have: int, progress: Progress | None) -> bool:
+def _receive(answer: Any, part: Path, have: int, progress: Progress | None) -> bool:
     goes_on = answer.status == PARTIAL
     version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
     if not goes_on:

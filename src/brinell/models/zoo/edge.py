@@ -1,4 +1,4 @@
-"""Networks of ImageNet models, from timm."""
+"""Networks that timm has."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,17 @@ __all__ = ["from_timm"]
 
 
 def from_timm(config: Mapping[str, Any]) -> nn.Module:
-    """The network timm knows by this name; its normalisation stays outside."""
+    """The network timm knows by this name, with the card's options and strides; its normalisation stays outside."""
     try:
         import timm
     except ImportError as error:
         raise MissingExtra(
-            expected="timm, for the networks of ImageNet models",
+            expected="timm, for transformers and for most networks of ImageNet models",
             got="an environment without it",
             remedy='Install it with pip install "brinell[zoo]".',
         ) from error
-    net: nn.Module = timm.create_model(config["name"], pretrained=False, num_classes=config["classes"])
+    options = config.get("options", {})
+    net: nn.Module = timm.create_model(config["name"], pretrained=False, num_classes=config["classes"], **options)
+    for path, stride in config.get("strides", {}).items():
+        setattr(net.get_submodule(path), "stride", (stride, stride))  # noqa: B010
     return net

@@ -61,15 +61,15 @@ def load(name: str, *, device: torch.device | str | None = None, progress: Progr
             remedy="Load it with the code of its publication and call brinell.wrap(net).",
         )
     paths = fetch(card, progress)
-    # Without memory for initial weights: all of them come from the files.
-    with torch.device("meta"):
+    # Ours need no initial weights, since all come from the files; timm computes some buffers instead of storing them.
+    with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
     for file, path in zip(card.files, paths, strict=True):
         part = net.get_submodule(file.into.rstrip("."))
         fill(part, tensors(read(path, card.name), card.keys), card.keys, card.name)
     _complete(net, card)
     net.eval().requires_grad_(False)
-    around = (card.network or {}).get("inputs", {}) if (card.network or {})["family"] == TIMM else {}
+    around = _config(card).get("inputs", {}) if _config(card)["family"] == TIMM else {}
     classifier = wrap(net, around.get("mean"), around.get("std"), name=card.name)
     return classifier if device is None else classifier.to(torch.device(device))
 
@@ -77,10 +77,10 @@ def load(name: str, *, device: torch.device | str | None = None, progress: Progr
 def _complete(net: nn.Module, card: Card) -> None:
     """Counters that older checkpoints lack become zero; nothing else may still be without a value."""
     for path, module in net.named_modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_meta and name == "num_batches_tracked":
+        for name, tensor in (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False)):
+            if tensor.is_meta and name == "num_batches_tracked":
                 module.register_buffer(name, torch.zeros((), dtype=torch.long))
-            elif buffer.is_meta:
+            elif tensor.is_meta:
                 raise ModelError(
                     expected=f"every tensor of {card.name} in its files",
                     got=f"none for {path}.{name}",

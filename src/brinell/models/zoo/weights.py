@@ -18,10 +18,11 @@ from brinell.models.zoo.card import Keys
 __all__ = ["fill", "read", "refuse_page", "tensors"]
 
 # Besides tensors, training scripts leave their options and numpy's numbers in a checkpoint; these cannot run anything.
-HARMLESS: list[Any] = [argparse.Namespace, np.dtype, np._core.multiarray.scalar]  # type: ignore[attr-defined]
+HARMLESS: list[Any] = [argparse.Namespace, np.dtype]
 HARMLESS += [type(np.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
-# Checkpoints written by numpy 1 know that function by its old place.
-HARMLESS.append((np._core.multiarray.scalar, "numpy.core.multiarray.scalar"))  # type: ignore[attr-defined]
+# The function that makes such a number, under the names of numpy 1 and 2.
+SCALAR = np.float64(0).__reduce__()[0]
+HARMLESS += [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
 LOOK = 512
 
