@@ -226,9 +226,24 @@ MISSING = {
     "build_swin_base": "a Swin transformer of the publication's own",
     "build_swin_large": "a Swin transformer of the publication's own",
 }
-# Published without these buffers, or with parameters that were only needed in training.
+# Published without these buffers.
 LACKS = ["mu", "sigma"]
-EXTRA = ["^model_preact_hl1\\.", "\\.scores$"]
+# Published together with parts that were only needed in training.
+TRAINED_WITH = (
+    "Andriushchenko2020",
+    "Augustin2020",
+    "Chen2020Efficient",
+    "Diffenderfer2021",
+    "Engstrom2019",
+    "Hendrycks2020AugMix",
+    "Huang2022Revisiting",
+    "Kireev2021",
+    "Pang2020Boosting",
+    "Rice2020",
+    "Rony2019",
+    "Wong2020",
+    "Wu2020",
+)
 SWIN = {
     "when": "layers.0.downsample.reduction.weight",
     "patterns": [[f"^layers\\.{i}\\.downsample\\.", f"layers.{i + 1}.downsample."] for i in range(3)]
@@ -244,8 +259,8 @@ def keys(row: Row, config: Config | None) -> Config:
     normalised = (config or {}).get("inputs", {})
     if normalised.get("stored") and not row["model_id"].startswith("Modas2021"):
         rules["absent"] = LACKS
-    if row["model_id"].startswith(("Augustin", "Diffenderfer", "Engstrom", "Rony", "Rice", "Wong")):
-        rules["drop"] = EXTRA
+    if row["model_id"].startswith(TRAINED_WITH) or row["dataset"] == "imagenet":
+        rules["ignore_unknown"] = True
     if (config or {}).get("name", "").startswith("swin"):
         rules["rename"], rules["drop"] = SWIN, ["attn_mask$", "relative_position_index$"]
     return rules

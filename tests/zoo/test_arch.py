@@ -15,6 +15,7 @@ from brinell.models.arch.inputs import Inputs, Network
 from brinell.models.arch.parts import Pssilu, same
 from brinell.models.arch.resnest import SplitAttention
 from brinell.models.arch.sodef import Flow
+from brinell.models.wrap import wrap
 from brinell.models.zoo import cards
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "zoo_layouts.py"
@@ -133,6 +134,14 @@ def test_normalisation_is_the_declared_one() -> None:
     assert list(net.state_dict()) == ["mu", "sigma"]
     assert list(Network(Inputs((0.5,), (0.5,))).state_dict()) == []
     assert Network(Inputs()).normalised(x) is x
+
+
+def test_normalisation_is_part_of_the_fingerprint() -> None:
+    config = {"family": "wide-resnet", "depth": 10, "width": 1}
+    net = network(config)
+    other = network({**config, "inputs": {"mean": [0.5] * 3, "std": [0.5] * 3}})
+    other.load_state_dict(net.state_dict())
+    assert wrap(net).fingerprint != wrap(other).fingerprint
 
 
 def test_images_are_standardised_one_by_one() -> None:

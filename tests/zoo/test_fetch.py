@@ -210,6 +210,19 @@ def test_two_at_once_do_not_disturb_each_other(source: Source, home: Path, tiny:
     assert place(card, 0).read_bytes() == tiny[1]
 
 
+def test_a_download_is_locked_while_it_runs(source: Source, home: Path, tiny: Any) -> None:
+    source.files[PATH], seen = tiny[1], []
+    card = made(NAME, File((source.url + PATH,)))
+    part = download.part_of(place(card, 0), source.url + PATH)
+
+    def progress(done: int, total: int | None) -> None:
+        with download.claimed(part) as other:
+            seen.append(other != part)
+
+    fetch(card, progress)
+    assert seen and all(seen)
+
+
 def test_addresses() -> None:
     assert address("gdrive:abc_1").endswith("id=abc_1&export=download&confirm=t")
     assert address("https://example.org/a.pt") == "https://example.org/a.pt"

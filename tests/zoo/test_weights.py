@@ -54,6 +54,16 @@ def test_every_tensor_must_find_its_place(change: str) -> None:
         fill(net, named, Keys(), "tiny")
 
 
+def test_more_than_the_network_needs_is_ignored_where_the_card_says_so() -> None:
+    net, keys = network(TINY), Keys(ignore_unknown=True)
+    named = {**network(TINY).state_dict(), "trainer.w": ONE}
+    fill(net, named, keys, "tiny")
+    assert torch.equal(net.state_dict()["fc.bias"], named["fc.bias"])
+    del named["fc.bias"]
+    with pytest.raises(ModelError, match="1 missing"):
+        fill(net, named, keys, "tiny")
+
+
 def test_old_checkpoints_without_counters_and_normalisation_load(tmp_path: Path, home: Path, add: Any) -> None:
     half = {"mean": [0.5] * 3, "std": [0.25] * 3, "stored": True}
     config = {**TINY, "inputs": half}

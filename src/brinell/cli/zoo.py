@@ -90,10 +90,12 @@ def show(
         "clean accuracy, %": _percent(card.clean_accuracy),
         "robust accuracy, %": _percent(card.robust_accuracy),
         "best known attack, %": _percent(card.best_known),
+        "AutoAttack's warnings": "raised" if card.unreliable else "",
+        "network compared by": card.evidence,
         "extra data": "yes" if card.extra_data else "no",
         "cannot be loaded": card.unloadable,
         "sources": ", ".join(s for f in card.files for s in f.sources),
-        "in the cache": ", ".join(str(zoo.place(card, i)) for i in range(len(card.files))),
+        "place in the cache": ", ".join(str(zoo.place(card, i)) for i in range(len(card.files))),
     }
     for what, value in rows.items():
         if value:

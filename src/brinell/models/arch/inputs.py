@@ -51,6 +51,10 @@ class Network(nn.Module):
                 column = torch.tensor(values, device="cpu").view(shape)
                 self.register_buffer(name, column, persistent=inputs.stored)
 
+    def extra_repr(self) -> str:
+        """Tells the normalisation, so that it is part of a model's fingerprint."""
+        return str(self.inputs)
+
     def normalised(self, x: Tensor) -> Tensor:
         """The input, normalised as declared."""
         if self.inputs.per_image:

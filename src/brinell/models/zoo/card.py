@@ -29,13 +29,15 @@ class Keys:
 
     `entry` is the part of the checkpoint that holds the weights; a part "state_dict" is always entered. Then, in this
     order: prefixes in `strip` are cut, names that match `drop` are left out, `rename` replaces patterns if the name
-    `when` exists. Names in `absent` may be missing: the network knows them.
+    `when` exists. Names in `absent` may be missing: the network knows them. With `ignore_unknown` the checkpoint may
+    hold more than the network, as some do that were saved together with what trained them.
     """
 
     entry: str = ""
     strip: tuple[str, ...] = ("module.", "model.")
     drop: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    ignore_unknown: bool = False
     rename: Mapping[str, Any] = field(default_factory=dict)
 
 

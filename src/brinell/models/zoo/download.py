@@ -102,7 +102,9 @@ def _receive(answer: Any, part: Path, have: int, progress: Progress | None) -> b
     goes_on = answer.status == PARTIAL
     version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
     if not goes_on:
-        discard(part)
+        # Emptied, not removed: the lock is on this very file.
+        part.write_bytes(b"")
+        _tag(part).unlink(missing_ok=True)
         have = 0
         if version is not None and not version.startswith("W/"):
             _tag(part).write_text(version)

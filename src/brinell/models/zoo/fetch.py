@@ -157,7 +157,10 @@ def _keep(part: Path, path: Path, file: File, card: Card) -> None:
 def _refuse_damage(part: Path, card: Card) -> None:
     """A ModelError if a check sum inside the file is wrong; torch does not look at them."""
     try:
-        bad = zipfile.ZipFile(part).testzip() if zipfile.is_zipfile(part) else None
+        bad = None
+        if zipfile.is_zipfile(part):
+            with zipfile.ZipFile(part) as archive:
+                bad = archive.testzip()
     except (zipfile.BadZipFile, OSError) as error:
         bad = str(error)
     if bad is not None:

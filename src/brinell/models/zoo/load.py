@@ -60,10 +60,10 @@ def load(name: str, *, device: torch.device | str | None = None, progress: Progr
             got=card.unloadable,
             remedy="Load it with the code of its publication and call brinell.wrap(net).",
         )
-    paths = fetch(card, progress)
     # Ours need no initial weights, since all come from the files; timm computes some buffers instead of storing them.
     with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
+    paths = fetch(card, progress)
     for file, path in zip(card.files, paths, strict=True):
         part = net.get_submodule(file.into.rstrip("."))
         fill(part, tensors(read(path, card.name), card.keys), card.keys, card.name)

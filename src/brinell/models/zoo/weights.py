@@ -24,13 +24,13 @@ HARMLESS += [type(np.dtype(kind)) for kind in ("float32", "float64", "int32", "i
 SCALAR = np.float64(0).__reduce__()[0]
 HARMLESS += [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
-LOOK = 512
+LOOK, BYTE_ORDER = 512, b"\xef\xbb\xbf"
 
 
 def refuse_page(path: Path, what: str) -> None:
     """A ModelError if the file is empty or a web page: hosts answer so when a file is gone or asked for too often."""
     with path.open("rb") as f:
-        start = f.read(LOOK).lstrip().lower()
+        start = f.read(LOOK).removeprefix(BYTE_ORDER).lstrip().lower()
     if not start or start.startswith(PAGE):
         raise ModelError(
             expected=f"weights of {what}",
@@ -102,6 +102,7 @@ def _renamed(name: str, patterns: list[list[str]]) -> str:
 def fill(net: nn.Module, named: Mapping[str, Tensor], keys: Keys, what: str) -> None:
     """Puts the tensors into the network, which may have been made without memory; every name must find its place."""
     wanted = net.state_dict()
+    named = {k: v for k, v in named.items() if k in wanted or not keys.ignore_unknown}
     # Counters of training steps: of no use here, and older versions of torch had none.
     missing = [k for k in wanted if k not in named and k not in keys.absent and not k.endswith("num_batches_tracked")]
     extra = [k for k in named if k not in wanted]
