@@ -35,6 +35,11 @@ def test_only_a_prefix_is_cut() -> None:
     assert list(tensors({"head.module.w": ONE}, Keys())) == ["head.module.w"]
 
 
+def test_two_tensors_for_one_name_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"several for fc\.w"):
+        tensors({"module.fc.w": ONE, "fc.w": ONE}, Keys())
+
+
 def test_what_is_no_tensor_is_left_out_and_halves_become_floats() -> None:
     got = tensors({"w": ONE.half(), "n": torch.tensor(3), "epoch": 7}, Keys())
     assert got["w"].dtype == torch.float32 and got["n"].dtype == torch.int64 and len(got) == 2

@@ -3,6 +3,7 @@
 import argparse
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,13 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
             got=type(checkpoint).__name__,
             remedy="Check that it is the file.",
         )
-    named = {_stripped(str(k), keys.strip): v for k, v in checkpoint.items() if isinstance(v, Tensor)}
-    kept = {k: v for k, v in named.items() if not any(re.search(p, k) for p in keys.drop)}
+    found = [(_stripped(str(k), keys.strip), v) for k, v in checkpoint.items() if isinstance(v, Tensor)]
+    twice = [name for name, n in Counter(name for name, _ in found).items() if n > 1]
+    if twice:
+        raise ModelError(
+            expected="one tensor for each name", got=f"several for {twice[0]}", remedy="Its card needs other rules."
+        )
+    kept = {k: v for k, v in found if not any(re.search(p, k) for p in keys.drop)}
     if keys.rename and keys.rename["when"] in kept:
         kept = {_renamed(k, keys.rename["patterns"]): v for k, v in kept.items()}
     return {k: v.float() if v.is_floating_point() else v for k, v in kept.items()}
