@@ -96,5 +96,7 @@ def test_cli_page_has_every_verb_and_option() -> None:
     program: Any = typer.main.get_command(app)
     for verb, command in program.commands.items():
         assert f"## brinell {verb}" in text
-        options = [o for p in command.params for o in p.opts if o.startswith("--") and o != "--help"]
-        assert [o for o in options if f"`{o}`" not in text] == []
+        inner = getattr(command, "commands", {})
+        assert [v for v in inner if f"| `{v}` |" not in text] == []
+        options = [o for c in (command, *inner.values()) for p in c.params for o in p.opts]
+        assert [o for o in options if o.startswith("--") and o != "--help" and f"`{o}`" not in text] == []

@@ -14,12 +14,13 @@ from brinell.core.problem import Problem
 from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError
 from brinell.evaluate.inputs import as_classifier
+from brinell.models import zoo
 from brinell.train.load import is_training
 from brinell.train.load import load as training
 
 
 def model(spec: str) -> Classifier:
-    """A classifier from "demo", the folder of a training, or FILE.py:FACTORY.
+    """A classifier from "demo", the folder of a training, a model of the zoo, or FILE.py:FACTORY.
 
     FACTORY is a function without arguments that returns a module or classifier.
     """
@@ -27,11 +28,13 @@ def model(spec: str) -> Classifier:
         return as_classifier("demo")
     if is_training(spec):
         return training(spec)
+    if spec in zoo.cards():
+        return zoo.load(spec)
     file, _, factory = spec.rpartition(":")
     path = Path(file)
     if not file or not path.exists():
         raise ModelError(
-            expected="a model as FILE.py:FACTORY, the folder of a training, or demo",
+            expected="a model as FILE.py:FACTORY, the folder of a training, a model of the zoo, or demo",
             got=repr(spec),
             remedy="E.g. --model my_model.py:make_net.",
         )

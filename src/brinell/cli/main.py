@@ -21,6 +21,7 @@ from brinell.cli import (
     rescalings,
     train,
     verify,
+    zoo,
 )
 from brinell.errors import BrinellError
 from brinell.evaluate.environment import version
@@ -48,6 +49,7 @@ app.command("probe")(probe.command)
 app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
+app.add_typer(zoo.app, name="zoo")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, or demo.")]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
+]
 Data = Annotated[
     str, typer.Option("--data", "-d", help="FILE.npz or FILE.safetensors with x and y, a folder, or demo.")
 ]

@@ -1,0 +1,62 @@
+"""Parts that several families are made of."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from brinell.errors import one_of
+
+__all__ = ["ACTIVATIONS", "Pssilu", "activation", "conv1", "conv3", "groups", "pooled", "same"]
+
+
+def conv3(inside: int, outside: int, stride: int = 1, *, padding: int = 1) -> nn.Conv2d:
+    """A 3×3 convolution without bias."""
+    return nn.Conv2d(inside, outside, 3, stride, padding=padding, bias=False)
+
+
+def conv1(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
+    """A 1×1 convolution without bias."""
+    return nn.Conv2d(inside, outside, 1, stride, bias=False)
+
+
+def pooled(x: Tensor) -> Tensor:
+    """The mean over all positions."""
+    return x.mean((2, 3))
+
+
+def same(x: Tensor, stride: int) -> Tensor:
+    """Zeros around the image as TensorFlow's "SAME" puts them for a 3×3 kernel: with stride 2 only right and below."""
+    return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
+
+
+class Pssilu(nn.Module):
+    """Parametric shifted SiLU: x (sigmoid(|alpha| x) − |beta|) / (1 − |beta|), its two numbers learnt.
+
+    Reference: Dai, Mahloujifar & Mittal 2022, Parameterizing activation functions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.full((1,), 1e-8))
+        self.alpha = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        beta = self.beta.abs()
+        return x * (torch.sigmoid(self.alpha.abs() * x) - beta) / (1 - beta)
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"pssilu": Pssilu, "relu": nn.ReLU, "silu": nn.SiLU}
+
+
+def activation(name: str) -> nn.Module:
+    """An activation by name; swish is "silu"."""
+    return ACTIVATIONS[one_of("an activation", name, ACTIVATIONS)]()
+
+
+def groups(depth: int) -> int:
+    """Blocks in each of the three groups of a wide network of this depth.
+
+    >>> groups(28)
+    4
+    """
+    return (depth - 4) // 6

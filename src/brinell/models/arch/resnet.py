@@ -1,0 +1,140 @@
+"""ResNet and PreAct-ResNet for small images: a 3×3 stem, four groups, no pooling before the end."""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from brinell.errors import one_of
+from brinell.models.arch.inputs import Inputs, Network
+from brinell.models.arch.parts import conv1, conv3, pooled
+from brinell.models.resnet import BasicBlock, PreActBlock
+
+__all__ = ["PreActResNet", "ResNet"]
+
+WIDTHS, STRIDES = (64, 128, 256, 512), (1, 2, 2, 2)
+EXPANSION = 4  # of the bottleneck blocks, He et al. 2016
+
+
+def _shortcut(inside: int, outside: int, stride: int) -> nn.Sequential:
+    if stride == 1 and inside == outside:
+        return nn.Sequential()
+    return nn.Sequential(conv1(inside, outside, stride), nn.BatchNorm2d(outside))
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions, normalised after each, plus the shortcut."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        width = outside // EXPANSION
+        self.conv1, self.bn1 = conv1(inside, width), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv3(width, width, stride), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = conv1(width, outside), nn.BatchNorm2d(outside)
+        self.shortcut = _shortcut(inside, outside, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn2(self.conv2(out)))
+        return F.relu(self.bn3(self.conv3(out)) + self.shortcut(x))
+
+
+class PreBottleneck(nn.Module):
+    """The same, normalised before each convolution; a shortcut that changes shape starts after the first activation.
+
+    Reference: Chen et al. 2020, Adversarial robustness: from self-supervised pre-training to fine-tuning.
+    """
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        width = outside // EXPANSION
+        self.bn0, self.conv1 = nn.BatchNorm2d(inside), conv1(inside, width)
+        self.bn1, self.conv2 = nn.BatchNorm2d(width), conv3(width, width, stride)
+        self.bn2, self.conv3 = nn.BatchNorm2d(width), conv1(width, outside)
+        self.shortcut = _shortcut(inside, outside, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        start = F.relu(self.bn0(x))
+        out = F.relu(self.bn1(self.conv1(start)))
+        out = self.conv3(F.relu(self.bn2(self.conv2(out))))
+        return out + (self.shortcut(start) if len(self.shortcut) else x)
+
+
+class RawShortcutBlock(PreActBlock):
+    """A pre-activation block whose shortcut starts before the first normalisation.
+
+    Reference: Wong, Rice & Kolter 2020, Fast is better than free.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        short = self.shortcut(x) if self.reshapes else x
+        return self.conv2(F.relu(self.bn2(self.conv1(F.relu(self.bn1(x)))))) + short
+
+
+BLOCKS: dict[str, tuple[type[nn.Module], int]] = {
+    "basic": (BasicBlock, 1),
+    "bottleneck": (Bottleneck, EXPANSION),
+    "pre-bottleneck": (PreBottleneck, EXPANSION),
+}
+PRE_BLOCKS: dict[str, type[nn.Module]] = {"late": PreActBlock, "raw": RawShortcutBlock}
+
+
+def _stages(net: nn.Module, block: type[nn.Module], blocks: Sequence[int], expansion: int) -> None:
+    """The four groups as layer1 … layer4."""
+    inside = WIDTHS[0]
+    for i, (width, stride, n) in enumerate(zip(WIDTHS, STRIDES, blocks, strict=True), start=1):
+        outside = width * expansion
+        steps = [block(inside if j == 0 else outside, outside, stride if j == 0 else 1) for j in range(n)]
+        setattr(net, f"layer{i}", nn.Sequential(*steps))
+        inside = outside
+
+
+def _through(net: nn.Module, x: Tensor) -> Tensor:
+    for i in range(1, len(WIDTHS) + 1):
+        x = getattr(net, f"layer{i}")(x)
+    return x
+
+
+class ResNet(Network):
+    """ResNet-18 (blocks "basic", 2 2 2 2), ResNet-50 ("bottleneck", 3 4 6 3) and their like.
+
+    Reference: He et al. 2016, Deep residual learning.
+    """
+
+    def __init__(
+        self, inputs: Inputs, classes: int = 10, block: str = "basic", blocks: Sequence[int] = (2, 2, 2, 2)
+    ) -> None:
+        super().__init__(inputs)
+        kind, expansion = BLOCKS[one_of("a block", block, BLOCKS)]
+        self.conv1, self.bn1 = conv3(3, WIDTHS[0]), nn.BatchNorm2d(WIDTHS[0])
+        _stages(self, kind, blocks, expansion)
+        self.linear = nn.Linear(WIDTHS[-1] * expansion, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = _through(self, F.relu(self.bn1(self.conv1(self.normalised(x)))))
+        return self.linear(pooled(out))
+
+
+class PreActResNet(Network):
+    """PreAct-ResNet-18 and its like; `shortcut` says whether it starts at the "raw" input or "late", activated.
+
+    Reference: He et al. 2016, Identity mappings in deep residual networks.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        classes: int = 10,
+        blocks: Sequence[int] = (2, 2, 2, 2),
+        shortcut: str = "late",
+        last_norm: bool = True,
+    ) -> None:
+        super().__init__(inputs)
+        self.conv1 = conv3(3, WIDTHS[0])
+        _stages(self, PRE_BLOCKS[one_of("a shortcut", shortcut, PRE_BLOCKS)], blocks, 1)
+        self.bn = nn.BatchNorm2d(WIDTHS[-1]) if last_norm else None
+        self.linear = nn.Linear(WIDTHS[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = _through(self, self.conv1(self.normalised(x)))
+        return self.linear(pooled(out if self.bn is None else F.relu(self.bn(out))))

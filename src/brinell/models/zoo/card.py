@@ -1,0 +1,139 @@
+"""Cards: what is known about each model of the zoo. Data, read from the package."""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files as resources
+from typing import Any
+
+from brinell.errors import PlanError
+
+__all__ = ["Card", "File", "Keys", "cards", "find"]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of weights: where it is published, its sha256 where known, and the part of the network it fills."""
+
+    sources: tuple[str, ...]
+    sha256: str | None = None
+    into: str = ""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """How the names in a checkpoint become the network's.
+
+    `entry` is the part of the checkpoint that holds the weights; a part "state_dict" is always entered. Then, in this
+    order: prefixes in `strip` are cut, names that match `drop` are left out, `rename` replaces patterns if the name
+    `when` exists. Names in `absent` may be missing: the network knows them. With `ignore_unknown` the checkpoint may
+    hold more than the network, as some do that were saved together with what trained them.
+    """
+
+    entry: str = ""
+    strip: tuple[str, ...] = ("module.", "model.")
+    drop: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    ignore_unknown: bool = False
+    rename: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A model of the zoo; accuracies are shares of one, as published, None where unknown.
+
+    `network` is None where Brinell has no such network, and `missing` says why; `unloadable` says why weights cannot
+    be loaded although the network is there. `evidence` says how the network was compared with the published one: by
+    "logits" and layout, by "layout" alone, or by "none" because nothing was recorded; "own" ones were trained here.
+    """
+
+    name: str
+    paper: str
+    venue: str
+    licence: str
+    architecture: str
+    network: Mapping[str, Any] | None
+    files: tuple[File, ...]
+    keys: Keys
+    eps: str | None
+    clean_accuracy: float | None
+    robust_accuracy: float | None
+    best_known: float | None
+    unreliable: bool
+    extra_data: bool
+    preprocessing: str | None
+    missing: str
+    unloadable: str
+    evidence: str
+
+    @property
+    def data(self) -> str:
+        """The data set, e.g. "cifar10"."""
+        return self.name.split("/")[0]
+
+    @property
+    def threat(self) -> str:
+        """The threat it was made for: "Linf", "L2" or "corruptions"."""
+        return self.name.split("/")[1]
+
+    @property
+    def loadable(self) -> bool:
+        """Whether `load` can be tried."""
+        return self.network is not None and bool(self.files) and not self.unloadable
+
+
+def _tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+
+
+def _card(stored: Mapping[str, Any]) -> Card:
+    parts = {"files": tuple(File(**_tuples(f)) for f in stored["files"]), "keys": Keys(**_tuples(stored["keys"]))}
+    return Card(**{**stored, **parts})
+
+
+@cache
+def _all() -> dict[str, Card]:
+    folder = resources("brinell.models.zoo") / "cards"
+    pages = sorted((p for p in folder.iterdir() if p.name.endswith(".json")), key=lambda p: p.name)
+    found = [_card(c) for page in pages for c in json.loads(page.read_text(encoding="utf-8"))]
+    return {c.name: c for c in found}
+
+
+def cards() -> dict[str, Card]:
+    """Every card by name, "data/threat/model".
+
+    >>> cards()["cifar10/Linf/Carmon2019Unlabeled"].architecture
+    'WideResNet-28-10'
+    """
+    return dict(_all())
+
+
+def _near(name: str, known: list[str]) -> list[str]:
+    """Names like this one: of the same authors first."""
+    author = re.match("[A-Za-z]*", name.rpartition("/")[2])
+    stem = "/" + author[0] if author and author[0] else None
+    own = [k for k in known if stem is not None and stem in k]
+    return difflib.get_close_matches(name, own or known, n=3, cutoff=0.3 if own else 0.5)
+
+
+def find(name: str) -> Card:
+    """The card of this name; the last part alone will do where it is the only one.
+
+    >>> find("Carmon2019Unlabeled").name
+    'cifar10/Linf/Carmon2019Unlabeled'
+    """
+    known = _all()
+    if name in known:
+        return known[name]
+    same = [c for c in known.values() if c.name.endswith("/" + name)]
+    if len(same) == 1:
+        return same[0]
+    near = [c.name for c in same] or _near(name, list(known))
+    raise PlanError(
+        expected="a model of the zoo as data/threat/model (see brinell zoo list)",
+        got=repr(name),
+        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the spelling.",
+    )
