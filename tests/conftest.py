@@ -1,7 +1,8 @@
-"""Shapes are checked at run time in every test."""
+"""Shapes are checked at run time in the tests of what computes; elsewhere they would take most of the time."""
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,32 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def unchecked() -> Iterator[None]:
-    """No checks of shapes at run time: other tests make them on the same code, and they take most of the time."""
+# Between them these run every function of the package that has shapes.
+CHECKED = ("tests/ops/", "tests/core/", "tests/engine/", "tests/attacks/test_conformance", "tests/models/")
+
+
+@contextmanager
+def _disabled(yes: bool) -> Iterator[None]:
     before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", before)
+    config.update("jaxtyping_disable", yes)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks of shapes at run time, where they are made."""
+    with _disabled(not any(part in request.node.nodeid for part in CHECKED)):
+        yield
+
+
+@pytest.fixture(scope="module")
+def unchecked(_shapes: None) -> Iterator[None]:
+    """No checks of shapes at run time: other tests make them on the same code."""
+    with _disabled(True):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,9 @@ class Ball:
 
     def distance(self, x0: Points, x: Points) -> Scalars:
         """‖x − x0‖ in float64."""
-        return self.norm.size(x.double() - x0.double())
+        d = x.double() - x0.double()
+        # A lone row is doubled: reductions over a single long row are split over threads and round differently.
+        return self.norm.size(d) if len(d) != 1 else self.norm.size(torch.cat([d, d]))[:1]
 
     def allows(self, x0: Points, x: Points) -> Mask:
         """Finite, in the box, and equal to x0 where masked: everything but the radius."""

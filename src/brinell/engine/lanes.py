@@ -175,6 +175,8 @@ class Recordings:
             lane.busy = busy
             lane.write(torch.arange(len(busy), device=slots.at.device), slots)
             return lane
+        if self.failed:
+            return Plain(slots, busy, iterations)
         begun = time.perf_counter()
         try:
             return self.make(slots, busy, iterations)

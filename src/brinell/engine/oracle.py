@@ -4,10 +4,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch_config
 
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output, answer
@@ -142,7 +143,7 @@ class Oracle:
     def _responder(self, loss: str) -> Respond:
         if loss not in self._responders:
             made = responder(self._steering(), named_loss(loss), LOSSES[loss].of)
-            self._responders[loss] = torch.compile(made, dynamic=False) if self.compiled else made
+            self._responders[loss] = _fused(made) if self.compiled else made
         return self._responders[loss]
 
     def _steering(self) -> Classifier:
@@ -196,6 +197,19 @@ class Oracle:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self.listener(Shrunk(self.block))
+
+
+def _fused(respond: Respond) -> Respond:
+    """The same function compiled, so that several gradients can be taken of one answer."""
+    compiled: Respond = torch.compile(respond, dynamic=False)
+    functions: Any = functorch_config
+
+    def run(x: Tensor, y: Tensor, target: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        # Buffers that one way back may overwrite would be gone for the next one.
+        with functions.patch(donated_buffer=False):
+            return compiled(x, y, target, id)
+
+    return run
 
 
 def _given(id: Tensor | None) -> tuple[Tensor, ...]:

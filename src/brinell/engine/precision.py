@@ -59,7 +59,8 @@ def _cuda() -> Iterator[None]:
 def lower(precision: str, device: torch.device) -> Iterator[None]:
     """Inside `exact`: the arithmetic of a question whose answer only steers. Devices without TF32 answer in float32."""
     if precision == "bfloat16":
-        with torch.autocast(device.type, torch.bfloat16):
+        # Without its cache of converted weights, which would outlive neither a recording nor a change of weights.
+        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
             yield
     elif precision == "tf32" and device.type == "cuda":
         cudnn: Any = torch.backends.cudnn

@@ -73,6 +73,10 @@ class Recorder:
         within = adversarial & near
         if self.nearest:
             keep = adversarial & (distance < r.distance)
+            if self.slack:
+                # What is sure is kept before what is only near; among the sure the nearest.
+                certain = within & (margin > self.slack * _spread(a.logits))
+                keep = torch.where(r.broken, keep & certain, keep | certain)
         else:
             keep = (live & allowed & near if self.failed else within) & (margin > r.adv_margin)
         # A minimising attack walks through points outside the ball; their margins and losses are part of its story.

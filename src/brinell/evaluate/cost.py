@@ -135,7 +135,7 @@ def usual(stage: Stage) -> int:
 
 def backwards(stage: Stage, classes: int) -> float:
     """Backward passes per answer, on the average of the attack's cycle."""
-    turns, cost = cycle(stage.attack), {Needs.LOGITS: 0, Needs.GRAD: 1, Needs.JACOBIAN: classes}
+    turns, cost = cycle(stage.attack), {Needs.LOGITS: 0, Needs.GRAD: 1, Needs.DETECTOR: 2, Needs.JACOBIAN: classes}
     return sum(cost[need] for need in turns) / len(turns)
 
 

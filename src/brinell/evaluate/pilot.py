@@ -177,7 +177,8 @@ def _smaller(setup: Setup, seconds: float, pace: float) -> Setup:
         block //= 2
     oracle = Oracle(setup.oracle.classifier, block, precision=setup.oracle.precision)
     # Randomised models too end with their first success here: to know who falls, not at which pass.
-    return replace(setup, oracle=oracle, draws=1, early_exit=True, recordings=None)
+    early = setup.early_exit or setup.draws > 1
+    return replace(setup, oracle=oracle, draws=1, early_exit=early, recordings=None)
 
 
 def _forward(setup: Setup, c: Clean, order: Ints, clock: Clock) -> float:

@@ -342,10 +342,11 @@ def _flat(s: Stage, notes: list[str]) -> Stage:
 
 
 def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:
-    inner = getattr(attack, "inner", None)
-    if inner is not None:  # an attack around another: its loss is that one's
-        fitted = _fit_loss(inner, name, classes, notes)
-        return attack if fitted is inner else replace(attack, inner=fitted)  # type: ignore[type-var]
+    for part in ("inner", "attack"):  # an attack around another: its loss is that one's
+        inner = getattr(attack, part, None)
+        if inner is not None:
+            fitted = _fit_loss(inner, name, classes, notes)
+            return attack if fitted is inner else replace(attack, **{part: fitted})  # type: ignore[type-var]
     loss = LOSSES[attack.loss]
     if classes >= loss.classes or loss.instead is None:
         return attack

@@ -27,6 +27,25 @@ class _Function(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
 
+    def extra_repr(self) -> str:
+        """What tells one function from another: it is part of the model's fingerprint."""
+        return _told(self.function)
+
+
+def _told(value: Any, depth: int = 3) -> str:
+    """A function by its code, constants and what it closes over; tensors by their numbers."""
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
+    code = getattr(value, "__code__", None)
+    if code is None or depth == 0:
+        plain = isinstance(value, int | float | str | bool | tuple) or value is None
+        return repr(value) if plain else type(value).__qualname__
+    inside = [c.cell_contents for c in value.__closure__ or ()] + list(value.__defaults__ or ())
+    constants = [c.co_code.hex() if hasattr(c, "co_code") else repr(c) for c in code.co_consts]
+    parts = [code.co_code.hex(), *constants, *code.co_names, *(_told(v, depth - 1) for v in inside)]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
 
 def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
     """The arguments a detector wants."""

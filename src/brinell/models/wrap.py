@@ -112,7 +112,8 @@ class TorchClassifier:
         """The same classifier elsewhere; the module itself is moved."""
         for part in self._parts():
             part.to(device)
-        return replace(self, device=device)
+        mean, std = (None if v is None else v.to(device) for v in (self.mean, self.std))
+        return replace(self, mean=mean, std=std, device=device)
 
     def copy(self) -> "TorchClassifier":
         """The same classifier with weights of its own: frozen, and images' filters in the order accelerators like."""
@@ -176,6 +177,5 @@ def wrap(
             expected="the name of a layer of the module as features", got=repr(features), remedy="See named_modules()."
         )
     guard = None if detector is None else as_detector(detector)
-    return TorchClassifier(
-        module, _column(mean), spread, label, frozenset(allow), differentiable, device, guard, features
-    )
+    centre, spread = (None if v is None else v.to(device) for v in (_column(mean), spread))
+    return TorchClassifier(module, centre, spread, label, frozenset(allow), differentiable, device, guard, features)
