@@ -138,7 +138,7 @@ def versioned(what: str, version: str | None) -> str:
     return version
 
 
-def numbers(x: Tensor) -> "np.ndarray[Any, Any]":
+def numbers(x: Tensor) -> Any:
     """A batch as an array of its own, float32."""
     return x.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
 
@@ -186,7 +186,7 @@ def _from_labels(said: Tensor, classes: int | None) -> Tensor:
     return nn.functional.one_hot(said, classes).float() - 0.5
 
 
-def _from_probabilities(said: "np.ndarray[Any, Any]") -> Tensor:
+def _from_probabilities(said: Any) -> Tensor:
     if said.ndim == 1:  # that of the second of two classes
         said = np.stack([1 - said, said], 1)
     if said.size and not (said.min() >= -1e-6 and said.max() <= 1 + 1e-6):

@@ -111,8 +111,8 @@ def from_onnx(
 
     Method: onnxruntime answers, on the `providers` named; there are no gradients. `output` names the output to read
     (default: the first of floats); `outputs` says what it is: logits, probabilities (which become logits by a
-    logarithm, at least log 1e-30) or labels (which need `classes`). A fixed batch size is filled up. The fingerprint hashes the
-    file's bytes and `version`; weights kept in other files are not in it, so give such a model a version.
+    logarithm, at least log 1e-30) or labels (which need `classes`). A fixed batch size is filled up. The fingerprint
+    hashes the file's bytes and `version`; weights kept in other files are not in it, so give such a model a version.
     """
     one_of("outputs", outputs, OUTPUTS)
     framework("onnxruntime", "onnx", "ONNX models")

@@ -112,8 +112,8 @@ def from_sklearn(
     Method: linear classifiers answer with their decision function, others with `predict_proba`, whose logarithm (at
     least log 1e-30) are the logits; without either, with `predict`. `outputs` chooses otherwise: "logits"
     (decision_function), "probabilities", "labels". The answers are always the estimator's own. Linear decision
-    functions and the probabilities of `MLPClassifier` also give exact gradients; everything else, pipelines too, is a black box.
-    The fingerprint is joblib's hash of the estimator, with `version`.
+    functions and the probabilities of `MLPClassifier` also give exact gradients; everything else, pipelines too, is a
+    black box. The fingerprint is joblib's hash of the estimator, with `version`.
     """
     what = _outputs(estimator, outputs)
     told = framework("joblib", "sklearn", "scikit-learn models").hash(estimator, hash_name="sha1")
