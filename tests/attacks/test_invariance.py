@@ -31,7 +31,7 @@ def short(attack, steps: int):
     if isinstance(attack, Bisect):
         return replace(attack, attack=replace(attack.attack, steps=steps), grow=3, halve=2)
     if isinstance(attack, HopSkipJump):  # decisions alone need many questions
-        return replace(attack, steps=30 * steps, first=10)
+        return replace(attack, steps=20 * steps, first=8)
     if hasattr(attack, "targets"):
         attack = replace(attack, targets=2, again=2)
     return replace(attack, steps=steps) if hasattr(attack, "steps") else attack

@@ -50,10 +50,10 @@ class Service:
 
     url: str
     headers: Mapping[str, str]
-    timeout: float
+    timeout: float | int
     retries: int
-    wait: float
-    rate: float | None
+    wait: float | int
+    rate: float | int | None
     requests: int = 0
     _next: float = field(default=0.0, repr=False)
 
@@ -145,10 +145,10 @@ def from_http(
     decode: Decode = decode_json,
     headers: Mapping[str, str] | None = None,
     batch: int = 32,
-    timeout: float = 30.0,
+    timeout: float | int = 30.0,
     retries: int = 5,
-    wait: float = 0.5,
-    rate: float | None = None,
+    wait: float | int = 0.5,
+    rate: float | int | None = None,
     name: str | None = None,
     channels_last: bool = False,
     allow: Iterable[str] = (),

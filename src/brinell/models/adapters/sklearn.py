@@ -33,6 +33,14 @@ class SklearnBridge(Bridge):
         self.estimator, self.outputs = estimator, outputs
         self.twin = twin_of(estimator, outputs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the formula, which is made again."""
+        return {k: v for k, v in self.__dict__.items() if k != "twin"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.twin = twin_of(self.estimator, self.outputs)
+
     def answer(self, x: Tensor) -> Tensor:
         """One call of the estimator's own method."""
         said = getattr(self.estimator, METHODS[self.outputs])(numbers(x.flatten(1)).astype(np.float64))
