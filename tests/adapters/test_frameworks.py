@@ -1,7 +1,9 @@
 """The same network in torch and in another framework: same gradients, same survivors. Run with `make adapters`."""
 
 import pickle
+import re
 import warnings
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -341,3 +343,18 @@ def test_keras_drops_nothing_out_and_names_its_softmax(tf, twins):
     assert torch.equal(c.forward(twins.x).logits, c.forward(twins.x).logits)
     with pytest.raises(ModelError, match="probabilities"):
         brinell.evaluate(c, (twins.x, twins.y), brinell.Linf(0.01), HopSkipJump(3), progress=False)
+
+
+# ------------------------------------------------------------------------------------------------------- documentation
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
+EXAMPLES = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "sklearn", "onnx"])
+def test_the_example_of_the_documentation_runs(framework, tmp_path, monkeypatch, capsys):
+    needs(framework)
+    monkeypatch.chdir(tmp_path)
+    [code] = [e for e in EXAMPLES if re.match(rf"(import|from) {framework}", e)]
+    exec(compile(code, str(PAGE), "exec"), {"__name__": "__docs__"})
+    assert "n = 8" in capsys.readouterr().out

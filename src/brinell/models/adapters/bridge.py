@@ -16,8 +16,6 @@ from brinell.models.wrap import TorchClassifier, wrap
 OUTPUTS = ("logits", "probabilities", "labels")
 # Smaller probabilities count as this one: its logarithm is finite, and float32 can hold it.
 FLOOR = 1e-30
-# Kinds of numbers whose answers the checks of an evaluation want to know about, by their names in other frameworks.
-HALVES = ("float16", "bfloat16")
 
 Pull = Callable[[Tensor], Tensor]
 """The gradient at the logits in, the gradient at the input out."""
@@ -64,13 +62,13 @@ class Bridge(nn.Module, ABC):
         )
 
     # What another framework does cannot be compiled into torch's kernels.
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         """The logits; with their history where a gradient may be asked for."""
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("another framework computes the answers")
         if torch.is_grad_enabled() and x.requires_grad:
-            return _Through.apply(x, self)  # type: ignore[no-any-return]
+            return _Through.apply(x, self)
         return self.answer(x.detach())
 
 

@@ -72,7 +72,7 @@ class JaxBridge(Bridge):
         # Finished before anybody reads it or frees what it was computed from.
         a.block_until_ready()
         shared = PLATFORMS.get(next(iter(a.devices())).platform) == device.type
-        back = torch.from_dlpack(a) if shared else torch.tensor(_jax().device_get(a))
+        back = torch.utils.dlpack.from_dlpack(a) if shared else torch.tensor(_jax().device_get(a))
         return back.to(device)
 
     def answer(self, x: Tensor) -> Tensor:
