@@ -321,6 +321,12 @@ def test_keras_facts(tf, twins):
     assert c.fingerprint == keras_twin(tf, twins).fingerprint != keras_twin(tf, twins, version="2").fingerprint
 
 
+def test_keras_elsewhere(tf, twins, monkeypatch):
+    monkeypatch.setattr(tf.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ModelError, match="the backend jax"):
+        keras_twin(tf, twins)
+
+
 def test_tensorflow_functions(tf, twins):
     w1, b1, w2, b2 = map(tf.constant, twins.weights)
 

@@ -1,4 +1,4 @@
-"""Models of TensorFlow, and of Keras 3 with any backend that gives gradients here."""
+"""Models of TensorFlow, and of Keras on its TensorFlow backend."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from brinell.errors import ModelError
 from brinell.models.adapters.bridge import Bridge, Pull, classifier, digest, framework, numbers, versioned
 from brinell.models.wrap import TorchClassifier
 
@@ -82,6 +83,12 @@ def from_tensorflow(
     """
     tf = _tensorflow()
     keras = isinstance(model, tf.keras.Model)
+    if keras and tf.keras.backend.backend() != "tensorflow":
+        raise ModelError(
+            expected="Keras on its TensorFlow backend",
+            got=f"the backend {tf.keras.backend.backend()}",
+            remedy="Set KERAS_BACKEND=tensorflow; with torch a model is a module (brinell.wrap), with JAX use from_jax.",
+        )
     weights = _weights(model)
     label = getattr(model, "__name__", type(model).__name__)
     told = versioned("a TensorFlow function without weights", version) if not weights else version or ""
