@@ -87,7 +87,7 @@ def from_tensorflow(
         raise ModelError(
             expected="Keras on its TensorFlow backend",
             got=f"the backend {tf.keras.backend.backend()}",
-            remedy="Set KERAS_BACKEND=tensorflow; with torch a model is a module (brinell.wrap), with JAX use from_jax.",
+            remedy="Set KERAS_BACKEND=tensorflow; on torch a model is a module for brinell.wrap, on JAX use from_jax.",
         )
     weights = _weights(model)
     label = getattr(model, "__name__", type(model).__name__)
