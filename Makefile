@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo environment check test ci slow ray coverage bench clean
+.PHONY: help demo environment check test ci slow ray adapters coverage bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -45,6 +45,10 @@ slow: environment ## fresh environment, then the slow tests
 ray: environment ## fresh environment with Ray, then the tests that start real workers
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,ray]'
 	$(PYTEST) -m ray
+
+adapters: environment ## fresh environment with JAX, scikit-learn, ONNX and TensorFlow, then the tests on models of theirs
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,jax,sklearn,onnx,tensorflow]'
+	$(PYTEST) -m adapters tests/adapters
 
 coverage: environment ## fresh environment, then the tests; fails under 95 % of ops, core, engine and results
 	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=src/brinell/%) --cov-branch --cov-report=term --cov-fail-under=95

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import brinell
-from brinell.attacks import APGD, FAB, PGD, Bisect
+from brinell.attacks import APGD, FAB, PGD, Bisect, HopSkipJump
 from brinell.core.attack import norms_of
 from brinell.core.threat import threat
 from brinell.ops import rng
@@ -18,7 +18,7 @@ N = 66
 MODEL = brinell.wrap(brinell.models.demo.demo_net())
 # These draw no noise, so that neither seed nor id matters.
 NOISELESS = ("ALMA", "CW", "DDN", "DeepFool", "EAD", "FAB", "FGSM", "FMN", "PDGD", "PDPGD", "Refine")
-MINIMAL = ("ALMA", "Bisect", "CW", "DDN", "DeepFool", "EAD", "FMN", "PDGD", "PDPGD", "Refine")
+MINIMAL = ("ALMA", "Bisect", "CW", "DDN", "DeepFool", "EAD", "FMN", "HopSkipJump", "PDGD", "PDPGD", "Refine")
 DETECTORS = ("Alternating", "Joint", "Matching", "SelectivePGD")
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}
 # Whatever is exported is here by itself.
@@ -30,6 +30,8 @@ def short(attack, steps: int):
     """Small budgets: some samples break and some do not."""
     if isinstance(attack, Bisect):
         return replace(attack, attack=replace(attack.attack, steps=steps), grow=3, halve=2)
+    if isinstance(attack, HopSkipJump):  # decisions alone need many questions
+        return replace(attack, steps=20 * steps, first=8)
     if hasattr(attack, "targets"):
         attack = replace(attack, targets=2, again=2)
     return replace(attack, steps=steps) if hasattr(attack, "steps") else attack

@@ -11,6 +11,7 @@ from brinell.attacks.ead import EAD
 from brinell.attacks.fab import FAB
 from brinell.attacks.fgsm import FGSM
 from brinell.attacks.fmn import FMN
+from brinell.attacks.hop_skip_jump import HopSkipJump
 from brinell.attacks.joint import Joint
 from brinell.attacks.matching import Matching
 from brinell.attacks.pdpgd import PDGD, PDPGD
@@ -36,6 +37,7 @@ __all__ = [
     "Alternating",
     "Bisect",
     "DeepFool",
+    "HopSkipJump",
     "Joint",
     "Matching",
     "Pursuit",

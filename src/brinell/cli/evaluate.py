@@ -13,7 +13,7 @@ from brinell.errors import PlanError
 from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
-from brinell.evaluate.plan import ranked
+from brinell.evaluate.plan import limited, ranked
 from brinell.evaluate.presets import chain, reference
 from brinell.evaluate.work import IN_PROCESS
 from brinell.launch.ray import GPU, Ray
@@ -40,6 +40,9 @@ def command(
     device: options.Device = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
     individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,
+    queries: Annotated[
+        int | None, typer.Option(help="Queries per sample in all, for plans without gradients such as blackbox.")
+    ] = None,
     rank_by: Annotated[
         str | None, typer.Option(help="Rank the targets where this attack ends: fgsm or pgd20; default: clean input.")
     ] = None,
@@ -75,6 +78,7 @@ def command(
         raise PlanError(
             expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
         )
+    chosen = chosen if queries is None else limited(chosen, queries)
     classifier, problem, ball = load.model(model), load.data(data, n, part), threat(norm, eps)
     if dry_run:
         told = estimate(

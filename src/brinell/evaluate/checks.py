@@ -186,5 +186,5 @@ def watchful(
             expected="a model with gradients with respect to its input",
             got=str(error).splitlines()[0],
             remedy="Remove torch.no_grad(), detach() and non-differentiable parts from forward, wrap them with "
-            "brinell.models.bpda, or use a plan without gradients (square).",
+            "brinell.models.bpda, or use a plan without gradients (blackbox).",
         ) from error

@@ -139,7 +139,7 @@ def gradients(classifier: Classifier) -> None:
         raise ModelError(
             expected="a model with gradients with respect to its input",
             got="one that is marked as a black box",
-            remedy="Use a plan without gradients (square).",
+            remedy="Use a plan without gradients (blackbox).",
         )
 
 

@@ -299,6 +299,44 @@ def audited(p: Plan, share: float | int) -> Plan:
     return replace(p, stages=again(p.stages), sparse_stages=None if p.sparse_stages is None else again(p.sparse_stages))
 
 
+def limited(p: Plan, queries: int) -> Plan:
+    """The plan with so many queries per sample in all, shared equally by its stages; none of them may need gradients.
+
+    What decides outcomes is counted, one query per sample and step; the clean pass and the verification come on top.
+
+    >>> from brinell.attacks import HopSkipJump, Square
+    >>> [s.attack.queries for s in limited(plan([Square(), HopSkipJump()]), 1000).stages]
+    [500, 500]
+    """
+
+    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(_shortened(s, queries // len(stages), queries) for s in stages)
+
+    each = tuple((norm, again(stages)) for norm, stages in p.norm_stages)
+    sparse = None if p.sparse_stages is None else again(p.sparse_stages)
+    name = f"{p.name}, {queries} queries"
+    return replace(p, name=name, stages=again(p.stages), sparse_stages=sparse, norm_stages=each)
+
+
+def _shortened(s: Stage, share: int, queries: int) -> Stage:
+    """The stage with an attack of so many queries."""
+    runs = len(s.legs()) * s.eot
+    stepwise = hasattr(s.attack, "steps") and s.attack.queries == s.attack.steps + 1
+    if s.attack.needs is not Needs.LOGITS or not stepwise:
+        raise PlanError(
+            expected="attacks that only ask for answers, for a budget of queries",
+            got=f"{s.name}, which needs more than that",
+            remedy="Use the plan blackbox or square.",
+        )
+    if share // runs < 2:
+        raise PlanError(
+            expected="at least 2 queries for every run of every stage",
+            got=f"{queries} in all, {share // runs} for a run of {s.name}",
+            remedy="Allow more queries.",
+        )
+    return replace(s, attack=replace(s.attack, steps=share // runs - 1), label=s.name)  # type: ignore[type-var]
+
+
 def suits(p: Plan, threat: Threat) -> None:
     """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
     for s in p.stages:

@@ -14,6 +14,7 @@ from brinell.attacks import (
     Alternating,
     Bisect,
     DeepFool,
+    HopSkipJump,
     Joint,
     Matching,
     Pursuit,
@@ -31,6 +32,7 @@ CROCE_L1 = "Croce & Hein 2021, Mind the box: L1-APGD for sparse adversarial atta
 FAB_PAPER = "Croce & Hein 2020, Minimally distorted adversarial examples"
 MM_PAPER = "Gao et al. 2022, Fast and reliable evaluation of adversarial robustness with minimum-margin attack"
 SQUARE_PAPER = "Andriushchenko et al. 2020, Square attack"
+HSJ_PAPER = "Chen, Jordan & Wainwright 2020, HopSkipJumpAttack"
 
 # Budgets of Croce & Hein 2020, sec. 5 and of AutoAttack's code: 100 iterations, 9 targets, 5 restarts, 5,000 queries.
 RESTARTS = 5
@@ -47,6 +49,7 @@ _MM20 = APGD(steps=20, loss="minimum-margin")
 APGD_CE, APGD_DLR = stage(APGD(loss="ce")), stage(APGD(loss="dlr"))
 APGD_T = stage(Targets(APGD(loss="dlr-targeted")), "apgd-t")
 FAB_U, FAB_T, SQUARE = stage(FAB()), Targets(FAB(targeted=True)), stage(Square())
+HOP_SKIP_JUMP = stage(HopSkipJump())
 SPARSE_CE = Restarts(SPARSE, RESTARTS)
 SPARSE_DLR = Restarts(replace(SPARSE, loss="dlr"), RESTARTS)
 SPARSE_T = stage(Targets(replace(SPARSE, loss="dlr-targeted"), SPARSE_TARGETS), "apgd-t")
@@ -61,6 +64,7 @@ STAGES: dict[str, tuple[Stage, Stage]] = {
     "fab": (FAB_U, FAB_U),
     "fab-t": (FAB_T, FAB_T),
     "square": (SQUARE, SQUARE),
+    "hop-skip-jump": (HOP_SKIP_JUMP, HOP_SKIP_JUMP),
 }
 """Stages by name, for chains of one's own: as they run in Linf and L2, and in L1."""
 
@@ -242,6 +246,15 @@ _ALL += [
     _minimal("minimal", "Smallest distances: FMN, also towards 9 classes, and by norm FAB-T, DDN, DeepFool", _MINIMAL),
     _minimal("minimal-full", "The same, then FMN with 1,000 steps, ALMA, EAD and bisected APGD-T", _MINIMAL, _FULL),
 ]
+_ALL.append(
+    Plan(
+        "blackbox",
+        (SQUARE, HOP_SKIP_JUMP),
+        "Without gradients: Square on the scores, then HopSkipJump on the decisions (Linf, L2), 5,000 queries each",
+        f"{SQUARE_PAPER}; {HSJ_PAPER}",
+        sparse_stages=(SQUARE,),
+    )
+)
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 

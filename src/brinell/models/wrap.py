@@ -126,7 +126,9 @@ class TorchClassifier:
     def dtypes(self) -> set[str]:
         """Kinds of numbers the parameters and buffers are stored in."""
         tensors = [t for part in self._parts() for t in (*part.parameters(), *part.buffers())]
-        return {str(t.dtype).removeprefix("torch.") for t in tensors}
+        # Weights that another framework keeps are no tensors of this one.
+        elsewhere = {kind for part in self._parts() for kind in getattr(part, "stored", ())}
+        return elsewhere | {str(t.dtype).removeprefix("torch.") for t in tensors}
 
     def modes(self) -> list[str]:
         """Names of submodules in train mode."""

@@ -1,0 +1,10 @@
+"""Models of other frameworks, functions and services as classifiers. A framework is imported only when it is used."""
+
+from brinell.models.adapters.function import from_function
+from brinell.models.adapters.http import from_http
+from brinell.models.adapters.jax import from_jax
+from brinell.models.adapters.onnx import from_onnx
+from brinell.models.adapters.sklearn import from_sklearn
+from brinell.models.adapters.tensorflow import from_tensorflow
+
+__all__ = ["from_function", "from_http", "from_jax", "from_onnx", "from_sklearn", "from_tensorflow"]
