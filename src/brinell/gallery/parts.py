@@ -1,0 +1,273 @@
+"""The building blocks of the gallery's defences, each with the gradient its first evaluation used and a better one."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.models.bpda import bpda
+from brinell.ops import rng
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Defended(nn.Module):
+    """Features of the input, then a readout that is linear in them, then what the defence makes of the logits."""
+
+    def __init__(self, body: nn.Module, head: nn.Module, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+        self.after = nn.Identity() if after is None else after
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.after(self.head(self.body(x)))
+        return logits
+
+
+def halves(net: Any) -> tuple[nn.Sequential, nn.Linear]:
+    """A network's features and its last layer."""
+    return net.layers[:-1], net.layers[-1]
+
+
+class Thermometer(nn.Module):
+    """Each value as `levels` channels: one where it exceeds that level's threshold, else zero (Buckman et al. 2018)."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.levels = levels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x > self.thresholds(x)).float()
+
+    def thresholds(self, x: Tensor) -> Tensor:
+        """The lower end of each level's interval."""
+        return (torch.arange(self.levels, device=x.device, dtype=x.dtype) / self.levels).view(1, -1, 1, 1)
+
+    def ramps(self, x: Tensor) -> Tensor:
+        """The encoding with ramps instead of steps: a value fills its own level gradually."""
+        return ((x - self.thresholds(x)) * self.levels).clamp(0, 1)
+
+
+def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
+    """A convolution over thermometer channels that does to them what `conv` does to the rounded value."""
+    wide = nn.Conv2d(levels, conv.out_channels, 4, 2, 1)
+    wide.weight = nn.Parameter(conv.weight.detach().expand(-1, levels, -1, -1) / levels, requires_grad=False)
+    wide.bias = conv.bias
+    return wide
+
+
+class Winners(nn.Module):
+    """k-winners-take-all: the largest share of a layer's activations survives, the rest is zero (Xiao et al. 2020)."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = x.flatten(1)
+        least = f.topk(max(1, int(self.share * f.shape[1])), dim=1).values[:, -1:]
+        return torch.where(f >= least, f, 0.0).view_as(x)
+
+
+def quantised(levels: int) -> Function:
+    """Rounding to so many levels."""
+
+    def round_off(x: Tensor) -> Tensor:
+        return (x * (levels - 1)).round() / (levels - 1)
+
+    return round_off
+
+
+def cosines(n: int) -> Tensor:
+    """The orthonormal discrete cosine transform of n values, (n, n)."""
+    k = torch.arange(n, dtype=torch.float64)
+    basis = (math.pi / n * (k[None] + 0.5) * k[:, None]).cos() * math.sqrt(2 / n)
+    basis[0] /= math.sqrt(2)
+    return basis.float()
+
+
+class Jpeg(nn.Module):
+    """Blocks of 7 by 7 values, their cosine transform rounded, the more coarsely the higher the frequency.
+
+    Imitates the compression in Guo et al. 2018.
+    """
+
+    def __init__(self, coarseness: float, side: int = 7) -> None:
+        super().__init__()
+        self.side = side
+        step = 1 + torch.arange(side)[:, None] + torch.arange(side)[None]
+        self.register_buffer("basis", cosines(side))
+        self.register_buffer("step", coarseness * step.float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        s = self.side
+        blocks = x.view(b, c, h // s, s, w // s, s).transpose(3, 4)
+        basis, step = self.basis, self.step
+        coefficients = basis @ blocks @ basis.T  # type: ignore[operator, union-attr]
+        coarse = (coefficients / step).round() * step  # type: ignore[operator]
+        back = basis.T @ coarse @ basis  # type: ignore[operator, union-attr]
+        return back.transpose(3, 4).reshape(b, c, h, w).clamp(0, 1)
+
+
+class Draws(nn.Module):
+    """Keyed noise for a randomised defence: another draw at every call, the same sequence in every new copy."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed, self.calls = seed, 0
+
+    def keys(self, x: Tensor) -> Tensor:
+        """One fresh key per row."""
+        self.calls += 1
+        return rng.keys(self.seed, torch.arange(len(x), device=x.device) + (self.calls << 24))
+
+
+class Noise(Draws):
+    """Gaussian noise on the input."""
+
+    def __init__(self, deviation: float, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.deviation = deviation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.deviation * rng.normal(self.keys(x), tuple(x.shape[1:]))
+
+
+class Resize(Draws):
+    """Each input at a random size and place (Xie et al. 2018)."""
+
+    def __init__(self, least: float, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.least = least
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = rng.uniform(self.keys(x), (3,))
+        zoom = 1 / (self.least + (1 - self.least) * u[:, 0])
+        room = zoom - 1
+        zero = torch.zeros_like(zoom)
+        rows = [zoom, zero, room * (2 * u[:, 1] - 1), zero, zoom, room * (2 * u[:, 2] - 1)]
+        grid = nn.functional.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
+        return nn.functional.grid_sample(x, grid, align_corners=False)
+
+
+class Mixup(Draws):
+    """The mean features of several mixtures of the input with stored images (mixup inference, Pang et al. 2020)."""
+
+    def __init__(self, body: nn.Module, images: Tensor, share: float, copies: int, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.body, self.share, self.copies = body, share, copies
+        self.register_buffer("images", images)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stored: Any = self.images
+        at = rng.integers(self.keys(x), len(stored), (self.copies,))
+        mixed = self.share * x[:, None] + (1 - self.share) * stored[at]
+        features: Tensor = self.body(mixed.flatten(0, 1))
+        return features.view(len(x), self.copies, -1).mean(1)
+
+
+class Together(nn.Module):
+    """The features of several networks side by side."""
+
+    def __init__(self, bodies: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.bodies = nn.ModuleList(bodies)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([body(x) for body in self.bodies], 1)
+
+
+def mean_head(heads: Sequence[nn.Linear]) -> nn.Linear:
+    """The mean of several linear readouts as one, on the features side by side."""
+    both = nn.Linear(sum(h.in_features for h in heads), heads[0].out_features)
+    both.weight = nn.Parameter(torch.cat([h.weight for h in heads], 1) / len(heads), requires_grad=False)
+    both.bias = nn.Parameter(torch.stack([h.bias for h in heads]).mean(0), requires_grad=False)
+    return both
+
+
+class Ripple(nn.Module):
+    """A fast wave on top of each feature: its slope hides the feature's own, its height changes little."""
+
+    def __init__(self, height: float, frequency: float) -> None:
+        super().__init__()
+        self.height, self.frequency = height, frequency
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.height * (self.frequency * x).sin()
+
+
+class Scale(nn.Module):
+    """Logits times a number."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+class Codes(nn.Module):
+    """Bits squashed to (−1, 1) and compared with the code of every class (Verma & Swami 2019)."""
+
+    def __init__(self, codes: Tensor, gain: float, through: bool) -> None:
+        super().__init__()
+        self.squash = squash(gain, through)
+        self.register_buffer("codes", codes)
+
+    def forward(self, bits: Tensor) -> Tensor:
+        codes: Any = self.codes
+        logits: Tensor = self.squash(bits) @ codes.T
+        return logits
+
+
+def squash(gain: float, through: bool) -> nn.Module:
+    """A hyperbolic tangent that is flat almost everywhere; `through` gives it the slope 1 on the way back."""
+
+    def flat(x: Tensor) -> Tensor:
+        return (gain * x).tanh()
+
+    return bpda(flat) if through else _Function(flat)
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def module(function: Function) -> nn.Module:
+    """A plain function as a module."""
+    return _Function(function)
+
+
+class Prototypes(nn.Module):
+    """The logits −‖φ − p_c‖² · factor: the nearest class centre decides (Pang et al. 2020b)."""
+
+    def __init__(self, centres: Tensor, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("centres", centres)
+
+    def forward(self, f: Tensor) -> Tensor:
+        centres: Any = self.centres
+        return -self.factor * (f[:, None] - centres).square().sum(2)
+
+
+class OwnStatistics(nn.Module):
+    """Batch normalisation left in train mode and asked about one image: it normalises by that image's statistics."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), keepdim=True, unbiased=False)
+        y = (x - mean) / (variance + self.norm.eps).sqrt()
+        return y * self.norm.weight.view(1, -1, 1, 1) + self.norm.bias.view(1, -1, 1, 1)
