@@ -86,7 +86,7 @@ LEVELS = 16
 def _thermometer(through: bool) -> TorchClassifier:
     body, head = parts.halves(plain())
     code = parts.Thermometer(LEVELS)
-    encode = bpda(code, code.ramps) if through else code
+    encode = bpda(code, code.ramps if through else code.cliffs)
     layers = [encode, parts.spread(body[0], LEVELS), *body[1:]]
     return _built(nn.Sequential(*layers), head, None, "thermometer encoding")
 
@@ -94,9 +94,9 @@ def _thermometer(through: bool) -> TorchClassifier:
 def _winners(through: bool) -> TorchClassifier:
     body, head = parts.halves(plain())
     activation = parts.Winners(0.1)
-    smooth = bpda(activation, nn.functional.softplus) if through else activation
-    layers = [smooth if isinstance(layer, nn.ReLU) else layer for layer in body]
-    return _built(nn.Sequential(*layers), head, None, "k-winners-take-all")
+    sparse = nn.Sequential(*(activation if isinstance(layer, nn.ReLU) else layer for layer in body))
+    smooth = bpda(sparse, parts.Averaged(sparse, parts.Noise(EPS), 30)) if through else sparse
+    return _built(smooth, head, None, "k-winners-take-all")
 
 
 def _scaled() -> TorchClassifier:
@@ -114,33 +114,25 @@ def _jpeg(through: bool) -> TorchClassifier:
     return _before("block compression", bpda(compress) if through else compress)
 
 
-def _noisy() -> TorchClassifier:
-    return _before("random noise", parts.Noise(0.3))
+COPIES = 16
 
 
-def _resized() -> TorchClassifier:
-    return _before("random resizing", parts.Resize(0.75))
+def _noisy(through: bool) -> TorchClassifier:
+    body, head = parts.halves(plain())
+    many = parts.Averaged(body, parts.Noise(0.3), COPIES)
+    return _built(many if through else bpda(many, parts.Averaged(body, parts.Noise(0.3), 1)), head, None, "random noise")
 
 
 def _mixed(through: bool) -> TorchClassifier:
     body, head = parts.halves(plain())
-    mixup = parts.Mixup(body, learnt()[0][:200], share=0.6, copies=15)
+    mixup = parts.Mixup(body, learnt()[0][:COPIES], share=0.5)
     return _built(mixup if through else bpda(mixup, body), head, None, "mixup inference")
-
-
-COARSE = 4
 
 
 def _ensemble(through: bool) -> TorchClassifier:
     halves = [parts.halves(plain(seed)) for seed in range(3)]
-    step = parts.quantised(COARSE)
-
-    def rounded() -> nn.Module:
-        return bpda(step) if through else parts.module(step)
-
-    low = [nn.Sequential(rounded(), body) for body, _ in halves[1:]]
-    both = parts.Together([halves[0][0], *low])
-    return _built(both, parts.mean_head([h for _, h in halves]), None, "ensemble of precisions")
+    net = parts.Vote([body for body, _ in halves], [head for _, head in halves], GAIN, through)
+    return wrap(net.eval().requires_grad_(False), name="ensemble with a vote")
 
 
 BITS, GAIN = 32, 20.0

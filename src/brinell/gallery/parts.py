@@ -11,6 +11,8 @@ from brinell.models.bpda import bpda
 from brinell.ops import rng
 
 Function = Callable[[Tensor], Tensor]
+# How steep the relaxed thermometer of the original attack has become by its last step.
+STEEP = 1e5
 
 
 class Defended(nn.Module):
@@ -48,6 +50,10 @@ class Thermometer(nn.Module):
     def ramps(self, x: Tensor) -> Tensor:
         """The encoding with ramps instead of steps: a value fills its own level gradually."""
         return ((x - self.thresholds(x)) * self.levels).clamp(0, 1)
+
+    def cliffs(self, x: Tensor) -> Tensor:
+        """The encoding with steep logistic curves instead of steps: flat except next to a threshold."""
+        return ((x - self.thresholds(x)) * STEEP).sigmoid()
 
 
 def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
@@ -136,56 +142,58 @@ class Noise(Draws):
         return x + self.deviation * rng.normal(self.keys(x), tuple(x.shape[1:]))
 
 
-class Resize(Draws):
-    """Each input at a random size and place (Xie et al. 2018)."""
+class Mixup(nn.Module):
+    """The mean features of the input's mixtures with every image of a pool (mixup inference, Pang et al. 2020).
 
-    def __init__(self, least: float, seed: int = 0) -> None:
-        super().__init__(seed)
-        self.least = least
+    The original draws from a large pool; the whole of a small one has no noise and the same flaw.
+    """
 
-    def forward(self, x: Tensor) -> Tensor:
-        u = rng.uniform(self.keys(x), (3,))
-        zoom = 1 / (self.least + (1 - self.least) * u[:, 0])
-        room = zoom - 1
-        zero = torch.zeros_like(zoom)
-        rows = [zoom, zero, room * (2 * u[:, 1] - 1), zero, zoom, room * (2 * u[:, 2] - 1)]
-        grid = nn.functional.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
-        return nn.functional.grid_sample(x, grid, align_corners=False)
-
-
-class Mixup(Draws):
-    """The mean features of several mixtures of the input with stored images (mixup inference, Pang et al. 2020)."""
-
-    def __init__(self, body: nn.Module, images: Tensor, share: float, copies: int, seed: int = 0) -> None:
-        super().__init__(seed)
-        self.body, self.share, self.copies = body, share, copies
-        self.register_buffer("images", images)
+    def __init__(self, body: nn.Module, pool: Tensor, share: float) -> None:
+        super().__init__()
+        self.body, self.share = body, share
+        self.register_buffer("pool", pool)
 
     def forward(self, x: Tensor) -> Tensor:
-        stored: Any = self.images
-        at = rng.integers(self.keys(x), len(stored), (self.copies,))
-        mixed = self.share * x[:, None] + (1 - self.share) * stored[at]
+        pool: Any = self.pool
+        mixed = self.share * x[:, None] + (1 - self.share) * pool
         features: Tensor = self.body(mixed.flatten(0, 1))
+        return features.view(len(x), len(pool), -1).mean(1)
+
+
+class Averaged(nn.Module):
+    """The mean features of several random copies of the input."""
+
+    def __init__(self, body: nn.Module, random: nn.Module, copies: int) -> None:
+        super().__init__()
+        self.body, self.random, self.copies = body, random, copies
+
+    def forward(self, x: Tensor) -> Tensor:
+        many = x[:, None].expand(-1, self.copies, *x.shape[1:]).flatten(0, 1)
+        features: Tensor = self.body(self.random(many))
         return features.view(len(x), self.copies, -1).mean(1)
 
 
-class Together(nn.Module):
-    """The features of several networks side by side."""
+class Vote(nn.Module):
+    """Several networks, each with one vote: the number of votes for each class.
 
-    def __init__(self, bodies: Sequence[nn.Module]) -> None:
+    Without `through` the votes have the gradient of their saturated softmax, with it that of the mean of the logits.
+    """
+
+    def __init__(
+        self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, through: bool
+    ) -> None:
         super().__init__()
-        self.bodies = nn.ModuleList(bodies)
+        self.bodies, self.heads = nn.ModuleList(bodies), nn.ModuleList(heads)
+        self.gain, self.through = gain, through
+        self.vote = bpda(self._votes) if through else _Function(self._votes)
+
+    def _votes(self, z: Tensor) -> Tensor:
+        return (self.gain * z).softmax(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([body(x) for body in self.bodies], 1)
-
-
-def mean_head(heads: Sequence[nn.Linear]) -> nn.Linear:
-    """The mean of several linear readouts as one, on the features side by side."""
-    both = nn.Linear(sum(h.in_features for h in heads), heads[0].out_features)
-    both.weight = nn.Parameter(torch.cat([h.weight for h in heads], 1) / len(heads), requires_grad=False)
-    both.bias = nn.Parameter(torch.stack([h.bias for h in heads]).mean(0), requires_grad=False)
-    return both
+        votes = [self.vote(head(body(x))) for body, head in zip(self.bodies, self.heads, strict=True)]
+        # Times the number of members: as counts of votes, which do not sum to one and are no probabilities.
+        return torch.stack(votes).sum(0)
 
 
 class Ripple(nn.Module):
