@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from brinell.attacks import APGD, PGD
+from brinell.attacks import APGD, FGSM, PGD, Alternating, SelectivePGD
+from brinell.core.problem import Problem
 from brinell.core.threat import Linf, Threat
 from brinell.errors import one_of
-from brinell.evaluate.plan import Eot, Plan, Stage, plan
+from brinell.evaluate.calibrate import calibrated
+from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.plan import Plan, Restarts, Stage, Targets
 from brinell.gallery import parts
-from brinell.gallery.networks import learnt, normalised, plain
+from brinell.gallery.networks import bounded, learnt, normalised, plain
 from brinell.gallery.readouts import Squashed
 from brinell.models.bpda import bpda
 from brinell.models.wrap import TorchClassifier, wrap
@@ -44,7 +47,8 @@ class Evaluation:
 class Defence:
     """A defence, what it imitates, its original and its stronger evaluation, and what the test should say of the first.
 
-    `kappa` fixes the closeness of the test where it is not found by the stronger evaluation.
+    `kappa` fixes the closeness of the test where it is not found by the stronger evaluation; defences that are not
+    `tested` have detectors, for which there is no binarization test here: only their robust accuracies are compared.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Defence:
     expected: str = CAUGHT
     inner: int = 199
     kappa: float | None = None
+    tested: bool = True
     why: str = ""
 
     def build(self) -> TorchClassifier:
@@ -75,8 +80,8 @@ def _built(body: nn.Module, head: nn.Module, after: nn.Module | None, name: str)
     return wrap(parts.Defended(body, head, after).eval().requires_grad_(False), name=name)
 
 
-def _before(name: str, module: nn.Module, seed: int = 0) -> TorchClassifier:
-    body, head = parts.halves(plain(seed))
+def _before(name: str, module: nn.Module) -> TorchClassifier:
+    body, head = parts.halves(plain())
     return _built(nn.Sequential(module, body), head, None, name)
 
 
@@ -93,9 +98,9 @@ def _thermometer(through: bool) -> TorchClassifier:
 
 def _winners(through: bool) -> TorchClassifier:
     body, head = parts.halves(plain())
-    activation = parts.Winners(0.1)
+    activation = parts.Winners(0.05)
     sparse = nn.Sequential(*(activation if isinstance(layer, nn.ReLU) else layer for layer in body))
-    smooth = bpda(sparse, parts.Averaged(sparse, parts.Noise(EPS), 30)) if through else sparse
+    smooth = bpda(sparse, parts.Averaged(sparse, parts.Noise(0.03), 10)) if through else sparse
     return _built(smooth, head, None, "k-winners-take-all")
 
 
@@ -120,7 +125,8 @@ COPIES = 16
 def _noisy(through: bool) -> TorchClassifier:
     body, head = parts.halves(plain())
     many = parts.Averaged(body, parts.Noise(0.3), COPIES)
-    return _built(many if through else bpda(many, parts.Averaged(body, parts.Noise(0.3), 1)), head, None, "random noise")
+    once = parts.Averaged(body, parts.Noise(0.3), 1)
+    return _built(many if through else bpda(many, once), head, None, "random noise")
 
 
 def _mixed(through: bool) -> TorchClassifier:
@@ -181,8 +187,257 @@ def _frozen(through: bool) -> TorchClassifier:
 
 def _bare() -> TorchClassifier:
     body, head = parts.halves(plain())
-    return _built(body, head, None, "attack on the predicted label")
+    return _built(body, head, None, "no defence")
 
 
-def _pair(build: Callable[[bool], TorchClassifier]) -> tuple[Callable[[], TorchClassifier], Callable[[], TorchClassifier]]:
-    return (lambda: build(False)), (lambda: build(True))
+def _saturated(through: bool) -> TorchClassifier:
+    body, head = parts.halves(bounded())
+    flat = parts.squash(200.0, through)
+    return _built(nn.Sequential(*body[:-1], flat), head, None, "saturated activations")
+
+
+def _guarded(detector: nn.Module, name: str) -> TorchClassifier:
+    body, head = parts.halves(plain())
+    net = parts.Defended(body, head).eval().requires_grad_(False)
+    guarded = wrap(net, detector=detector.eval().requires_grad_(False), name=name)
+    return calibrated(guarded, Problem(*learnt()), rate=0.05)
+
+
+@cache
+def _shaken() -> TorchClassifier:
+    return _guarded(parts.Shaken(plain(), 0.15), "statistical test")
+
+
+@cache
+def _left_out() -> TorchClassifier:
+    return _guarded(parts.LeftOut(plain()), "leave one out")
+
+
+@cache
+def _signed() -> TorchClassifier:
+    body, head = parts.halves(plain())
+    x, y = learnt()
+    x, y = x[:200], y[:200]
+    run = evaluate(wrap(plain()), Problem(x, y), Linf(EPS), PGD20, progress=False)
+    fooled = body(torch.from_numpy(run.adversarials().x))
+    centre = body(x).mean(0)
+    seen = head(fooled).argmax(1)
+    whole = fooled.mean(0)
+    # A class that no attack reached shares the signature of all.
+    marks = [fooled[seen == c].mean(0) if bool((seen == c).any()) else whole for c in range(10)]
+    return _guarded(parts.Signature(body, centre, torch.stack(marks) - centre, head), "trapdoor signatures")
+
+
+def _defence(
+    name: str,
+    imitates: str,
+    flaw: str,
+    remedy: str,
+    build: Callable[[bool], TorchClassifier],
+    plans: tuple[Plan, Plan],
+    *,
+    eps: float = EPS,
+    readouts: tuple[Any, Any] = ("linear", "linear"),
+    layer: Any = None,
+    predicted: bool = False,
+    **more: Any,
+) -> Defence:
+    original = Evaluation(flaw, partial(build, False), plans[0], readouts[0], layer, predicted)
+    stronger = Evaluation(remedy, partial(build, True), plans[1], readouts[1], layer)
+    return Defence(name, imitates, original, stronger, Linf(eps), **more)
+
+
+def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassifier]:
+    """For flaws that lie in the attack alone: both evaluations have the same gradients."""
+
+    def either(_: bool) -> TorchClassifier:
+        return build()
+
+    return either
+
+
+VOTES = (Squashed(GAIN, False), Squashed(GAIN, True))
+BLIND = _plan("pgd-20", PGD(20))
+EVADING = Plan("alternating", (Stage(SelectivePGD(40), label="selective"), Targets(Alternating(40), 3)))
+
+DEFENCES: tuple[Defence, ...] = (
+    _defence(
+        "thermometer",
+        "Buckman et al. 2018, Thermometer encoding",
+        "seven steps through an encoding relaxed so sharply that it is flat almost everywhere",
+        "the gradient of a ramp instead of steps (BPDA), a margin loss, adaptive steps",
+        _thermometer,
+        (_plan("pgd-7", PGD(7)), APGD_MARGIN),
+    ),
+    _defence(
+        "k-winners",
+        "Xiao et al. 2020, k-winners-take-all",
+        "ten steps along a gradient that jumps from point to point",
+        "gradients averaged over a neighbourhood, a margin loss, restarts",
+        _winners,
+        (_plan("pgd-10", PGD(10)), _plan("pgd-30-margin x 4", Restarts(PGD(30, rel_step=0.1, loss="margin"), 4))),
+        kappa=0.9,
+    ),
+    _defence(
+        "logit-scaling",
+        "Papernot et al. 2016, Defensive distillation",
+        "cross-entropy of logits so large that its gradient is exactly zero",
+        "a margin loss",
+        _same(_scaled),
+        (PGD20, APGD_MARGIN),
+    ),
+    _defence(
+        "saturation",
+        "Nayebi & Ganguli 2017, Biologically inspired protection",
+        "gradients through activations driven into their flat parts",
+        "the slope 1 for the activation on the way back (BPDA)",
+        _saturated,
+        (PGD20, PGD_MARGIN),
+        eps=0.06,
+    ),
+    _defence(
+        "quantisation",
+        "Xu et al. 2018, Feature squeezing (bit depth)",
+        "gradients through rounding, which has none",
+        "the identity on the way back (BPDA)",
+        _quantised,
+        (PGD20, APGD_MARGIN),
+    ),
+    _defence(
+        "compression",
+        "Guo et al. 2018, Countering adversarial images using input transformations (JPEG)",
+        "gradients through rounded coefficients, which have none",
+        "the identity on the way back (BPDA)",
+        _jpeg,
+        (PGD20, APGD_MARGIN),
+    ),
+    _defence(
+        "noise",
+        "Xie et al. 2018, Mitigating adversarial effects through randomization (here: noise)",
+        "one step along the gradient of a single draw",
+        "twenty steps, each along the mean gradient of 16 draws, with a margin loss",
+        _noisy,
+        (_plan("fgsm", FGSM(), 5), _plan("pgd-20-margin", PGD(20, rel_step=0.15, loss="margin"), 5)),
+        expected=MISSED,
+        inner=49,
+        kappa=0.25,
+        why="Noise lets only an easy test hold (kappa 0.25), and a single step passes that.",
+    ),
+    _defence(
+        "mixup",
+        "Pang et al. 2020, Mixup inference",
+        "gradients of the network alone, without the mixtures",
+        "gradients through the mixtures, a margin loss",
+        _mixed,
+        (PGD20, _plan("pgd-40-margin", PGD(40, rel_step=0.1, loss="margin"))),
+        eps=0.03,
+        expected=MISSED,
+        why="The network alone is so similar to its mixtures that its gradients lead to what the test hides.",
+    ),
+    _defence(
+        "ensemble",
+        "Sen et al. 2020, EMPIR (the vote)",
+        "gradients through votes, which are flat where the members are sure",
+        "gradients of the mean of the members' logits, a margin loss",
+        _ensemble,
+        (PGD20, PGD_MARGIN),
+        eps=0.06,
+        readouts=VOTES,
+        layer=("heads.0", "heads.1", "heads.2"),
+    ),
+    _defence(
+        "output-codes",
+        "Verma & Swami 2019, Error-correcting output codes",
+        "gradients through squashed bits, which are flat where a bit is clear",
+        "gradients without the squashing, a margin loss",
+        _codes,
+        (PGD20, PGD_MARGIN),
+        readouts=VOTES,
+        layer="head",
+    ),
+    _defence(
+        "prototypes",
+        "Pang et al. 2020, Rethinking softmax cross-entropy loss (MMC)",
+        "cross-entropy of squared distances so large that its gradient is exactly zero",
+        "a margin loss",
+        _same(_prototypes),
+        (PGD20, APGD_MARGIN),
+        readouts=("prototypes", "prototypes"),
+        layer="head",
+    ),
+    _defence(
+        "masking",
+        "Zhang & Wang 2019, Feature scattering (masked gradients)",
+        "gradients of a fast ripple on the features instead of the features' own",
+        "gradients without the ripple (BPDA), a margin loss, adaptive steps",
+        _rippled,
+        (PGD20, APGD_MARGIN),
+    ),
+    _defence(
+        "batch-statistics",
+        "Sarkar et al. 2021, Curriculum adversarial training",
+        "gradients with batch normalisation left in train mode",
+        "gradients with frozen statistics, more steps, a margin loss",
+        _frozen,
+        (PGD20, APGD_MARGIN),
+        eps=0.05,
+    ),
+    _defence(
+        "tiny-steps",
+        "Zimmermann et al. 2022, a plain network attacked with steps that are too small",
+        "steps 255 times too short, as if pixels went up to 255",
+        "adaptive steps, a margin loss",
+        _same(_bare),
+        (_plan("pgd-20", PGD(20, rel_step=0.25 / 255, random_start=False)), APGD_MARGIN),
+        eps=0.06,
+    ),
+    _defence(
+        "predicted-label",
+        "Sen et al. 2020, EMPIR (the evaluation)",
+        "the attack runs away from the predicted label, and so puts mistakes of the model right",
+        "the same attack, told the true label",
+        _same(_bare),
+        (APGD_MARGIN, APGD_MARGIN),
+        predicted=True,
+        expected=MISSED,
+        why="In the test the predicted label is the true one: a wrong call of a good attack does not show.",
+    ),
+    _defence(
+        "statistical-test",
+        "Roth et al. 2019, The odds are odd",
+        "an attack on the classifier that ignores the detector",
+        "attacks that look at both",
+        _same(_shaken),
+        (BLIND, EVADING),
+        tested=False,
+    ),
+    _defence(
+        "leave-one-out",
+        "Yang et al. 2020, ML-LOO",
+        "an attack on the classifier that ignores the detector",
+        "attacks that look at both",
+        _same(_left_out),
+        (BLIND, EVADING),
+        tested=False,
+    ),
+    _defence(
+        "trapdoor",
+        "Shan et al. 2020, Gotta catch 'em all",
+        "an attack on the classifier that ignores the detector",
+        "attacks that look at both",
+        _same(_signed),
+        (BLIND, EVADING),
+        tested=False,
+    ),
+)
+"""The gallery, the defences with detectors last."""
+
+
+def find(name: str) -> Defence:
+    """A defence by its name.
+
+    >>> find("thermometer").expected
+    'caught'
+    """
+    by_name = {d.name: d for d in DEFENCES}
+    return by_name[one_of("a defence of the gallery", name, by_name)]

@@ -99,3 +99,11 @@ class NormNet(nn.Module):
 def normalised() -> Any:
     """A network with batch normalisation, its running statistics learnt with it."""
     return fitted(NormNet(), 0)
+
+
+@cache
+def bounded() -> Any:
+    """A network whose features pass through a hyperbolic tangent."""
+    net = DemoNet()
+    net.layers[-2] = nn.Tanh()
+    return fitted(net, 0)

@@ -268,6 +268,65 @@ class Prototypes(nn.Module):
         return -self.factor * (f[:, None] - centres).square().sum(2)
 
 
+class Shaken(nn.Module):
+    """How much the predicted class loses to the others under fixed noise, compared with clean images.
+
+    Imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
+    """
+
+    def __init__(self, net: nn.Module, deviation: float, copies: int = 8) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("noise", deviation * rng.normal(rng.keys(2, torch.arange(copies)), (1, 28, 28)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise: Any = self.noise
+        z = self.net(x)
+        shaken = self.net((x[:, None] + noise).flatten(0, 1)).view(len(x), len(noise), -1).mean(1)
+        first = z.argmax(1, keepdim=True)
+        gain = (shaken - shaken.gather(1, first)) - (z - z.gather(1, first))
+        worst: Tensor = gain.amax(1)
+        return worst
+
+
+class LeftOut(nn.Module):
+    """How unevenly the predicted class depends on the patches of the image, each left out in turn.
+
+    Imitates ML-LOO, Yang et al. 2020: perturbations scatter the attributions.
+    """
+
+    def __init__(self, net: nn.Module, side: int = 7) -> None:
+        super().__init__()
+        self.net = net
+        n = 28 // side
+        patch = torch.eye(n * n).view(n * n, 1, n, n).repeat_interleave(side, 2).repeat_interleave(side, 3)
+        self.register_buffer("kept", 1 - patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: Any = self.kept
+        z = self.net(x)
+        first = z.argmax(1)
+        less = self.net((x[:, None] * kept).flatten(0, 1)).view(len(x), len(kept), -1)
+        effect = z.gather(1, first[:, None]) - less.gather(2, first.view(-1, 1, 1).expand(-1, len(kept), 1))[:, :, 0]
+        deviation: Tensor = effect.std(1)
+        return deviation / z.std(1)
+
+
+class Signature(nn.Module):
+    """How much the features point along those that a known attack leaves behind (trapdoors, Shan et al. 2020)."""
+
+    def __init__(self, body: nn.Module, centre: Tensor, signatures: Tensor, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+        self.register_buffer("centre", centre)
+        self.register_buffer("signatures", signatures)
+
+    def forward(self, x: Tensor) -> Tensor:
+        centre, signatures = self.get_buffer("centre"), self.get_buffer("signatures")
+        f = self.body(x)
+        return torch.cosine_similarity(f - centre, signatures[self.head(f).argmax(1)], dim=1)
+
+
 class OwnStatistics(nn.Module):
     """Batch normalisation left in train mode and asked about one image: it normalises by that image's statistics."""
 
