@@ -35,12 +35,13 @@ def learnt() -> tuple[Tensor, Tensor]:
 
 def _start(net: nn.Module, seed: int) -> None:
     """Keyed weights, uniform with the variance of He et al. 2015; biases are zero."""
-    for i, p in enumerate(net.parameters()):
-        with torch.no_grad():
-            if p.ndim < 2:
-                continue
-            bound = math.sqrt(6 / p[0].numel())
-            p.copy_(bound * (2 * rng.uniform(rng.keys(seed, torch.tensor([i])), tuple(p.shape))[0] - 1))
+    with torch.no_grad():
+        for i, (name, p) in enumerate(net.named_parameters()):
+            if p.ndim > 1:
+                bound = math.sqrt(6 / p[0].numel())
+                p.copy_(bound * (2 * rng.uniform(rng.keys(seed, torch.tensor([i])), tuple(p.shape))[0] - 1))
+            elif name.endswith("bias"):
+                p.zero_()
 
 
 def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS) -> nn.Module:

@@ -179,9 +179,7 @@ class Vote(nn.Module):
     Without `through` the votes have the gradient of their saturated softmax, with it that of the mean of the logits.
     """
 
-    def __init__(
-        self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, through: bool
-    ) -> None:
+    def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, through: bool) -> None:
         super().__init__()
         self.bodies, self.heads = nn.ModuleList(bodies), nn.ModuleList(heads)
         self.gain, self.through = gain, through
