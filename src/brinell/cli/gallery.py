@@ -27,7 +27,7 @@ def command(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure defences that did not hold: would the binarization test have caught their evaluations?"""
+    """Measure defences that did not hold, and whether the binarization test catches their evaluations."""
     errors = Console(stderr=True)
     rows = measure(only, n, seed, told=lambda name: None if quiet else errors.print(Text(name)))
     if plot is not None:
