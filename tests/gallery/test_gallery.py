@@ -16,6 +16,8 @@ from brinell.gallery.parts import Jpeg, Thermometer, Winners, cosines
 from brinell.models.demo import DemoNet
 from brinell.reliability.outcome import PASS
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 QUICK = ["logit-scaling", "quantisation", "output-codes"]
 SLOW_TO_BUILD = ("trapdoor", "leave-one-out", "statistical-test")
 N = 8

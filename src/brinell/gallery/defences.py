@@ -175,7 +175,7 @@ def _prototypes() -> TorchClassifier:
 
 def _rippled(through: bool) -> TorchClassifier:
     body, head = parts.halves(plain())
-    ripple = parts.Ripple(0.2, 60.0)
+    ripple = parts.Ripple(0.3, 60.0)
     return _built(nn.Sequential(body, bpda(ripple) if through else ripple), head, None, "rippled features")
 
 
@@ -341,7 +341,6 @@ DEFENCES: tuple[Defence, ...] = (
         "gradients of the mean of the members' logits, a margin loss",
         _ensemble,
         (PGD20, PGD_MARGIN),
-        eps=0.06,
         readouts=VOTES,
         layer=("heads.0", "heads.1", "heads.2"),
     ),
