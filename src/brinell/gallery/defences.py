@@ -326,11 +326,11 @@ DEFENCES: tuple[Defence, ...] = (
     _defence(
         "mixup",
         "Pang et al. 2020, Mixup inference",
-        "gradients of the network alone, without the mixtures",
+        "five steps along gradients of the network alone, without the mixtures",
         "gradients through the mixtures, a margin loss",
         _mixed,
-        (PGD20, _plan("pgd-40-margin", PGD(40, rel_step=0.1, loss="margin"))),
-        eps=0.03,
+        (_plan("pgd-5", PGD(5)), _plan("pgd-40-margin", PGD(40, rel_step=0.1, loss="margin"))),
+        eps=0.05,
         expected=MISSED,
         why="The network alone is so similar to its mixtures that its gradients lead to what the test hides.",
     ),
@@ -408,6 +408,7 @@ DEFENCES: tuple[Defence, ...] = (
         "attacks that look at both",
         _same(_shaken),
         (BLIND, EVADING),
+        eps=0.05,
         tested=False,
     ),
     _defence(
@@ -417,6 +418,7 @@ DEFENCES: tuple[Defence, ...] = (
         "attacks that look at both",
         _same(_left_out),
         (BLIND, EVADING),
+        eps=0.05,
         tested=False,
     ),
     _defence(
@@ -426,6 +428,7 @@ DEFENCES: tuple[Defence, ...] = (
         "attacks that look at both",
         _same(_signed),
         (BLIND, EVADING),
+        eps=0.05,
         tested=False,
     ),
 )
