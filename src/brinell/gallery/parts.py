@@ -28,7 +28,7 @@ class Defended(nn.Module):
         return logits
 
 
-def halves(net: Any) -> tuple[nn.Sequential, nn.Linear]:
+def halves(net: Any) -> tuple[Any, nn.Linear]:
     """A network's features and its last layer."""
     return net.layers[:-1], net.layers[-1]
 
@@ -111,10 +111,10 @@ class Jpeg(nn.Module):
         b, c, h, w = x.shape
         s = self.side
         blocks = x.view(b, c, h // s, s, w // s, s).transpose(3, 4)
-        basis, step = self.basis, self.step
-        coefficients = basis @ blocks @ basis.T  # type: ignore[operator, union-attr]
-        coarse = (coefficients / step).round() * step  # type: ignore[operator]
-        back = basis.T @ coarse @ basis  # type: ignore[operator, union-attr]
+        basis, step = self.get_buffer("basis"), self.get_buffer("step")
+        coefficients = basis @ blocks @ basis.T
+        coarse = (coefficients / step).round() * step
+        back = basis.T @ coarse @ basis
         return back.transpose(3, 4).reshape(b, c, h, w).clamp(0, 1)
 
 
