@@ -57,9 +57,7 @@ def test_run(
                 expected=f"the {what} of the Run, {stored}", got=given, remedy="Test what the Run was made with."
             )
     seed = identity["seed"]
-    test = test_attack(
-        model, data[:n], threat, chosen, inner=inner, layer=layer, reference=chosen, seed=seed, progress=progress
-    )
+    test = test_attack(model, data[:n], threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
     checks = [c for c in opened.checks if c["name"] != NAME]
     with Writer.resume(opened.path, opened.manifest) as writer:
         writer.update(checks=[*checks, as_check(test).to_json()])
