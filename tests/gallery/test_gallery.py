@@ -19,7 +19,7 @@ from brinell.reliability.outcome import PASS
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 QUICK = ["logit-scaling", "quantisation", "output-codes"]
-SLOW_TO_BUILD = ("trapdoor", "leave-one-out", "statistical-test")
+SLOW_TO_BUILD = ("statistical-test",)
 N = 8
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.attacks import APGD, FGSM, PGD, Alternating, SelectivePGD
+from brinell.attacks import APGD, FGSM, PGD, Alternating, Joint, SelectivePGD
 from brinell.core.problem import Problem
 from brinell.core.threat import Linf, Threat
 from brinell.errors import one_of
 from brinell.evaluate.calibrate import calibrated
-from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.plan import Plan, Restarts, Stage, Targets
 from brinell.gallery import parts
 from brinell.gallery.networks import bounded, learnt, normalised, plain
@@ -208,26 +207,6 @@ def _shaken() -> TorchClassifier:
     return _guarded(parts.Shaken(plain(), 0.15), "statistical test")
 
 
-@cache
-def _left_out() -> TorchClassifier:
-    return _guarded(parts.LeftOut(plain()), "leave one out")
-
-
-@cache
-def _signed() -> TorchClassifier:
-    body, head = parts.halves(plain())
-    x, y = learnt()
-    x, y = x[:200], y[:200]
-    run = evaluate(wrap(plain()), Problem(x, y), Linf(EPS), PGD20, progress=False)
-    fooled = body(torch.from_numpy(run.adversarials().x))
-    centre = body(x).mean(0)
-    seen = head(fooled).argmax(1)
-    whole = fooled.mean(0)
-    # A class that no attack reached shares the signature of all.
-    marks = [fooled[seen == c].mean(0) if bool((seen == c).any()) else whole for c in range(10)]
-    return _guarded(parts.Signature(body, centre, torch.stack(marks) - centre, head), "trapdoor signatures")
-
-
 def _defence(
     name: str,
     imitates: str,
@@ -258,7 +237,15 @@ def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassif
 
 VOTES = (Squashed(GAIN, False), Squashed(GAIN, True))
 BLIND = _plan("pgd-20", PGD(20))
-EVADING = Plan("alternating", (Stage(SelectivePGD(40), label="selective"), Targets(Alternating(40), 3)))
+EVADING = Plan(
+    "evading",
+    (
+        Stage(PGD(20)),
+        Stage(Joint(APGD(50, loss="margin"))),
+        Stage(SelectivePGD(40), label="selective"),
+        Targets(Alternating(40), 3),
+    ),
+)
 
 DEFENCES: tuple[Defence, ...] = (
     _defence(
@@ -411,28 +398,8 @@ DEFENCES: tuple[Defence, ...] = (
         eps=0.05,
         tested=False,
     ),
-    _defence(
-        "leave-one-out",
-        "Yang et al. 2020, ML-LOO",
-        "an attack on the classifier that ignores the detector",
-        "attacks that look at both",
-        _same(_left_out),
-        (BLIND, EVADING),
-        eps=0.05,
-        tested=False,
-    ),
-    _defence(
-        "trapdoor",
-        "Shan et al. 2020, Gotta catch 'em all",
-        "an attack on the classifier that ignores the detector",
-        "attacks that look at both",
-        _same(_signed),
-        (BLIND, EVADING),
-        eps=0.05,
-        tested=False,
-    ),
 )
-"""The gallery, the defences with detectors last."""
+"""The gallery, the one with a detector last."""
 
 
 def find(name: str) -> Defence:

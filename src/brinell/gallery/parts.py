@@ -287,44 +287,6 @@ class Shaken(nn.Module):
         return worst
 
 
-class LeftOut(nn.Module):
-    """How unevenly the predicted class depends on the patches of the image, each left out in turn.
-
-    Imitates ML-LOO, Yang et al. 2020: perturbations scatter the attributions.
-    """
-
-    def __init__(self, net: nn.Module, side: int = 7) -> None:
-        super().__init__()
-        self.net = net
-        n = 28 // side
-        patch = torch.eye(n * n).view(n * n, 1, n, n).repeat_interleave(side, 2).repeat_interleave(side, 3)
-        self.register_buffer("kept", 1 - patch)
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept: Any = self.kept
-        z = self.net(x)
-        first = z.argmax(1)
-        less = self.net((x[:, None] * kept).flatten(0, 1)).view(len(x), len(kept), -1)
-        effect = z.gather(1, first[:, None]) - less.gather(2, first.view(-1, 1, 1).expand(-1, len(kept), 1))[:, :, 0]
-        deviation: Tensor = effect.std(1)
-        return deviation / z.std(1)
-
-
-class Signature(nn.Module):
-    """How much the features point along those that a known attack leaves behind (trapdoors, Shan et al. 2020)."""
-
-    def __init__(self, body: nn.Module, centre: Tensor, signatures: Tensor, head: nn.Module) -> None:
-        super().__init__()
-        self.body, self.head = body, head
-        self.register_buffer("centre", centre)
-        self.register_buffer("signatures", signatures)
-
-    def forward(self, x: Tensor) -> Tensor:
-        centre, signatures = self.get_buffer("centre"), self.get_buffer("signatures")
-        f = self.body(x)
-        return torch.cosine_similarity(f - centre, signatures[self.head(f).argmax(1)], dim=1)
-
-
 class OwnStatistics(nn.Module):
     """Batch normalisation left in train mode and asked about one image: it normalises by that image's statistics."""
 
