@@ -42,6 +42,7 @@ NAMES = [
     "distances",
     "estimate",
     "evaluate",
+    "gallery",
     "launch",
     "models",
     "plan",

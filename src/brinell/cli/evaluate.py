@@ -17,6 +17,7 @@ from brinell.evaluate.plan import limited, ranked
 from brinell.evaluate.presets import chain, reference
 from brinell.evaluate.work import IN_PROCESS
 from brinell.launch.ray import GPU, Ray
+from brinell.reliability.tested import test_run
 
 
 def command(
@@ -67,6 +68,9 @@ def command(
         str | None,
         typer.Option(help="Address of a running Ray cluster, e.g. auto; default: RAY_ADDRESS, or a new one."),
     ] = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Test the plan where an adversarial is known to exist; part of the verdict.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -118,6 +122,8 @@ def command(
         images=not no_images,
         launch=IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray),
     )
+    if test:
+        run = test_run(run, classifier, problem, ball, chosen, progress=False if quiet else None)
     if json:
         typer.echo(as_json(run))
     else:

@@ -15,6 +15,7 @@ from brinell.cli import (
     distances,
     doctor,
     evaluate,
+    gallery,
     merge,
     plans,
     probe,
@@ -46,6 +47,7 @@ app.command("compare")(compare.command)
 app.command("merge")(merge.command)
 app.command("plans")(plans.command)
 app.command("probe")(probe.command)
+app.command("gallery")(gallery.command)
 app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)

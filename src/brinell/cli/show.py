@@ -43,7 +43,11 @@ def as_json(run: Run) -> str:
             "stages": [{"attack": name, **_percent(p)} for name, p in run.accuracy_after()],
             "cost": {"forwards": run.cost.forwards, "backwards": run.cost.backwards, "seconds": run.cost.seconds},
             "audit": None if run.audit is None else _audit(run.audit),
-            "verdict": {"level": run.verdict.level, "reasons": list(run.verdict.reasons)},
+            "verdict": {
+                "level": run.verdict.level,
+                "reasons": list(run.verdict.reasons),
+                "docs": [getattr(reason, "docs", "") for reason in run.verdict.reasons],
+            },
             "notes": run.manifest["notes"],
             "threat": identity["threat"],
             "goal": identity.get("goal", "misclassify"),

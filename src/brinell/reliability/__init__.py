@@ -7,6 +7,7 @@ from brinell.reliability.items import Item, Probes, Surface
 from brinell.reliability.outcome import ActiveTest, Level
 from brinell.reliability.probes import probe
 from brinell.reliability.readouts import Ensemble, Linear, Neighbours, Prototypes
+from brinell.reliability.tested import test_run
 
 __all__ = [
     "ActiveTest",
@@ -22,4 +23,5 @@ __all__ = [
     "Surface",
     "probe",
     "test_attack",
+    "test_run",
 ]

@@ -17,11 +17,30 @@ Level = Literal["reliable", "suspicious", "invalid"]
 LEVELS: tuple[Level, ...] = ("reliable", "suspicious", "invalid")
 STRONGER = "autoattack"
 EVADE = "evade"
+# Where every rule is explained, with what to do.
+PAGE = "verdict.md"
+
+
+class Reason(str):
+    """A sentence, and the place in the documentation that says what to do about it.
+
+    >>> reason = Reason("The Run has no rows.", "verdict.md#no-rows")
+    >>> reason, reason.docs
+    ('The Run has no rows.', 'verdict.md#no-rows')
+    """
+
+    docs: str
+
+    def __new__(cls, text: str, docs: str) -> "Reason":
+        """Equal to its text: where it leads is no part of what it says."""
+        reason = super().__new__(cls, text)
+        reason.docs = docs
+        return reason
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A level of trust and the reasons for it.
+    """A level of trust and the reasons for it; those of a Run have `docs`, a page and an anchor of the documentation.
 
     >>> print(Verdict("suspicious", ("The Run is not finished.",)))
     suspicious: The Run is not finished.
@@ -43,7 +62,7 @@ def judge(run: "Run") -> Verdict:
     >>> judge(Run.open("tests/results/golden_run_v1")).level
     'suspicious'
     """
-    found = [(level, reason) for level, rule in RULES for reason in rule(run)]
+    found = [(level, Reason(text, f"{PAGE}#{anchor}")) for level, anchor, rule in RULES for text in rule(run)]
     worst = max((level for level, _ in found), key=LEVELS.index, default=LEVELS[0])
     return Verdict(worst, tuple(reason for _, reason in found))
 
@@ -175,15 +194,16 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-RULES: tuple[tuple[Level, Callable[["Run"], Iterable[str]]], ...] = (
-    ("invalid", _failed),
-    ("invalid", _empty),
-    ("suspicious", _warned),
-    ("suspicious", _unverified),
-    ("suspicious", _unfinished),
-    ("suspicious", _incomplete),
-    ("suspicious", _weak),
-    ("suspicious", _audited),
-    ("suspicious", _black_box_wins),
-    ("suspicious", _non_finite),
+RULES: tuple[tuple[Level, str, Callable[["Run"], Iterable[str]]], ...] = (
+    ("invalid", "failed-check", _failed),
+    ("invalid", "no-rows", _empty),
+    ("suspicious", "check-that-warns", _warned),
+    ("suspicious", "unverified-adversarials", _unverified),
+    ("suspicious", "unfinished", _unfinished),
+    ("suspicious", "missing-rows", _incomplete),
+    ("suspicious", "weak-plan", _weak),
+    ("suspicious", "audit", _audited),
+    ("suspicious", "black-box-wins", _black_box_wins),
+    ("suspicious", "non-finite-logits", _non_finite),
 )
+"""Level, anchor on the page of the verdict, and rule; the gravest first."""

@@ -1,0 +1,76 @@
+"""brinell gallery."""
+
+import json as json_format
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from brinell.cli import options
+from brinell.cli.show import WIDTH
+from brinell.gallery.measure import SAMPLES, Measured, Row, measure
+from brinell.results import Proportion
+
+
+def command(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this defence, e.g. thermometer; several are allowed.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="Samples per defence.")] = SAMPLES,
+    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw the table: a .svg, .png or .pdf file.")] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure defences that did not hold, and whether the binarization test catches their evaluations."""
+    errors = Console(stderr=True)
+    rows = measure(only, n, seed, told=lambda name: None if quiet else errors.print(Text(name)))
+    if plot is not None:
+        from brinell.gallery.plot import plot as draw
+
+        draw(rows, plot)
+    if json:
+        typer.echo(json_format.dumps([row.to_json() for row in rows], indent=2))
+    else:
+        show(rows, Console())
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """One line per defence, then in sentences what the test did not see."""
+    title = f"original evaluation → stronger evaluation · n = {rows[0].clean.n}, [95 % intervals]"
+    table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
+    for name in ("defence", "eps", "kappa", "test score (%)", "robust accuracy (%)", "test says"):
+        table.add_column(name, justify="left" if name in ("defence", "test says") else "right")
+    for row in rows:
+        test = row.stronger.test
+        table.add_row(
+            row.defence.name,
+            f"{row.defence.threat.eps:g}",
+            "" if test is None else f"{test.kappa:g}",
+            "no test" if test is None else _arrow(row.original.score, row.stronger.score),
+            _arrow(row.original.robust, row.stronger.robust),
+            _says(row.original),
+        )
+    console.print(table, width=min(console.width, WIDTH))
+    for row in rows:
+        if row.defence.why:
+            console.print(Text(f"{row.defence.name}: {row.defence.why}"), soft_wrap=not console.is_terminal)
+
+
+def _says(m: Measured) -> str:
+    return "" if m.test is None else m.test.verdict
+
+
+def _arrow(a: Proportion | None, b: Proportion | None) -> str:
+    return f"{_share(a)} → {_share(b)}"
+
+
+def _share(p: Proportion | None) -> str:
+    if p is None or not p.n:
+        return "–"
+    return f"{100 * p.value:.0f} [{100 * p.low:.0f}, {100 * p.high:.0f}]"

@@ -1,0 +1,110 @@
+"""Small networks for the gallery, fitted in a second or two to part of the demo images; the same ones every time."""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.problem import Problem
+from brinell.data.demo import demo
+from brinell.models.demo import DemoNet
+from brinell.ops import rng
+
+# The first images are attacked, the others are learnt from.
+HELD_OUT = 300
+EPOCHS, BATCH, RATE = 12, 50, 2e-3
+
+
+def images(n: int) -> Problem:
+    """The first n demo images that no network of the gallery has learnt from.
+
+    >>> len(images(8))
+    8
+    """
+    x, y = demo()
+    return Problem(x[:HELD_OUT], y[:HELD_OUT], name="demo")[:n]
+
+
+def learnt() -> tuple[Tensor, Tensor]:
+    """The images and labels the networks learn from."""
+    x, y = demo()
+    return x[HELD_OUT:], y[HELD_OUT:]
+
+
+def _start(net: nn.Module, seed: int) -> None:
+    """Keyed weights, uniform with the variance of He et al. 2015; biases are zero."""
+    with torch.no_grad():
+        for i, (name, p) in enumerate(net.named_parameters()):
+            if p.ndim > 1:
+                bound = math.sqrt(6 / p[0].numel())
+                p.copy_(bound * (2 * rng.uniform(rng.keys(seed, torch.tensor([i])), tuple(p.shape))[0] - 1))
+            elif name.endswith("bias"):
+                p.zero_()
+
+
+def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS) -> nn.Module:
+    """The network after a short fit with Adam and cross-entropy, in evaluation mode, its parameters frozen.
+
+    Batches follow keyed permutations, so that equal seeds give equal weights on the same machine.
+    """
+    x, y = learnt()
+    _start(net, seed)
+    net.train().requires_grad_(True)
+    optimiser = torch.optim.Adam(net.parameters(), lr=RATE)
+    for epoch in range(epochs):
+        order = rng.bits(rng.keys(seed, torch.tensor([epoch])), len(x))[0].argsort()
+        for at in order.split(BATCH):
+            optimiser.zero_grad()
+            with torch.enable_grad():
+                loss = nn.functional.cross_entropy(net(x[at]), y[at])
+                loss.backward()
+            optimiser.step()
+    for p in net.parameters():
+        p.grad = None
+    return net.eval().requires_grad_(False)
+
+
+@cache
+def plain(seed: int = 0) -> Any:
+    """The demo architecture without adversarial training: nothing defends it."""
+    return fitted(DemoNet(), seed)
+
+
+class NormNet(nn.Module):
+    """The demo architecture with one more convolution, batch normalisation, and the readout on the last maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, kernel_size=4, stride=2, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, kernel_size=4, stride=2, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2, padding=1),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 3 * 3, 10),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+@cache
+def normalised() -> Any:
+    """A network with batch normalisation, its running statistics learnt with it."""
+    return fitted(NormNet(), 0)
+
+
+@cache
+def bounded() -> Any:
+    """A network whose features pass through a hyperbolic tangent."""
+    net = DemoNet()
+    net.layers[-2] = nn.Tanh()
+    return fitted(net, 0)

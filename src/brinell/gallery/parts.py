@@ -1,0 +1,300 @@
+"""The building blocks of the gallery's defences, each with the gradient its first evaluation used and a better one."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.models.bpda import bpda
+from brinell.ops import rng
+
+Function = Callable[[Tensor], Tensor]
+# How steep the relaxed thermometer of the original attack has become by its last step.
+STEEP = 1e5
+
+
+class Defended(nn.Module):
+    """Features of the input, then a readout that is linear in them, then what the defence makes of the logits."""
+
+    def __init__(self, body: nn.Module, head: nn.Module, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+        self.after = nn.Identity() if after is None else after
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.after(self.head(self.body(x)))
+        return logits
+
+
+def halves(net: Any) -> tuple[Any, nn.Linear]:
+    """A network's features and its last layer."""
+    return net.layers[:-1], net.layers[-1]
+
+
+class Thermometer(nn.Module):
+    """Each value as `levels` channels: one where it exceeds that level's threshold, else zero (Buckman et al. 2018)."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.levels = levels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x > self.thresholds(x)).float()
+
+    def thresholds(self, x: Tensor) -> Tensor:
+        """The lower end of each level's interval."""
+        return (torch.arange(self.levels, device=x.device, dtype=x.dtype) / self.levels).view(1, -1, 1, 1)
+
+    def ramps(self, x: Tensor) -> Tensor:
+        """The encoding with ramps instead of steps: a value fills its own level gradually."""
+        return ((x - self.thresholds(x)) * self.levels).clamp(0, 1)
+
+    def cliffs(self, x: Tensor) -> Tensor:
+        """The encoding with steep logistic curves instead of steps: flat except next to a threshold."""
+        return ((x - self.thresholds(x)) * STEEP).sigmoid()
+
+
+def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
+    """A convolution over thermometer channels that does to them what `conv` does to the rounded value."""
+    wide = nn.Conv2d(levels, conv.out_channels, 4, 2, 1)
+    wide.weight = nn.Parameter(conv.weight.detach().expand(-1, levels, -1, -1) / levels, requires_grad=False)
+    wide.bias = conv.bias
+    return wide
+
+
+class Winners(nn.Module):
+    """k-winners-take-all: the largest share of a layer's activations survives, the rest is zero (Xiao et al. 2020)."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = x.flatten(1)
+        least = f.topk(max(1, int(self.share * f.shape[1])), dim=1).values[:, -1:]
+        return torch.where(f >= least, f, 0.0).view_as(x)
+
+
+def quantised(levels: int) -> Function:
+    """Rounding to so many levels."""
+
+    def round_off(x: Tensor) -> Tensor:
+        return (x * (levels - 1)).round() / (levels - 1)
+
+    return round_off
+
+
+def cosines(n: int) -> Tensor:
+    """The orthonormal discrete cosine transform of n values, (n, n)."""
+    k = torch.arange(n, dtype=torch.float64)
+    basis = (math.pi / n * (k[None] + 0.5) * k[:, None]).cos() * math.sqrt(2 / n)
+    basis[0] /= math.sqrt(2)
+    return basis.float()
+
+
+class Jpeg(nn.Module):
+    """Blocks of 7 by 7 values, their cosine transform rounded, the more coarsely the higher the frequency.
+
+    Imitates the compression in Guo et al. 2018.
+    """
+
+    def __init__(self, coarseness: float, side: int = 7) -> None:
+        super().__init__()
+        self.side = side
+        step = 1 + torch.arange(side)[:, None] + torch.arange(side)[None]
+        self.register_buffer("basis", cosines(side))
+        self.register_buffer("step", coarseness * step.float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        s = self.side
+        blocks = x.view(b, c, h // s, s, w // s, s).transpose(3, 4)
+        basis, step = self.get_buffer("basis"), self.get_buffer("step")
+        coefficients = basis @ blocks @ basis.T
+        coarse = (coefficients / step).round() * step
+        back = basis.T @ coarse @ basis
+        return back.transpose(3, 4).reshape(b, c, h, w).clamp(0, 1)
+
+
+class Draws(nn.Module):
+    """Keyed noise for a randomised defence: another draw at every call, the same sequence in every new copy."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed, self.calls = seed, 0
+
+    def keys(self, x: Tensor) -> Tensor:
+        """One fresh key per row."""
+        self.calls += 1
+        return rng.keys(self.seed, torch.arange(len(x), device=x.device) + (self.calls << 24))
+
+
+class Noise(Draws):
+    """Gaussian noise on the input."""
+
+    def __init__(self, deviation: float, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.deviation = deviation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.deviation * rng.normal(self.keys(x), tuple(x.shape[1:]))
+
+
+class Mixup(nn.Module):
+    """The mean features of the input's mixtures with every image of a pool (mixup inference, Pang et al. 2020).
+
+    The original draws from a large pool; the whole of a small one has no noise and the same flaw.
+    """
+
+    def __init__(self, body: nn.Module, pool: Tensor, share: float) -> None:
+        super().__init__()
+        self.body, self.share = body, share
+        self.register_buffer("pool", pool)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pool: Any = self.pool
+        mixed = self.share * x[:, None] + (1 - self.share) * pool
+        features: Tensor = self.body(mixed.flatten(0, 1))
+        return features.view(len(x), len(pool), -1).mean(1)
+
+
+class Averaged(nn.Module):
+    """The mean features of several random copies of the input."""
+
+    def __init__(self, body: nn.Module, random: nn.Module, copies: int) -> None:
+        super().__init__()
+        self.body, self.random, self.copies = body, random, copies
+
+    def forward(self, x: Tensor) -> Tensor:
+        many = x[:, None].expand(-1, self.copies, *x.shape[1:]).flatten(0, 1)
+        features: Tensor = self.body(self.random(many))
+        return features.view(len(x), self.copies, -1).mean(1)
+
+
+class Vote(nn.Module):
+    """Several networks, each with one vote: the number of votes for each class.
+
+    Without `through` the votes have the gradient of their saturated softmax, with it that of the mean of the logits.
+    """
+
+    def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, through: bool) -> None:
+        super().__init__()
+        self.bodies, self.heads = nn.ModuleList(bodies), nn.ModuleList(heads)
+        self.gain, self.through = gain, through
+        self.vote = bpda(self._votes) if through else _Function(self._votes)
+
+    def _votes(self, z: Tensor) -> Tensor:
+        return (self.gain * z).softmax(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        votes = [self.vote(head(body(x))) for body, head in zip(self.bodies, self.heads, strict=True)]
+        # Times the number of members: as counts of votes, which do not sum to one and are no probabilities.
+        return torch.stack(votes).sum(0)
+
+
+class Ripple(nn.Module):
+    """A fast wave on top of each feature: its slope hides the feature's own, its height changes little."""
+
+    def __init__(self, height: float, frequency: float) -> None:
+        super().__init__()
+        self.height, self.frequency = height, frequency
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.height * (self.frequency * x).sin()
+
+
+class Scale(nn.Module):
+    """Logits times a number."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+class Codes(nn.Module):
+    """Bits squashed to (−1, 1) and compared with the code of every class (Verma & Swami 2019)."""
+
+    def __init__(self, codes: Tensor, gain: float, through: bool) -> None:
+        super().__init__()
+        self.squash = squash(gain, through)
+        self.register_buffer("codes", codes)
+
+    def forward(self, bits: Tensor) -> Tensor:
+        codes: Any = self.codes
+        logits: Tensor = self.squash(bits) @ codes.T
+        return logits
+
+
+def squash(gain: float, through: bool) -> nn.Module:
+    """A hyperbolic tangent that is flat almost everywhere; `through` gives it the slope 1 on the way back."""
+
+    def flat(x: Tensor) -> Tensor:
+        return (gain * x).tanh()
+
+    return bpda(flat) if through else _Function(flat)
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def module(function: Function) -> nn.Module:
+    """A plain function as a module."""
+    return _Function(function)
+
+
+class Prototypes(nn.Module):
+    """The logits −‖φ − p_c‖² · factor: the nearest class centre decides (Pang et al. 2020b)."""
+
+    def __init__(self, centres: Tensor, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("centres", centres)
+
+    def forward(self, f: Tensor) -> Tensor:
+        centres: Any = self.centres
+        return -self.factor * (f[:, None] - centres).square().sum(2)
+
+
+class Shaken(nn.Module):
+    """How much the predicted class loses to the others under fixed noise, compared with clean images.
+
+    Imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
+    """
+
+    def __init__(self, net: nn.Module, deviation: float, copies: int = 8) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("noise", deviation * rng.normal(rng.keys(2, torch.arange(copies)), (1, 28, 28)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise: Any = self.noise
+        z = self.net(x)
+        shaken = self.net((x[:, None] + noise).flatten(0, 1)).view(len(x), len(noise), -1).mean(1)
+        first = z.argmax(1, keepdim=True)
+        gain = (shaken - shaken.gather(1, first)) - (z - z.gather(1, first))
+        worst: Tensor = gain.amax(1)
+        return worst
+
+
+class OwnStatistics(nn.Module):
+    """Batch normalisation left in train mode and asked about one image: it normalises by that image's statistics."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), keepdim=True, unbiased=False)
+        y = (x - mean) / (variance + self.norm.eps).sqrt()
+        return y * self.norm.weight.view(1, -1, 1, 1) + self.norm.bias.view(1, -1, 1, 1)

@@ -1,0 +1,65 @@
+"""The gallery as a picture; the only file here that needs matplotlib."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from brinell.errors import InputError, MissingExtra
+from brinell.gallery.measure import Measured, Row
+from brinell.reliability.outcome import PASS
+
+SUFFIXES = (".svg", ".png", ".pdf")
+# Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
+ORIGINAL, STRONGER = "#D55E00", "#0072B2"
+
+
+def plot(rows: Sequence[Row], path: Path) -> Path:
+    """Two panels, one line per defence: the scores in the binarization test, and the robust accuracies.
+
+    Reference: Zimmermann et al. 2022, Figures 2 and 4.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InputError(
+            expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy="Use --json for the numbers."
+        )
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra(
+            expected="matplotlib", got="no such package", remedy="Install it: pip install 'brinell[report]'."
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    # Text as text, and no date or random names in the file: equal numbers give equal pictures.
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": 10}):
+        figure, axes = plt.subplots(1, 2, figsize=(11, 1.4 + 0.34 * len(rows)), sharey=True, squeeze=False)
+        left, right = axes[0]
+        for i, row in enumerate(rows):
+            for measured, colour, lift in ((row.original, ORIGINAL, -0.15), (row.stronger, STRONGER, 0.15)):
+                _mark(left, measured, i + lift, colour, score=True)
+                _mark(right, measured, i + lift, colour, score=False)
+        left.axvline(100 * PASS, color="0.35", linestyle="--", linewidth=1)
+        left.set_yticks(range(len(rows)), [row.defence.name for row in rows])
+        left.invert_yaxis()
+        left.set_xlabel(f"known adversarials found (%), pass mark {100 * PASS:g}")
+        right.set_xlabel("robust accuracy (%)")
+        for axis in (left, right):
+            axis.set_xlim(-3, 103)
+            axis.grid(alpha=0.3)
+        right.plot([], [], "o", color=ORIGINAL, label="original evaluation")
+        right.plot([], [], "o", color=STRONGER, label="stronger evaluation")
+        right.legend(loc="lower right", fontsize=9)
+        figure.tight_layout()
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+        plt.close(figure)
+    return path
+
+
+def _mark(axis: Any, m: Measured, at: float, colour: str, score: bool) -> None:
+    """A dot with its 95 % interval."""
+    p = m.score if score else m.robust
+    if p is None or not p.n:
+        return
+    axis.plot([100 * p.low, 100 * p.high], [at, at], color=colour, linewidth=1.5, alpha=0.5)
+    axis.plot([100 * p.value], [at], "o", color=colour, markersize=5)
