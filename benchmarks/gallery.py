@@ -25,8 +25,9 @@ def line(row: Row) -> str:
     after = "" if test is None else test.verdict
     n = "" if test is None else f"{test.n}"
     rasr = "" if test is None else f"{100 * test.rasr:.0f}"
+    kappa = "" if test is None else f"{test.kappa:g}"
     cells = [
-        row.defence.name, row.defence.imitates, f"{row.defence.threat.eps:g}", "" if test is None else f"{test.kappa:g}",
+        row.defence.name, row.defence.imitates, f"{row.defence.threat.eps:g}", kappa,
         n, share(row.original.score), share(row.stronger.score), rasr, said, after, share(row.clean),
         share(row.original.robust), share(row.stronger.robust), f"{row.seconds:.0f}",
     ]  # fmt: skip

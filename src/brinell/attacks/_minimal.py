@@ -1,7 +1,6 @@
 """What attacks that look for the smallest distance share."""
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from brinell.core.attack import Answer, Rows
 from brinell.core.threat import Ball
 from brinell.ops.losses import LOSSES
 from brinell.ops.rows import flat, rows
+from brinell.ops.tables import table
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 # Below this a gradient has no direction.
@@ -56,7 +56,7 @@ def moved(p: Rows, d: Points, ball: Ball) -> Points:
 
 
 # Powers and cosines are tabulated: their last bits depend on an element's place in a tensor.
-@lru_cache(maxsize=256)
+@table
 def _table(kind: str, steps: int, first: float, last: float, device: torch.device) -> Tensor:
     i = torch.arange(steps + 1, dtype=torch.float64)
     values = {

@@ -29,6 +29,12 @@ class State:
     back: Mask
     halved: Labels
 
+    @property
+    def aside(self) -> Mask | None:
+        """The inner attack's points that only serve to find the way."""
+        inner: Mask | None = getattr(self.inner, "aside", None)
+        return None if inner is None else inner & ~self.back
+
 
 @dataclass(frozen=True)
 class Refine:

@@ -9,7 +9,7 @@ from rich.console import Console
 from brinell.cli import load, options
 from brinell.cli.show import as_json, show, show_estimate
 from brinell.core.threat import threat
-from brinell.errors import PlanError
+from brinell.errors import InputError, PlanError
 from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
@@ -85,6 +85,12 @@ def command(
     chosen = chosen if queries is None else limited(chosen, queries)
     classifier, problem, ball = load.model(model), load.data(data, n, part), threat(norm, eps)
     if dry_run:
+        if workers is not None or ray is not None:
+            raise InputError(
+                expected="--dry-run for this process, which is what it can measure",
+                got="--workers or --ray with it",
+                remedy="Leave them out, and see brinell.launch.estimate for what several workers bring.",
+            )
         told = estimate(
             classifier,
             problem,

@@ -177,6 +177,8 @@ class Recordings:
             return lane
         if self.failed:
             return Plain(slots, busy, iterations)
+        # A recording holds a whole block's memory: those of other stages make room.
+        self.idle = {key: spare}
         begun = time.perf_counter()
         try:
             return self.make(slots, busy, iterations)

@@ -16,7 +16,7 @@ from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
 from brinell.engine.slots import Leg, Slots, Work
 from brinell.ops import rng
-from brinell.ops.rows import concat, head
+from brinell.ops.rows import concat, head, take
 
 __all__ = ["Engine", "Leg", "Slots", "Work"]
 
@@ -129,10 +129,20 @@ class Engine:
         return replace(s, leg=s.leg + 1, live=live, rows=rows, state=self._init(rows, s.eps))
 
     def _init(self, rows: Rows, eps: Tensor) -> Any:
-        # A lone row is doubled: reductions over a single long row are split over threads and round differently.
-        if len(eps) > 1:
+        """The attack's first states. How many rows begin together is chance, so their shape must not matter.
+
+        On a CPU it matters for a lone row, whose reductions are split over threads: it is doubled. Other devices reduce
+        rows in an order that depends on their number: there it is always a whole block.
+        """
+        n, cpu = len(eps), eps.device.type == "cpu"
+        if cpu and n > 1:
             return self.attack.init(rows, self.norm_ball(eps))
-        return head(self.attack.init(concat([rows, rows]), self.norm_ball(torch.cat([eps, eps]))), 1)
+        room = 2 if cpu else self.oracle.block
+        parts = []
+        for first in range(0, n, room):
+            index = torch.arange(first, first + room, device=eps.device).clamp(max=n - 1)
+            parts.append(self.attack.init(take(rows, index), self.norm_ball(eps[index])))
+        return head(concat(parts), n)
 
     def _rows(self, work: Work, at: Tensor, leg: Tensor) -> Rows:
         ranks = torch.tensor([g.rank for g in self.legs], device=at.device)

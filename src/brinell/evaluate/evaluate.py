@@ -59,7 +59,7 @@ def _slots(
     if slots is None:
         lanes = BLOCKS.get(device.type, 1) if recordings is None else lanes_for(oracle, shape)
         return oracle.block * lanes
-    if not isinstance(slots, int) or slots < 1:
+    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise InputError(
             expected="slots of at least 1, a whole number", got=f"{slots}", remedy="Leave it out for the default."
         )
@@ -158,6 +158,12 @@ def prepare(
     device = classifier.device if device is None else device
     precisions.check(precision)
     way = settle(execution, device)
+    if precision == precisions.AUTO and device.type != classifier.device.type:
+        raise InputError(
+            expected="a precision to use on the workers",
+            got=f"auto, with the model on {classifier.device} where nothing about {device.type} can be measured",
+            remedy="Choose float32, tf32 or bfloat16, or put the model on the workers' kind of device.",
+        )
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
     threat.check(problem.shape(), len(problem))
@@ -295,6 +301,10 @@ def evaluate(
     >>> run.robust_accuracy.n
     32
     """
+    if not isinstance(launch, Launcher):
+        raise InputError(
+            expected="a launcher", got=repr(launch)[:80], remedy="Write launch=brinell.launch.Ray(workers=2)."
+        )
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
     folder = Path(out) if out is not None else None
@@ -316,7 +326,7 @@ def evaluate(
         begun = time.perf_counter()
         with launch.open(session.setup, session.plan) as crew:
             folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
-            if progress is not False:
+            if progress is not False and launch.device is None:
                 _announce(session, folder if resume else None, escalate)
             with _writer(session, folder, resume, images) as writer:
                 _run(session, writer, crew)
@@ -375,13 +385,12 @@ def _announce(s: Session, folder: Path | None, escalate: bool) -> None:
 def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
     manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
     if not (resume and (folder / "manifest.json").exists()):
-        writer = Writer.create(folder, manifest)
         more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
         if not images:
             more["images"] = False
         notes = s.notes if images else [*s.notes, UNKEPT]
-        writer.update(checks=[c.to_json() for c in s.checks], notes=notes, **more)
-        return writer
+        # In one writing: a Run that is killed now must not lack its checks later.
+        return Writer.create(folder, {**manifest, "checks": [c.to_json() for c in s.checks], "notes": notes, **more})
     kept = Run.open(folder).images
     if kept != images:
         raise RunError(
