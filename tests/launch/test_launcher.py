@@ -88,3 +88,13 @@ def test_users_modules_travel_and_installed_ones_do_not(tmp_path: Path, monkeypa
     for name in names:
         monkeypatch.delitem(sys.modules, name)
     assert _own_modules([brinell.wrap(torch.nn.Linear(2, 2).eval())]) == []
+
+
+def test_detectors_travel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_guard.py").write_text("def score(x):\n    return x.flatten(1).mean(1) - 0.5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_guard  # type: ignore[import-not-found]
+
+    model = brinell.wrap(torch.nn.Linear(2, 2).eval(), detector=my_guard.score)
+    assert [m.__name__ for m in _own_modules([model])] == ["my_guard"]
+    monkeypatch.delitem(sys.modules, "my_guard")

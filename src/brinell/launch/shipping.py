@@ -4,9 +4,9 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ def _by_value(cloudpickle: Any, things: list[Any]) -> Iterator[None]:
 def _own_modules(things: list[Any]) -> list[ModuleType]:
     """The modules these objects come from, and their neighbours, unless they are installed."""
     parts = [p for t in things for p in _parts(t)]
-    homes = {type(p).__module__ for p in parts}
+    homes = {p.__module__ if isinstance(p, FunctionType) else type(p).__module__ for p in parts}
     folders = {Path(file).parent for name in homes if (file := _own_file(sys.modules.get(name)))}
     found = []
     for module in list(sys.modules.values()):
@@ -71,8 +71,13 @@ def _own_modules(things: list[Any]) -> list[ModuleType]:
 
 
 def _parts(thing: Any) -> list[Any]:
-    module = getattr(thing, "module", None)
-    return [thing, *(module.modules() if isinstance(module, nn.Module) else ())]
+    """The thing and what it is made of: fields of dataclasses, parts of modules, functions that these hold."""
+    if isinstance(thing, nn.Module):
+        held = [v for m in thing.modules() for v in vars(m).values() if isinstance(v, FunctionType)]
+        return [*thing.modules(), *held]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return [thing, *(p for f in fields(thing) for p in _parts(getattr(thing, f.name)))]
+    return [thing]
 
 
 def _own_file(module: Any) -> Path | None:
