@@ -229,7 +229,8 @@ def test_a_model_that_counts_on_the_host_is_not_recorded():
 
 def test_execution_by_device():
     assert settle("auto", torch.device("cpu")) == "eager"
-    assert settle("auto", torch.device("cuda")) == "graph"
+    assert settle("auto", torch.device("cuda")) == "eager"
+    assert settle("graph", torch.device("cuda")) == "graph"
     assert settle("compile", torch.device("cpu")) == "compile"
     with pytest.raises(brinell.InputError, match="CUDA"):
         settle("graph", torch.device("cpu"))
