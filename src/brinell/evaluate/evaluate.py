@@ -294,7 +294,8 @@ def evaluate(
     own passes ("tf32", "bfloat16": faster where the device has them; what they find is verified in float32; "auto":
     the best after a try). `execution="graph"` records iterations on CUDA devices and replays them, "compile" fuses
     kernels, which takes a while to start. `launch` says where the work is done, in this process or by workers
-    (`brinell.launch.Ray`); the rows are the same. `progress`: None shows it (a bar on a terminal, plain lines elsewhere), False is silent.
+    (`brinell.launch.Ray`); the rows are the same. `progress`: None shows it (a bar on a terminal, plain lines
+    elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
