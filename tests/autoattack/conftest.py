@@ -1,7 +1,8 @@
 """Plans with small budgets, small networks and data, and rows without what may differ between equal evaluations."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,14 +16,21 @@ from brinell.models.demo import demo_net
 INCIDENTAL = ("seconds", "adv_shard", "adv_row")
 
 
+def small(attack: Any, steps: int, queries: int, targets: int) -> Any:
+    """The same attack with a budget for tests; what is around another one too."""
+    for part in ("inner", "attack"):
+        if hasattr(attack, part):
+            attack = replace(attack, **{part: small(getattr(attack, part), steps, queries, targets)})
+    few = {"steps": steps, "grow": 2, "halve": 2, "search": 2, "rounds": 2, "again": 2, "targets": targets}
+    if isinstance(attack, brinell.attacks.Square | brinell.attacks.RandomSearch | brinell.attacks.HopSkipJump):
+        few["steps"] = queries
+    names = {f.name for f in fields(attack)}
+    return replace(attack, **{name: value for name, value in few.items() if name in names})
+
+
 def small_stage(s: brinell.Stage, steps: int, queries: int, restarts: int, targets: int, eot: int) -> brinell.Stage:
     """The same stage with a budget for tests."""
-    attack = s.attack
-    if hasattr(attack, "steps"):
-        black_box = isinstance(attack, brinell.attacks.Square | brinell.attacks.RandomSearch)
-        attack = replace(attack, steps=queries if black_box else steps)
-    if isinstance(attack, brinell.attacks.Pursuit):
-        attack = replace(attack, targets=targets, again=2)
+    attack = small(s.attack, steps, queries, targets)
     return replace(
         s, attack=attack, ranks=s.ranks[:targets], restarts=min(s.restarts, restarts), eot=min(s.eot, eot), label=s.name
     )
@@ -41,7 +49,8 @@ def cut() -> Callable[..., brinell.Plan]:
             return tuple(small_stage(s, steps, queries, restarts, targets, eot) for s in stages)
 
         sparse = None if whole.sparse_stages is None else shorter(whole.sparse_stages)
-        return replace(whole, stages=shorter(whole.stages), sparse_stages=sparse)
+        norms = tuple((norm, shorter(stages)) for norm, stages in whole.norm_stages)
+        return replace(whole, stages=shorter(whole.stages), sparse_stages=sparse, norm_stages=norms)
 
     return make
 
