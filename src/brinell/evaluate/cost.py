@@ -115,7 +115,7 @@ def rounded(n: int) -> str:
 def duration(seconds: float) -> str:
     """A time as people say it.
 
-    >>> duration(0.3), duration(42), duration(300), duration(9000)
+    >>> duration(0.3), duration(42.0), duration(300.0), duration(9000.0)
     ('0.3 s', '42 s', '5 min', '2.5 h')
     """
     if seconds < 60:
