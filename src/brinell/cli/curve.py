@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
+from brinell.cli.pictures import drawable
 from brinell.cli.show import WIDTH
 from brinell.core.threat import parse_eps
 from brinell.curves import Curve, curve
@@ -46,6 +47,7 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Measure at which distance each sample breaks, and draw the robustness curve."""
+    drawable(plot)
     radii = [parse_eps(e) for e in eps or ()]
     problem = load.data(data, n, None)
     curves = [

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import options
+from brinell.cli.pictures import drawable
 from brinell.cli.show import WIDTH
 from brinell.gallery.measure import SAMPLES, Measured, Row, measure
 from brinell.results import Proportion
@@ -28,6 +29,7 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Measure defences that did not hold, and whether the binarization test catches their evaluations."""
+    drawable(plot)
     errors = Console(stderr=True)
     rows = measure(only, n, seed, told=lambda name: None if quiet else errors.print(Text(name)))
     if plot is not None:
