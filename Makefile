@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo environment check test ci slow ray adapters coverage bench clean
+.PHONY: help demo environment check test ci slow ray adapters docs coverage bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -49,6 +49,11 @@ ray: environment ## fresh environment with Ray, then the tests that start real w
 adapters: environment ## fresh environment with JAX, scikit-learn, ONNX and TensorFlow, then the tests on models of theirs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,jax,sklearn,onnx,tensorflow]'
 	$(PYTEST) -m adapters tests/adapters
+
+docs: environment ## fresh environment, then the documentation site in build/docs; a warning is an error
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/sphinx-build -W --keep-going -q -c docs . build/docs
+	@echo "build/docs/docs/index.html"
 
 coverage: environment ## fresh environment, then the tests; fails under 95 % of ops, core, engine and results
 	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=src/brinell/%) --cov-branch --cov-report=term --cov-fail-under=95

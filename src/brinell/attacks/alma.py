@@ -44,6 +44,8 @@ class ALMA:
     adversarial attacks", with its second penalty. Different here: in L1 a coordinate that would change sign stops at
     zero and rests there while the penalty pulls less than the distance does, so that results are sparse; with fewer
     than four classes the plain margin takes the place of DLR.
+    Limits: needs hundreds of steps; a short budget leaves the multiplier unsettled and distances too large. Blind
+    where gradients are masked.
 
     >>> ALMA(steps=100).queries
     101

@@ -35,6 +35,7 @@ class Alternating:
     sets do. A step is never longer than the norm's steepest one of a radius. Cost per step: one forward, two
     backwards; one more of each for the start. Reference: this project, after the method of alternating projections
     (von Neumann 1933) and DeepFool's linearisation (Moosavi-Dezfooli et al. 2016).
+    Limits: a detector without a useful gradient leaves it with the classifier alone.
 
     >>> Alternating(steps=50).queries
     51

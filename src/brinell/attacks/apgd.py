@@ -89,6 +89,8 @@ class APGD:
     by scaling then clipping, and in L1 the sparsity of an explicit start and of rounding specks, rounded up, and steps
     wasted on coordinates at a face of the box. Cost per step: one forward, one backward; one more of each for the
     start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
+    Limits: on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
+    gradients are masked, shattered or random; follow it with a black-box attack.
 
     >>> APGD(steps=100, loss="dlr").queries
     101

@@ -50,6 +50,8 @@ class Bisect:
     `grow` + `halve` times the attack's. Reference: the search of Foolbox 2.4 around PGD, as "How to compare adversarial
     robustness of classifiers from a global perspective" uses it (`paper_pgd`). Different here: success ends a round at
     the distance of the point found, which may be below the radius.
+    Limits: costs a whole attack per halving, and inherits every weakness of the attack inside; success that is not
+    monotone in eps ends at some boundary, not at the nearest.
 
     >>> Bisect(PGD(steps=9), grow=2, halve=8).queries
     100

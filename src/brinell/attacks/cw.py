@@ -40,6 +40,8 @@ class CW:
     early when the objective stops falling. Cost: at most `steps` forwards and backwards in each of `rounds` rounds.
     Reference: Carlini & Wagner 2017, "Towards evaluating the robustness of neural networks", with the numbers of
     Foolbox 2.4 and the ten rounds of "How to compare adversarial robustness of classifiers from a global perspective".
+    Limits: costs ten searches of a thousand steps; with fewer its constant is coarse and distances too large.
+    Saturated logits starve its gradient.
 
     >>> CW(steps=100, rounds=5).queries
     500

@@ -38,6 +38,8 @@ class DDN:
     Reference: Rony et al. 2019, "Decoupling direction and norm for efficient gradient-based L2 adversarial attacks".
     Different here: no rounding to 8 bits; where the gradient vanishes the direction is keyed noise of length 1; no
     radius is larger than the box is wide.
+    Limits: is for L2 alone, and its radius only moves by a fixed rate: short budgets end far from the boundary when
+    the clean margin is large.
 
     >>> DDN(steps=50).queries
     51

@@ -33,6 +33,8 @@ class DeepFool:
     Reference: Moosavi-Dezfooli, Fawzi & Frossard 2016, "DeepFool: a simple and accurate method to fool deep neural
     networks". Different here: steps respect the box, and L1 and L0 have theirs; `Refine(DeepFool())` takes the
     overshoot back.
+    Limits: stops at the first boundary it meets, so distances are too large where the boundary is curved; costs a
+    backward per class and step.
 
     >>> DeepFool(steps=20).queries
     21

@@ -34,6 +34,7 @@ class EAD:
     `steps` forwards and backwards in each of `rounds` rounds. Reference: Chen et al. 2018, "EAD: elastic-net attacks to
     deep neural networks via adversarial examples", with the numbers of Foolbox 2.4, where what is asked about, and may
     count, is the point ahead of the iterate.
+    Limits: is slow to become sparse and, like CW, depends on the constant that it searches for.
 
     >>> EAD(steps=100, rounds=5).queries
     500

@@ -43,6 +43,8 @@ class FAB:
     Reference: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive boundary attack",
     without the final search, as in AutoAttack. `quirks="autoattack"` follows its code in one more thing: points drawn
     back are not recorded, although the nearest adversarial is often among them (distances up to 4 % larger on average).
+    Limits: untargeted, costs a backward per class, too much for many classes; a locally flat or saturated logit
+    makes the linearised boundary meaningless.
 
     >>> FAB().name, FAB(targeted=True).name, FAB(steps=50).queries
     ('fab', 'fab-t', 100)

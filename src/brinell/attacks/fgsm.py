@@ -25,6 +25,8 @@ class FGSM:
 
     Method: x + eps · steepest(∇loss(x)), projected. Cost: two forwards and two backwards (the second looks at the
     result). Reference: Goodfellow, Shlens & Szegedy 2015.
+    Limits: stronger attacks almost always find more: one step follows a curved loss badly, and models trained
+    against it can mask it (catastrophic overfitting).
 
     >>> FGSM().queries
     2

@@ -40,6 +40,8 @@ class FMN:
     not by their size, and steps go towards the faces of the box, since in a count only reaching them pays. Before the
     first success the radius goes beyond the linearised boundary by γ, or a linear model would never be left. With the
     loss "minimum-margin" it aims at one class at a time.
+    Limits: a fixed Euclidean step is too long for tiny images and too short for huge ones; check `alpha` where
+    distances look unsettled.
 
     >>> FMN(steps=50).queries
     51

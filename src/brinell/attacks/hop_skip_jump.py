@@ -59,6 +59,8 @@ class HopSkipJump:
     step, for every row in its own phase. Different from the published method: the bisection has at least ten steps,
     and directions are normal in Linf too. Cost per step: one forward; one more for the start. Reference: Chen, Jordan &
     Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
+    Limits: needs thousands of queries, estimates a gradient from signs alone, and depends on its first adversarial;
+    randomised decisions mislead its bisection.
 
     >>> HopSkipJump(steps=1000).queries
     1001

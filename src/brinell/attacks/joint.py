@@ -30,6 +30,7 @@ class Joint:
     as the answer and is otherwise unchanged; one without gradients remains one. Cost per step: as the attack inside,
     with a second backward where it follows gradients. Reference: Carlini & Wagner 2017, Adversarial examples are not
     easily detected (loss and detector in one objective).
+    Limits: one weight between classifier and detector rarely fits all samples, and the two gradients can cancel.
 
     >>> Joint(APGD(50, "margin")).queries, Joint(how="min").name
     (51, 'joint-min-apgd-margin')

@@ -42,6 +42,8 @@ class Matching:
     `evaluate` fills them in. The detector itself is not asked. Cost per step: one forward, one backward; one more of
     each for the start. Reference: Sabour et al. 2016, Adversarial manipulation of deep representations (features);
     Tramèr et al. 2020, On adaptive attacks to adversarial example defenses (logits).
+    Limits: needs natural inputs whose features the detector accepts; a detector that reads other layers is not
+    imitated.
 
     >>> Matching(steps=50).name, Matching(steps=50, of="features").queries
     ('match-logits', 51)

@@ -41,6 +41,7 @@ class PDGD:
     Method: minimises w₁ ‖d‖₂ + w₂ softplus(margin); the dual variable, the logit of w₂, rises by a falling step where
     the point is not adversarial and falls where it is. Cost per step: one forward, one backward; one more of each for
     the last point. Reference: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent adversarial attack".
+    Limits: its two learning rates do not adapt; a badly scaled model needs others.
 
     >>> PDGD(steps=100).queries
     101
@@ -89,6 +90,7 @@ class PDPGD:
     Adam's metric, by five inner steps. Cost per step: one forward, one backward; one more of each for the last point.
     Reference: Matyasko & Chau 2021. Different here: always five inner steps; no L0, where its threshold
     keeps many times the coordinates needed.
+    Limits: its two learning rates do not adapt; a badly scaled model needs others.
 
     >>> PDPGD(steps=100).queries
     101

@@ -27,6 +27,8 @@ class PGD:
     Method: x ← P(x + rel_step · eps · steepest(g)), g the gradient or, with momentum μ, g ← μ g + ∇/‖∇‖₁. In L1 a step
     moves the share `density` of the coordinates. Cost per step: one forward, one backward; one more of each to look at
     the start. Reference: Madry et al. 2018; momentum: Dong et al. 2018; sparse L1 steps: Tramèr & Boneh 2019.
+    Limits: a step size that does not fit stalls or jumps about, and nothing in it notices; cross-entropy vanishes on
+    saturated logits. Never a sole attack.
 
     >>> PGD(steps=20).queries
     21

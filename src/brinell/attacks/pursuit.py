@@ -88,6 +88,8 @@ class Pursuit:
     is tried again, in sparse norms from larger radii. Cost: one forward and one backward per answer, one to four
     answers for a target out of reach; the number of classes does not matter. Reference: this project, after Gao et al.
     2022 (one margin per target, likeliest first) and Croce & Hein 2020, 2021 (Auto-PGD).
+    Limits: drops rows whose trajectory looks out of reach: a model with masked gradients looks like that everywhere,
+    which is why `fast` audits what it dropped.
 
     >>> Pursuit(steps=50, targets=9, again=8).queries
     894

@@ -189,6 +189,7 @@ class RandomSearch:
     change and that of a second subset of the same size is put on the first, mixed with the signs. A candidate is kept
     if its loss is strictly larger. Cost per step: one forward; one more for the start. Reference: none; after
     Andriushchenko et al. 2020, who rely on the squares because convolutional networks are sensitive to them.
+    Limits: finds little in high dimension; it is a floor under other attacks, not an attack to rely on.
 
     >>> RandomSearch(steps=1000).queries
     1001

@@ -43,6 +43,7 @@ class Refine:
     Method: `search` bisections of the share of the segment at which the class changes; the smallest adversarial share
     and everything the inner attack asked about count. Cost: that of the attack plus `search` forwards and backwards.
     Reference: the final search of Croce & Hein 2020, "Minimally distorted adversarial examples", for any attack.
+    Limits: needs a neighbour that is already adversarial; it shortens, it does not find.
 
     >>> Refine(DeepFool(steps=20), search=10).queries
     31

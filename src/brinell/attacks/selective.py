@@ -35,6 +35,7 @@ class SelectivePGD:
     back by a whole step at the end. Cost per step: one forward, two backwards; one more of each to look at the start.
     Reference: Bryniarski et al. 2021, Evading adversarial example detection defenses with orthogonal projected gradient
     descent.
+    Limits: when both conditions hold in turn and never together it goes back and forth until its steps are over.
 
     >>> SelectivePGD(steps=50).queries, SelectivePGD(orthogonal=True).name
     (51, 'orthogonal-pgd-margin')

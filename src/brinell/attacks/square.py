@@ -131,6 +131,7 @@ class Square:
     never draws the last one); and every image size works (tiles are centred along both sides, at least one pixel
     wide). Cost per step: one forward; one more for the start. Reference: Andriushchenko et al. 2020; L1: Croce & Hein
     2021.
+    Limits: gains slowly on models that are robust in earnest; its windows suit images, not tables or text.
 
     >>> Square().queries, Square(steps=100).name
     (5001, 'square')
