@@ -15,10 +15,10 @@ from brinell.evaluate.presets import PLANS
 BROKEN = "A sample that breaks leaves at once."
 STRENGTHS = {
     "weak": "The result is an upper bound only, and the verdict [says so](../../verdict.md#weak-plan).",
-    "audited": "A sample of what it left standing is attacked at full strength, and the result carries a bound on what was "
-    "missed. Masked gradients end it early: the audit and the checks are there to notice.",
-    "standard": "The field's yardstick, not a proof: randomised models need `autoattack-rand`, models with a detector the "
-    "plan `detector`, and a defence that was built against these attacks an attack built against it.",
+    "audited": "A sample of what it left standing is attacked at full strength, and the result carries a bound on what "
+    "was missed. Masked gradients end it early: the audit and the checks are there to notice.",
+    "standard": "The field's yardstick, not a proof: randomised models need `autoattack-rand`, models with a detector "
+    "the plan `detector`, and a defence that was built against these attacks an attack built against it.",
 }
 LABELS = ("Method", "Cost per step", "Cost", "Reference", "Limits")
 LABEL = re.compile(rf"(?:(?<=\n)|(?<=\. )|(?<=\.\n))({'|'.join(LABELS)}): (.)")
@@ -82,10 +82,7 @@ def plan_page(plan: Plan) -> str:
         page = f"[{type(s.attack).__name__}](../attacks/{slug(type(s.attack))}.md)"
         targets, calls = len(s.ranks) or 1, s.attack.queries * (len(s.ranks) or 1) * s.restarts * s.eot
         lines.append(f"| {s.name} | {page} | {targets} | {s.restarts} | {calls:,} |")
-    lines += [
-        "",
-        "A model call is a forward, with a backward where the attack uses gradients. A sample that breaks leaves at once.",
-    ]
+    lines += ["", "A model call is a forward, with a backward where the attack uses gradients.", BROKEN]
     if plan.sparse_stages != plan.stages and plan.sparse_stages:
         lines += ["", "In L1 the stages have more restarts, fewer targets and larger radii first."]
     if plan.norm_stages:
@@ -145,6 +142,7 @@ def document(thing: object) -> str:
     text = inspect.getdoc(thing) or ""
     prose, _, example = text.partition("\n>>> ")
     prose = LABEL.sub(lambda m: f"\n\n**{m[1]}.** {m[2].upper()}", "\n" + prose).strip().replace("|", "\\|")
+    prose = re.sub(r" *\n{2,}", "\n\n", prose)
     return prose + (f"\n\n```pycon\n>>> {example.rstrip()}\n```" if example else "")
 
 
