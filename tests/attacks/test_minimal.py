@@ -45,7 +45,7 @@ QUICK = {
 }
 LONG = {
     "pdgd": Refine(PDGD(1000, rate=0.3)),
-    "pdpgd": Refine(PDPGD(1000, rate=0.3)),
+    "pdpgd": Refine(PDPGD(2000, rate=1.0)),
     "cw": CW(300, rate=3e-3),
     "ead": Refine(EAD(500, rate=3e-4, beta=3e-3)),
     "fmn": FMN(1000),
@@ -99,19 +99,8 @@ def test_with_a_box_that_binds(attack, norm):
 @pytest.mark.slow
 @cases(LONG)
 def test_one_rival_with_patience(attack, norm):
-    if attack is LONG["pdpgd"] and norm is not LINF:
-        pytest.skip("see test_pdpgd_beyond_linf")
     close(duel(classes=2, n=N), norm, attack)
     close(boxed_world(), norm, attack)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", [L2, L1], ids=lambda n: n.name)
-def test_pdpgd_beyond_linf(norm):
-    """Adam's metric bends the proximal step: some samples end up to two per cent above the closed form."""
-    world = duel(classes=2, n=N)
-    ratio = found(world, norm.name, LONG["pdpgd"]) / world.distance(norm)
-    assert (ratio >= 1 - 1e-5).all() and (ratio <= 1.02).all()
 
 
 @pytest.mark.parametrize("norm", [LINF, L2], ids=lambda n: n.name)
