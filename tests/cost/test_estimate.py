@@ -227,3 +227,9 @@ def test_json_is_json() -> None:
 def test_numbers_as_people_say_them() -> None:
     assert [rounded(v) for v in (0, 7, 999, 1234, 98765)] == ["0", "7", "999", "1,230", "98,800"]
     assert [duration(v) for v in (0.04, 9.96, 61, 5399, 36000)] == ["0.0 s", "10.0 s", "1 min", "90 min", "10.0 h"]
+
+
+def test_the_execution_is_the_one_of_the_run() -> None:
+    """What evaluate would refuse here, its estimate refuses too."""
+    with pytest.raises(brinell.InputError, match="CUDA device"):
+        brinell.estimate("demo", brinell.data.load("demo", n=8), Linf(0.1), "fgsm", execution="graph")

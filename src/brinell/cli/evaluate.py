@@ -101,6 +101,7 @@ def command(
             seed=seed,
             slots=slots,
             precision=precision,
+            execution=execution,
             device=device,
             individual=individual,
             audit=audit,

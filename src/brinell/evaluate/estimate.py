@@ -26,6 +26,7 @@ def estimate(
     seed: int = 0,
     slots: int | None = None,
     precision: str = "float32",
+    execution: str = "auto",
     device: torch.device | str | None = None,
     individual: bool = False,
     audit: float | int | None = None,
@@ -57,5 +58,6 @@ def estimate(
             precision=remembered(precision, folder),
             listener=silent,
             individual=individual,
+            execution=execution,
         )
         return foresee(ahead(session, folder, escalate), seconds)
