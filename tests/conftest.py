@@ -114,7 +114,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def source() -> Iterator[Source]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Handler.source = Source(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield Handler.source
     server.shutdown()

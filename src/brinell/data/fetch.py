@@ -137,13 +137,11 @@ def _unpack(s: Set, file: File, path: Path) -> None:
                 got=", ".join(sorted(p.name for p in folder.iterdir())[:5]) or "nothing",
                 remedy="It is not the archive of this data set.",
             )
-        if len(s.files) > 1:  # archives of pictures, each a part of the set
-            return
-        for choice in s.layout.choices():
+        for choice in [c for c in s.layout.choices() if s.layout.places(c)[0].split("/")[0] in file.holds]:
             found = locate(s.layout, choice, folder)
             if found is None:
                 raise InputError(
-                    expected=f"{', '.join(s.layout.files(choice))} in {file.name}",
+                    expected=f"{', '.join(s.layout.files(choice))} of {choice.label or choice.split} in {file.name}",
                     got="no such files",
                     remedy="It is not the archive of this data set.",
                 )
