@@ -62,7 +62,7 @@ def _needed(s: Set, choice: Choice) -> list[File]:
 def _absent(s: Set, choice: Choice, base: Path) -> InputError:
     files = ", ".join(s.layout.files(choice))
     folders = [(base / p).as_posix() for p in s.layout.places(choice)]
-    remedy = f"Put them there, or pass root= (root={base} was given or is the cache)."
+    remedy = "Pass as root a folder that has them, or leave it out to use the cache."
     if s.by_hand:
         remedy = f"{s.by_hand} and put them, or a link to them, at {folders[0]}; or pass root=, a folder that has them."
     return InputError(
