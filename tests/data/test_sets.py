@@ -215,6 +215,59 @@ def test_files_of_another_set(tmp_path: Path) -> None:
         load("cifar10", root=tmp_path)
 
 
+def python2(x: Any, y: list[int], labels: str) -> bytes:
+    """A batch as Python 2 pickled it: text of one byte a letter, numpy under its old name."""
+    text = lambda s: b"U" + bytes((len(s),)) + s.encode()  # noqa: E731
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text("b") + b"\x87R"
+    kind = b"cnumpy\ndtype\n" + text("u1") + b"K\x00K\x01\x87R"
+    kind += b"(K\x03" + text("|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    values = b"T" + x.nbytes.to_bytes(4, "little") + x.tobytes()
+    array += b"(K\x01K" + bytes((len(x),)) + b"M\x00\x0c\x86" + kind + b"\x89" + values + b"tb"
+    numbers = b"](" + b"".join(b"K" + bytes((i,)) for i in y) + b"e"
+    return b"\x80\x02}(" + text("data") + array + text(labels) + numbers + b"u."
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "labels"), [("cifar10", "test_batch", "labels"), ("cifar100", "test", "fine_labels")]
+)
+def test_batches_as_python_2_wrote_them(name: str, file: str, labels: str, tmp_path: Path) -> None:
+    x = pixels(7, 2, 3072)
+    (tmp_path / file).write_bytes(python2(x, [9, 4], labels))
+    assert np.array_equal(
+        pickle.loads(python2(x, [9, 4], labels).replace(b"numpy.core", b"numpy._core"), encoding="bytes")[b"data"], x
+    )
+    same(load(name, root=tmp_path), x.reshape(2, 3, 32, 32), [9, 4])
+
+
+def files(tmp_path: Path) -> list[tuple[str, dict[str, Any], Path]]:
+    """A small file of every format, with how it is loaded."""
+    cifar10(tmp_path), mnist(tmp_path, packed=True), corrupted(tmp_path, "fog")
+    savemat(tmp_path / "test_32x32.mat", {"X": pixels(0, 32, 32, 3, 2), "y": np.array([[1], [2]])})
+    return [
+        ("cifar10", {}, tmp_path / "test_batch"),
+        ("mnist", {}, tmp_path / "t10k-images-idx3-ubyte.gz"),
+        ("cifar10-c", {"corruption": "fog", "severity": 1}, tmp_path / "fog.npy"),
+        ("svhn", {}, tmp_path / "test_32x32.mat"),
+    ]
+
+
+def test_damage_anywhere_is_read_or_refused(tmp_path: Path) -> None:
+    """Whatever a byte is changed to near the start, where the formats describe themselves, no reader falls over."""
+    r = np.random.default_rng(0)
+    refused = 0
+    for name, options, path in files(tmp_path):
+        whole = path.read_bytes()
+        for _ in range(150):
+            blob = bytearray(whole)
+            blob[int(r.integers(0, min(len(blob), 400)))] = int(r.integers(0, 256))
+            path.write_bytes(bytes(blob[: r.integers(1, len(blob))] if r.random() < 0.2 else blob))
+            try:
+                load(name, root=tmp_path, **options)
+            except InputError:
+                refused += 1
+    assert refused > 100
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.system, ("touch owned",)

@@ -35,7 +35,7 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> list[Checked
     counted and not decoded.
     """
     s = find(name)
-    base = place(name) if root is None else Path(root)
+    base = place(name) if root is None else Path(root).expanduser()
     return [_part(s, choice, base, own=root is None) for choice in s.layout.choices()]
 
 

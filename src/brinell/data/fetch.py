@@ -113,7 +113,7 @@ def _file(s: Set, file: File, progress: Progress | None) -> None:
     if not _there(s, file):
         _unpack(s, file, wanted.path)
     if not by_hand:
-        wanted.path.unlink()
+        wanted.path.unlink(missing_ok=True)  # another process may have been here
 
 
 def _inspect(file: File, path: Path) -> None:

@@ -54,8 +54,8 @@ def load(
         "severity": severity,
         "version": version,
         "preprocessing": preprocessing,
-        "paths": None if paths is None else Path(paths),
-        "root": None if root is None else Path(root),
+        "paths": None if paths is None else Path(paths).expanduser(),
+        "root": None if root is None else Path(root).expanduser(),
     }
     given = {k: v for k, v in given.items() if v is not None}
     name = os.fspath(source)

@@ -17,6 +17,8 @@ HEAD, VERSION = 128, 0x0100
 WRITTEN = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 MEANT = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
 MATRIX, COMPRESSED = 14, 15
+# Of an array: its flags, sizes, name and values; complex ones have more.
+PARTS = 4
 
 
 def read_mat(path: Path, *names: str) -> list[Any]:
@@ -26,12 +28,12 @@ def read_mat(path: Path, *names: str) -> list[Any]:
         order = {b"IM": "<", b"MI": ">"}.get(bytes(raw[126:HEAD]))
         if order is None or struct.unpack(f"{order}H", raw[124:126])[0] != VERSION:
             raise ValueError("it is no MATLAB file of version 5")
-        found = dict(_matrices(raw[HEAD:], order))
+        found = dict(_matrices(_opened(raw[HEAD:], order), order))
         missing = [name for name in names if name not in found]
         if missing:
             raise ValueError(f"it has no {missing[0]}, but {', '.join(found) or 'nothing'}")
         return [found[name] for name in names]
-    except (OSError, ValueError, KeyError, StopIteration, struct.error, zlib.error) as error:
+    except (OSError, ValueError, KeyError, struct.error, zlib.error) as error:
         raise unreadable(path, error) from error
 
 
@@ -52,19 +54,24 @@ def _elements(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         at = end
 
 
-def _matrices(raw: memoryview, order: str) -> Iterator[tuple[str, Any]]:
-    """Names and values of the arrays of numbers; cells, structures and text are passed over."""
+def _opened(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
+    """The elements, those inside compressed ones among them; nothing is compressed twice."""
     for kind, content in _elements(raw, order):
         if kind == COMPRESSED:
-            yield from _matrices(memoryview(zlib.decompress(content)), order)
-        elif kind == MATRIX:
-            parts = _elements(content, order)
-            flags = struct.unpack(f"{order}I", next(parts)[1][:4])[0]
-            meant = MEANT.get(flags & 0xFF)
-            if meant is None:
-                continue
-            shape = np.frombuffer(next(parts)[1], f"{order}i4")
-            name = bytes(next(parts)[1]).decode("latin-1")
-            written, values = next(parts)
+            yield from _elements(memoryview(zlib.decompress(content)), order)
+        else:
+            yield kind, content
+
+
+def _matrices(elements: Iterator[tuple[int, memoryview]], order: str) -> Iterator[tuple[str, Any]]:
+    """Names and values of the arrays of numbers; cells, structures and text are passed over."""
+    for content in (content for kind, content in elements if kind == MATRIX):
+        parts = [*_elements(content, order)]
+        if len(parts) < PARTS:
+            raise ValueError("an array of it is not whole")
+        (_, flags), (_, shape), (_, name), (written, values) = parts[:PARTS]
+        meant = MEANT.get(struct.unpack(f"{order}I", flags[:4])[0] & 0xFF)
+        if meant is not None:
             numbers = np.frombuffer(values, order + WRITTEN[written]).astype(meant)
-            yield name, numbers.reshape(tuple(int(n) for n in shape), order="F")
+            sizes = tuple(int(n) for n in np.frombuffer(shape, f"{order}i4"))
+            yield bytes(name).decode("latin-1"), numbers.reshape(sizes, order="F")

@@ -67,7 +67,7 @@ def idx(path: Path, rank: int) -> Any:
 def mapped(path: Path) -> Any:
     """The array of a .npy file, read from disk where it is looked at."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError, TypeError, SyntaxError) as error:
         raise unreadable(path, error) from error
 
