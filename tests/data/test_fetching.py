@@ -4,6 +4,8 @@ import hashlib
 import io
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import torch
 from published import cifar10, imagenet, mnist, pixels
 from serving import Source
 
+import brinell
 from brinell import InputError
 from brinell.data import SETS, check, fetch, layouts, load, place
 from brinell.data import sets as table
@@ -233,6 +236,37 @@ def test_what_is_there_already_stays(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar(tmp_path / "from", "w"))
     unpack(tmp_path / "a.tar", tmp_path / "to", "a set", InputError, lambda _: None)
     assert (tmp_path / "to" / "a" / "file").read_text() == "old"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from brinell.data import fetch, layouts, sets
+from brinell.fetch import archive
+write, count = archive._write, 0
+def killed(place, file):
+    global count
+    write(place, file)
+    count += 1
+    if count == 4:
+        os.kill(os.getpid(), 9)
+archive._write = killed
+from dataclasses import replace
+s = sets.SETS["cifar10"]
+sets.SETS["cifar10"] = replace(s, files=(replace(s.files[0], sources=(sys.argv[1],), digest=None),))
+fetch("cifar10")
+"""
+
+
+@pytest.mark.skipif(download.fcntl is None, reason="needs locks on folders")
+def test_what_a_killed_process_left_is_removed(source: Source, home: Path, serve: Serve, batches: Any) -> None:
+    serve("cifar10", {ARCHIVE: batches[0]})
+    env = {**os.environ, "PYTHONPATH": str(Path(brinell.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", KILLED, f"{source.url}/{ARCHIVE}"], env=env, check=False)
+    assert done.returncode == -9 and state("cifar10") == ""
+    assert [p for p in left(home) if "/.unpacking-" in p]
+    load("cifar10")
+    assert left(home) == WHOLE and source.asked[-1][1] == f"bytes={len(batches[0])}-"
 
 
 def test_an_archive_put_there_by_hand_is_unpacked_and_kept(

@@ -1,5 +1,7 @@
 """Archives unpacked below one folder and nowhere else."""
 
+import contextlib
+import os
 import shutil
 import tarfile
 import tempfile
@@ -11,9 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from brinell.errors import BrinellError
+from brinell.fetch.download import fcntl
 
 __all__ = ["unpack"]
 
+HIDDEN = ".unpacking-"
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, ValueError, RuntimeError)
 # The kind of file in the upper half of what Unix leaves in a zip file's attributes.
 KIND, LINK = 0o170000, 0o120000
@@ -24,10 +28,10 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
 
     Method: into a hidden folder first. Members that are no plain files or folders, or whose names lead elsewhere, are
     refused; `inspect` sees the whole before its parts get their names, and raises an error to refuse it. What is in
-    the folder already stays as it is.
+    the folder already stays as it is; what a killed process left half unpacked is removed.
     """
     into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=into) as hidden:
+    with _alone(into), tempfile.TemporaryDirectory(prefix=HIDDEN, dir=into) as hidden:
         try:
             for name, file in _members(archive, what, error):
                 _write(Path(hidden).joinpath(*name.parts), file)
@@ -43,6 +47,22 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
         for part in sorted(Path(hidden).iterdir()):
             if not (into / part.name).exists():
                 part.replace(into / part.name)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While no other process unpacks here; where folders cannot be locked, as it is."""
+    fd = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        with contextlib.suppress(OSError):
+            if fd is not None:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                for stale in folder.glob(f"{HIDDEN}*"):
+                    shutil.rmtree(stale, ignore_errors=True)
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 def _write(place: Path, file: IO[bytes] | None) -> None:
