@@ -91,6 +91,16 @@ def test_an_archive_is_fetched_once_and_unpacked(
     assert (place("cifar10") / f"{ARCHIVE}.sha256").read_text().strip() == hashlib.sha256(blob).hexdigest()
 
 
+def test_a_folder_that_lost_a_file_is_told(source: Source, serve: Serve, batches: Any) -> None:
+    serve("cifar10", {ARCHIVE: batches[0]})
+    fetch("cifar10")
+    (place("cifar10") / "cifar-10-batches-py" / "test_batch").unlink()
+    with pytest.raises(InputError, match="test_batch") as caught:
+        load("cifar10")
+    assert f"delete {place('cifar10')} " in caught.value.remedy and len(source.asked) == 1
+    assert len(load("cifar10", split="train")) == 10
+
+
 def test_a_cut_connection_goes_on_where_it_was(source: Source, home: Path, serve: Serve, batches: Any) -> None:
     serve("cifar10", {ARCHIVE: batches[0]})
     source.cuts, source.cut_at = 2, 1000

@@ -63,7 +63,9 @@ def _absent(s: Set, choice: Choice, base: Path) -> InputError:
     files = ", ".join(s.layout.files(choice))
     folders = [(base / p).as_posix() for p in s.layout.places(choice)]
     remedy = "Pass as root a folder that has them, or leave it out to use the cache."
-    if s.by_hand:
+    if s.automatic and base == place(s.name):
+        remedy = f"What is there is not whole: delete {base} to have it fetched anew, or pass root=."
+    elif s.by_hand:
         remedy = f"{s.by_hand} and put them, or a link to them, at {folders[0]}; or pass root=, a folder that has them."
     return InputError(
         expected=f"{s.title} on this machine: {files} in {' or '.join(folders)}", got="no such files", remedy=remedy
