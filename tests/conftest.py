@@ -1,9 +1,14 @@
 """Shapes are checked at run time in the tests of what computes; elsewhere they would take most of the time."""
 
+import http.server
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import config, install_import_hook
@@ -13,6 +18,9 @@ HOOK = install_import_hook("brinell", "beartype.beartype")
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+# Tests are no package: under this name they import the source of files below.
+sys.modules["serving"] = sys.modules[__name__]
 
 
 # Between them these run every function of the package that has shapes.
@@ -59,3 +67,65 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@dataclass
+class Source:
+    """Files by path; `cuts` connections break after `cut_at` bytes; `asked` holds path and Range of each request."""
+
+    url: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    cuts: int = 0
+    cut_at: int = 0
+    version: str = '"1"'
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    source: Source
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        source, wanted = self.source, self.headers.get("Range")
+        source.asked.append((self.path, wanted))
+        if self.path not in source.files:
+            self.send_error(404)
+            return
+        body, start = source.files[self.path], 0
+        if wanted is not None and self.headers.get("If-Range") == source.version:
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+        if start and start >= len(body):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("ETag", source.version)
+        self.send_header("Content-Length", str(len(body) - start))
+        self.end_headers()
+        if source.cuts > 0:
+            source.cuts -= 1
+            self.wfile.write(body[start : start + source.cut_at])
+            return
+        self.wfile.write(body[start:])
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Handler.source = Source(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield Handler.source
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, no mirror, online."""
+    monkeypatch.setenv("BRINELL_HOME", str(tmp_path / "home"))
+    for name in ("BRINELL_MIRROR", "BRINELL_OFFLINE", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"

@@ -54,7 +54,7 @@ NAMES = [
     "verify",
     "wrap",
 ]
-HEAVY = ["matplotlib", "jinja2", "ray", "scipy", "pandas", "torchvision", "jax", "tensorflow", "sklearn"]
+HEAVY = ["matplotlib", "jinja2", "ray", "scipy", "pandas", "torchvision", "jax", "tensorflow", "sklearn", "PIL"]
 
 
 def in_new_process(code: str) -> str:

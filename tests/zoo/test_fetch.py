@@ -13,7 +13,8 @@ from zoo_helpers import Source, made
 
 import brinell
 from brinell.errors import ModelError
-from brinell.models.zoo import download, fetch, load, place
+from brinell.fetch import download
+from brinell.models.zoo import fetch, load, place
 from brinell.models.zoo.card import File
 from brinell.models.zoo.fetch import address
 

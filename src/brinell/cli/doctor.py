@@ -24,6 +24,7 @@ EXTRAS = {
     "onnx": ("onnx", "onnxruntime"),
     "sklearn": ("sklearn",),
     "zoo": ("timm", "huggingface_hub"),
+    "images": ("PIL",),
 }
 
 

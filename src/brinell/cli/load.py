@@ -18,6 +18,9 @@ from brinell.models import zoo
 from brinell.train.load import is_training
 from brinell.train.load import load as training
 
+# What brinell.data.load can be told besides the source and n.
+OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "root")
+
 
 def model(spec: str) -> Classifier:
     """A classifier from "demo", the folder of a training, a model of the zoo, or FILE.py:FACTORY.
@@ -82,9 +85,30 @@ def _module(path: Path) -> Any:
     return module
 
 
+def _options(spec: str) -> tuple[str, dict[str, Any]]:
+    """The source and its options, those of brinell.data.load; a path that exists has none.
+
+    >>> _options("cifar10-c,corruption=fog,severity=3")
+    ('cifar10-c', {'corruption': 'fog', 'severity': 3})
+    """
+    source, *pairs = [spec] if Path(spec).exists() else spec.split(",")
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key not in OPTIONS or not value:
+            raise InputError(
+                expected=f"data as NAME,option=value with options among {', '.join(OPTIONS)}",
+                got=repr(pair),
+                remedy="E.g. --data cifar10-c,corruption=fog,severity=3.",
+            )
+        options[key] = int(value) if key == "severity" and value.isdecimal() else value
+    return source, options
+
+
 def data(spec: str, n: int | None, part: str | None) -> Problem:
-    """A problem from a name or file; `part` "2/4" takes the second of four equal parts."""
-    problem = load(spec, n)
+    """A problem from "NAME,option=value,…" or a path; `part` "2/4" takes the second of four equal parts."""
+    source, options = _options(spec)
+    problem = load(source, n, **options)
     if part is None:
         return problem
     try:

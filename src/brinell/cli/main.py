@@ -11,6 +11,7 @@ from brinell.cli import (
     binarization,
     compare,
     curve,
+    data,
     demo,
     distances,
     doctor,
@@ -52,6 +53,7 @@ app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
 app.add_typer(zoo.app, name="zoo")
+app.add_typer(data.app, name="data")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 

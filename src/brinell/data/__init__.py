@@ -1,5 +1,21 @@
-"""Data sets by name."""
+"""Data sets by name, and files and folders of one's own."""
 
+from brinell.data.check import Checked, check
+from brinell.data.fetch import fetch, place
+from brinell.data.images import PREPROCESSINGS, Preprocessing
 from brinell.data.load import load
+from brinell.data.sets import CORRUPTIONS, CORRUPTIONS_3D, SETS, Set
 
-__all__ = ["load"]
+__all__ = [
+    "CORRUPTIONS",
+    "CORRUPTIONS_3D",
+    "PREPROCESSINGS",
+    "SETS",
+    "Checked",
+    "Preprocessing",
+    "Set",
+    "check",
+    "fetch",
+    "load",
+    "place",
+]

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from brinell.errors import InputError
 
-NAMES, ENDS = ("demo",), (".npz", ".safetensors")
+ENDS = (".npz", ".safetensors")
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The arrays of the file, x and y among them."""
     if not path.exists():
         raise InputError(
-            expected=f"a data set name ({', '.join(NAMES)}), a file or a folder",
+            expected="a file or a folder",
             got=f"{path}, which does not exist",
             remedy="Check the path.",
         )

@@ -10,7 +10,7 @@ from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
-from brinell.data.demo import demo
+from brinell.data.load import load
 from brinell.errors import InputError, ModelError, PlanError, ThreatError
 from brinell.evaluate.plan import Plan, Stage, plan
 from brinell.evaluate.presets import by_name
@@ -51,12 +51,11 @@ def _device(device: torch.device | str) -> torch.device:
 
 
 def as_problem(problem: Any) -> Problem:
-    """A Problem from itself, (x, y), a Dataset, a DataLoader, or "demo"."""
+    """A Problem from itself, (x, y), a Dataset, a DataLoader, or the name of a data set such as "demo"."""
     if isinstance(problem, Problem):
         return problem
-    if isinstance(problem, str) and problem == DEMO:
-        x, y = demo()
-        return Problem(x, y, name=DEMO)
+    if isinstance(problem, str):
+        return load(problem)
     if isinstance(problem, tuple | list) and len(problem) == 2:
         return Problem(*problem)
     return Problem(problem)

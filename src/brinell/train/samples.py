@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.problem import Problem
-from brinell.data.folders import read
+from brinell.data.load import arrays
 from brinell.errors import InputError
 from brinell.ops import rng
 from brinell.ops.types import Keys
@@ -57,14 +57,14 @@ def as_points(x: Tensor) -> Tensor:
 
 
 def as_samples(data: Any, split: str = "train") -> Samples:
-    """Samples from (x, y), a Problem, a file, or a folder of CIFAR or MNIST files; x as bytes or floats in [0, 1].
+    """Samples from (x, y), a Problem, a data set's name, a file or a published folder; x as bytes or floats in [0, 1].
 
-    Of a folder the split is taken: "train" or "test".
+    Of a name or folder the split is taken: "train" or "test".
     """
     if isinstance(data, Samples):
         return data
     if isinstance(data, str | os.PathLike):
-        stored = read(data, split)
+        stored = arrays(data, split)
         return _checked(stored["x"], stored["y"], stored.get("ids"), os.path.basename(os.fspath(data)))
     if isinstance(data, tuple | list) and len(data) == 2:
         return _checked(*data)

@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from brinell.errors import ModelError
+from brinell.fetch import refuse_page
 from brinell.models.zoo.card import Keys
 
-__all__ = ["fill", "read", "refuse_page", "tensors"]
+__all__ = ["fill", "read", "tensors"]
 
 # Besides tensors, training scripts leave their options and numpy's numbers in a checkpoint; these cannot run anything.
 HARMLESS: list[Any] = [argparse.Namespace, np.dtype]
@@ -24,25 +25,11 @@ HARMLESS += [type(np.dtype(kind)) for kind in ("float32", "float64", "int32", "i
 # The function that makes such a number, under the names of numpy 1 and 2.
 SCALAR = np.float64(0).__reduce__()[0]
 HARMLESS += [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
-PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
-LOOK, BYTE_ORDER = 512, b"\xef\xbb\xbf"
-
-
-def refuse_page(path: Path, what: str) -> None:
-    """A ModelError if the file is empty or a web page: hosts answer so when a file is gone or asked for too often."""
-    with path.open("rb") as f:
-        start = f.read(LOOK).removeprefix(BYTE_ORDER).lstrip().lower()
-    if not start or start.startswith(PAGE):
-        raise ModelError(
-            expected=f"weights of {what}",
-            got="a web page instead of a file" if start else "an empty file",
-            remedy="The host may limit downloads: try again later, or download the file by hand.",
-        )
 
 
 def read(path: Path, what: str) -> Any:
     """The contents of a .safetensors file or of a checkpoint of torch; what would run code is refused."""
-    refuse_page(path, what)
+    refuse_page(path, f"weights of {what}", ModelError)
     try:
         if _is_safetensors(path):
             return load_file(path)

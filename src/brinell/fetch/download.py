@@ -15,7 +15,7 @@ try:
 except ImportError:  # pragma: no cover - platforms without flock
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Progress", "claimed", "discard", "part_of", "transfer"]
+__all__ = ["Progress", "claimed", "discard", "fcntl", "part_of", "transfer"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes so far and in all, None where the server does not say."""

@@ -1,0 +1,246 @@
+"""The data sets known by name: what they are, how they lie on disk, where they are published. Data only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brinell.data.layouts import ClassFolders, CorruptedArrays, CorruptedFolders, Idx, Layout, Mat, Pickled, Versions
+from brinell.errors import one_of
+
+__all__ = ["CORRUPTIONS", "CORRUPTIONS_3D", "SETS", "File", "Set", "find"]
+
+# Hendrycks & Dietterich 2019, the fifteen that count and the four for development; Kar et al. 2022.
+CORRUPTIONS = (
+    *("gaussian_noise", "shot_noise", "impulse_noise"),
+    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    *("snow", "frost", "fog", "brightness"),
+    *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+)
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+CORRUPTIONS_3D = (
+    *("near_focus", "far_focus", "bit_error", "color_quant", "flash", "fog_3d"),
+    *("h265_abr", "h265_crf", "iso_noise", "low_light", "xy_motion_blur", "z_motion_blur"),
+)
+
+
+@dataclass(frozen=True)
+class File:
+    """A published file: its name, its addresses, its digest ("md5:…" or "sha256:…") where known.
+
+    `holds` names what lies at the top of an archive; empty for a file that is used as it is.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    digest: str | None = None
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set: `sizes` are the images of every split or version, `automatic` whether loading may fetch it.
+
+    `preprocessing` is the name of what is done to pictures unless told otherwise; `by_hand` says what to do where it
+    cannot be fetched.
+    """
+
+    name: str
+    title: str
+    paper: str
+    classes: int
+    sizes: Mapping[str, int]
+    layout: Layout
+    files: tuple[File, ...] = ()
+    automatic: bool = True
+    preprocessing: str = "none"
+    by_hand: str = ""
+
+
+def _same(base: str, *files: tuple[str, str | None]) -> tuple[File, ...]:
+    return tuple(File(name, (base + name,), None if md5 is None else f"md5:{md5}") for name, md5 in files)
+
+
+TORONTO = "https://www.cs.toronto.edu/~kriz/"
+ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
+RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/"
+EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/"
+IMAGENET_C = {
+    "noise": ("e80562d7f6c3f8834afb1ecf27252745", CORRUPTIONS[:3]),
+    "blur": ("2d8e81fdd8e07fef67b9334fa635e45c", CORRUPTIONS[3:7]),
+    "weather": ("33ffea4db4d93fe4a428c40a6ce0c25d", CORRUPTIONS[7:11]),
+    "digital": ("89157860d7b10d5797849337ca2e5c03", CORRUPTIONS[11:]),
+}
+SIZES = {"test": 10_000, "train": 50_000}
+
+SETS = {
+    s.name: s
+    for s in (
+        Set(
+            name="cifar10",
+            title="CIFAR-10",
+            paper="Krizhevsky 2009, Learning multiple layers of features from tiny images",
+            classes=10,
+            sizes=SIZES,
+            layout=Pickled(
+                "cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "labels"
+            ),
+            files=(
+                File(
+                    "cifar-10-python.tar.gz",
+                    (f"{TORONTO}cifar-10-python.tar.gz",),
+                    "md5:c58f30108f718f92721af3b95e74349a",
+                    ("cifar-10-batches-py",),
+                ),
+            ),
+        ),
+        Set(
+            name="cifar100",
+            title="CIFAR-100",
+            paper="Krizhevsky 2009, Learning multiple layers of features from tiny images",
+            classes=100,
+            sizes=SIZES,
+            layout=Pickled("cifar-100-python", ("train",), ("test",), "fine_labels"),
+            files=(
+                File(
+                    "cifar-100-python.tar.gz",
+                    (f"{TORONTO}cifar-100-python.tar.gz",),
+                    "md5:eb9058c3a382ffc7106e4002c42a8d85",
+                    ("cifar-100-python",),
+                ),
+            ),
+        ),
+        Set(
+            name="mnist",
+            title="MNIST",
+            paper="LeCun, Bottou, Bengio and Haffner 1998, Gradient-based learning applied to document recognition",
+            classes=10,
+            sizes={"test": 10_000, "train": 60_000},
+            layout=Idx("MNIST"),
+            files=_same(
+                "https://ossci-datasets.s3.amazonaws.com/mnist/",
+                ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+                ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+                ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+            ),
+        ),
+        Set(
+            name="fashion-mnist",
+            title="Fashion-MNIST",
+            paper="Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747",
+            classes=10,
+            sizes={"test": 10_000, "train": 60_000},
+            layout=Idx("FashionMNIST"),
+            files=_same(
+                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+                ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+                ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+                ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+                ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+            ),
+        ),
+        Set(
+            name="svhn",
+            title="SVHN",
+            paper="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
+            classes=10,
+            sizes={"test": 26_032, "train": 73_257},
+            layout=Mat(),
+            files=_same(
+                "http://ufldl.stanford.edu/housenumbers/",
+                ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+                ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            ),
+        ),
+        Set(
+            name="imagenet",
+            title="ImageNet (ILSVRC 2012)",
+            paper="Russakovsky et al. 2015, arXiv:1409.0575",
+            classes=1000,
+            sizes={"test": 50_000, "train": 1_281_167},
+            layout=ClassFolders(),
+            automatic=False,
+            preprocessing="Res256Crop224",
+            by_hand="It is given to holders of an account at image-net.org only: sort the validation images into 1,000 "
+            "class folders",
+        ),
+        Set(
+            name="cifar10-c",
+            title="CIFAR-10-C",
+            paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
+            classes=10,
+            sizes={"test": 10_000},
+            layout=CorruptedArrays("CIFAR-10-C", CORRUPTIONS, EXTRA),
+            files=(
+                File(
+                    "CIFAR-10-C.tar",
+                    (ZENODO.format(2535967, "CIFAR-10-C.tar"),),
+                    "md5:56bf5dcef84df0e2308c6dcbcbbd8499",
+                    ("CIFAR-10-C",),
+                ),
+            ),
+        ),
+        Set(
+            name="cifar100-c",
+            title="CIFAR-100-C",
+            paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
+            classes=100,
+            sizes={"test": 10_000},
+            layout=CorruptedArrays("CIFAR-100-C", CORRUPTIONS, EXTRA),
+            files=(
+                File(
+                    "CIFAR-100-C.tar",
+                    (ZENODO.format(3555552, "CIFAR-100-C.tar"),),
+                    "md5:11f0ed0f1191edbf9fa23466ae6021d3",
+                    ("CIFAR-100-C",),
+                ),
+            ),
+        ),
+        Set(
+            name="imagenet-c",
+            title="ImageNet-C",
+            paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
+            classes=1000,
+            sizes={"test": 50_000},
+            layout=CorruptedFolders("ImageNet-C", CORRUPTIONS, EXTRA),
+            files=tuple(
+                File(f"{part}.tar", (ZENODO.format(2235448, f"{part}.tar"),), f"md5:{md5}", holds)
+                for part, (md5, holds) in IMAGENET_C.items()
+            ),
+            automatic=False,
+            preprocessing="Res224",
+            by_hand="Its four archives are large (50 GB): call brinell data fetch imagenet-c, or unpack them",
+        ),
+        Set(
+            name="imagenet-3dcc",
+            title="ImageNet-3DCC",
+            paper="Kar, Yeo, Atanov and Zamir 2022, arXiv:2203.01441",
+            classes=1000,
+            sizes={"test": 50_000},
+            layout=CorruptedFolders("ImageNet-3DCC", CORRUPTIONS_3D),
+            files=tuple(File(f"{c}.tar.gz", (f"{EPFL}{c}.tar.gz",), None, (c,)) for c in CORRUPTIONS_3D),
+            automatic=False,
+            preprocessing="Res224",
+            by_hand="Its twelve archives are large: call brinell data fetch imagenet-3dcc, or unpack them",
+        ),
+        Set(
+            name="cifar10.1",
+            title="CIFAR-10.1",
+            paper="Recht, Roelofs, Schmidt and Shankar 2018, arXiv:1806.00451",
+            classes=10,
+            sizes={"v6": 2_000, "v4": 2_021},
+            layout=Versions(("v6", "v4")),
+            files=_same(
+                RECHT, *((f"cifar10.1_{v}_{part}.npy", None) for v in ("v6", "v4") for part in ("data", "labels"))
+            ),
+        ),
+    )
+}
+
+
+def find(name: str) -> Set:
+    """The data set of this name.
+
+    >>> find("cifar10").title
+    'CIFAR-10'
+    """
+    return SETS[one_of("a data set", name, SETS)]

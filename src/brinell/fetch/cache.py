@@ -1,0 +1,153 @@
+"""A published file in its place: whole and checked, or not there at all."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+from brinell.errors import BrinellError, InputError
+from brinell.fetch.download import BLOCK, Progress, claimed, discard, part_of, transfer
+
+__all__ = ["Wanted", "obtain", "offline", "refuse_page", "sha256"]
+
+PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
+LOOK, BYTE_ORDER, SHOWN = 512, b"\xef\xbb\xbf", 16
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file to have: what it is in words, its place, where it is published, and its digest where that is known.
+
+    `digest` is "sha256:…" or "md5:…"; `mirrored` is the file's name under a mirror; errors are of the class `error`.
+    """
+
+    what: str
+    path: Path
+    urls: tuple[str, ...]
+    mirrored: str
+    digest: str | None = None
+    error: type[BrinellError] = InputError
+
+    @property
+    def lock(self) -> Path:
+        """Where its sha256 is kept from the first time on."""
+        return self.path.with_name(self.path.name + ".sha256")
+
+
+def offline() -> bool:
+    """Whether nobody may be asked."""
+    return bool(os.environ.get("BRINELL_OFFLINE"))
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file."""
+    return _hash("sha256", path)
+
+
+def _hash(kind: str, path: Path) -> str:
+    # Against damage, not against forgery: md5 is what some publishers give.
+    h = hashlib.new(kind, usedforsecurity=kind != "md5")
+    with path.open("rb") as f:
+        while block := f.read(BLOCK):
+            h.update(block)
+    return h.hexdigest()
+
+
+def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
+    """An error if the file is empty or a web page: hosts answer so when a file is gone or asked for too often."""
+    with path.open("rb") as f:
+        start = f.read(LOOK).removeprefix(BYTE_ORDER).lstrip().lower()
+    if not start or start.startswith(PAGE):
+        raise error(
+            expected=what,
+            got="a web page instead of a file" if start else "an empty file",
+            remedy="The host may limit downloads: try again later, or download the file by hand.",
+        )
+
+
+def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None = None) -> Path:
+    """The file in its place; fetched if it is not there yet, and checked in any case.
+
+    Method: sources are tried in turn, a mirror named by BRINELL_MIRROR first, with BRINELL_OFFLINE none. `inspect`
+    raises an error of the package where a file is not worth keeping; it sees every file before it gets its name. What
+    has no digest is trusted the first time and must not change afterwards.
+    """
+    path = wanted.path
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _download(wanted, inspect, progress)
+    elif _pinned(wanted) is None:
+        # Put there by hand: trusted from now on, if it can be read.
+        inspect(path)
+        _pin(wanted)
+    else:
+        _compare(path, wanted)
+    return path
+
+
+def _pinned(wanted: Wanted) -> str | None:
+    """The digest this file must have: the published one, else that of the first time, else unknown."""
+    if wanted.digest is not None or not wanted.lock.exists():
+        return wanted.digest
+    return "sha256:" + wanted.lock.read_text().strip()
+
+
+def _pin(wanted: Wanted) -> None:
+    part = wanted.path.with_name(f".{wanted.lock.name}.{os.getpid()}")
+    part.write_text(sha256(wanted.path) + "\n")
+    part.replace(wanted.lock)
+
+
+def _compare(got: Path, wanted: Wanted) -> None:
+    pinned = _pinned(wanted)
+    if pinned is None:
+        return
+    kind, _, digest = pinned.partition(":")
+    found = _hash(kind, got)
+    if found != digest:
+        raise wanted.error(
+            expected=f"{wanted.what} with {kind} {digest[:SHOWN]}…",
+            got=f"a file with {found[:SHOWN]}…",
+            remedy=f"It changed or is damaged. If you trust the new one, delete {wanted.path} and {wanted.lock.name}.",
+        )
+
+
+def _urls(wanted: Wanted) -> list[str]:
+    mirror = os.environ.get("BRINELL_MIRROR", "").rstrip("/")
+    own = [f"{mirror}/{wanted.mirrored}"] if mirror else []
+    return [] if offline() else own + list(wanted.urls)
+
+
+def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None) -> None:
+    """Tries every source; the first that delivers a file worth keeping ends the search."""
+    troubles = []
+    for url in _urls(wanted):
+        with claimed(part_of(wanted.path, url)) as part:
+            try:
+                transfer(url, part, progress)
+                _keep(part, wanted, inspect)
+                return
+            except BrinellError as error:
+                # Refused: nothing of it may be left behind.
+                discard(part)
+                troubles.append(f"{error.got} instead of {error.expected}")
+            except (OSError, HTTPException, ValueError) as error:
+                troubles.append(f"{url.partition('?')[0]}: {error or type(error).__name__}")
+    raise wanted.error(
+        expected=f"{wanted.what} from one of its sources",
+        got="; ".join(troubles) or "none asked, since BRINELL_OFFLINE is set",
+        remedy=f"Try again later (a download that was cut goes on where it was), or fetch "
+        f"{' or '.join(wanted.urls)} by hand and put it at {wanted.path}.",
+    )
+
+
+def _keep(part: Path, wanted: Wanted, inspect: Callable[[Path], None]) -> None:
+    """Checks what arrived, then gives it its name in one step."""
+    refuse_page(part, wanted.what, wanted.error)
+    _compare(part, wanted)
+    inspect(part)
+    part.replace(wanted.path)
+    discard(part)
+    _pin(wanted)
