@@ -10,6 +10,7 @@ from rich.text import Text
 from brinell.cli import (
     binarization,
     compare,
+    corruptions,
     curve,
     demo,
     distances,
@@ -51,6 +52,7 @@ app.command("gallery")(gallery.command)
 app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
+app.command("corruptions")(corruptions.command)
 app.add_typer(zoo.app, name="zoo")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)

@@ -1,5 +1,6 @@
-"""Data sets by name."""
+"""Data sets by name, and corruptions of their images."""
 
+from brinell.data.corruptions import CORRUPTIONS, corrupt, corrupted
 from brinell.data.load import load
 
-__all__ = ["load"]
+__all__ = ["CORRUPTIONS", "corrupt", "corrupted", "load"]

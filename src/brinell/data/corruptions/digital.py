@@ -43,7 +43,7 @@ def saturate(x: Images, key: Keys, factor: float, more: float) -> Images:
     grey = value == least
     before = torch.where(grey, 1.0, (value - least) / value.clamp(min=1e-12))
     after = (torch.where(grey, 0.0, before) * factor + more).clamp(0, 1)
-    # How far each channel lies below the value, as a share of the way: 0 for red and 1 for the others where all are equal.
+    # How far each channel would lie below the value at full saturation: for grey ones, as red has it.
     red = x.new_tensor((0.0, 1.0, 1.0))[:, None, None]
     below = torch.where(grey, red * value, (value - x) / before)
     return value - below * after

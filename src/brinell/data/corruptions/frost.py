@@ -4,7 +4,7 @@ import math
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from brinell.data.corruptions.images import Images, along, gaussian_matrix, luma, symmetric
@@ -28,11 +28,16 @@ def frost_at(key: Keys, channels: int, h: int, w: int) -> Images:
     pictures = _pictures(min(h, w) <= SMALL).to(key.device)
     n = pictures.shape[-1]
     which = rng.integers(rng.fold(key, 1), PICTURES)
-    starts = (rng.integers(rng.fold(key, 2 + i), max(n - m, 1)) for i, m in enumerate((h, w)))
-    rows, columns = (symmetric(s[:, None] + torch.arange(m, device=key.device), n) for s, m in zip(starts, (h, w), strict=True))  # fmt: skip
+    rows, columns = (_stretch(rng.fold(key, 2 + i), m, n) for i, m in enumerate((h, w)))
     grey = pictures[which[:, None, None], rows[:, :, None], columns[:, None]][:, None]
     ice = grey * grey.new_tensor(TINT)[:, None, None]
     return ice if channels == 3 else luma(ice)
+
+
+def _stretch(key: Keys, m: int, n: int) -> Int[Tensor, "b m"]:
+    """The places of m pixels in a row, from anywhere among n."""
+    start = rng.integers(key, max(n - m, 1))
+    return symmetric(start[:, None] + torch.arange(m, device=key.device), n)
 
 
 @lru_cache(maxsize=2)
@@ -40,19 +45,23 @@ def _pictures(small: bool) -> Float[Tensor, "p n n"]:
     """The pictures, values in [0, 1]; always made on the CPU, so that every device sees the same."""
     if small:
         n = SIZE // FIFTH
-        return _pictures(False)[:, : n * FIFTH, : n * FIFTH].unflatten(2, (n, FIFTH)).unflatten(1, (n, FIFTH)).mean((2, 4))
+        whole = _pictures(False)[:, : n * FIFTH, : n * FIFTH].double()
+        return whole.unflatten(2, (n, FIFTH)).unflatten(1, (n, FIFTH)).mean((2, 4)).float()
     return torch.cat([_picture(key) for key in rng.keys(SEED, torch.arange(PICTURES)).split(1)])
 
 
 def _picture(key: Keys) -> Float[Tensor, "1 n n"]:
     needles = _smooth(_drawn(key), 0.8)
-    film = _smooth(rng.normal(rng.fold(key, 9), (SIZE, SIZE)), 24.0)
-    film = film / film.std()
-    grain = _smooth(rng.normal(rng.fold(key, 10), (SIZE, SIZE)), 1.5)
-    grain = grain / grain.std()
-    cover = torch.sigmoid(1.5 * film)
-    picture = 0.18 + 0.30 * cover + 0.06 * grain * cover + 0.75 * needles
-    return picture.clamp(0, 1).float()
+    film = _texture(rng.fold(key, 8), 40.0) + 0.8 * _texture(rng.fold(key, 9), 9.0)
+    cover = torch.sigmoid(2.5 * film)
+    grain = 0.08 * _texture(rng.fold(key, 10), 1.5)
+    return (0.08 + (0.62 + grain) * cover + 0.8 * needles).clamp(0, 1).float()
+
+
+def _texture(key: Keys, sigma: float) -> Float[Tensor, "1 n n"]:
+    """Smoothed normal noise of standard deviation 1."""
+    noise = _smooth(rng.normal(key, (SIZE, SIZE)), sigma)
+    return noise / noise.std()
 
 
 def _smooth(x: Tensor, sigma: float) -> Tensor:

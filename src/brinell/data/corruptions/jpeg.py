@@ -1,8 +1,8 @@
 """JPEG as the common codec does it, number by number: coded and decoded images equal its own.
 
 Method: 16-bit fixed-point colours, chroma at half size in both directions, the 8 × 8 cosine transform in integers of 13
-bits, the standard tables scaled by quality, and on the way back the transposed transform and chroma interpolated between
-its pixels. All numbers are whole and below 2^53, so float64 holds them exactly, in any order of summation.
+bits, the standard tables scaled by quality, and on the way back the transposed transform, and chroma interpolated
+between its pixels. All numbers are whole and below 2^53, so float64 holds them exactly, in any order of summation.
 References: ITU-T T.81 (tables: annex K); Loeffler, Ligtenberg & Moschytz 1989 (the transform).
 """
 
@@ -143,9 +143,7 @@ def _cosines() -> Tensor:
     even[3] = torch.tensor([shared, shared - twice[1], twice[1] - shared, -shared])
     # Odd outputs 7, 5, 3, 1 from the differences of inputs 3−4, 2−5, 1−6, 0−7.
     own = [_fixed(v, CONSTANT) for v in (0.298631336, 2.053119869, 3.072711026, 1.501321110)]
-    ends, inner, first, second = (
-        _fixed(v, CONSTANT) for v in (0.899976223, 2.562915447, 1.961570560, 0.390180644)
-    )
+    ends, inner, first, second = (_fixed(v, CONSTANT) for v in (0.899976223, 2.562915447, 1.961570560, 0.390180644))
     odd = torch.full((4, 4), _fixed(1.175875602, CONSTANT), dtype=torch.float64) + torch.diag(torch.tensor(own))
     for pair, weight in (((0, 3), ends), ((1, 2), inner), ((0, 2), first), ((1, 3), second)):
         index = torch.tensor(pair)

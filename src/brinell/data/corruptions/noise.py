@@ -34,7 +34,7 @@ def shot_noise(x: Images, key: Keys, photons: float) -> Images:
     value takes one keyed number; the image is rounded to these levels first.
     """
     table = _poisson_table(photons).to(x.device)
-    level = nearest(x).double()
+    level = nearest(x).double().contiguous()
     # The middle of the generator's steps: at 0 itself the inverse would be no photon at all, however bright.
     u = rng.uniform(key, tuple(x.shape[1:])).double() + 2.0**-25
     count = torch.searchsorted(table.flatten(), level + u, right=True) - level.long() * table.shape[1]

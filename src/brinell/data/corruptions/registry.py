@@ -26,7 +26,7 @@ Constants = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple
 class Corruption:
     """One way to corrupt an image: what it does, and its constants at severities 1 to 5.
 
-    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C; `common` ones make up the benchmark of fifteen.
+    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C; `common` ones make up the benchmark.
     """
 
     name: str
@@ -79,7 +79,7 @@ ALL = (
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
     ),
-    Corruption(  # mean and spread of the noise, zoom, threshold, radius and width of the streaks, share of the image kept
+    Corruption(  # mean and spread of the noise, zoom, threshold, radius and width of the streaks, share kept
         "snow", "weather", weather.snow,
         (
             (0.1, 0.2, 1, 0.6, 8, 3, 0.95), (0.1, 0.2, 1, 0.5, 10, 4, 0.9), (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),

@@ -24,7 +24,7 @@ from brinell.ops.types import Keys
 
 # Fog: how far the first middle may stray; each halving of the step divides it.
 WIBBLE = 100.0
-# Spatter: colours of water and mud, the two thresholds below which nothing is an edge or mud, and how far an edge reaches.
+# Spatter: colours of water and mud; below which slope nothing is an edge, and cover no mud; how far an edge reaches.
 WATER, MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
 EDGE, MUDDY, REACH = 150.0, 0.8, 20
 SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
@@ -50,20 +50,20 @@ def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
     step, wibble, level = size, WIBBLE, 0
     while step >= 2:
         half, spread = step // 2, wibble * wibble
-        for turn, (top, left) in enumerate(((half, half), (0, half), (half, 0))):
-            part = field[:, top::step, left::step]
-            noise = 2 * rng.uniform(rng.fold(key, 3 * level + turn), tuple(part.shape[1:])) - 1
-            part.copy_(_around(field, top, left, half, diamond=turn > 0)[:, ::step, ::step] / 4 + spread * noise)
+        square = [(i, j) for i in (-half, half) for j in (-half, half)]
+        diamond = [(-half, 0), (half, 0), (0, -half), (0, half)]
+        for turn, (top, left, corners) in enumerate(((half, half, square), (0, half, diamond), (half, 0, diamond))):
+            a, b, c, d = (_grid(field, top + i, left + j, step) for i, j in corners)
+            noise = 2 * rng.uniform(rng.fold(key, 3 * level + turn), tuple(a.shape[1:])) - 1
+            field[:, top::step, left::step] = (a + b + c + d) / 4 + spread * noise
         step, wibble, level = half, wibble / decay, level + 1
     field = field - field.amin((1, 2), keepdim=True)
     return field / field.amax((1, 2), keepdim=True)
 
 
-def _around(field: Tensor, top: int, left: int, half: int, *, diamond: bool) -> Tensor:
-    """At (top, left) and every step from there: the sum of the four corners of the square or diamond around it."""
-    ways = ((-half, 0), (half, 0), (0, -half), (0, half)) if diamond else [(i, j) for i in (-half, half) for j in (-half, half)]  # fmt: skip
-    moved = [field.roll((-top - i, -left - j), (1, 2)) for i, j in ways]
-    return moved[0] + moved[1] + moved[2] + moved[3]
+def _grid(field: Tensor, top: int, left: int, step: int) -> Tensor:
+    """Every step-th value in both directions, beginning at (top, left), around the torus."""
+    return field[:, top % step :: step, left % step :: step].roll((-(top // step), -(left // step)), (1, 2))
 
 
 def frost(x: Images, key: Keys, clear: float, ice: float) -> Images:
