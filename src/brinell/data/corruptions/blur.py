@@ -3,6 +3,7 @@
 import math
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -93,8 +94,8 @@ def motion_blur(x: Images, key: Keys, radius: int, sigma: float) -> Images:
 def zoom_blur(x: Images, key: Keys, most: float, step: float) -> Images:
     """The mean of the image and of enlargements of its middle by 1, 1 + step, … up to `most`."""
     h, w = x.shape[2:]
-    # In floating point on purpose: the published ranges end at 1.05999… + 0.00000…5, so that 1.06 is one of them.
-    factors = [1 + i * step for i in range(math.ceil((most - 1) / step))]
+    # With numpy's own rounding, as published: it decides whether `most` is one of them and how sizes are rounded.
+    factors = np.arange(1, most, step).tolist()
     total = x.double()
     for factor in factors:
         total = total + along(x, zoom_matrix(h, factor), zoom_matrix(w, factor))

@@ -59,11 +59,11 @@ def pixelate(x: Images, key: Keys, share: float) -> Images:
     """Reduced to a share of the size by boxes and enlarged again to squares, with 8 bits in between."""
     h, w = x.shape[2:]
     small = max(int(h * share), 1), max(int(w * share), 1)
-    for before, after in (((h, w), small), (small, (h, w))):
-        for rows, columns in ((_eye(before[0]), box_matrix(before[1], after[1])),
-                              (box_matrix(before[0], after[0]), _eye(after[1]))):  # fmt: skip
-            x = nearest(along(x, rows, columns)) / LEVELS
-    return x.float()
+    levels = nearest(x).double()
+    for (rows, columns), (to_rows, to_columns) in (((h, w), small), (small, (h, w))):
+        levels = (along(levels, _eye(rows), box_matrix(columns, to_columns)) + 0.5).floor()
+        levels = (along(levels, box_matrix(rows, to_rows), _eye(to_columns)) + 0.5).floor()
+    return (levels / LEVELS).float()
 
 
 def _eye(n: int) -> Tensor:

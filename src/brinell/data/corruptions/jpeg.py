@@ -93,8 +93,9 @@ def _repeated(x: Tensor, h: int, w: int) -> Tensor:
 
 
 def _halved(x: Tensor) -> Tensor:
-    """The mean of every 2 × 2 pixels; halves are rounded down and up by turns along a row."""
-    h, w = (n + n % 2 for n in x.shape[2:])
+    """The mean of every 2 × 2 pixels, in whole blocks along a row; halves are rounded down and up by turns."""
+    (h, w), block = x.shape[2:], 2 * BLOCK
+    h, w = h + h % 2, w + -w % block
     x = _repeated(x, h, w)
     total = x[:, :, ::2, ::2] + x[:, :, 1::2, ::2] + x[:, :, ::2, 1::2] + x[:, :, 1::2, 1::2]
     bias = 1 + torch.arange(w // 2, device=x.device) % 2
@@ -103,6 +104,7 @@ def _halved(x: Tensor) -> Tensor:
 
 def _doubled(x: Tensor, h: int, w: int) -> Tensor:
     """Twice the size, cut to h × w: three parts of the nearer pixel and one of the farther, in both directions."""
+    x = x[..., : -(-w // 2)]
     above = torch.cat([x[:, :, :1], x[:, :, :-1]], 2)
     below = torch.cat([x[:, :, 1:], x[:, :, -1:]], 2)
     rows = torch.stack([3 * x + above, 3 * x + below], 3).flatten(2, 3)

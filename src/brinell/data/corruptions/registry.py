@@ -19,7 +19,8 @@ SMALL = 64
 # Elastic transforms were published in shares of 32 and, for images of 224 pixels, of 244.
 OF_244 = 244 / 224
 
-Constants = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+Numbers = tuple[int | float, ...]
+Constants = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Corruption:
     large: Constants
     common: bool = True
 
-    def constants(self, severity: int, side: int) -> tuple[float, ...]:
+    def constants(self, severity: int, side: int) -> Numbers:
         """Those of a severity for images whose shorter side has this many pixels."""
         return (self.small if side <= SMALL else self.large)[severity - 1]
 
 
-def _one(*values: float) -> Any:
+def _one(*values: int | float) -> Any:
     """Constants of a corruption with a single one."""
     return tuple((v,) for v in values)
 
@@ -53,7 +54,7 @@ ALL = (
     ),
     Corruption(
         "shot_noise", "noise", noise.shot_noise,
-        _one(500, 250, 100, 75, 50), _one(60, 25, 12, 5, 3),
+        _one(500.0, 250.0, 100.0, 75.0, 50.0), _one(60.0, 25.0, 12.0, 5.0, 3.0),
     ),
     Corruption(
         "impulse_noise", "noise", noise.impulse_noise,
@@ -61,18 +62,18 @@ ALL = (
     ),
     Corruption(  # radius of the disc, width of its soft edge
         "defocus_blur", "blur", blur.defocus_blur,
-        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-        ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
+        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
     ),
     Corruption(  # width of the blur, reach, rounds
         "glass_blur", "blur", blur.glass_blur,
         ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-        ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     ),
     Corruption(  # radius, width
         "motion_blur", "blur", blur.motion_blur,
-        ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
-        ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+        ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
+        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
     ),
     Corruption(  # largest factor, step
         "zoom_blur", "blur", blur.zoom_blur,
@@ -82,23 +83,24 @@ ALL = (
     Corruption(  # mean and spread of the noise, zoom, threshold, radius and width of the streaks, share kept
         "snow", "weather", weather.snow,
         (
-            (0.1, 0.2, 1, 0.6, 8, 3, 0.95), (0.1, 0.2, 1, 0.5, 10, 4, 0.9), (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-            (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85), (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+            (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95), (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
+            (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9), (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
+            (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
         ),
         (
-            (0.1, 0.3, 3, 0.5, 10, 4, 0.8), (0.2, 0.3, 2, 0.5, 12, 4, 0.7), (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-            (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65), (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+            (0.1, 0.3, 3.0, 0.5, 10, 4.0, 0.8), (0.2, 0.3, 2.0, 0.5, 12, 4.0, 0.7), (0.55, 0.3, 4.0, 0.9, 12, 8.0, 0.7),
+            (0.55, 0.3, 4.5, 0.85, 12, 8.0, 0.65), (0.55, 0.3, 2.5, 0.85, 12, 12.0, 0.55),
         ),
     ),
     Corruption(  # shares of the image and of the ice
         "frost", "weather", weather.frost,
-        ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-        ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+        ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
     ),
     Corruption(  # amount, decay of the clouds' roughness
         "fog", "weather", weather.fog,
-        ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-        ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+        ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
+        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
     ),
     Corruption(
         "brightness", "digital", digital.brightness,
@@ -110,7 +112,7 @@ ALL = (
     ),
     Corruption(  # size and smoothness of the displacements, size of the affine map
         "elastic_transform", "digital", digital.elastic_transform,
-        ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
         (
             (2 * OF_244, 0.7 * OF_244, 0.1 * OF_244), (2 * OF_244, 0.08 * OF_244, 0.2 * OF_244),
             (0.05 * OF_244, 0.01 * OF_244, 0.02 * OF_244), (0.07 * OF_244, 0.01 * OF_244, 0.02 * OF_244),
@@ -131,23 +133,24 @@ ALL = (
     ),
     Corruption(
         "gaussian_blur", "blur", blur.gaussian_blur,
-        _one(0.4, 0.6, 0.7, 0.8, 1), _one(1, 2, 3, 4, 6), common=False,
+        _one(0.4, 0.6, 0.7, 0.8, 1.0), _one(1.0, 2.0, 3.0, 4.0, 6.0), common=False,
     ),
     Corruption(  # mean, spread and width of the noise, threshold, amount (water) or width (mud), mud instead of water
         "spatter", "weather", weather.spatter,
         (
-            (0.62, 0.1, 0.7, 0.7, 0.5, 0), (0.65, 0.1, 0.8, 0.7, 0.5, 0), (0.65, 0.3, 1, 0.69, 0.5, 0),
+            (0.62, 0.1, 0.7, 0.7, 0.5, 0), (0.65, 0.1, 0.8, 0.7, 0.5, 0), (0.65, 0.3, 1.0, 0.69, 0.5, 0),
             (0.65, 0.1, 0.7, 0.69, 0.6, 1), (0.65, 0.1, 0.5, 0.68, 0.6, 1),
         ),
         (
-            (0.65, 0.3, 4, 0.69, 0.6, 0), (0.65, 0.3, 3, 0.68, 0.6, 0), (0.65, 0.3, 2, 0.68, 0.5, 0),
-            (0.65, 0.3, 1, 0.65, 1.5, 1), (0.67, 0.4, 1, 0.65, 1.5, 1),
+            (0.65, 0.3, 4.0, 0.69, 0.6, 0), (0.65, 0.3, 3.0, 0.68, 0.6, 0), (0.65, 0.3, 2.0, 0.68, 0.5, 0),
+            (0.65, 0.3, 1.0, 0.65, 1.5, 1), (0.67, 0.4, 1.0, 0.65, 1.5, 1),
         ),
         common=False,
     ),
     Corruption(
         "saturate", "digital", digital.saturate,
-        ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)), ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
+        ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
+        ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
         common=False,
     ),
 )  # fmt: skip
