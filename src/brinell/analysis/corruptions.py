@@ -22,7 +22,8 @@ from brinell.evaluate.inputs import as_classifier, as_problem
 from brinell.results import Proportion, wilson
 from brinell.results.findings import Figure, Findings, Series, Table
 
-BATCH = 500
+# Images at a time, and values at a time: what is computed in between takes about 50 bytes a value.
+BATCH, VALUES = 500, 1 << 24
 # Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
 IMAGENET = 1000
 
@@ -222,7 +223,7 @@ def _measured(
     """Every chunk of clean images is read once and corrupted in all ways."""
     parts: dict[Setting | None, list[Correct]] = {None: [], **{setting: [] for setting in settings}}
     done, total, classes = 0, len(problem) * len(parts), 0
-    for chunk in problem.chunks(BATCH):
+    for chunk in problem.chunks(_batch(problem)):
         x, ids = chunk.x.to(model.device), chunk.ids.to(model.device)
         for setting, found in parts.items():
             inputs = x if setting is None else corrupt(x, *setting, ids, seed)
@@ -264,8 +265,12 @@ def _ready_made(
     return CorruptionReport(model.name, data, correct, before, classes, None)
 
 
+def _batch(problem: Problem) -> int:
+    return max(1, min(BATCH, VALUES // math.prod(problem.shape())))
+
+
 def _all_right(model: Classifier, problem: Problem) -> tuple[Correct, int]:
-    parts = [_right(model, chunk) for chunk in problem.chunks(BATCH)]
+    parts = [_right(model, chunk) for chunk in problem.chunks(_batch(problem))]
     return np.concatenate([right for right, _ in parts]), parts[-1][1]
 
 
