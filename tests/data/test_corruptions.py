@@ -114,6 +114,17 @@ def test_levels_of_whole_numbers_stay():
     assert torch.equal(parts.truncated(k / 255), k) and torch.equal(parts.truncated((k + 0.99) / 255), k)
 
 
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 70, 80)])
+def test_everything_happens_where_the_images_are(name, shape):
+    """On a device without numbers whatever was left on the CPU is an error."""
+    for severity in (3, 5):
+        y = corrupt(
+            torch.empty(2, *shape, device="meta"), name, severity, torch.empty(2, dtype=torch.long, device="meta")
+        )
+        assert y.device.type == "meta" and y.shape == (2, *shape)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_gpu_gives_the_same_images(name, pictures):
@@ -203,12 +214,15 @@ def test_defocus_blur_is_a_soft_disc(radius, smooth, pictures):
 def test_glass_blur_equals_the_loop_over_pixels(reach, h, w):
     key = keys(3)
     jump = (rng.integers(key, 2 * reach, (2, h, w)) - reach).numpy()
-    truth = np.arange(h * w).reshape(1, h, w).repeat(3, 0)
-    for b in range(3):
-        for row in range(h - reach, reach, -1):
-            for column in range(w - reach, reach, -1):
-                truth[b, row, column] = truth[b, row + jump[b, 0, row, column], column + jump[b, 1, row, column]]
-    assert np.array_equal(blur._sources(key, h, w, reach).numpy(), truth)
+    # Pixels as the published program has them, with a last axis for the channels: exchanging two such rows of an array
+    # copies one over the other.
+    truth = np.arange(h * w).reshape(1, h, w, 1).repeat(3, 0)
+    for image, jumps in zip(truth, jump, strict=True):
+        for i in range(h - reach, reach, -1):
+            for j in range(w - reach, reach, -1):
+                k, l = i + jumps[0, i, j], j + jumps[1, i, j]
+                image[i, j], image[k, l] = image[k, l], image[i, j]
+    assert np.array_equal(blur._sources(key, h, w, reach).numpy(), truth[..., 0])
 
 
 def test_motion_blur_draws_half_a_bell_along_the_ray():

@@ -102,18 +102,15 @@ def elastic_transform(x: Images, key: Keys, alpha: float, sigma: float, affine: 
 def _moved(key: Keys, h: int, w: int, most: float) -> tuple[Tensor, Tensor]:
     """Where each pixel of the result lies in the image, rows and columns, when three points move by up to `most`."""
     reach = min(h, w) // THIRD
-    # Points as (column, row), of the image (from) and of the result (to); sides of the triangle as a 2 × 2 matrix.
-    corners = torch.tensor([[reach, reach], [reach, -reach], [-reach, -reach]], dtype=torch.float64, device=key.device)
-    before = corners + torch.tensor([w // 2, h // 2], device=key.device)
-    after = before + (2 * rng.uniform(key, (3, 2)).double() - 1) * most
-    (a, b), (c, d) = ((after[:, i + 1] - after[:, 0]).unbind(1) for i in range(2))
-    determinant = a * d - b * c
+    # Points as (column, row), in the image (before) and in the result (after).
+    before = [(w // 2 + i * reach, h // 2 + j * reach) for i, j in ((1, 1), (1, -1), (-1, -1))]
+    moves = (2 * rng.uniform(key, (3, 2)).double() - 1) * most
+    after = torch.tensor(before, dtype=torch.float64, device=key.device) + moves
+    first, second = (after[:, i] - after[:, 0] for i in (1, 2))
+    (a, b), (c, d) = ([v[:, None, None] for v in side.unbind(1)] for side in (first, second))
     columns = torch.arange(w, dtype=torch.float64, device=key.device) - after[:, 0, 0, None, None]
     rows = torch.arange(h, dtype=torch.float64, device=key.device)[:, None] - after[:, 0, 1, None, None]
-    # Along the two sides, by Cramer's rule.
-    s = (columns * d[:, None, None] - rows * c[:, None, None]) / determinant[:, None, None]
-    t = (rows * a[:, None, None] - columns * b[:, None, None]) / determinant[:, None, None]
-    (u0, u1), (v0, v1) = (before[1] - before[0]).tolist(), (before[2] - before[0]).tolist()
-    column = before[0, 0] + s * u0 + t * v0
-    row = before[0, 1] + s * u1 + t * v1
+    # How far along the two sides of the triangle, by Cramer's rule.
+    s, t = (columns * d - rows * c) / (a * d - b * c), (rows * a - columns * b) / (a * d - b * c)
+    column, row = (before[0][i] + s * (before[1][i] - before[0][i]) + t * (before[2][i] - before[0][i]) for i in (0, 1))
     return row.float(), column.float()

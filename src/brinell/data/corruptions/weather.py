@@ -7,6 +7,7 @@ from torch import Tensor
 from brinell.data.corruptions.frost import frost_at
 from brinell.data.corruptions.images import (
     LEVELS,
+    SLACK,
     Images,
     Layer,
     along,
@@ -104,16 +105,17 @@ def spatter(
 
 def _shine(liquid: Layer) -> Layer:
     """How much light the drops throw, from 0 to 1: their relief, embossed from the distance to their edges."""
-    depth = _blurred(_distance(_edges(truncated(liquid))).clamp(max=REACH))
+    levels = truncated(liquid)
+    depth = _blurred(_distance(_edges(levels)).clamp(max=REACH), SLACK)
     relief = small_correlate(_equalised(depth), EMBOSS).clamp(0, LEVELS)
-    light = liquid * _blurred(relief)
+    light = levels * _blurred(relief, 0.5)
     # An image without drops has no light to scale.
     return light / light.amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
 
 
-def _blurred(x: Layer) -> Layer:
-    """The mean of 3 × 3 pixels in whole numbers."""
-    return (small_correlate(x, MEAN) / 9 + 0.5).floor()
+def _blurred(x: Layer, up: float) -> Layer:
+    """The mean of 3 × 3 pixels in whole numbers: `up` is added before the rest is cut off."""
+    return (small_correlate(x, MEAN) / 9 + up).floor()
 
 
 def _edges(levels: Layer) -> Tensor:
