@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import ndimage, stats
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
 from brinell.core.problem import Problem
@@ -114,15 +116,29 @@ def test_levels_of_whole_numbers_stay():
     assert torch.equal(parts.truncated(k / 255), k) and torch.equal(parts.truncated((k + 0.99) / 255), k)
 
 
+class OneDevice(TorchDispatchMode):
+    """No operation but a copy may see tensors of two devices."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.ndim]
+        assert len({t.device for t in given}) < 2 or "copy" in func.name(), func.name()
+        return func(*args, **(kwargs or {}))
+
+
+def test_two_devices_are_noticed():
+    with OneDevice(), pytest.raises(AssertionError, match="aten::mm"):
+        torch.empty(3, 3, device="meta") @ torch.ones(3, 3)
+
+
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 70, 80)])
 def test_everything_happens_where_the_images_are(name, shape):
-    """On a device without numbers whatever was left on the CPU is an error."""
+    """On a device without numbers, so that none but the CPU is needed."""
+    x, ids = torch.empty(2, *shape, device="meta"), torch.empty(2, dtype=torch.long, device="meta")
     for severity in (3, 5):
-        y = corrupt(
-            torch.empty(2, *shape, device="meta"), name, severity, torch.empty(2, dtype=torch.long, device="meta")
-        )
-        assert y.device.type == "meta" and y.shape == (2, *shape)
+        with OneDevice():
+            y = corrupt(x, name, severity, ids)
+        assert y.device.type == "meta" and y.shape == x.shape
 
 
 @pytest.mark.gpu
