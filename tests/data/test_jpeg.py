@@ -38,7 +38,7 @@ def through_codec(pillow, x, quality):
     return back(pillow.open(stream))
 
 
-@pytest.mark.parametrize("quality", [7, 25, 40, 50, 58, 80, 95])
+@pytest.mark.parametrize("quality", [7, 40, 58, 80])
 @pytest.mark.parametrize(("h", "w", "channels"), [(32, 32, 3), (28, 28, 1), (45, 39, 3), (24, 50, 3)])
 def test_levels_agree_with_the_codec(quality, h, w, channels, pillow, load_pictures):
     x = load_pictures.synthetic(8, max(h, w))[:, :channels, :h, :w]

@@ -22,10 +22,10 @@ SHRINKING = "elastic_transform"
 @pytest.fixture(scope="module", params=["synthetic", "cifar", "demo"])
 def pictures(request, load_pictures):
     if request.param == "synthetic":
-        return load_pictures.synthetic(24)
+        return load_pictures.synthetic(16)
     if request.param == "demo":
-        return demo()[0][:24]
-    return load_pictures.cifar(request.getfixturevalue("shared"), 24)
+        return demo()[0][:16]
+    return load_pictures.cifar(request.getfixturevalue("shared"), 16)
 
 
 def differences(x, name):
@@ -58,7 +58,7 @@ def test_difference_and_spectrum_grow_with_severity(name, pictures):
 
 @pytest.mark.parametrize("name", [n for n in CORRUPTIONS if n not in LARGE])
 def test_so_it_does_for_large_images(name, load_pictures):
-    found = means(differences(load_pictures.synthetic(4, 96), name))
+    found = means(differences(load_pictures.synthetic(3, 72), name))
     assert all(b > a for a, b in pairwise(found)), found
 
 
