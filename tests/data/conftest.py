@@ -1,12 +1,15 @@
 """Data sets in small, written as they are published."""
 
 import gzip
+import importlib.util
 import pickle
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 # Tests are no package: under this name they import what is here.
 sys.modules["published"] = sys.modules[__name__]
@@ -72,3 +75,13 @@ def imagenet(folder: Path, pictures: dict[str, Any], classes: int = 1000) -> lis
     for path, values in pictures.items():
         Image.fromarray(values).save(folder / path, format="PNG")
     return names
+
+
+@pytest.fixture(scope="session")
+def load_pictures() -> ModuleType:
+    """The module beside this file: the tests are no package, so that it is loaded by its path."""
+    spec = importlib.util.spec_from_file_location("brinell_test_pictures", Path(__file__).with_name("pictures.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

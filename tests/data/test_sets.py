@@ -15,7 +15,8 @@ from scipy.io import savemat
 
 import brinell
 from brinell import InputError
-from brinell.data import CORRUPTIONS, CORRUPTIONS_3D, SETS, load
+from brinell.data import CORRUPTIONS_3D, SETS, load
+from brinell.data.corruptions import COMMON
 from brinell.data.mat import read_mat
 from brinell.errors import PlanError
 from brinell.train.samples import as_samples
@@ -325,9 +326,9 @@ def test_absent_files_are_named_with_their_place(name: str, tmp_path: Path) -> N
 
 
 def test_the_corruptions_are_those_of_the_benchmark() -> None:
-    assert len(set(CORRUPTIONS)) == 15 and len(set(CORRUPTIONS_3D)) == 12
+    assert len(set(COMMON)) == 15 and len(set(CORRUPTIONS_3D)) == 12
     held = [c for f in SETS["imagenet-c"].files for c in f.holds]
-    assert sorted(held) == sorted(CORRUPTIONS)
+    assert sorted(held) == sorted(COMMON)
     assert len(SETS["cifar10-c"].layout.choices()) == 75
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from brinell.cli import (
     binarization,
     compare,
+    corruptions,
     curve,
     data,
     demo,
@@ -52,6 +53,7 @@ app.command("gallery")(gallery.command)
 app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
+app.command("corruptions")(corruptions.command)
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.command)

@@ -1,10 +1,11 @@
-"""Data sets by name, and files and folders of one's own."""
+"""Data sets by name, files and folders of one's own, and corruptions of images."""
 
 from brinell.data.check import Checked, check
+from brinell.data.corruptions import CORRUPTIONS, corrupt, corrupted
 from brinell.data.fetch import fetch, place
 from brinell.data.images import PREPROCESSINGS, Preprocessing
 from brinell.data.load import load
-from brinell.data.sets import CORRUPTIONS, CORRUPTIONS_3D, SETS, Set
+from brinell.data.sets import CORRUPTIONS_3D, SETS, Set
 
 __all__ = [
     "CORRUPTIONS",
@@ -15,6 +16,8 @@ __all__ = [
     "Preprocessing",
     "Set",
     "check",
+    "corrupt",
+    "corrupted",
     "fetch",
     "load",
     "place",

@@ -3,19 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from brinell.data.corruptions import COMMON, EXTRA
 from brinell.data.layouts import ClassFolders, CorruptedArrays, CorruptedFolders, Idx, Layout, Mat, Pickled, Versions
 from brinell.errors import one_of
 
-__all__ = ["CORRUPTIONS", "CORRUPTIONS_3D", "SETS", "File", "Set", "find"]
+__all__ = ["CORRUPTIONS_3D", "SETS", "File", "Set", "find"]
 
-# Hendrycks & Dietterich 2019, the fifteen that count and the four for development; Kar et al. 2022.
-CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise"),
-    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    *("snow", "frost", "fog", "brightness"),
-    *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-)
-EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+# Kar et al. 2022.
 CORRUPTIONS_3D = (
     *("near_focus", "far_focus", "bit_error", "color_quant", "flash", "fog_3d"),
     *("h265_abr", "h265_crf", "iso_noise", "low_light", "xy_motion_blur", "z_motion_blur"),
@@ -64,10 +58,10 @@ ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
 RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/"
 EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/"
 IMAGENET_C = {
-    "noise": ("e80562d7f6c3f8834afb1ecf27252745", CORRUPTIONS[:3]),
-    "blur": ("2d8e81fdd8e07fef67b9334fa635e45c", CORRUPTIONS[3:7]),
-    "weather": ("33ffea4db4d93fe4a428c40a6ce0c25d", CORRUPTIONS[7:11]),
-    "digital": ("89157860d7b10d5797849337ca2e5c03", CORRUPTIONS[11:]),
+    "noise": ("e80562d7f6c3f8834afb1ecf27252745", COMMON[:3]),
+    "blur": ("2d8e81fdd8e07fef67b9334fa635e45c", COMMON[3:7]),
+    "weather": ("33ffea4db4d93fe4a428c40a6ce0c25d", COMMON[7:11]),
+    "digital": ("89157860d7b10d5797849337ca2e5c03", COMMON[11:]),
 }
 SIZES = {"test": 10_000, "train": 50_000}
 
@@ -169,7 +163,7 @@ SETS = {
             paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
             classes=10,
             sizes={"test": 10_000},
-            layout=CorruptedArrays("CIFAR-10-C", CORRUPTIONS, EXTRA),
+            layout=CorruptedArrays("CIFAR-10-C", COMMON, EXTRA),
             files=(
                 File(
                     "CIFAR-10-C.tar",
@@ -185,7 +179,7 @@ SETS = {
             paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
             classes=100,
             sizes={"test": 10_000},
-            layout=CorruptedArrays("CIFAR-100-C", CORRUPTIONS, EXTRA),
+            layout=CorruptedArrays("CIFAR-100-C", COMMON, EXTRA),
             files=(
                 File(
                     "CIFAR-100-C.tar",
@@ -201,7 +195,7 @@ SETS = {
             paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
             classes=1000,
             sizes={"test": 50_000},
-            layout=CorruptedFolders("ImageNet-C", CORRUPTIONS, EXTRA),
+            layout=CorruptedFolders("ImageNet-C", COMMON, EXTRA),
             files=tuple(
                 File(f"{part}.tar", (ZENODO.format(2235448, f"{part}.tar"),), f"md5:{md5}", holds)
                 for part, (md5, holds) in IMAGENET_C.items()

@@ -1,0 +1,1 @@
+"""Analyses of models and Runs beyond robust accuracy."""

@@ -1,0 +1,135 @@
+"""Tables of accuracy by corruption and severity on disk, and baselines to measure errors against."""
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from brinell.errors import InputError
+from brinell.results.files import write_atomic
+
+Setting = tuple[str, int]
+ALEXNET = "alexnet"
+FIVE = (1, 2, 3, 4, 5)
+# First cells of the two header rows of a table by severity, and the header of a table of mean errors.
+HEADS, MEANS = ("corruption", "severity"), ("corruption", "error")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a reference model gets wrong: the share by corruption and severity, or by corruption over all five.
+
+    >>> alexnet = Baseline.named("alexnet")
+    >>> round(alexnet.error("fog", FIVE), 3), len(alexnet.means)
+    (0.819, 15)
+    """
+
+    name: str
+    means: Mapping[str, float]
+    single: Mapping[Setting, float]
+
+    @classmethod
+    def named(cls, source: "str | os.PathLike[str]", row: str | None = None) -> "Baseline":
+        """The shipped one ("alexnet", of ImageNet-C), or that of a CSV file; `row` names one of several models.
+
+        A file holds columns `corruption` and `error` in per cent, or a table of accuracies as `save_table` writes it.
+        """
+        if str(source) == ALEXNET:
+            text = (files("brinell.analysis") / "files" / "alexnet_imagenet_c.csv").read_text()
+            return cls("AlexNet", _means(text.splitlines()), {})
+        path = Path(source)
+        try:
+            lines = path.read_text().splitlines()
+            if lines and tuple(next(csv.reader(lines[:1]))) == MEANS:
+                return cls(path.stem, _means(lines), {})
+            table = _table(lines)
+        except (OSError, ValueError, IndexError, KeyError) as error:
+            raise _unreadable(path, error) from error
+        name = _chosen(path, list(table), row)
+        return cls(name, {}, {setting: 1 - accuracy for setting, accuracy in table[name].items()})
+
+    def error(self, name: str, severities: Sequence[int]) -> float:
+        """The mean share of errors over these severities."""
+        at = [self.single[name, s] for s in severities if (name, s) in self.single]
+        if len(at) == len(severities):
+            error = sum(at) / len(at)
+        elif name in self.means and tuple(sorted(severities)) == FIVE:
+            error = self.means[name]
+        else:
+            raise InputError(
+                expected=f"errors of {self.name} under {name} at severities {', '.join(map(str, severities))}",
+                got="a baseline that knows other corruptions or severities",
+                remedy="Measure all five severities of the corruptions it has, or give another baseline.",
+            )
+        if error <= 0:
+            raise InputError(
+                expected="a baseline that makes errors",
+                got=f"none of {self.name} under {name}",
+                remedy="A share of nothing has no meaning: give another baseline.",
+            )
+        return error
+
+
+def _means(lines: list[str]) -> dict[str, float]:
+    return {row["corruption"]: float(row["error"]) / 100 for row in csv.DictReader(lines)}
+
+
+def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
+    """Rows of accuracies under two header rows."""
+    names, severities, *rows = csv.reader(lines)
+    if (names[0], severities[0]) != HEADS or len(names) != len(severities):
+        raise ValueError(f"its header rows begin with {names[0]!r} and {severities[0]!r}")
+    settings = [(name, int(s)) for name, s in zip(names[1:], severities[1:], strict=True)]
+    return {row[0]: dict(zip(settings, map(float, row[1:]), strict=True)) for row in rows if row}
+
+
+def _chosen(path: Path, names: list[str], row: str | None) -> str:
+    if row is None and len(names) == 1:
+        return names[0]
+    if row is None or row not in names:
+        raise InputError(
+            expected=f"one of the models of {path.name}: {', '.join(names)}",
+            got="none chosen" if row is None else repr(row),
+            remedy="Name the row, e.g. --baseline FILE.csv:NAME.",
+        )
+    return row
+
+
+def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Setting, float]]) -> Path:
+    """Accuracies by corruption and severity: two header rows, then one row per model; rows that are there are kept.
+
+    A model that is already in the file is replaced. All rows must be about the same corruptions and severities.
+    """
+    path, old = Path(path), {}
+    if path.exists():
+        try:
+            old = _table(path.read_text().splitlines())
+        except (OSError, ValueError, IndexError) as error:
+            raise _unreadable(path, error) from error
+    merged = {**old, **rows}
+    settings = list(next(iter(rows.values())))
+    if any(set(row) != set(settings) for row in merged.values()):
+        raise InputError(
+            expected=f"rows of the same {len(settings)} corruptions and severities",
+            got=f"others in {path}",
+            remedy="Write to another file.",
+        )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([HEADS[0], *(name for name, _ in settings)])
+    writer.writerow([HEADS[1], *(severity for _, severity in settings)])
+    for name, row in merged.items():
+        writer.writerow([name, *(row[setting] for setting in settings)])
+    write_atomic(path, out.getvalue().encode())
+    return path
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        expected=f"a table of corruptions in {path}",
+        got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+        remedy="Columns are corruption,error; or two rows of corruptions and severities above rows of accuracies.",
+    )

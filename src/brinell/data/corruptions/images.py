@@ -1,0 +1,170 @@
+"""What the corruptions share: borders, 8-bit levels, filters as matrices, and images read at other places.
+
+A corrupted image must not depend on what else is in the batch, to the last bit. Sums whose order a library may choose
+(products of matrices, transforms) are therefore taken in float64, whose differences vanish when the result is rounded;
+everything else is single multiplications and additions, which every device rounds alike.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Images = Float[Tensor, "b c h w"]
+Layer = Float[Tensor, "b 1 h w"]
+Border = Callable[[Tensor, int], Tensor]
+
+LEVELS = 255
+# Of a level: what rounding may take from a whole number of levels without dropping it to the one below.
+SLACK = 2.0**-10
+# ITU-R BT.601: how bright red, green and blue look.
+LUMA = (0.299, 0.587, 0.114)
+
+
+def edge(i: Tensor, n: int) -> Tensor:
+    """Beyond the border the outermost pixel goes on: a a | a b c | c c."""
+    return i.clamp(0, n - 1)
+
+
+def mirror(i: Tensor, n: int) -> Tensor:
+    """Beyond the border the image is mirrored at its outermost pixel: c b | a b c | b a."""
+    period = max(2 * (n - 1), 1)
+    i = i.remainder(period)
+    return torch.minimum(i, period - i).clamp(max=n - 1)
+
+
+def symmetric(i: Tensor, n: int) -> Tensor:
+    """Beyond the border the image is mirrored at its edge: b a | a b c | c b.
+
+    >>> symmetric(torch.arange(-2, 5), 3).tolist(), mirror(torch.arange(-2, 5), 3).tolist()
+    ([1, 0, 0, 1, 2, 2, 1], [2, 1, 0, 1, 2, 1, 0])
+    """
+    i = i.remainder(2 * n)
+    return torch.minimum(i, 2 * n - 1 - i)
+
+
+def truncated(x: Tensor) -> Tensor:
+    """The number of whole levels, 0 … 255, as the published sets store it: what is above a level is cut off."""
+    return (x.clamp(0, 1) * LEVELS + SLACK).floor()
+
+
+def nearest(x: Tensor) -> Tensor:
+    """The number of the nearest level, 0 … 255; exact for images that were 8-bit."""
+    return (x.clamp(0, 1) * LEVELS + 0.5).floor()
+
+
+def luma(x: Images) -> Layer:
+    """One grey channel from one or three."""
+    if x.shape[1] == 1:
+        return x
+    r, g, b = x.unbind(1)
+    return (LUMA[0] * r + LUMA[1] * g + LUMA[2] * b)[:, None]
+
+
+def coloured(layer: Layer, colour: tuple[float, float, float], channels: int) -> Images:
+    """The layer in a colour, or in the grey of the same brightness."""
+    if channels == 1:
+        return layer * sum(share * c for share, c in zip(LUMA, colour, strict=True))
+    return layer * layer.new_tensor(colour)[:, None, None]
+
+
+def bell(radius: int, sigma: float) -> Tensor:
+    """Weights of a Gaussian filter at −radius … radius, which add up to 1; float64."""
+    i = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    w = torch.exp(-0.5 * (i / sigma) ** 2)
+    return w / w.sum()
+
+
+@lru_cache(maxsize=64)
+def gaussian_matrix(n: int, sigma: float, truncate: float = 4.0, border: Border = edge) -> Tensor:
+    """The Gaussian filter along n pixels as a matrix (n, n), cut off at `truncate` standard deviations; float64."""
+    radius = int(truncate * sigma + 0.5)
+    places = border(torch.arange(n)[:, None] + torch.arange(-radius, radius + 1), n)
+    weights = bell(radius, sigma).expand(n, -1)
+    return torch.zeros(n, n, dtype=torch.float64).scatter_add_(1, places, weights)
+
+
+@lru_cache(maxsize=64)
+def zoom_matrix(n: int, factor: float) -> Tensor:
+    """Enlarging the middle of n pixels to n pixels, linearly, corner to corner, as a matrix (n, n); float64."""
+    cut = math.ceil(n / factor)
+    size = round(cut * factor)
+    at = (torch.arange(n, dtype=torch.float64) + (size - n) // 2) * ((cut - 1) / (size - 1))
+    low = at.floor().clamp(max=cut - 2)
+    places = (torch.stack([low, low + 1], 1) + (n - cut) // 2).long()
+    return torch.zeros(n, n, dtype=torch.float64).scatter_add_(1, places, torch.stack([1 - at + low, at - low], 1))
+
+
+def along(x: Images, vertical: Tensor, horizontal: Tensor) -> Images:
+    """One matrix applied to the columns and one to the rows of every image; float64."""
+    x = x.double() @ horizontal.to(x.device).T
+    return (x.transpose(2, 3) @ vertical.to(x.device).T).transpose(2, 3)
+
+
+def gaussian(x: Images, sigma: float) -> Images:
+    """Gaussian blur with borders that go on, cut off at 4 standard deviations."""
+    h, w = x.shape[2:]
+    return along(x, gaussian_matrix(h, sigma), gaussian_matrix(w, sigma)).float()
+
+
+def correlate(x: Images, kernel: Tensor) -> Images:
+    """Every pixel's neighbourhood weighted by an odd square kernel; mirrored at the borders; float64.
+
+    Method: by Fourier transforms. Cost: that of five transforms, whatever the size of the kernel.
+    """
+    (h, w), r = x.shape[2:], kernel.shape[0] // 2
+    rows, columns = (mirror(torch.arange(-r, n + r, device=x.device), n) for n in (h, w))
+    padded = x.double()[:, :, rows][:, :, :, columns]
+    size = (h + 2 * r, w + 2 * r)
+    spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(kernel.double().to(x.device), s=size).conj()
+    return torch.fft.irfft2(spectrum, s=size)[:, :, :h, :w]
+
+
+def small_correlate(x: Images, kernel: tuple[tuple[float, ...], ...]) -> Images:
+    """As `correlate`, tap by tap in the precision of `x`: exact where all numbers are small integers."""
+    (h, w), r = x.shape[2:], len(kernel) // 2
+    rows, columns = (mirror(torch.arange(-r, n + r, device=x.device), n) for n in (h, w))
+    padded = x[:, :, rows][:, :, :, columns]
+    total = torch.zeros_like(x)
+    for i, line in enumerate(kernel):
+        for j, weight in enumerate(line):
+            if weight:
+                total = total + weight * padded[:, :, i : i + h, j : j + w]
+    return total
+
+
+def picked(x: Images, row: Int[Tensor, "b h w"], column: Int[Tensor, "b h w"]) -> Images:
+    """Every pixel replaced by the one at a place of its own."""
+    index = (row * x.shape[3] + column).flatten(1)[:, None].expand(-1, x.shape[1], -1)
+    return x.flatten(2).gather(2, index).view_as(x)
+
+
+def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w"], border: Border) -> Images:
+    """Every pixel replaced by what lies at a place of its own between pixels, linearly interpolated."""
+    (h, w), top, left = x.shape[2:], row.floor(), column.floor()
+    down, right = (row - top)[:, None], (column - left)[:, None]
+    rows = [border(top.long() + i, h) for i in (0, 1)]
+    columns = [border(left.long() + j, w) for j in (0, 1)]
+    upper, lower = (picked(x, r, columns[0]) * (1 - right) + picked(x, r, columns[1]) * right for r in rows)
+    return upper * (1 - down) + lower * down
+
+
+def streaked(x: Images, angle: Float[Tensor, "b"], radius: int, sigma: float) -> Images:
+    """Motion blur: every pixel trails 2·radius + 1 pixels in the image's own direction (degrees), fading like a bell.
+
+    Method: the weights of one half of a Gaussian on the whole pixels nearest to a ray; borders go on.
+    """
+    (h, w), length = x.shape[2:], 2 * radius + 1
+    weights = bell(length - 1, sigma)[length - 1 :]
+    ray = torch.deg2rad(angle.double())
+    rows, columns = (torch.arange(n, device=x.device) for n in (h, w))
+    total = torch.zeros_like(x)
+    for i, weight in enumerate((weights / weights.sum()).tolist()):
+        dy, dx = ((i * way - 0.5).ceil().long() for way in (ray.sin(), ray.cos()))
+        row = edge(rows + dy[:, None], h)[:, :, None].expand(-1, -1, w)
+        column = edge(columns + dx[:, None], w)[:, None].expand(-1, h, -1)
+        total = total + weight * picked(x, row, column)
+    return total

@@ -1,0 +1,59 @@
+"""A problem whose images are corrupted as they are read."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from brinell.core.problem import Problem
+from brinell.data.corruptions.registry import check, corrupt
+
+
+class _Corrupted(Dataset[Any]):
+    """The samples of a problem by their places, corrupted in batches."""
+
+    def __init__(self, problem: Problem, name: str, severity: int, seed: int) -> None:
+        self.problem, self.name, self.severity, self.seed = problem, name, severity, seed
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([i])[0]
+
+    def __getitems__(self, places: list[int]) -> list[tuple[Tensor, Tensor]]:
+        found: list[tuple[Tensor, Tensor]] = []
+        for first, last in _stretches(places):
+            for chunk in self.problem[first : last + 1].chunks(last + 1 - first):
+                x = corrupt(chunk.x, self.name, self.severity, chunk.ids, self.seed)
+                found.extend(zip(x, chunk.y, strict=True))
+        return found
+
+
+def _stretches(places: list[int]) -> list[tuple[int, int]]:
+    """Places as stretches without gaps, first and last.
+
+    >>> _stretches([4, 5, 6, 9, 2])
+    [(4, 6), (9, 9), (2, 2)]
+    """
+    found: list[tuple[int, int]] = []
+    for place in places:
+        if found and place == found[-1][1] + 1:
+            found[-1] = (found[-1][0], place)
+        else:
+            found.append((place, place))
+    return found
+
+
+def corrupted(problem: Problem, name: str, severity: int, seed: int = 0) -> Problem:
+    """The same samples with the same ids, their images corrupted when they are read; nothing is stored.
+
+    >>> import brinell
+    >>> foggy = corrupted(brinell.data.load("demo", n=10), "fog", 3)
+    >>> len(foggy), foggy.name, next(foggy[4:6].chunks(2)).ids.tolist()
+    (10, 'demo, fog 3', [4, 5])
+    """
+    check(name, severity)
+    ids = problem._given if problem.streamed else problem.ids
+    label = f"{problem.name}, {name} {severity}".removeprefix(", ")
+    return Problem(_Corrupted(problem, name, severity, seed), ids=ids, name=label)

@@ -1,0 +1,199 @@
+"""The corruptions by name, with their published constants."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.data.corruptions import blur, digital, noise, weather
+from brinell.data.corruptions.images import LEVELS, Images, truncated
+from brinell.data.corruptions.jpeg import jpeg_compression
+from brinell.errors import InputError, one_of
+from brinell.ops import rng
+
+SEVERITIES = (1, 2, 3, 4, 5)
+# Images whose shorter side is at most this see the constants of CIFAR-10-C, larger ones those of ImageNet-C.
+SMALL = 64
+# Elastic transforms were published in shares of 32 and, for images of 224 pixels, of 244.
+OF_244 = 244 / 224
+
+Numbers = tuple[int | float, ...]
+Constants = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One way to corrupt an image: what it does, and its constants at severities 1 to 5.
+
+    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C; `common` ones make up the benchmark.
+    """
+
+    name: str
+    family: str
+    apply: Callable[..., Images]
+    small: Constants
+    large: Constants
+    common: bool = True
+
+    def constants(self, severity: int, side: int) -> Numbers:
+        """Those of a severity for images whose shorter side has this many pixels."""
+        return (self.small if side <= SMALL else self.large)[severity - 1]
+
+
+def _one(*values: int | float) -> Any:
+    """Constants of a corruption with a single one."""
+    return tuple((v,) for v in values)
+
+
+ALL = (
+    Corruption(
+        "gaussian_noise", "noise", noise.gaussian_noise,
+        _one(0.04, 0.06, 0.08, 0.09, 0.10), _one(0.08, 0.12, 0.18, 0.26, 0.38),
+    ),
+    Corruption(
+        "shot_noise", "noise", noise.shot_noise,
+        _one(500.0, 250.0, 100.0, 75.0, 50.0), _one(60.0, 25.0, 12.0, 5.0, 3.0),
+    ),
+    Corruption(
+        "impulse_noise", "noise", noise.impulse_noise,
+        _one(0.01, 0.02, 0.03, 0.05, 0.07), _one(0.03, 0.06, 0.09, 0.17, 0.27),
+    ),
+    Corruption(  # radius of the disc, width of its soft edge
+        "defocus_blur", "blur", blur.defocus_blur,
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
+        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
+    ),
+    Corruption(  # width of the blur, reach, rounds
+        "glass_blur", "blur", blur.glass_blur,
+        ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    ),
+    Corruption(  # radius, width
+        "motion_blur", "blur", blur.motion_blur,
+        ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
+        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
+    ),
+    Corruption(  # largest factor, step
+        "zoom_blur", "blur", blur.zoom_blur,
+        ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+    ),
+    Corruption(  # mean and spread of the noise, zoom, threshold, radius and width of the streaks, share kept
+        "snow", "weather", weather.snow,
+        (
+            (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95), (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
+            (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9), (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
+            (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
+        ),
+        (
+            (0.1, 0.3, 3.0, 0.5, 10, 4.0, 0.8), (0.2, 0.3, 2.0, 0.5, 12, 4.0, 0.7), (0.55, 0.3, 4.0, 0.9, 12, 8.0, 0.7),
+            (0.55, 0.3, 4.5, 0.85, 12, 8.0, 0.65), (0.55, 0.3, 2.5, 0.85, 12, 12.0, 0.55),
+        ),
+    ),
+    Corruption(  # shares of the image and of the ice
+        "frost", "weather", weather.frost,
+        ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    ),
+    Corruption(  # amount, decay of the clouds' roughness
+        "fog", "weather", weather.fog,
+        ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
+        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
+    ),
+    Corruption(
+        "brightness", "digital", digital.brightness,
+        _one(0.05, 0.1, 0.15, 0.2, 0.3), _one(0.1, 0.2, 0.3, 0.4, 0.5),
+    ),
+    Corruption(
+        "contrast", "digital", digital.contrast,
+        _one(0.75, 0.5, 0.4, 0.3, 0.15), _one(0.4, 0.3, 0.2, 0.1, 0.05),
+    ),
+    Corruption(  # size and smoothness of the displacements, size of the affine map
+        "elastic_transform", "digital", digital.elastic_transform,
+        ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        (
+            (2 * OF_244, 0.7 * OF_244, 0.1 * OF_244), (2 * OF_244, 0.08 * OF_244, 0.2 * OF_244),
+            (0.05 * OF_244, 0.01 * OF_244, 0.02 * OF_244), (0.07 * OF_244, 0.01 * OF_244, 0.02 * OF_244),
+            (0.12 * OF_244, 0.01 * OF_244, 0.02 * OF_244),
+        ),
+    ),
+    Corruption(
+        "pixelate", "digital", digital.pixelate,
+        _one(0.95, 0.9, 0.85, 0.75, 0.65), _one(0.6, 0.5, 0.4, 0.3, 0.25),
+    ),
+    Corruption(
+        "jpeg_compression", "digital", jpeg_compression,
+        _one(80, 65, 58, 50, 40), _one(25, 18, 15, 10, 7),
+    ),
+    Corruption(
+        "speckle_noise", "noise", noise.speckle_noise,
+        _one(0.06, 0.1, 0.12, 0.16, 0.2), _one(0.15, 0.2, 0.35, 0.45, 0.6), common=False,
+    ),
+    Corruption(
+        "gaussian_blur", "blur", blur.gaussian_blur,
+        _one(0.4, 0.6, 0.7, 0.8, 1.0), _one(1.0, 2.0, 3.0, 4.0, 6.0), common=False,
+    ),
+    Corruption(  # mean, spread and width of the noise, threshold, amount (water) or width (mud), mud instead of water
+        "spatter", "weather", weather.spatter,
+        (
+            (0.62, 0.1, 0.7, 0.7, 0.5, 0), (0.65, 0.1, 0.8, 0.7, 0.5, 0), (0.65, 0.3, 1.0, 0.69, 0.5, 0),
+            (0.65, 0.1, 0.7, 0.69, 0.6, 1), (0.65, 0.1, 0.5, 0.68, 0.6, 1),
+        ),
+        (
+            (0.65, 0.3, 4.0, 0.69, 0.6, 0), (0.65, 0.3, 3.0, 0.68, 0.6, 0), (0.65, 0.3, 2.0, 0.68, 0.5, 0),
+            (0.65, 0.3, 1.0, 0.65, 1.5, 1), (0.67, 0.4, 1.0, 0.65, 1.5, 1),
+        ),
+        common=False,
+    ),
+    Corruption(
+        "saturate", "digital", digital.saturate,
+        ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
+        ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
+        common=False,
+    ),
+)  # fmt: skip
+
+CORRUPTIONS = {c.name: c for c in ALL}
+COMMON = tuple(c.name for c in ALL if c.common)
+EXTRA = tuple(c.name for c in ALL if not c.common)
+
+
+def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eight_bit: bool = True) -> Tensor:
+    """Images (n, 1 or 3, h, w) in [0, 1] after a corruption; an image's outcome depends on seed, id, name and severity.
+
+    Method: Hendrycks & Dietterich 2019, with constants by the size of the images and keyed noise; `eight_bit` cuts the
+    result to 256 levels as the published sets are stored. Works where the images are. See docs/corruptions.md.
+
+    >>> x = torch.rand(2, 3, 32, 32)
+    >>> both = corrupt(x, "snow", 3, ids=[7, 4])
+    >>> torch.equal(both[1:], corrupt(x[1:], "snow", 3, ids=[4])), torch.equal(both, both.mul(255).round() / 255)
+    (True, True)
+    """
+    check(name, severity)
+    x, ids = _images(x), torch.as_tensor(ids, dtype=torch.int64, device=x.device)
+    if ids.shape != (len(x),):
+        raise InputError(
+            expected=f"{len(x)} ids", got=f"shape {tuple(ids.shape)}", remedy="Give every image the id of its sample."
+        )
+    chosen = CORRUPTIONS[name]
+    key = rng.fold(rng.fold(rng.keys(seed, ids), rng.digest(name)), severity)
+    result = chosen.apply(x, key, *chosen.constants(severity, min(x.shape[2:]))).clamp(0, 1)
+    return truncated(result) / LEVELS if eight_bit else result
+
+
+def check(name: str, severity: int) -> None:
+    """An error that offers the nearest names if there is no such corruption."""
+    one_of("a corruption", name, CORRUPTIONS)
+    one_of("a severity", severity, SEVERITIES)
+
+
+def _images(x: Tensor) -> Images:
+    if not x.is_floating_point() or x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < 8:
+        raise InputError(
+            expected="images as floating point of shape (n, 1 or 3, height, width), at least 8 pixels each way",
+            got=f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}",
+            remedy="Corruptions are defined for grey and colour images only.",
+        )
+    return x.float()

@@ -1,0 +1,214 @@
+"""Accuracy under corruptions: counted right, averaged right, and read back from its own tables."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import brinell
+from brinell.analysis.corruptions import Average, CorruptionReport, average, corruption_accuracy
+from brinell.analysis.severities import Baseline, save_table
+from brinell.core.problem import Problem
+from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
+from brinell.errors import InputError, ModelError, PlanError
+from brinell.results import Proportion
+from brinell.results.findings import Findings
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+class Bright(nn.Module):
+    """Says 1 where the mean is above a half."""
+
+    def __init__(self, classes=2):
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, x):
+        score = x.mean((1, 2, 3)) - 0.5
+        rest = torch.full((len(x), self.classes - 2), -9.0)
+        return torch.cat([torch.stack([-score, score], 1), rest], 1)
+
+
+def flat(*values):
+    return torch.tensor(values)[:, None, None, None].expand(-1, 3, 32, 32).contiguous()
+
+
+def bright(classes=2):
+    return brinell.wrap(Bright(classes).eval(), name="bright")
+
+
+@pytest.fixture
+def problem():
+    # Brightness adds 0.05, 0.1, 0.15, 0.2, 0.3.
+    return Problem(flat(0.22, 0.37, 0.42, 0.1), torch.zeros(4, dtype=torch.long), ids=[5, 6, 7, 8], name="flat")
+
+
+def test_accuracies_are_those_of_the_definition(problem):
+    found = corruption_accuracy(bright(), problem, ["brightness"])
+    assert [found.accuracy["brightness", s] for s in SEVERITIES] == [
+        Proportion(k, 4) for k in (4, 3, 2, 2, 1)
+    ]  # fmt: skip
+    assert found.clean == Proportion(4, 4) and found.names == ("brightness",) and found.severities == SEVERITIES
+    assert found.mean.value == pytest.approx(12 / 20) and found.error == pytest.approx(8 / 20)
+    assert (found.model, found.data, found.seed, found.classes) == ("bright", "flat", 0, 2)
+
+
+def test_images_and_ready_made_sets_give_the_same(problem):
+    direct = corruption_accuracy(bright(), problem, ["fog", "snow"], [2, 5], seed=3)
+    sets = {(name, s): corrupted(problem, name, s, seed=3) for name in ("fog", "snow") for s in (2, 5)}
+    for given in (sets, iter(sets.items())):
+        made = corruption_accuracy(bright(), given, clean=problem)
+        assert made.clean == direct.clean and made.accuracy == direct.accuracy and made.seed is None
+        assert all(np.array_equal(made.correct[s], direct.correct[s]) for s in sets)
+
+
+def test_the_number_of_samples_at_a_time_changes_nothing(monkeypatch):
+    images = brinell.data.load("demo", n=30)
+    whole = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
+    monkeypatch.setattr("brinell.analysis.corruptions.BATCH", 7)
+    apart = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
+    assert all(np.array_equal(whole.correct[s], apart.correct[s]) for s in whole.correct)
+
+
+def test_the_work_is_told(problem):
+    heard = []
+    corruption_accuracy(bright(), problem, ["contrast"], [1, 2], told=lambda done, total: heard.append((done, total)))
+    assert heard == [(4, 12), (8, 12), (12, 12)]
+
+
+def test_what_a_detector_rejects_is_wrong(problem):
+    watched = brinell.wrap(Bright().eval(), detector=lambda x: x.mean((1, 2, 3)) - 0.3)
+    found = corruption_accuracy(watched, problem, ["brightness"], [1])
+    assert found.clean == Proportion(2, 4) and found.accuracy["brightness", 1] == Proportion(2, 4)
+
+
+def test_mean_interval_is_that_of_the_samples():
+    """Ten conditions that agree tell no more than one."""
+    once = np.arange(100) < 60
+    assert average([once] * 10)[:3] == (Proportion(60, 100).value, Proportion(60, 100).low, Proportion(60, 100).high)
+
+
+def test_mean_interval_covers():
+    """Shares of samples drawn at random: the true mean lies within in at least 95 % of the draws."""
+    source = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        own = source.beta(0.5, 0.5, 60)
+        found = average([source.random(60) < own for _ in range(5)])
+        hits += found.low <= 0.5 <= found.high
+    assert hits >= 285
+
+
+# ------------------------------------------------------------------------------------------------------------ baselines
+
+
+def report(errors, n=1000, classes=1000):
+    correct = {
+        (name, s): np.arange(n) >= round(share * n) for name, share in errors.items() for s in SEVERITIES
+    }  # fmt: skip
+    return CorruptionReport("mine", "imagenet", correct, None, classes, None)
+
+
+def test_alexnet_beside_itself_has_an_error_of_one():
+    alexnet = Baseline.named("alexnet")
+    assert tuple(alexnet.means) == COMMON and np.mean(list(alexnet.means.values())) == pytest.approx(0.78914, abs=3e-3)
+    found = report(dict(alexnet.means))
+    assert found.mce() == pytest.approx(1, abs=1e-9) and found.mce(alexnet) == found.mce()
+    half = report({name: share / 2 for name, share in alexnet.means.items()}, n=100_000)
+    assert half.mce() == pytest.approx(0.5, abs=1e-4)
+
+
+def test_mce_is_a_mean_of_shares_not_a_share_of_means():
+    baseline = Baseline("b", {}, {("fog", 1): 0.5, ("fog", 2): 0.7, ("snow", 1): 0.1})
+    correct = {("fog", 1): np.arange(10) >= 3, ("fog", 2): np.arange(10) >= 9, ("snow", 1): np.arange(10) >= 2}
+    found = CorruptionReport("m", "d", correct, None, 10, 0)
+    assert found.mce(baseline) == pytest.approx((0.6 / 0.6 + 0.2 / 0.1) / 2)
+
+
+def test_without_a_standard_baseline_there_is_only_the_error(problem):
+    found = corruption_accuracy(bright(), problem, ["contrast"])
+    assert found.mce() is None and found.to_json()["mce"] is None and "Mean corruption error" not in found.summary()
+    assert corruption_accuracy(bright(1000), problem, ["contrast"]).mce() is not None
+    assert corruption_accuracy(bright(1000), problem, ["contrast"], [1]).mce() is None
+    assert corruption_accuracy(bright(1000), problem, ["speckle_noise"]).mce() is None
+
+
+def test_a_baseline_must_know_what_was_measured(problem):
+    found = corruption_accuracy(bright(), problem, ["contrast"], [1, 2])
+    with pytest.raises(InputError, match="severities 1, 2"):
+        found.mce(Baseline.named("alexnet"))
+    with pytest.raises(InputError, match="makes errors"):
+        found.mce(Baseline("best", {}, {("contrast", 1): 0.0, ("contrast", 2): 0.0}))
+
+
+def test_tables_are_written_added_to_and_read_back(problem, tmp_path):
+    file = tmp_path / "all.csv"
+    found = corruption_accuracy(bright(), problem, ["brightness"])
+    found.save(file)
+    save_table(file, {"other, one": {("brightness", s): 0.5 for s in SEVERITIES}})
+    assert file.read_text().splitlines() == [
+        "corruption,brightness,brightness,brightness,brightness,brightness",
+        "severity,1,2,3,4,5",
+        "bright,1.0,0.75,0.5,0.5,0.25",
+        '"other, one",0.5,0.5,0.5,0.5,0.5',
+    ]
+    found.save(file)
+    assert len(file.read_text().splitlines()) == 4
+    assert found.mce(Baseline.named(file, "bright")) == pytest.approx(1)
+    assert found.mce(Baseline.named(file, "other, one")) == pytest.approx(0.4 / 0.5)
+    with pytest.raises(InputError, match="none chosen"):
+        Baseline.named(file)
+    with pytest.raises(InputError, match="same 1 corruptions"):
+        save_table(file, {"third": {("fog", 1): 0.5}})
+
+
+def test_a_file_of_mean_errors_is_a_baseline(tmp_path):
+    file = tmp_path / "net.csv"
+    file.write_text("corruption,error\nfog,20\n")
+    assert Baseline.named(file).error("fog", SEVERITIES) == 0.2 and Baseline.named(file).name == "net"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n1,2\n", "corruption,fog\nseverity,1\nnet,high\n", "corruption,error\nfog,x\n"]
+)
+def test_damaged_tables_are_refused(text, tmp_path):
+    file = tmp_path / "bad.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match="a table of corruptions"):
+        Baseline.named(file)
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+
+
+def test_findings_hold_every_number(problem):
+    found = corruption_accuracy(bright(), problem, ["brightness", "contrast"], [1, 5])
+    made = found.findings()
+    assert Findings.from_dict(made.to_dict()) == made and made.kind == "corruptions"
+    (table,), (figure,) = made.tables, made.figures
+    assert table.columns == ("corruption", "severity 1", "severity 5", "mean", "low", "high", "n")
+    assert table.rows[0][:4] == ("brightness", 100.0, 25.0, 62.5) and table.rows[0][-1] == 4
+    assert figure.series[0].x == ("brightness", "contrast") and figure.series[0].y == (62.5, 100.0)
+
+
+def test_averages_tell_their_interval():
+    assert str(Average(0.5, 0.25, 0.75, 8)) == "50.0 % [25.0, 75.0], n = 8"
+
+
+@pytest.mark.parametrize(
+    ("names", "severities", "error"),
+    [(["fogg"], [1], PlanError), (["fog"], [0], PlanError), ([], [1], InputError), (["fog"], [], InputError)],
+)
+def test_wrong_settings_are_refused(names, severities, error, problem):
+    with pytest.raises(error):
+        corruption_accuracy(bright(), problem, names, severities)
+
+
+def test_sets_of_different_sizes_and_train_mode_are_refused(problem):
+    with pytest.raises(InputError, match="2, 4"):
+        corruption_accuracy(bright(), {("fog", 1): problem, ("fog", 2): problem[:2]})
+    with pytest.raises(InputError, match="no sets"):
+        corruption_accuracy(bright(), {})
+    with pytest.raises(ModelError, match="train mode"):
+        corruption_accuracy(Bright().train(), problem)
