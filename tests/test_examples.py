@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,4 @@ def test_a_notebook_is_of_format_4_with_little_stored(path: Path) -> None:
     assert len(set(ids)) == len(ids)
     assert len(json.dumps([c["outputs"] for c in cells(path, "code")])) < OUTPUTS
     assert all("".join(c["source"]).strip() for c in stored["cells"])
+    assert not re.search(r"/(home|root|work|tmp|Users)/", path.read_text())
