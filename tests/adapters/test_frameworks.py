@@ -353,14 +353,15 @@ def test_keras_drops_nothing_out_and_names_its_softmax(tf, twins):
 
 # ------------------------------------------------------------------------------------------------------- documentation
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
-EXAMPLES = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [("frameworks.md", f) for f in ("jax", "tensorflow", "sklearn", "onnx")] + [("howto/jax.md", "jax")]
 
 
-@pytest.mark.parametrize("framework", ["jax", "tensorflow", "sklearn", "onnx"])
-def test_the_example_of_the_documentation_runs(framework, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("page", "framework"), PAGES)
+def test_the_example_of_the_documentation_runs(page, framework, tmp_path, monkeypatch, capsys):
     needs(framework)
     monkeypatch.chdir(tmp_path)
-    [code] = [e for e in EXAMPLES if re.match(rf"(import|from) {framework}", e)]
-    exec(compile(code, str(PAGE), "exec"), {"__name__": "__docs__"})
+    examples = re.findall(r"^```py\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    [code] = [e for e in examples if re.match(rf"(import|from) {framework}", e)]
+    exec(compile(code, page, "exec"), {"__name__": "__docs__"})
     assert "n = 8" in capsys.readouterr().out
