@@ -35,6 +35,7 @@ NAMES = [
     "ThreatError",
     "attack",
     "attacks",
+    "benchmark",
     "calibrated",
     "compare",
     "curve",

@@ -5,6 +5,7 @@ from brinell.core.problem import Problem
 from brinell.core.threat import L0, L1, L2, Linf, Threat
 from brinell.curves import Curve, curve, distances
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+from brinell.evaluate.benchmark import benchmark
 from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.cost import Estimate
 from brinell.evaluate.environment import version
@@ -43,6 +44,7 @@ __all__ = [
     "ThreatError",
     "attack",
     "attacks",
+    "benchmark",
     "calibrated",
     "compare",
     "curve",

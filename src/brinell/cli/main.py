@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli import (
+    benchmark,
     binarization,
     compare,
     curve,
@@ -40,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate.command)
+app.command("benchmark")(benchmark.command)
 app.command("test-attack")(binarization.command)
 app.command("train")(train.command)
 app.command("verify")(verify.command)
