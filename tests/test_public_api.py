@@ -50,6 +50,7 @@ NAMES = [
     "plans",
     "reliability",
     "rescalings",
+    "review",
     "test_attack",
     "train",
     "verify",

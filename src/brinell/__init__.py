@@ -14,6 +14,7 @@ from brinell.evaluate.evaluate import attack, evaluate, verify
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
 from brinell.evaluate.rescalings import rescalings
+from brinell.evaluate.review import review
 from brinell.models.wrap import wrap
 from brinell.reliability.active import test_attack
 from brinell.results import Run, compare
@@ -59,6 +60,7 @@ __all__ = [
     "plans",
     "reliability",
     "rescalings",
+    "review",
     "test_attack",
     "train",
     "verify",

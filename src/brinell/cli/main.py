@@ -21,6 +21,7 @@ from brinell.cli import (
     plans,
     probe,
     rescalings,
+    submit,
     train,
     verify,
     zoo,
@@ -44,6 +45,7 @@ app.command("evaluate")(evaluate.command)
 app.command("benchmark")(benchmark.command)
 app.command("test-attack")(binarization.command)
 app.command("train")(train.command)
+app.command("submit")(submit.command)
 app.command("verify")(verify.command)
 app.command("compare")(compare.command)
 app.command("merge")(merge.command)
