@@ -177,6 +177,26 @@ def test_a_model_of_the_zoo_brings_its_facts(monkeypatch: pytest.MonkeyPatch) ->
     assert record.status == "unverified" and record.n == 4
 
 
+def test_a_model_of_the_zoo_brings_its_preprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(name: str, n: int, **more: Any) -> Problem:
+        asked.append((name, more))
+        return brinell.data.load("demo", n)
+
+    monkeypatch.setattr(module, "load", load)
+    monkeypatch.setattr(boards, "BOARDS", (Board("imagenet", "Linf", Linf("0.1"), 100, "fgsm"),))
+    for name, given in (("imagenet/Linf/Wong2020Fast", None), ("imagenet/Linf/Wong2020Fast", "Res224"), ("mine", None)):
+        brinell.benchmark(wrap(demo_net(), name=name), "imagenet", n=2, preprocessing=given, **QUIET)
+    brinell.benchmark("demo", "imagenet", n=2, data="folder", preprocessing="Crop288", **QUIET)
+    assert asked == [
+        ("imagenet", {"preprocessing": "Crop288"}),
+        ("imagenet", {"preprocessing": "Res224"}),
+        ("imagenet", {}),
+        ("folder", {"preprocessing": "Crop288"}),
+    ]
+
+
 def test_names_become_parts_of_a_file_name(quick: None) -> None:
     assert brinell.benchmark(wrap(demo_net(), name="../a b/c:d"), "demo", n=2, **QUIET).name == "c_d"
 

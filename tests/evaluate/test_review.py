@@ -213,6 +213,9 @@ def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
         ("named stages", lambda i: i["plan"].update(stages=[3])),
         ("what its text says, 0.1", lambda i: i["threat"].update(eps=0.2)),
         ("what its text says, a lot", lambda i: i["threat"].update(eps_text="a lot")),
+        ("a threat in the manifest", lambda i: i["threat"].pop("eps")),
+        ("judging passes", lambda i: i["plan"].update(draws=10**9)),
+        ("a goal among", lambda i: i.update(goal="win")),
     ],
 )
 def test_a_manifest_that_lacks_something_is_refused(said: str, change: Any, run: Path) -> None:
@@ -266,6 +269,23 @@ def test_a_plan_with_other_numbers_is_told(run: Path) -> None:
 
     edit_manifest(run, weaker)
     assert "Its plan has other numbers than pgd20" in str(review([bundled(run)], "demo", rerun=1))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (28, 28), (1, 28, 29)])
+def test_images_of_another_shape_are_refused(shape: tuple[int, ...], run: Path) -> None:
+    """Arithmetic would stretch some of them to the shape of the data."""
+    for file in sorted((run / "adversarials").iterdir()):
+        stored = load_file(file)
+        save_file({"ids": stored["ids"], "x": np.zeros((len(stored["ids"]), *shape), np.float32)}, file)
+    with pytest.raises(RunError, match="adversarials of shape"):
+        review([bundled(run)], "demo", rerun=0)
+
+
+@pytest.mark.parametrize("name", ["../secret.npz", "/etc/passwd", "", None])
+def test_a_run_does_not_choose_what_is_read(name: str | None, run: Path) -> None:
+    edit_manifest(run, lambda m: m["identity"]["data"].update(name=name))
+    with pytest.raises(InputError, match="--data"):
+        review([bundled(run)], "demo", rerun=0)
 
 
 # ------------------------------------------------------------------------------------------- files of other attacks
@@ -358,6 +378,16 @@ def test_a_record_is_computed_anew(run: Path) -> None:
     bundle = bundled(run)
     record = certify(bundle, review([bundle], "demo", rerun=1), "demo")
     assert (record.clean, record.autoattack, record.verdict) == (told.clean, told.autoattack, "suspicious")
+
+
+def test_a_submission_that_changes_after_the_review_is_not_certified(run: Path) -> None:
+    records.of_run(Run.open(run), "demo", "Linf", "Mine").write(run / RECORD)
+    bundle = bundled(run)
+    result = review([bundle], "demo", rerun=1)
+    edit_manifest(run, lambda m: m.update(wall_seconds=0.0))
+    pack(Run.open(run), bundle)
+    with pytest.raises(RunError, match="changed since"):
+        certify(bundle, result, "demo")
 
 
 def test_a_submission_without_a_record_cannot_be_certified(run: Path) -> None:

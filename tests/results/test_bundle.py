@@ -1,5 +1,6 @@
 """A bundle is the same bytes whenever it is made, and anything that was done to it is told."""
 
+import hashlib
 import json
 import shutil
 import zipfile
@@ -247,6 +248,19 @@ def test_an_unreadable_index_is_refused(index: bytes, bundle: Path, tmp_path: Pa
         held[INDEX] = index
 
     refused(remade(bundle, tmp_path / "b.zip", change), tmp_path / "out", "readable index")
+
+
+def test_a_manifest_nested_without_end_is_refused(bundle: Path, tmp_path: Path) -> None:
+    def change(held: dict[str, bytes]) -> None:
+        deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+        files = json.loads(held[INDEX])["files"]
+        for f in files:
+            if f["name"] == "manifest.json":
+                f.update(bytes=len(deep), sha256=hashlib.sha256(deep).hexdigest())
+        held["manifest.json"] = deep
+        reindexed(held, files)
+
+    refused(remade(bundle, tmp_path / "b.zip", change), tmp_path / "out", "nested without end")
 
 
 def test_half_a_file_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ def command(
     corrupted: Annotated[
         str | None, typer.Option(help="Folder of the corrupted set, where its name does not do.")
     ] = None,
+    preprocessing: Annotated[
+        str | None, typer.Option(help="How pictures become inputs, e.g. Res256Crop224; default: the model's own.")
+    ] = None,
     eps: Annotated[str | None, typer.Option(help="Another radius than the leaderboard's; the record tells.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the model in the record; default: what it is called.")] = None,
     about: Annotated[
@@ -56,6 +59,7 @@ def command(
         n=n,
         data=data,
         corrupted=corrupted,
+        preprocessing=preprocessing,
         eps=eps,
         name=name,
         about=None if about is None else _facts(about),

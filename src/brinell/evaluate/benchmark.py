@@ -24,6 +24,7 @@ from brinell.evaluate.environment import version
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.restrictions import DETERMINISTIC, restrictions
 from brinell.evaluate.work import IN_PROCESS, Launcher
+from brinell.models import zoo
 from brinell.results import Proportion, records
 from brinell.results.manifest import now
 from brinell.results.records import RECORD, Record
@@ -37,6 +38,7 @@ def benchmark(
     n: int | None = None,
     data: Any = None,
     corrupted: Any = None,
+    preprocessing: Any = None,
     eps: float | str | None = None,
     name: str | None = None,
     about: Mapping[str, Any] | None = None,
@@ -56,7 +58,8 @@ def benchmark(
     and the violation in its record. Then follow clean accuracy and the leaderboard's plan on its first `n` points; the
     Run is in `out`, `record.json` in it. `data` are the points where `dataset` is not at hand by its name: a Problem,
     (x, y), a file or a folder; `corrupted` is the folder of the corrupted set, or a function from corruption and
-    severity to a Problem. `eps` is another radius, which the record tells. `about` are facts for the leaderboard:
+    severity to a Problem. `preprocessing` is how pictures become inputs (`brinell.data.load`); models of the zoo bring
+    their own. `eps` is another radius, which the record tells. `about` are facts for the leaderboard:
     authors, venue, link and the like (`brinell.results.records.ABOUT`). `resume` and everything after it are as for
     `brinell.evaluate`.
 
@@ -66,16 +69,16 @@ def benchmark(
     ('demo/Linf/demo', 4, 0.0, ())
     """
     chosen, model = board(dataset, threat), inputs.as_classifier(classifier, device)
+    if chosen.ball is None and eps is not None:
+        raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
     door.train_mode(model)
     label = name or _label(model)
     facts = {**_published_facts(model, chosen), **(about or {})}
+    problem = points(chosen, data, n, preprocessing or _own_preprocessing(model, chosen))
     if chosen.ball is None:
-        if eps is not None:
-            raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
         source = corrupted if callable(corrupted) else partial(_cell, dataset, _count(chosen, n), corrupted)
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
-        return _corrupted(chosen, model, label, facts, points(chosen, data, n), source, strict, folder, resume)
-    problem = points(chosen, data, n)
+        return _corrupted(chosen, model, label, facts, problem, source, strict, folder, resume)
     ball = chosen.ball if eps is None else threat_by_name(chosen.ball.norm.name, eps)
     violated = _violated(model, problem, ball, strict)
     run = evaluate(
@@ -96,11 +99,12 @@ def benchmark(
     return record
 
 
-def points(chosen: Board, data: Any, n: int | None) -> Problem:
+def points(chosen: Board, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
     """The first n points of a leaderboard's data set, from where it is known by its name or from `data`."""
     wanted = _count(chosen, n)
     if isinstance(data, str | os.PathLike) or data is None:
-        problem = load(chosen.dataset if data is None else data, wanted)
+        how: dict[str, Any] = {} if preprocessing is None else {"preprocessing": preprocessing}
+        problem = load(chosen.dataset if data is None else data, wanted, **how)
     else:
         problem = inputs.as_problem(data)[:wanted]
     if n is not None and len(problem) < n:
@@ -121,6 +125,12 @@ def _count(chosen: Board, n: int | None) -> int:
 def _label(model: Classifier) -> str:
     """The last part of the model's name, in letters that may be part of a file's name."""
     return re.sub(r"[^\w.+ -]", "_", model.name.rpartition("/")[2]).lstrip(". +-") or "unnamed"
+
+
+def _own_preprocessing(model: Classifier, chosen: Board) -> str | None:
+    """What a model of the zoo on its own leaderboard wants done to pictures."""
+    card = zoo.cards().get(model.name) if model.name.startswith(f"{chosen.name}/") else None
+    return None if card is None else card.preprocessing
 
 
 def _published_facts(model: Classifier, chosen: Board) -> dict[str, Any]:

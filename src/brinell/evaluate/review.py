@@ -1,6 +1,7 @@
 """What all submissions together leave standing: the best known bound on a model's robust accuracy."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brinell.core.classifier import Classifier
-from brinell.core.goal import Evade, Goal, Misclassify
+from brinell.core.goal import GOALS, Evade, Goal, Misclassify
 from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.data.load import load
@@ -19,9 +20,10 @@ from brinell.evaluate import door, inputs
 from brinell.evaluate.restrictions import restrictions
 from brinell.evaluate.submissions import CHUNK, Known, Part, check_file, check_run, distances, open_submission
 from brinell.evaluate.tables import clean
-from brinell.evaluate.verify import goal_of
+from brinell.evaluate.verify import MISCLASSIFY, goal_of
 from brinell.results import Adversarials, Proportion, Run, outcome, records
-from brinell.results.claims import refuse_incomplete
+from brinell.results.bundle import digest
+from brinell.results.claims import refuse_incomplete, refuse_many
 from brinell.results.manifest import lookup
 from brinell.results.records import RECORD, Record
 
@@ -119,11 +121,20 @@ def review(
         held = _named([(Path(path), open_submission(Path(path), stack)) for path in submissions])
         runs = [thing for thing in held.values() if isinstance(thing, Run)]
         for run in runs:
-            refuse_incomplete(run)
+            _refuse_unreadable(run)
         data = _data(runs) if problem is None else inputs.as_problem(problem)
         ball = _threat(runs, threat)
         with exact(model.device):
             return _review(held, model, data, ball, rerun, seed)
+
+
+def _refuse_unreadable(run: Run) -> None:
+    """A RunError for a Run that cannot be checked at all, before its rows are read."""
+    refuse_incomplete(run)
+    refuse_many(run)
+    goal = run.manifest["identity"].get("goal", MISCLASSIFY)
+    if goal not in GOALS:
+        raise RunError(expected=f"a goal among {', '.join(GOALS)}", got=repr(goal)[:60], remedy="The Run is refused.")
 
 
 def certify(submission: str | os.PathLike[str], result: Review, classifier: Any, problem: Any = None) -> Record:
@@ -145,6 +156,10 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
         if not isinstance(run, Run) or not (run.path / RECORD).exists():
             raise RunError(
                 expected="a Run with a record", got=f"{path.name} without", remedy="Make it with brinell benchmark."
+            )
+        if digest(run.path) != own.root:
+            raise RunError(
+                expected="the submission that was reviewed", got="one that has changed since", remedy="Review it again."
             )
         told = records.read(run.path / RECORD)
         facts = {k: getattr(told, k) for k in records.ABOUT}
@@ -202,7 +217,8 @@ def _data(runs: list[Run]) -> Problem:
     """The data set that the Runs name; the hashes of its samples are compared later."""
     named = {(lookup(r.manifest, "identity.data.name"), lookup(r.manifest, "identity.data.n")) for r in runs}
     names = {name for name, _ in named}
-    if len(names) != 1 or not all(names):
+    # A name, no path: whoever made the Run does not choose what is read here.
+    if len(names) != 1 or not all(isinstance(n, str) and re.fullmatch(r"\w[\w.-]*", n) for n in names):
         raise InputError(
             expected="the data, since the submissions do not name one data set",
             got=f"none, and {', '.join(map(repr, sorted(map(str, names)))) or 'no Run'}",
@@ -211,8 +227,18 @@ def _data(runs: list[Run]) -> Problem:
     return load(str(names.pop()), max(int(n) for _, n in named))
 
 
+def _told(run: Run) -> Threat:
+    """The threat of a Run that somebody else made."""
+    try:
+        return inputs.threat_of(run)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            expected="a threat in the manifest", got=f"{type(error).__name__}: {error}", remedy="The Run is refused."
+        ) from error
+
+
 def _threat(runs: list[Run], threat: Threat | None) -> Threat:
-    threats = [inputs.threat_of(run) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
+    threats = [_told(run) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
     if not threats:
         raise InputError(
             expected="a threat, since no Run tells one", got="none", remedy="Pass threat= (--norm and --eps)."

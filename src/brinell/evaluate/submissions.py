@@ -21,7 +21,7 @@ from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, PlanError
+from brinell.errors import InputError, PlanError, RunError
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.presets import by_name
 from brinell.evaluate.verify import reasons
@@ -44,7 +44,8 @@ NO_CLAIM = ("not misclassified", "not misclassified, or rejected")
 class Part:
     """One submission: how many of its adversarials hold, what is wrong with which sample, and what else is wrong.
 
-    `rerun` samples of a Run were attacked again, of `alike` of them every row came out the same to the bit.
+    `rerun` samples of a Run were attacked again, of `alike` of them every row came out the same to the bit; `root` is
+    the hash of the Run.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Part:
     rerun: int = 0
     alike: int = 0
     notes: tuple[str, ...] = ()
+    root: str = ""
 
     @property
     def ok(self) -> bool:
@@ -192,12 +194,13 @@ def check_run(
 ) -> tuple[Part, Adversarials, Adversarials]:
     """A Run: its adversarials that hold, those of the samples that were run again, and all that is wrong with it."""
     objections = [*contradictions(run), *_foreign(run, oracle.classifier)]
+    _refuse_shapes(run, data)
     found = verify_run(run, oracle.classifier, data, threat, oracle)
     failures = {**_facts(run, data, samples), **found.failures}
     adv = run.adversarials()
     keep = np.array([int(i) not in failures for i in adv.ids], dtype=bool)
     good = Adversarials(adv.ids[keep], adv.x[keep])
-    part = Part(name, found.checked, len(good.ids), failures, tuple(objections))
+    part = Part(name, found.checked, len(good.ids), failures, tuple(objections), root=digest(run.path))
     none = Adversarials(adv.ids[:0], adv.x[:0])
     if not rerun or not part.ok:
         return part, good, none
@@ -209,6 +212,20 @@ def check_run(
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
         again = _again(run, oracle.classifier, data, threat, plan, _chosen(run, rerun, seed), Path(folder) / "run")
         return _compared(part, run, again), good, again.adversarials()
+
+
+def _refuse_shapes(run: Run, data: Problem) -> None:
+    """A RunError for images that are not of the data's shape, which arithmetic might stretch to it."""
+    try:
+        shape = run.adversarials().x.shape[1:]
+    except (ValueError, IndexError) as error:
+        raise RunError(
+            expected="adversarials of one shape", got=f"others ({error})", remedy="The Run is refused."
+        ) from error
+    if shape and tuple(shape) != data.shape():
+        raise RunError(
+            expected=f"adversarials of shape {data.shape()}", got=f"{tuple(shape)}", remedy="The Run is refused."
+        )
 
 
 def _foreign(run: Run, model: Classifier) -> Iterator[str]:

@@ -24,6 +24,8 @@ NEEDED = {
     "seed": int,
     "precision": str,
 }
+# More judging passes than any plan has would only keep whoever checks the Run busy.
+DRAWS = 100
 # Distances are told in float64 and may exceed eps by rounding only.
 SLACK = 1e-6
 
@@ -47,6 +49,9 @@ def refuse_incomplete(run: Run) -> None:
             raise RunError(
                 expected=f"a manifest with {path} as {kind.__name__}", got=repr(value)[:60], remedy="It is refused."
             )
+    draws = lookup(run.manifest, "identity.plan.draws") or 1
+    if not isinstance(draws, int) or not 1 <= draws <= DRAWS:
+        raise RunError(expected=f"1 to {DRAWS} judging passes", got=repr(draws)[:60], remedy="The Run is refused.")
     stages = run.manifest["identity"]["plan"]["stages"]
     if not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
         raise RunError(expected="a manifest with named stages", got=repr(stages)[:60], remedy="It is refused.")

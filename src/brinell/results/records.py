@@ -192,7 +192,7 @@ def read(path: str | os.PathLike[str]) -> Record:
     try:
         stored = json.loads(place.read_bytes())
         return Record.from_json(stored, **({} if "id" in stored else known))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(
             expected=f"a record of a leaderboard in {place}",
             got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
