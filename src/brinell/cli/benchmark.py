@@ -14,6 +14,8 @@ from brinell.cli import load, options
 from brinell.cli.show import COLOURS, WIDTH, show
 from brinell.errors import InputError
 from brinell.evaluate.benchmark import benchmark
+from brinell.evaluate.work import IN_PROCESS
+from brinell.launch.ray import GPU, Ray
 from brinell.results import Run, records
 from brinell.results.records import RECORD, Record
 
@@ -47,7 +49,15 @@ def command(
     precision: Annotated[
         str, typer.Option(help="Of the attack's questions: float32, tf32, bfloat16, or auto.")
     ] = "float32",
+    execution: Annotated[str, typer.Option(help="auto, eager, graph (CUDA) or compile.")] = "auto",
     device: options.Device = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Processes on the CPU, e.g. 4; gpu: one per GPU; gpu:4: on four GPUs.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Address of a running Ray cluster, e.g. auto; default: RAY_ADDRESS, or a new one."),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -69,8 +79,10 @@ def command(
         seed=seed,
         slots=slots,
         precision=precision,
+        execution=execution,
         device=device,
         progress=False if quiet else None,
+        launch=IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray),
     )
     if json:
         typer.echo(json_format.dumps(record.to_json(), indent=2))

@@ -48,6 +48,7 @@ def benchmark(
     seed: int = 0,
     slots: int | None = None,
     precision: str = "float32",
+    execution: str = "auto",
     device: torch.device | str | None = None,
     progress: bool | None = None,
     launch: Launcher = IN_PROCESS,
@@ -91,6 +92,7 @@ def benchmark(
         seed=seed,
         slots=slots,
         precision=precision,
+        execution=execution,
         progress=progress,
         launch=launch,
     )
