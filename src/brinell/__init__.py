@@ -5,6 +5,7 @@ from brinell.core.problem import Problem
 from brinell.core.threat import L0, L1, L2, Linf, Threat
 from brinell.curves import Curve, curve, distances
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+from brinell.evaluate.benchmark import benchmark
 from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.cost import Estimate
 from brinell.evaluate.environment import version
@@ -13,6 +14,7 @@ from brinell.evaluate.evaluate import attack, evaluate, verify
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
 from brinell.evaluate.rescalings import rescalings
+from brinell.evaluate.review import review
 from brinell.models.wrap import wrap
 from brinell.reliability.active import test_attack
 from brinell.results import Run, compare
@@ -43,6 +45,7 @@ __all__ = [
     "ThreatError",
     "attack",
     "attacks",
+    "benchmark",
     "calibrated",
     "compare",
     "curve",
@@ -57,6 +60,7 @@ __all__ = [
     "plans",
     "reliability",
     "rescalings",
+    "review",
     "test_attack",
     "train",
     "verify",

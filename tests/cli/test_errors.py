@@ -41,7 +41,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "clean accuracy in percent": ((*ON, "0.1", "--expected-clean-accuracy", "85"), "0.85"),
     "another clean accuracy": ((*ON, "0.1", "--expected-clean-accuracy", "0.01"), "normalisation"),
     "foreign files": ((*ON, "0.1", "--out", "."), "other files"),
-    "verify of no run": (("verify", "nowhere", "-m", "demo", "-d", "demo"), "manifest"),
+    "verify of no run": (("verify", "nowhere", "-m", "demo", "-d", "demo"), "does not exist"),
     "compare of no run": (("compare", "nowhere", "here"), "manifest"),
     "merge of no run": (("merge", "nowhere", "-o", "merged"), "manifest"),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli import (
+    benchmark,
     binarization,
     compare,
     corruptions,
@@ -22,6 +23,7 @@ from brinell.cli import (
     plans,
     probe,
     rescalings,
+    submit,
     train,
     verify,
     zoo,
@@ -42,8 +44,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate.command)
+app.command("benchmark")(benchmark.command)
 app.command("test-attack")(binarization.command)
 app.command("train")(train.command)
+app.command("submit")(submit.command)
 app.command("verify")(verify.command)
 app.command("compare")(compare.command)
 app.command("merge")(merge.command)

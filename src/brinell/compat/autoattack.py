@@ -32,7 +32,7 @@ NAMES = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 RAND_DRAWS = 5
 
 
-class _Function(nn.Module):
+class Function(nn.Module):
     """A plain function from images to logits as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -179,7 +179,7 @@ class AutoAttack:
         return _part(Square(q.n_queries, q.p_init), name, q)
 
     def _classifier(self) -> Any:
-        model = self.model if isinstance(self.model, nn.Module) else _Function(self.model).eval()
+        model = self.model if isinstance(self.model, nn.Module) else Function(self.model).eval()
         classifier = wrap(model)
         return classifier if self.device is None else classifier.to(torch.device(self.device))
 

@@ -123,7 +123,7 @@ class Verification:
         return f"{good}; {len(self.failures)} failed: {some}{' …' if len(self.failures) > 5 else ''}"
 
 
-def _reason(
+def reasons(
     ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
     fooled = torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
@@ -156,7 +156,7 @@ def verify(run: Run, classifier: Classifier, problem: Problem, threat: Threat, o
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
         x = torch.from_numpy(np.stack([adv.x[where[i]] for i in ids])).to(device)
         ball = threat.ball(index + chunk.offset, device)
-        for i, why in zip(ids, _reason(ball, goal, oracle, x0, x, y, y, draws), strict=True):
+        for i, why in zip(ids, reasons(ball, goal, oracle, x0, x, y, y, draws), strict=True):
             if why:
                 failures[i] = why
         for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):

@@ -1,6 +1,7 @@
 """Models of the zoo: the bare network, or a classifier with the published weights."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,11 +44,18 @@ def build(name: str) -> nn.Module:
     return _network(find(name))
 
 
-def load(name: str, *, device: torch.device | str | None = None, progress: Progress | None = None) -> TorchClassifier:
+def load(
+    name: str,
+    *,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+    folder: Path | None = None,
+) -> TorchClassifier:
     """A model of the zoo with its published weights, fetched into the cache when first asked for.
 
     Files are read without running code in them; their sha256 must be the one in the card or, where that is not known,
-    the one of the first time. `progress` is called with bytes so far and in all.
+    the one of the first time. `progress` is called with bytes so far and in all. `folder` is one of RobustBench's, with
+    DATA/THREAT/MODEL.pt in it: what it holds is used as it is.
 
     >>> load("fashion-mnist/Linf/Demo").forward(torch.zeros(2, 1, 28, 28)).logits.shape
     torch.Size([2, 10])
@@ -63,7 +71,7 @@ def load(name: str, *, device: torch.device | str | None = None, progress: Progr
     # Ours need no initial weights, since all come from the files; timm computes some buffers instead of storing them.
     with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
-    paths = fetch(card, progress)
+    paths = _held(card, folder) or fetch(card, progress)
     for file, path in zip(card.files, paths, strict=True):
         part = net.get_submodule(file.into.rstrip("."))
         fill(part, tensors(read(path, card.name), card.keys), card.keys, card.name)
@@ -72,6 +80,15 @@ def load(name: str, *, device: torch.device | str | None = None, progress: Progr
     around = _config(card).get("inputs", {}) if _config(card)["family"] == TIMM else {}
     classifier = wrap(net, around.get("mean"), around.get("std"), name=card.name)
     return classifier if device is None else classifier.to(torch.device(device))
+
+
+def _held(card: Card, folder: Path | None) -> list[Path]:
+    """The model's files in a folder of RobustBench's, or none."""
+    if folder is None:
+        return []
+    ends = [".pt"] if len(card.files) == 1 else [f".pt_m{i}.pt" for i in range(len(card.files))]
+    paths = [folder / f"{card.name}{end}" for end in ends]
+    return paths if all(path.is_file() for path in paths) else []
 
 
 def _complete(net: nn.Module, card: Card) -> None:

@@ -1,0 +1,159 @@
+"""RobustBench's two functions with their call signatures, running on Brinell's leaderboards and zoo."""
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.compat.autoattack import Function
+from brinell.core.problem import Problem
+from brinell.data.load import load
+from brinell.errors import InputError
+from brinell.evaluate import benchmark as boards
+from brinell.evaluate.corrupted import CELLS
+from brinell.models import zoo
+from brinell.models.wrap import ALLOWED, TorchClassifier, wrap
+from brinell.results import Run
+from brinell.results.manifest import MANIFEST
+from brinell.results.records import Record
+
+# How torchvision calls the folders it unpacks data sets into.
+FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+MODEL_INFO = "model_info"
+
+
+def benchmark(
+    model: nn.Module | Callable[[Tensor], Tensor],
+    n_examples: int = 10_000,
+    dataset: Any = "cifar10",
+    threat_model: Any = "Linf",
+    to_disk: bool = False,
+    model_name: str | None = None,
+    data_dir: str | os.PathLike[str] = "./data",
+    corruptions_data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str | None = None,
+    batch_size: int = 32,
+    eps: float | None = None,
+    log_path: str | os.PathLike[str] | None = None,
+    preprocessing: Any = None,
+    aa_state_path: str | os.PathLike[str] | None = None,
+) -> tuple[float, float]:
+    """Clean and robust accuracy of a model on a leaderboard, as shares of one: the original's function.
+
+    Different on purpose: the seed is 0 instead of the clock, so that two calls agree, at any `batch_size`; every
+    adversarial is verified, and the accuracy is that of the verified rows instead of one more pass; `eps=None` is the
+    leaderboard's radius instead of an error; `aa_state_path` is the folder of a Run, from which an interrupted
+    evaluation goes on; `to_disk` writes the record with Brinell's own fields added to model_info/DATA/THREAT/NAME.json
+    and needs `model_name`; corruptions are read from `corruptions_data_dir` and work for CIFAR too, without mCE.
+    The original looks at no restriction, so neither does this: `brinell.benchmark` does. A model in train mode gets
+    the original's warning, and its Run is invalid.
+
+    >>> from brinell.models.demo import demo_net
+    >>> benchmark(demo_net(), n_examples=4, dataset="demo", threat_model="Linf", eps=0.5)
+    (1.0, 0.0)
+    """
+    if isinstance(model, list | tuple) or isinstance(device, list | tuple):
+        raise InputError(expected="one model on one device", got="a list", remedy="Call benchmark once for each.")
+    if to_disk and not model_name:
+        raise InputError(expected="model_name with to_disk=True", got="none", remedy="Name the model.")
+    data, threat = _text(dataset), _text(threat_model)
+    state = None if aa_state_path is None else Path(aa_state_path)
+    record = boards.benchmark(
+        _classifier(model, model_name, device),
+        data,
+        threat,
+        n=n_examples,
+        data=_points(data, n_examples, Path(data_dir), preprocessing, model_name, threat),
+        corrupted=corruptions_data_dir,
+        eps=eps,
+        name=model_name,
+        strict=False,
+        out=state,
+        resume=state is not None and any((state / name).exists() for name in (MANIFEST, CELLS)),
+        slots=batch_size,
+        progress=False,
+    )
+    if to_disk:
+        record.write(MODEL_INFO)
+    if log_path is not None:
+        _log(record, Path(log_path))
+    return _accuracies(record)
+
+
+def load_model(
+    model_name: str,
+    model_dir: str | os.PathLike[str] = "./models",
+    dataset: Any = "cifar10",
+    threat_model: Any = "Linf",
+    norm: str | None = None,
+) -> nn.Module:
+    """A published model as a module in evaluation mode, for inputs in [0, 1]: the original's function.
+
+    Different on purpose: weights are read without running code in them; what `model_dir` does not hold is fetched into
+    Brinell's own cache, checked and pinned (docs/zoo.md); ensembles return logarithms instead of probabilities. `norm`
+    is the original's old name for `threat_model`.
+
+    >>> load_model("Demo", dataset="fashion-mnist").training
+    False
+    """
+    threat = _text(threat_model)
+    if norm is not None:
+        warnings.warn("norm is deprecated, use threat_model instead", DeprecationWarning, stacklevel=2)
+        threat = norm
+    classifier = zoo.load(f"{_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir))
+    return classifier.module if classifier.mean is None and classifier.std is None else _Whole(classifier)
+
+
+class _Whole(nn.Module):
+    """A classifier with its normalisation as one module."""
+
+    def __init__(self, classifier: TorchClassifier) -> None:
+        super().__init__()
+        self.module, self._classifier = classifier.module, classifier
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._classifier.forward(x).logits
+
+
+def _text(value: Any) -> str:
+    """The original's enumerations have the names as values."""
+    return str(getattr(value, "value", value))
+
+
+def _classifier(model: Any, name: str | None, device: torch.device | str | None) -> TorchClassifier:
+    module = model if isinstance(model, nn.Module) else Function(model).eval()
+    if module.training:
+        warnings.warn("the model is in train mode: call model.eval() first", UserWarning, stacklevel=3)
+    # What the original evaluates without a word is evaluated, and told in the verdict.
+    classifier = wrap(module, name=name, allow=ALLOWED)
+    return classifier if device is None else classifier.to(torch.device(device))
+
+
+def _points(data: str, n: int, folder: Path, preprocessing: Any, name: str | None, threat: str) -> Problem | None:
+    """The points in `folder` where it has them; None: by the name of the data set."""
+    inner = folder / FOLDERS.get(data, "")
+    if data in FOLDERS:
+        return load(inner, n) if inner.is_dir() else None
+    card = zoo.cards().get(f"{data}/{threat}/{name}")
+    chosen = preprocessing if preprocessing is not None or card is None else card.preprocessing
+    options: dict[str, Any] = {"root": folder if folder.is_dir() else None, "preprocessing": chosen}
+    options = {k: v for k, v in options.items() if v is not None}
+    return load(data, n, **options) if options else None
+
+
+def _accuracies(record: Record) -> tuple[float, float]:
+    if record.corruptions is not None:
+        return (record.clean or 0.0) / 100, record.corruptions / 100
+    run = Run.open(record.run or "")
+    return run.clean_accuracy.value, run.robust_accuracy.value
+
+
+def _log(record: Record, path: Path) -> None:
+    with path.open("a") as file:
+        file.write(f"{record.key}: clean accuracy {record.clean:.2f}%, robust accuracy {record.best:.2f}%, ")
+        file.write(f"n = {record.n}, verdict {record.verdict}, run {record.run}\n")

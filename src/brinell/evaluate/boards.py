@@ -1,0 +1,57 @@
+"""The leaderboards: for every data set and threat the radius, the number of points and the plan. Data only."""
+
+import difflib
+from dataclasses import dataclass
+
+from brinell.core.threat import L2, Linf, Threat
+from brinell.errors import InputError
+
+CORRUPTED = "corruptions"
+
+
+@dataclass(frozen=True)
+class Board:
+    """One leaderboard: `ball` is None where inputs are corrupted instead of attacked.
+
+    >>> board("cifar10", "Linf").ball
+    Linf(eps=8/255)
+    """
+
+    dataset: str
+    threat: str
+    ball: Threat | None
+    points: int
+    plan: str
+
+    @property
+    def name(self) -> str:
+        """The data set and the threat, as the zoo writes them."""
+        return f"{self.dataset}/{self.threat}"
+
+
+BOARDS = (
+    #     data set    threat        radius          points  plan
+    Board("cifar10", "Linf", Linf("8/255"), 10_000, "autoattack"),
+    Board("cifar10", "L2", L2("0.5"), 10_000, "autoattack"),
+    Board("cifar10", CORRUPTED, None, 10_000, CORRUPTED),
+    Board("cifar100", "Linf", Linf("8/255"), 10_000, "autoattack"),
+    Board("cifar100", CORRUPTED, None, 10_000, CORRUPTED),
+    Board("imagenet", "Linf", Linf("4/255"), 5_000, "autoattack"),
+    Board("imagenet", CORRUPTED, None, 5_000, CORRUPTED),
+    Board("demo", "Linf", Linf("0.1"), 1_000, "autoattack"),
+)
+"""Croce et al. 2021, RobustBench, sec. 3; the last one is for trying things out."""
+
+
+def board(dataset: str, threat: str) -> Board:
+    """The leaderboard of a data set and a threat; the error lists those there are."""
+    found = next((b for b in BOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
+    if found is not None:
+        return found
+    names = [b.name for b in BOARDS]
+    near = difflib.get_close_matches(f"{dataset}/{threat}", names, n=2)
+    raise InputError(
+        expected=f"a leaderboard among {', '.join(names)}",
+        got=f"{dataset}/{threat}",
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "Other threats: brinell evaluate.",
+    )

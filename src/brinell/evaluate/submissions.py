@@ -1,0 +1,307 @@
+"""One submission of somebody else, checked from the ground up: a bundle, a Run, or a file of any attack's finds."""
+
+import hashlib
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from brinell.core.classifier import Classifier
+from brinell.core.goal import Goal
+from brinell.core.problem import Problem, sample_hashes
+from brinell.core.threat import Threat
+from brinell.engine.oracle import Oracle
+from brinell.engine.precision import FLOAT32
+from brinell.errors import InputError, PlanError, RunError
+from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.presets import by_name
+from brinell.evaluate.verify import reasons
+from brinell.evaluate.verify import verify as verify_run
+from brinell.results import CLEAN, Adversarials, Run, outcome
+from brinell.results.bundle import MEMBER_BYTES, digest, is_bundle, opened
+from brinell.results.claims import contradictions
+from brinell.results.manifest import differences, lookup
+from brinell.results.outcome import INCIDENTAL
+
+CHUNK = 4096
+ENDS = (".npz", ".safetensors")
+# Checks whose outcome does not depend on which samples are looked at: they must not be better than here.
+STEADY = ("train mode", "probabilities", "mixed rows", "randomised", "optimisation in forward")
+# Of an image that fails for this reason nothing is claimed: attacks hand in what they could not break, too.
+NO_CLAIM = ("not misclassified", "not misclassified, or rejected")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One submission: how many of its adversarials hold, what is wrong with which sample, and what else is wrong.
+
+    `rerun` samples of a Run were attacked again, of `alike` of them every row came out the same to the bit; `root` is
+    the hash of the Run.
+    """
+
+    name: str
+    checked: int
+    held: int
+    failures: Mapping[int, str] = field(default_factory=dict)
+    objections: tuple[str, ...] = ()
+    rerun: int = 0
+    alike: int = 0
+    notes: tuple[str, ...] = ()
+    root: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that is claimed holds."""
+        return not self.failures and not self.objections
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {self.held} of {self.checked} adversarials hold"
+        if self.rerun:
+            text += f"; {self.rerun} samples run again, {self.alike} alike to the bit"
+        some = [f"sample {i} ({why})" for i, why in list(self.failures.items())[:5]]
+        more = f" … {len(self.failures)} in all" if len(self.failures) > 5 else ""
+        bad = [*self.objections, *([f"Failed: {', '.join(some)}{more}."] if some else [])]
+        return text + (f". Refused: {' '.join(bad)}" if bad else "")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of one sample: whether the clean input is right, and the nearest adversarial that holds."""
+
+    id: int
+    label: int
+    right: bool
+    distance: float | None = None
+    by: str | None = None
+
+    @property
+    def standing(self) -> bool:
+        """Whether nobody has broken it."""
+        return self.right and self.by is None
+
+
+def open_submission(path: Path, stack: ExitStack) -> "Run | Adversarials":
+    """What a path holds; a bundle is unpacked for as long as the stack lasts."""
+    if is_bundle(path):
+        return stack.enter_context(opened(path))
+    if path.is_dir():
+        return Run.open(path)
+    if path.suffix in ENDS and path.is_file():
+        return _file(path)
+    raise InputError(
+        expected="a bundle of brinell submit, the folder of a Run, or a .npz or .safetensors file with ids and x",
+        got=str(path) if path.exists() else f"{path}, which does not exist",
+        remedy="Check the path.",
+    )
+
+
+def _file(path: Path) -> Adversarials:
+    try:
+        stored = dict(load_file(path)) if path.suffix == ".safetensors" else _npz(path)
+        ids, x = stored["ids"], stored["x"]
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
+        raise InputError(
+            expected=f"arrays ids and x in {path.name}",
+            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            remedy="Save them with numpy.savez(path, ids=ids, x=x).",
+        ) from error
+    whole = np.issubdtype(ids.dtype, np.integer) and ids.ndim == 1
+    if not whole or x.dtype != np.float32 or len(x) != len(ids):
+        raise InputError(
+            expected="ids (whole numbers, one each) and as many x in float32, in [0, 1]",
+            got=f"ids {ids.dtype} {ids.shape}, x {x.dtype} {x.shape}",
+            remedy="Hand in the very float32 values that were tested on the model.",
+        )
+    return Adversarials(ids.astype(np.int64), x)
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        large = [e.filename for e in archive.infolist() if e.file_size > MEMBER_BYTES]
+    if large:
+        raise ValueError(f"{large[0]} has more than {MEMBER_BYTES:,} bytes")
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in ("ids", "x")}
+
+
+def _rows(adversarials: Adversarials, data: Problem) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """Chunk by chunk: the chunk, its rows that have adversarials, and which ones; a sample may have several."""
+    for chunk in data.chunks(CHUNK):
+        at = {i: r for r, i in enumerate(chunk.ids.tolist())}
+        which = [k for k, i in enumerate(adversarials.ids.tolist()) if i in at]
+        if which:
+            rows = torch.tensor([at[int(adversarials.ids[k])] for k in which])
+            yield chunk, rows, torch.tensor(which)
+
+
+def distances(adversarials: Adversarials, data: Problem, threat: Threat) -> Iterator[tuple[int, float]]:
+    """The id and the distance in float64 of every adversarial."""
+    for chunk, rows, which in _rows(adversarials, data):
+        x = torch.from_numpy(adversarials.x[which.numpy()])
+        ball = threat.ball(rows + chunk.offset, x.device)
+        yield from zip(chunk.ids[rows].tolist(), ball.distance(chunk.x[rows], x).tolist(), strict=True)
+
+
+def check_file(
+    name: str,
+    given: Adversarials,
+    oracle: Oracle,
+    data: Problem,
+    threat: Threat,
+    goal: Goal,
+    draws: int,
+    samples: Mapping[int, Known],
+) -> tuple[dict[str, Adversarials], Part]:
+    """The adversarials of a file that hold, and what was found about all of them."""
+    if tuple(given.x.shape[1:]) != data.shape():
+        raise InputError(
+            expected=f"adversarials of shape {data.shape()}", got=f"{given.x.shape[1:]} in {name}", remedy="Check x."
+        )
+    device = oracle.classifier.device
+    good: list[int] = []
+    failures: dict[int, str] = {}
+    for chunk, rows, which in _rows(given, data):
+        for at, k in zip(rows.split(CHUNK), which.split(CHUNK), strict=True):
+            x, x0, y = torch.from_numpy(given.x[k.numpy()]).to(device), chunk.x[at].to(device), chunk.y[at].to(device)
+            said = reasons(threat.ball(at + chunk.offset, device), goal, oracle, x0, x, y, y, draws)
+            good += [row for row, why in zip(k.tolist(), said, strict=True) if not why]
+            found = zip(chunk.ids[at].tolist(), said, strict=True)
+            failures |= {i: why for i, why in found if why and why not in NO_CLAIM}
+    unknown = sorted(set(given.ids.tolist()) - set(samples))
+    objections = (f"{len(unknown)} ids are of no sample of the data, the first is {unknown[0]}.",) if unknown else ()
+    part = Part(name, len(given.ids), len(good), failures, objections)
+    return {name: Adversarials(given.ids[good], given.x[good])}, part
+
+
+def check_run(
+    name: str,
+    run: Run,
+    oracle: Oracle,
+    data: Problem,
+    threat: Threat,
+    samples: Mapping[int, Known],
+    rerun: int,
+    seed: int,
+) -> tuple[Part, Adversarials, Adversarials]:
+    """A Run: its adversarials that hold, those of the samples that were run again, and all that is wrong with it."""
+    objections = [*contradictions(run), *_foreign(run, oracle.classifier)]
+    _refuse_shapes(run, data)
+    found = verify_run(run, oracle.classifier, data, threat, oracle)
+    failures = {**_facts(run, data, samples), **found.failures}
+    adv = run.adversarials()
+    keep = np.array([int(i) not in failures for i in adv.ids], dtype=bool)
+    good = Adversarials(adv.ids[keep], adv.x[keep])
+    part = Part(name, found.checked, len(good.ids), failures, tuple(objections), root=digest(run.path))
+    none = Adversarials(adv.ids[:0], adv.x[:0])
+    if not rerun or not part.ok:
+        return part, good, none
+    try:
+        plan = by_name(str(lookup(run.manifest, "identity.plan.name")))
+    except PlanError:
+        told = lookup(run.manifest, "identity.plan.name")
+        return replace(part, notes=(f"The plan {told} is none of Brinell's: nothing was run again.",)), good, none
+    with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
+        again = _again(run, oracle.classifier, data, threat, plan, _chosen(run, rerun, seed), Path(folder) / "run")
+        return _compared(part, run, again), good, again.adversarials()
+
+
+def _refuse_shapes(run: Run, data: Problem) -> None:
+    """A RunError for images that are not of the data's shape, which arithmetic might stretch to it."""
+    try:
+        shape = run.adversarials().x.shape[1:]
+    except (ValueError, IndexError) as error:
+        raise RunError(
+            expected="adversarials of one shape", got=f"others ({error})", remedy="The Run is refused."
+        ) from error
+    if shape and tuple(shape) != data.shape():
+        raise RunError(
+            expected=f"adversarials of shape {data.shape()}", got=f"{tuple(shape)}", remedy="The Run is refused."
+        )
+
+
+def _foreign(run: Run, model: Classifier) -> Iterator[str]:
+    told = lookup(run.manifest, "identity.model.fingerprint")
+    if told != model.fingerprint:
+        yield f"It was made with another model: fingerprint {str(told)[:16]}…, not {model.fingerprint[:16]}…."
+
+
+def _facts(run: Run, data: Problem, samples: Mapping[int, Known]) -> dict[int, str]:
+    """Samples whose input, label or clean outcome are not what the Run says; all of them, broken or not."""
+    rows = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
+    columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))
+    told = {i: (sha, label, broken) for i, sha, label, broken in zip(*columns, strict=True)}
+    failures = {i: "no such sample in the data" for i in told if i not in samples}
+    for chunk in data.chunks(CHUNK):
+        mine = [r for r, i in enumerate(chunk.ids.tolist()) if i in told]
+        for r, digest_ in zip(mine, sample_hashes(chunk.x[mine]) if mine else [], strict=True):
+            i = int(chunk.ids[r])
+            sha, label, broken = told[i]
+            if sha != digest_:
+                failures[i] = "the clean input is not the one that was attacked"
+            elif label != int(chunk.y[r]):
+                failures[i] = f"the label is {int(chunk.y[r])}, the Run was made with {label}"
+            elif not broken and not samples[i].right:
+                failures[i] = "the clean input is misclassified, and the Run counts it as right"
+    return failures
+
+
+def _chosen(run: Run, count: int, seed: int) -> list[int]:
+    """The samples to run again: by a hash that neither side can steer, of this seed, the Run and the sample."""
+    key = f"{seed}/{digest(run.path)}"
+    ids = outcome.samples(run.numbers()).tolist()
+    return sorted(sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())[:count])
+
+
+def _again(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any, ids: list[int], folder: Path) -> Run:
+    """The same evaluation of some samples; a sample's outcome does not depend on the others."""
+    identity, parts = run.manifest["identity"], []
+    for chunk in data.chunks(CHUNK):
+        rows = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in set(ids)], dtype=torch.long)
+        parts.append((chunk.x[rows], chunk.y[rows], chunk.ids[rows], rows + chunk.offset))
+    x, y, own, places = (torch.cat(column) for column in zip(*parts, strict=True))
+    ball = replace(threat, eps=threat.eps[places]) if isinstance(threat.eps, Tensor) else threat
+    return evaluate(
+        model,
+        Problem(x, y, own, name=data.name),
+        ball,
+        plan,
+        out=folder,
+        seed=identity["seed"],
+        # Lower precisions steer alike only where they exist.
+        precision=identity["precision"] if model.device.type == "cuda" else FLOAT32,
+        individual=identity.get("individual", False),
+        progress=False,
+    )
+
+
+def _compared(part: Part, run: Run, again: Run) -> Part:
+    """What the samples that were run again say about the Run."""
+    ids = outcome.samples(again.numbers())
+    objections, failures = list(part.objections), dict(part.failures)
+    stored, here = (r.manifest["identity"]["plan"]["stages"] for r in (run, again))
+    if differences({"stages": stored}, {"stages": here}):
+        objections.append(f"Its plan has other numbers than {again.manifest['identity']['plan']['name']} has here.")
+    standing = set(run.survivors().tolist())
+    for i in sorted(set(ids.tolist()) & standing - set(again.survivors().tolist())):
+        failures[i] = "counted as robust, broken when run again"
+    level = {c["name"]: c["level"] for c in run.checks}
+    for c in again.checks:
+        if c["name"] in STEADY and c["level"] in ("warn", "fail") and level.get(c["name"]) not in ("warn", "fail"):
+            objections.append(f"The check {c['name']} objects here and not in the Run.")
+    alike = sum(_outcome(run, int(i)) == _outcome(again, int(i)) for i in ids)
+    return replace(part, failures=failures, objections=tuple(objections), rerun=len(ids), alike=alike)
+
+
+def _outcome(run: Run, id: int) -> str:
+    """The rows of one sample without what may differ between two equal evaluations."""
+    rows = run.rows().filter(outcome.ids_of(run.rows()) == id)
+    return repr(rows.drop_columns([c for c in INCIDENTAL if c in rows.column_names]).to_pylist())

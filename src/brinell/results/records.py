@@ -1,0 +1,322 @@
+"""Records of a leaderboard: one model under one threat, measured here or published elsewhere."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from brinell.errors import InputError, RunError
+from brinell.results.bundle import digest
+from brinell.results.files import write_atomic
+from brinell.results.manifest import lookup
+from brinell.results.outcome import Cost
+from brinell.results.run import Run
+from brinell.results.statistics import Proportion
+
+RECORD = "record.json"
+"""Name of a record's file in the folder of its Run."""
+
+PUBLISHED = "robustbench.csv"
+Status = Literal["published", "unverified", "verified"]
+Interval = tuple[float, float]
+
+# Fields of a record and what they are called in the public leaderboard's files, where they are text.
+PERCENTAGES = {
+    "clean": "clean_acc",
+    "autoattack": "autoattack_acc",
+    "external": "external",
+    "reported": "reported",
+    "corruptions": "corruptions_acc",
+    "corruptions_mce": "corruptions_mce",
+    "corruptions_3d": "corruptions_acc_3d",
+    "corruptions_mce_3d": "corruptions_mce_3d",
+}
+PLAIN = {
+    "link": "link",
+    "authors": "authors",
+    "venue": "venue",
+    "architecture": "architecture",
+    "dataset": "dataset",
+    "extra_data": "additional_data",
+    "forward_passes": "number_forward_passes",
+    "eps": "eps",
+    "unreliable": "unreliable",
+    "footnote": "footnote",
+}
+OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
+LISTS = ("interval", "clean_interval", "reasons", "restrictions")
+# How the table of the public leaderboard writes that a number is not known.
+NOTHING = ("", "null")
+# What its authors say about a model; all of it may be left out.
+ABOUT = ("title", "link", "authors", "venue", "architecture", "extra_data", "forward_passes", "reported", "footnote")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A line of a leaderboard. Accuracies and intervals are percentages, None where unknown.
+
+    `autoattack` is the robust accuracy under the leaderboard's plan, `external` the best known one where other attacks
+    found more, `reported` what the authors claim. `status` says whether the numbers were taken over ("published", not
+    run again), measured by whoever made the record ("unverified") or checked by somebody else ("verified").
+    `restrictions` are those of the leaderboard that the model violates. `corruptions` are means over all corruptions
+    and severities.
+
+    >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
+    6.5
+    """
+
+    dataset: str
+    threat: str
+    name: str
+    status: Status = "unverified"
+    title: str = ""
+    link: str = ""
+    authors: str = ""
+    venue: str = ""
+    architecture: str = ""
+    extra_data: bool | None = None
+    forward_passes: int = 1
+    footnote: str | None = None
+    eps: str | None = None
+    clean: float | None = None
+    autoattack: float | None = None
+    external: float | None = None
+    reported: float | None = None
+    unreliable: bool | None = None
+    corruptions: float | None = None
+    corruptions_mce: float | None = None
+    corruptions_3d: float | None = None
+    corruptions_mce_3d: float | None = None
+    n: int | None = None
+    interval: Interval | None = None
+    clean_interval: Interval | None = None
+    verdict: str | None = None
+    reasons: tuple[str, ...] = ()
+    restrictions: tuple[str, ...] = ()
+    plan: str | None = None
+    seed: int | None = None
+    run: str | None = None
+    run_hash: str | None = None
+    fingerprint: str | None = None
+    cost: Cost | None = None
+    date: str | None = None
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        parts = (self.dataset, self.threat, self.name)
+        if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
+            raise InputError(
+                expected="dataset, threat and name of letters, digits and . + - _, as parts of a file's name",
+                got=repr("/".join(parts)),
+                remedy="Name the model, e.g. Mine2026Better_WRN-28-10.",
+            )
+        if self.status not in get_args(Status):
+            raise InputError(
+                expected=f"a status among {', '.join(get_args(Status))}", got=repr(self.status), remedy="Correct it."
+            )
+
+    @property
+    def key(self) -> str:
+        """The name of the model as the zoo writes it, "data/threat/model"."""
+        return f"{self.dataset}/{self.threat}/{self.name}"
+
+    @property
+    def best(self) -> float | None:
+        """What a leaderboard sorts by: the best known robust accuracy, else the measured one."""
+        known = (self.external, self.autoattack, self.corruptions)
+        return next((value for value in known if value is not None), None)
+
+    @property
+    def overestimation(self) -> float | None:
+        """Points by which the authors' number exceeds the best known one."""
+        if self.reported is None or self.best is None:
+            return None
+        return round(self.reported - self.best, 2)
+
+    @property
+    def year(self) -> int | None:
+        """Of the venue: its last number of four digits."""
+        found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
+        return int(found[-1]) if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the public leaderboard under its names, percentages as text with two decimals, then ours."""
+        cost = None if self.cost is None else {k: getattr(self.cost, k) for k in ("forwards", "backwards", "seconds")}
+        return {
+            "name": self.title or self.name,
+            **{theirs: getattr(self, ours) for ours, theirs in PLAIN.items()},
+            **{theirs: _text(getattr(self, ours)) for ours, theirs in PERCENTAGES.items()},
+            "id": self.name,
+            **{ours: getattr(self, ours) for ours in OURS},
+            **{ours: None if getattr(self, ours) is None else list(getattr(self, ours)) for ours in LISTS},
+            "cost": cost,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
+        """The record that `to_json` wrote, or one of the public leaderboard; `known` are fields it does not hold."""
+        fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
+        fields |= {ours: _number(stored[theirs]) for ours, theirs in PERCENTAGES.items() if theirs in stored}
+        fields |= {ours: stored[ours] for ours in OURS if ours in stored}
+        fields |= {ours: tuple(stored[ours]) for ours in LISTS if stored.get(ours) is not None}
+        if stored.get("cost") is not None:
+            fields["cost"] = Cost(**stored["cost"], samples=stored.get("n") or 0)
+        # A file without an id is one of the public leaderboard: it is called by the model's name.
+        fields["name"] = stored.get("id", known.get("name", stored.get("name")))
+        title = stored.get("name", "")
+        fields["title"] = "" if title == fields["name"] else title
+        return cls(**{**known, **fields})
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the record as JSON: into this file, or as dataset/threat/name.json into this folder."""
+        place = Path(path)
+        if place.suffix != ".json":
+            place = place / self.dataset / self.threat / f"{self.name}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomic(place, f"{text}\n".encode())
+        return place
+
+
+def read(path: str | os.PathLike[str]) -> Record:
+    """The record in a file; in a folder dataset/threat/ the file of the public leaderboard will do as well."""
+    place = Path(path)
+    above = place.resolve().parent
+    known = {"dataset": above.parent.name, "threat": above.name, "name": place.stem, "status": "published"}
+    try:
+        stored = json.loads(place.read_bytes())
+        return Record.from_json(stored, **({} if "id" in stored else known))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise RunError(
+            expected=f"a record of a leaderboard in {place}",
+            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            remedy="Restore the file, or measure the model again.",
+        ) from error
+
+
+def read_folder(folder: str | os.PathLike[str]) -> list[Record]:
+    """Every record in a folder and those in it, as dataset/threat/name.json or beside Runs, in the order of the names.
+
+    Other JSON files are left alone: a record is an object that tells a clean accuracy.
+    """
+    return [read(path) for path in sorted(Path(folder).rglob("*.json")) if _is_record(path)]
+
+
+def _is_record(path: Path) -> bool:
+    try:
+        stored = json.loads(path.read_bytes())
+    except ValueError:
+        return path.name == RECORD  # a damaged record is told of, not passed over
+    return isinstance(stored, dict) and "clean_acc" in stored
+
+
+def ranked(records: Iterable[Record]) -> list[Record]:
+    """The records by the best known robust accuracy, the highest first; those without one at the end.
+
+    >>> [r.name for r in ranked(r for r in published() if (r.dataset, r.threat) == ("cifar10", "L2"))][0]
+    'Wang2023Better_WRN-70-16'
+    """
+    return sorted(records, key=lambda r: (r.best is None, -(r.best or 0.0), r.key))
+
+
+@cache
+def _published() -> tuple[Record, ...]:
+    text = (resources("brinell.results") / PUBLISHED).read_text(encoding="utf-8")
+    return tuple(_line(row) for row in csv.DictReader(text.splitlines()))
+
+
+def published() -> list[Record]:
+    """The 236 records of the public leaderboard RobustBench, as they were published; none was run again.
+
+    >>> carmon = find(published(), "cifar10/Linf/Carmon2019Unlabeled")
+    >>> carmon.status, carmon.clean, carmon.best, carmon.year
+    ('published', 89.69, 59.53, 2019)
+    """
+    return list(_published())
+
+
+def find(records: Iterable[Record], key: str) -> Record | None:
+    """The first record of this key, "data/threat/model", or None."""
+    return next((r for r in records if r.key == key), None)
+
+
+def _line(row: Mapping[str, str]) -> Record:
+    flags = {"true": True, "false": False, "": None}
+    told: dict[str, Any] = {k: row[k] for k in ("dataset", "threat", "name", "link", "architecture", "venue")}
+    numbers: dict[str, Any] = {k: None if row[k] in NOTHING else float(row[k]) for k in PERCENTAGES}
+    return Record(
+        **told,
+        **numbers,
+        eps=row["eps"] or None,
+        extra_data=flags[row["extra_data"]],
+        unreliable=flags[row["unreliable"]],
+        forward_passes=int(row["forward_passes"]),
+        status="published",
+    )
+
+
+def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
+    """What a finished Run says about a model, as a record; `about` are further fields, of those in ABOUT."""
+    unknown = sorted(set(about or {}) - set(ABOUT))
+    if unknown:
+        raise InputError(
+            expected=f"facts about a model among {', '.join(ABOUT)}",
+            got=", ".join(unknown),
+            remedy="Everything else is measured.",
+        )
+    if not run.finished:
+        raise RunError(
+            expected="a finished Run to make a record of", got=f"{run.path}, unfinished", remedy="Resume it first."
+        )
+    identity, verdict = run.manifest["identity"], run.verdict
+    measured = Record(
+        dataset,
+        threat,
+        name,
+        eps=identity["threat"].get("eps_text"),
+        clean=_percent(run.clean_accuracy.value),
+        autoattack=_percent(run.robust_accuracy.value),
+        unreliable=verdict.level != "reliable",
+        n=run.clean_accuracy.n,
+        interval=_interval(run.robust_accuracy),
+        clean_interval=_interval(run.clean_accuracy),
+        verdict=verdict.level,
+        reasons=tuple(map(str, verdict.reasons)),
+        plan=identity["plan"]["name"],
+        seed=identity["seed"],
+        run=str(run.path),
+        run_hash=digest(run.path),
+        fingerprint=identity["model"]["fingerprint"],
+        cost=run.cost,
+        date=run.manifest["created"],
+        version=lookup(run.manifest, "environment.brinell"),
+    )
+    return replace(measured, **(about or {}))
+
+
+def with_bound(record: Record, bound: Proportion) -> Record:
+    """The record after somebody else checked it; what other attacks found more is the best known accuracy."""
+    more = record.autoattack is None or _percent(bound.value) < record.autoattack
+    return replace(record, status="verified", external=_percent(bound.value) if more else record.external)
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 2)
+
+
+def _interval(p: Proportion) -> Interval:
+    return _percent(p.low), _percent(p.high)
+
+
+def _text(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
+def _number(text: str | float | None) -> float | None:
+    return None if text is None else float(text)
