@@ -1,10 +1,10 @@
 """Can an evaluation be believed: tests of the attack itself, and signs that it failed for reasons of its own."""
 
 from brinell.reliability.active import test_attack
-from brinell.reliability.binary import Design
 from brinell.reliability.chance import Chance
 from brinell.reliability.items import Item, Probes, Surface
 from brinell.reliability.outcome import ActiveTest, Level
+from brinell.reliability.planting import Design
 from brinell.reliability.probes import probe
 from brinell.reliability.readouts import Ensemble, Linear, Neighbours, Prototypes
 from brinell.reliability.tested import test_run
