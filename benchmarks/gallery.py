@@ -21,9 +21,11 @@ def share(p: Proportion) -> str:
 
 def line(row: Row) -> str:
     test = row.stronger.tests[row.original.test.kind]
+    # Of a detector the worse test may be another one for the stronger evaluation.
+    counts = dict.fromkeys((row.original.test.n, row.stronger.test.n))
     cells = [
         row.defence.name, row.defence.imitates, f"{row.defence.threat.eps:g}", f"{test.kappa:g}",
-        f"{test.n}", share(row.original.score), share(row.stronger.score), f"{100 * test.rasr:.0f}",
+        ", ".join(map(str, counts)), share(row.original.score), share(row.stronger.score), f"{100 * test.rasr:.0f}",
         row.original.test.verdict, row.stronger.test.verdict, share(row.clean),
         share(row.original.robust), share(row.stronger.robust), f"{row.seconds:.0f}",
     ]  # fmt: skip
