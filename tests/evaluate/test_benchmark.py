@@ -14,7 +14,8 @@ from brinell import InputError, Linf, ModelError, Problem, Run, RunError, wrap
 from brinell.evaluate import benchmark as module
 from brinell.evaluate import boards
 from brinell.evaluate.boards import BOARDS, Board, board
-from brinell.evaluate.corrupted import CELLS, CORRUPTIONS, SEVERITIES
+from brinell.data.corruptions import COMMON, SEVERITIES
+from brinell.evaluate.corrupted import CELLS
 from brinell.evaluate.presets import PLANS
 from brinell.models.demo import demo_net
 from brinell.results import records
@@ -230,7 +231,7 @@ def on_corruptions(**more: Any) -> records.Record:
 def test_corruptions_are_averaged_over_all_cells(tmp_path: Path) -> None:
     record = on_corruptions(n=20, corrupted=corrupted, out=tmp_path)
     net, right = small_net(), []
-    for c in CORRUPTIONS:
+    for c in COMMON:
         for s in SEVERITIES:
             p = corrupted(c, s)[:20]
             right.append(float((net(p.x).argmax(1) == p.y).float().mean()))

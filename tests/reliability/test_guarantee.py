@@ -14,8 +14,9 @@ from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.norms import NORMS
-from brinell.reliability.binary import Design, build
+from brinell.reliability.binary import build
 from brinell.reliability.features import features
+from brinell.reliability.planting import Design
 from brinell.reliability.readouts import READOUTS, Ensemble
 
 SIZE = {"Linf": np.inf, "L2": 2, "L1": 1}

@@ -9,8 +9,8 @@ from brinell.core.attack import Answer, Rows
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
-from brinell.reliability.binary import Design
 from brinell.reliability.chance import WHERE, Chance
+from brinell.reliability.planting import Design
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS)
 CASES = st.fixed_dictionaries(

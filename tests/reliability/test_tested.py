@@ -1,5 +1,6 @@
 """The binarization test of a Run's own plan, and what the verdict makes of it."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import brinell
 from brinell.attacks import APGD, FAB, PGD, Square
+from brinell.cli.main import app
 from brinell.models.demo import demo_net
 from brinell.ops import rng
 from brinell.results.verdict import PAGE, RULES
@@ -66,6 +69,92 @@ def test_another_plan_than_the_runs_is_refused(tmp_path: Path) -> None:
     run = brinell.evaluate("demo", data, THREAT, "fgsm", progress=False, out=tmp_path / "run")
     with pytest.raises(brinell.RunError, match="fgsm"):
         brinell.reliability.test_run(run, "demo", data, THREAT, "pgd20", progress=False)
+
+
+def probed(net: Any, data: Any, plan: Any, tmp_path: Path, threat: Any = THREAT) -> Any:
+    run = brinell.evaluate(net, data, threat, plan, progress=False, out=tmp_path / "run")
+    options = {"neighbours": 10, "queries": 50, "progress": False}
+    return brinell.reliability.probe_run(run, net, data, threat, plan, **options)
+
+
+def test_a_probe_that_finds_no_gradient_makes_the_run_suspicious_and_says_what_to_do(tmp_path: Path) -> None:
+    blind = brinell.plan([PGD(5), Square(20)], name="blind", strength="standard")
+    run = probed(brinell.wrap(Scaled().eval()), brinell.data.load("demo", 8), blind, tmp_path)
+    (reason,) = [r for r in run.verdict.reasons if "unavailable gradients" in r]
+    assert reason.docs == "verdict.md#probe-of-gradients"
+    assert reason.startswith("Probe of pgd-ce, unavailable gradients: ")
+    (item,) = [i for i in run.probes[0]["items"] if i["name"] == "unavailable gradients"]
+    assert item["level"] != "ok"
+    assert item["mitigation"] in reason
+    assert run.verdict.level == "suspicious"
+
+
+def test_what_one_attack_lacks_in_strength_counts_only_where_it_is_alone(tmp_path: Path) -> None:
+    short = PGD(steps=3, rel_step=0.02)
+    data = brinell.data.load("demo", 12)
+    alone = probed("demo", data, brinell.plan([short], name="alone", strength="standard"), tmp_path / "a")
+    several = brinell.plan([short, APGD(20), Square(100)], name="several", strength="standard")
+    beside = probed("demo", data, several, tmp_path / "b")
+    for run in (alone, beside):
+        (item,) = [i for i in run.probes[0]["items"] if i["name"] == "incomplete optimisation"]
+        assert item["level"] != "ok"
+    (reason,) = [r for r in alone.verdict.reasons if "incomplete optimisation" in r]
+    assert reason.docs == "verdict.md#probe-of-strength"
+    assert not [r for r in beside.verdict.reasons if "incomplete optimisation" in r]
+
+
+def test_a_second_probe_replaces_the_first_of_the_same_attack_alone(tmp_path: Path) -> None:
+    data = brinell.data.load("demo", 4)
+    run = probed("demo", data, SOUND, tmp_path)
+    rows = run.rows()
+    options = {"neighbours": 4, "queries": 20, "progress": False}
+    run = brinell.reliability.probe_run(run, "demo", data, THREAT, SOUND, **options)
+    run = brinell.reliability.probe_run(run, "demo", data, THREAT, SOUND, stage=run.attacks[2], **options)
+    assert [p["attack"] for p in run.probes] == [run.attacks[0], run.attacks[2]]
+    assert run.rows().equals(rows)
+    assert run.verdict.level == "reliable", str(run.verdict)
+
+
+def test_a_probe_of_another_plan_is_refused(tmp_path: Path) -> None:
+    data = brinell.data.load("demo", 4)
+    run = brinell.evaluate("demo", data, THREAT, "fgsm", progress=False, out=tmp_path / "run")
+    with pytest.raises(brinell.RunError, match="fgsm"):
+        brinell.reliability.probe_run(run, "demo", data, THREAT, "pgd20", progress=False)
+
+
+def test_an_evaluation_may_be_examined_at_once(tmp_path: Path) -> None:
+    """The same as evaluating and examining one after the other."""
+    data = brinell.data.load("demo", 6)
+    also = [brinell.reliability.WithTest(4, inner=29), brinell.reliability.WithProbe(None, 4, 4, 20)]
+    once = brinell.evaluate("demo", data, THREAT, "pgd20", out=tmp_path / "a", progress=False, also=also)
+    run = brinell.evaluate("demo", data, THREAT, "pgd20", out=tmp_path / "b", progress=False)
+    run = brinell.reliability.test_run(run, "demo", data, THREAT, "pgd20", n=4, inner=29, progress=False)
+    options = {"n": 4, "neighbours": 4, "queries": 20, "progress": False}
+    run = brinell.reliability.probe_run(run, "demo", data, THREAT, "pgd20", **options)
+    assert once.checks == run.checks
+    assert once.probes == run.probes != []
+    assert once.verdict == run.verdict
+
+
+def test_both_tests_of_a_detector_are_one_check(tmp_path: Path) -> None:
+    data = brinell.data.load("demo", 200)
+    net = brinell.wrap(demo_net(), detector=lambda x: x[..., ::2].mean((1, 2, 3)) - x[..., 1::2].mean((1, 2, 3)))
+    guarded = brinell.calibrated(net, data[100:], rate=0.05)
+    run = judged(guarded, data[:8], brinell.plan([PGD(10)], name="blind", strength="standard"), tmp_path)
+    (check,) = [c for c in run.checks if c["name"] == "active test"]
+    assert check["level"] == "warn"
+    assert "Inverted binarization test" in check["message"]
+    assert "Regular binarization test" in check["message"]
+
+
+def test_the_program_probes_after_the_evaluation() -> None:
+    common = ["evaluate", "--model", "demo", "--data", "demo", "--n", "6", "--eps", "0.1", "--quiet", "--json"]
+    done = CliRunner().invoke(app, [*common, "--plan", "fgsm", "--probe"])
+    assert done.exit_code == 0, done.output
+    places = json.loads(done.stdout)["verdict"]["docs"]
+    assert "verdict.md#probe-of-strength" in places
+    done = CliRunner().invoke(app, [*common, "--plan", "rand", "--probe"])
+    assert done.exit_code != 0
 
 
 def test_every_rule_has_its_place_on_the_page() -> None:

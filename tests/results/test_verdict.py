@@ -56,3 +56,36 @@ def test_the_rules_of_suspicion(tmp_path, world, samples, options, text: str) ->
 
 def test_a_finished_run_without_rows_is_invalid(tmp_path, world) -> None:
     assert world.run(tmp_path, {}).verdict == Verdict("invalid", ("The Run has no rows.",))
+
+
+def probe(attack: str, **levels: str) -> dict:
+    items = [
+        {"name": name.replace("_", " "), "level": level, "sentence": "it is so", "mitigation": "do this"}
+        for name, level in levels.items()
+    ]
+    return {"attack": attack, "samples": 4, "items": items}
+
+
+def with_probes(tmp_path, world, *probes):
+    run = world.run(tmp_path, {0: "...", 1: "x"})
+    with Writer.resume(tmp_path, world.manifest()) as writer:
+        writer.update(probes=list(probes))
+    return type(run).open(tmp_path)
+
+
+def test_probes_object_with_a_reason_and_a_place(tmp_path, world) -> None:
+    run = with_probes(
+        tmp_path, world, probe("a", unavailable_gradients="fail"), probe("b", unconstrained_failure="warn")
+    )
+    assert run.verdict.level == "suspicious"
+    assert run.verdict.reasons == (
+        "Probe of a, unavailable gradients: it is so; do this.",
+        "Probe of b, unconstrained failure: it is so; do this.",
+    )
+    assert [r.docs for r in run.verdict.reasons] == ["verdict.md#probe-of-gradients", "verdict.md#probe-of-the-attack"]
+
+
+def test_probes_that_find_nothing_and_weakness_of_one_attack_among_several_change_nothing(tmp_path, world) -> None:
+    run = with_probes(tmp_path, world, probe("a", unavailable_gradients="ok", black_box="fail"))
+    assert len(run.attacks) > 1
+    assert run.verdict == Verdict("reliable")

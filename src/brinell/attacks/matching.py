@@ -106,5 +106,8 @@ class Matching:
         classes = self.references.y.to(p.y.device)
         aimed = p.target[:, None] == classes
         fits = torch.where(aimed.any(1, keepdim=True), aimed, classes != p.y[:, None])
+        if self.references.ids is not None:
+            assert p.id is not None, "references of samples are for rows that know theirs"
+            fits = fits & (self.references.ids.to(p.y.device) == p.id[:, None])
         draw = rng.uniform(rng.fold(p.key, rng.digest("reference")), (len(classes),))
         return values.to(p.x.device)[torch.where(fits, draw, -1.0).argmax(1)]

@@ -14,9 +14,8 @@ from brinell.cli.show import WIDTH
 from brinell.core.threat import threat
 from brinell.evaluate.inputs import as_plan
 from brinell.evaluate.presets import chain
-from brinell.reliability.active import REFERENCE
 from brinell.reliability.active import test_attack as binarization_test
-from brinell.reliability.outcome import ActiveTest, Level
+from brinell.reliability.outcome import PLAIN, ActiveTest, Level
 from brinell.results import Proportion
 
 
@@ -25,9 +24,12 @@ def command(
     data: options.Data,
     eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
     norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
-    plan: Annotated[str, typer.Option(help="What is tested; see brinell plans.")] = REFERENCE,
+    plan: Annotated[str, typer.Option(help="What is tested; see brinell plans.")] = "apgd",
     attacks: Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")] = None,
     n: options.N = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Of a model with a detector: regular, inverted or both; default: both.")
+    ] = None,
     inner: Annotated[int, typer.Option(help="Inner points per sample; more make the test harder.")] = 999,
     boundary: Annotated[int, typer.Option(help="Boundary points per sample; more make it easier.")] = 1,
     surface: Annotated[bool, typer.Option("--surface", help="Linf: from the whole surface, not its corners.")] = False,
@@ -38,7 +40,9 @@ def command(
     ),
     readout: Annotated[str, typer.Option(help="linear, ensemble, prototypes or neighbours.")] = "linear",
     layer: Annotated[str | None, typer.Option(help="The readout's name, or several: head1,head2.")] = None,
-    reference: Annotated[str, typer.Option(help="The strong plan that says how hard is too hard.")] = REFERENCE,
+    reference: Annotated[
+        str | None, typer.Option(help="The strong plan that says how hard is too hard; default: one that suits.")
+    ] = None,
     random_queries: Annotated[int | None, typer.Option(help="Random points; default: as many as the plan used.")] = (
         None
     ),
@@ -54,6 +58,7 @@ def command(
         load.data(data, n, None),
         threat(norm, eps),
         chain(attacks.split(",")) if attacks else as_plan(plan),
+        kind=kind,
         inner=inner,
         boundary=boundary,
         corners=False if surface else None,
@@ -78,9 +83,18 @@ def command(
 
 
 def show(test: ActiveTest, console: Console) -> None:
-    """The levels, the hardest first, then the paragraph."""
+    """The levels, the hardest first, then the paragraph; of two tests the one that went worse comes first."""
+    for one in (test,) if test.other is None else (test, test.other):
+        _table(one, console)
+    for text in (str(test), *test.notes):
+        console.print(Text(text), soft_wrap=not console.is_terminal)
+
+
+def _table(test: ActiveTest, console: Console) -> None:
     if test.curve:
-        table = Table(title=Text(f"{test.model} · {test.threat} · n = {test.n}"), box=box.ROUNDED, title_justify="left")
+        kind = "" if test.kind == PLAIN else f" · {test.kind} test"
+        title = Text(f"{test.model} · {test.threat} · n = {test.n}{kind}")
+        table = Table(title=title, box=box.ROUNDED, title_justify="left")
         for name in ("kappa", test.attack, f"{test.reference} (reference)", *_wheres(test.level)):
             table.add_column(name, justify="right")
         for level in test.curve:
@@ -88,8 +102,6 @@ def show(test: ActiveTest, console: Console) -> None:
             cells = [level.score, level.reference, *(level.random.get(w) for w in test.level.random)]
             table.add_row(f"{level.kappa:g}{mark}", *map(_percent, cells))
         console.print(table, width=min(console.width, WIDTH))
-    for text in (str(test), *test.notes):
-        console.print(Text(text), soft_wrap=not console.is_terminal)
 
 
 def _wheres(level: Level) -> list[str]:

@@ -17,7 +17,7 @@ from brinell.evaluate.plan import limited, ranked
 from brinell.evaluate.presets import chain, reference
 from brinell.evaluate.work import IN_PROCESS
 from brinell.launch.ray import GPU, Ray
-from brinell.reliability.tested import test_run
+from brinell.reliability.tested import probe_run, test_run
 
 
 def command(
@@ -71,6 +71,9 @@ def command(
     test: Annotated[
         bool, typer.Option("--test", help="Test the plan where an adversarial is known to exist; part of the verdict.")
     ] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Look for signs that the plan's first attack failed; part of the verdict.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -83,6 +86,12 @@ def command(
             expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
         )
     chosen = chosen if queries is None else limited(chosen, queries)
+    if probe and chosen.draws > 1:
+        raise PlanError(
+            expected="--probe with an attack on a model that is not randomised",
+            got=f"the plan {chosen.name}",
+            remedy="Leave --probe out.",
+        )
     classifier, problem, ball = load.model(model), load.data(data, n, part), threat(norm, eps)
     if dry_run:
         if workers is not None or ray is not None:
@@ -131,6 +140,8 @@ def command(
     )
     if test:
         run = test_run(run, classifier, problem, ball, chosen, progress=False if quiet else None)
+    if probe:
+        run = probe_run(run, classifier, problem, ball, chosen, progress=False if quiet else None)
     if json:
         typer.echo(as_json(run))
     else:

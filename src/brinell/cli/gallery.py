@@ -14,7 +14,7 @@ from rich.text import Text
 from brinell.cli import options
 from brinell.cli.pictures import drawable
 from brinell.cli.show import WIDTH
-from brinell.gallery.measure import SAMPLES, Measured, Row, measure
+from brinell.gallery.measure import SAMPLES, Row, measure
 from brinell.results import Proportion
 
 
@@ -43,36 +43,42 @@ def command(
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """One line per defence, then in sentences what the test did not see."""
+    """One line per defence, then both scores of detectors, then in sentences what the test did not see."""
     title = f"original evaluation → stronger evaluation · n = {rows[0].clean.n}, [95 % intervals]"
     table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
     for name in ("defence", "eps", "kappa", "test score (%)", "robust accuracy (%)", "test says"):
         table.add_column(name, justify="left" if name in ("defence", "test says") else "right")
     for row in rows:
-        test = row.stronger.test
         table.add_row(
             row.defence.name,
             f"{row.defence.threat.eps:g}",
-            "" if test is None else f"{test.kappa:g}",
-            "no test" if test is None else _arrow(row.original.score, row.stronger.score),
+            f"{row.original.test.kappa:g}",
+            _arrow(row.original.score, row.stronger.score),
             _arrow(row.original.robust, row.stronger.robust),
-            _says(row.original),
+            row.original.test.verdict,
         )
     console.print(table, width=min(console.width, WIDTH))
+    for text in filter(None, map(_halves, rows)):
+        console.print(Text(text), soft_wrap=not console.is_terminal)
     for row in rows:
         if row.defence.why:
             console.print(Text(f"{row.defence.name}: {row.defence.why}"), soft_wrap=not console.is_terminal)
 
 
-def _says(m: Measured) -> str:
-    return "" if m.test is None else m.test.verdict
+def _halves(row: Row) -> str:
+    """Of a detector, whose worse score is in the table, both scores."""
+    before, after = row.original.tests, row.stronger.tests
+    if len(before) == 1:
+        return ""
+    each = (f"{kind} test {_arrow(t.level.score, after[kind].level.score)}" for kind, t in before.items())
+    return f"{row.defence.name}: {', '.join(each)}"
 
 
-def _arrow(a: Proportion | None, b: Proportion | None) -> str:
+def _arrow(a: Proportion, b: Proportion) -> str:
     return f"{_share(a)} → {_share(b)}"
 
 
-def _share(p: Proportion | None) -> str:
-    if p is None or not p.n:
+def _share(p: Proportion) -> str:
+    if not p.n:
         return "–"
     return f"{100 * p.value:.0f} [{100 * p.low:.0f}, {100 * p.high:.0f}]"

@@ -11,6 +11,8 @@ from torch import Tensor
 class References:
     """Classes, logits and, where the model gives them, features of accepted and correctly classified inputs.
 
+    With `ids` each belongs to one sample, by its id, and is imitated for that one only.
+
     Two are equal when their numbers are; as text they are a digest, so that a plan with one stays readable.
 
     >>> import torch
@@ -21,12 +23,13 @@ class References:
     y: Tensor
     logits: Tensor
     features: Tensor | None = None
+    ids: Tensor | None = None
 
     @property
     def digest(self) -> str:
         """sha256 over all numbers."""
         h = hashlib.sha256()
-        for part in (self.y, self.logits, self.features):
+        for part in (self.y, self.logits, self.features, self.ids):
             h.update(b"" if part is None else part.detach().cpu().numpy().tobytes())
         return h.hexdigest()
 

@@ -10,18 +10,13 @@ import numpy as np
 
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
+from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import RunError
 from brinell.results.files import write_atomic
 
 CELLS = "corruptions.json"
-# Hendrycks & Dietterich 2019: the fifteen that count.
-CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    *("snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-)
-SEVERITIES = (1, 2, 3, 4, 5)
 Source = Callable[[str, int], Problem]
 """Corruption and severity to the corrupted samples, the same ones in the same order for all."""
 
@@ -56,7 +51,7 @@ def measure(
     identity: dict[str, Any],
     folder: Path,
     resume: bool,
-    corruptions: tuple[str, ...] = CORRUPTIONS,
+    corruptions: tuple[str, ...] = COMMON,
 ) -> Table:
     """Ask the model about every cell; each is stored when it is done, and with `resume` not asked for again."""
     path = folder / CELLS

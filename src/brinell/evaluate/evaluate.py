@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ BLOCKS = {"cpu": 4}
 # The clean accuracy a user expects must lie in this confidence interval of the measured one.
 EXPECTED_CONFIDENCE = 0.999
 
+Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
+"""What is done with a finished Run and what it was made with; the Run as it is then."""
 UNKEPT = "Adversarials were verified and not stored, as asked: this Run cannot be verified again from disk."
 # Evaluations that take less than so many seconds even if nothing breaks are not announced.
 WORTH_ASKING = 10.0
@@ -283,6 +285,7 @@ def evaluate(
     escalate: bool = False,
     images: bool = True,
     launch: Launcher = IN_PROCESS,
+    also: Sequence[Examination] = (),
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
@@ -294,8 +297,9 @@ def evaluate(
     own passes ("tf32", "bfloat16": faster where the device has them; what they find is verified in float32; "auto":
     the best after a try). `execution="graph"` records iterations on CUDA devices and replays them, "compile" fuses
     kernels, which takes a while to start. `launch` says where the work is done, in this process or by workers
-    (`brinell.launch.Ray`); the rows are the same. `progress`: None shows it (a bar on a terminal, plain lines
-    elsewhere), False is silent.
+    (`brinell.launch.Ray`); the rows are the same. `also` examines the finished Run further, e.g. tests of the plan that
+    its verdict reads (`brinell.reliability.WithTest()`, `WithProbe()`). `progress`: None shows it (a bar on a terminal,
+    plain lines elsewhere), False is silent.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -335,7 +339,10 @@ def evaluate(
                     writer.update(finished=False)
                     _run(session, writer, crew, everyone=True)
                 _close(session, writer, time.perf_counter() - begun)
-    return Run.open(folder)
+    run = Run.open(folder)
+    for examine in also:
+        run = examine(run, model, data, session.setup.threat, chosen)
+    return run
 
 
 def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:

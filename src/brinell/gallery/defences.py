@@ -14,8 +14,8 @@ from brinell.core.threat import Linf, Threat
 from brinell.errors import one_of
 from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.plan import Plan, Restarts, Stage, Targets
-from brinell.gallery import parts
-from brinell.gallery.networks import bounded, learnt, normalised, plain
+from brinell.gallery import detectors, parts
+from brinell.gallery.networks import bounded, judged, learnt, normalised, plain
 from brinell.gallery.readouts import Squashed
 from brinell.models.bpda import bpda
 from brinell.models.wrap import TorchClassifier, wrap
@@ -46,8 +46,7 @@ class Evaluation:
 class Defence:
     """A defence, what it imitates, its original and its stronger evaluation, and what the test should say of the first.
 
-    `kappa` fixes the closeness of the test where it is not found by the stronger evaluation; defences that are not
-    `tested` have detectors, for which there is no binarization test here: only their robust accuracies are compared.
+    `kappa` fixes the closeness of the test where it is not found by the stronger evaluation.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Defence:
     expected: str = CAUGHT
     inner: int = 199
     kappa: float | None = None
-    tested: bool = True
     why: str = ""
 
     def build(self) -> TorchClassifier:
@@ -195,16 +193,26 @@ def _saturated(through: bool) -> TorchClassifier:
     return _built(nn.Sequential(*body[:-1], flat), head, None, "saturated activations")
 
 
-def _guarded(detector: nn.Module, name: str) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    net = parts.Defended(body, head).eval().requires_grad_(False)
-    guarded = wrap(net, detector=detector.eval().requires_grad_(False), name=name)
-    return calibrated(guarded, Problem(*learnt()), rate=0.05)
+def _guarded(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchClassifier:
+    """A network whose detector rejects at most 5 % of these clean images."""
+    body, head = parts.halves(net)
+    module = parts.Defended(body, head).eval().requires_grad_(False)
+    return calibrated(wrap(module, detector=detector.eval().requires_grad_(False), name=name), data, rate=0.05)
 
 
 @cache
 def _shaken() -> TorchClassifier:
-    return _guarded(parts.Shaken(plain(), 0.15), "statistical test")
+    return _guarded(plain(), detectors.Shaken(plain(), 0.15), "statistical test", Problem(*learnt()))
+
+
+@cache
+def _left_out() -> TorchClassifier:
+    return _guarded(*detectors.left_out(), "leave-one-out attribution", judged())
+
+
+@cache
+def _trapdoor() -> TorchClassifier:
+    return _guarded(*detectors.trapdoor(), "trapdoors", judged())
 
 
 def _defence(
@@ -236,7 +244,6 @@ def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassif
 
 
 VOTES = (Squashed(GAIN, False), Squashed(GAIN, True))
-BLIND = _plan("pgd-20", PGD(20))
 EVADING = Plan(
     "evading",
     (
@@ -394,12 +401,29 @@ DEFENCES: tuple[Defence, ...] = (
         "an attack on the classifier that ignores the detector",
         "attacks that look at both",
         _same(_shaken),
-        (BLIND, EVADING),
+        (PGD20, EVADING),
         eps=0.05,
-        tested=False,
+    ),
+    _defence(
+        "leave-one-out",
+        "Yang et al. 2020, ML-LOO",
+        "an attack on the classifier that ignores the detector",
+        "attacks that look at both",
+        _same(_left_out),
+        (PGD20, EVADING),
+        eps=0.05,
+    ),
+    _defence(
+        "trapdoor",
+        "Shan et al. 2020, Gotta catch 'em all",
+        "steps so large that the attack falls into a trapdoor, and no eye for the detector",
+        "attacks that look at both",
+        _same(_trapdoor),
+        (_plan("pgd-20", PGD(20, rel_step=0.5)), EVADING),
+        eps=0.05,
     ),
 )
-"""The gallery, the one with a detector last."""
+"""The gallery, those with a detector last."""
 
 
 def find(name: str) -> Defence:

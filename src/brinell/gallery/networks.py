@@ -14,7 +14,11 @@ from brinell.ops import rng
 
 # The first images are attacked, the others are learnt from.
 HELD_OUT = 300
+# Of those, detectors take their thresholds from the last ones.
+JUDGED = 150
 EPOCHS, BATCH, RATE = 12, 50, 2e-3
+# How strong a trapdoor is, how coarse its pattern, and how long it takes to learn them all.
+TRAP, COARSE, LONGER = 0.05, 4, 15
 
 
 def images(n: int) -> Problem:
@@ -25,6 +29,11 @@ def images(n: int) -> Problem:
     """
     x, y = demo()
     return Problem(x[:HELD_OUT], y[:HELD_OUT], name="demo")[:n]
+
+
+def judged() -> Problem:
+    """Images that no network has learnt from, for the thresholds of detectors; not among the first 150."""
+    return images(HELD_OUT)[JUDGED:]
 
 
 def learnt() -> tuple[Tensor, Tensor]:
@@ -44,10 +53,11 @@ def _start(net: nn.Module, seed: int) -> None:
                 p.zero_()
 
 
-def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS) -> nn.Module:
+def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | None = None) -> nn.Module:
     """The network after a short fit with Adam and cross-entropy, in evaluation mode, its parameters frozen.
 
-    Batches follow keyed permutations, so that equal seeds give equal weights on the same machine.
+    Batches follow keyed permutations, so that equal seeds give equal weights on the same machine. With `traps`, one
+    pattern per class, every image is learnt a second time with a pattern on it and that pattern's class as its label.
     """
     x, y = learnt()
     _start(net, seed)
@@ -57,8 +67,13 @@ def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS) -> nn.Module:
         order = rng.bits(rng.keys(seed, torch.tensor([epoch])), len(x))[0].argsort()
         for at in order.split(BATCH):
             optimiser.zero_grad()
+            points, labels = x[at], y[at]
+            if traps is not None:
+                classes = rng.integers(rng.keys(seed + epoch, at), len(traps))
+                points = torch.cat([points, (points + traps[classes]).clamp(0, 1)])
+                labels = torch.cat([labels, classes])
             with torch.enable_grad():
-                loss = nn.functional.cross_entropy(net(x[at]), y[at])
+                loss = nn.functional.cross_entropy(net(points), labels)
                 loss.backward()
             optimiser.step()
     for p in net.parameters():
@@ -108,3 +123,23 @@ def bounded() -> Any:
     net = DemoNet()
     net.layers[-2] = nn.Tanh()
     return fitted(net, 0)
+
+
+@cache
+def trapped() -> tuple[Any, Tensor]:
+    """The demo architecture with a trapdoor for every class, and the patterns that open them."""
+    cells = rng.signs(rng.keys(5, torch.arange(10)), (1, 28 // COARSE, 28 // COARSE))
+    traps = TRAP * cells.repeat_interleave(COARSE, 2).repeat_interleave(COARSE, 3)
+    return fitted(DemoNet(), 0, LONGER, traps), traps
+
+
+def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:
+    """Where PGD on cross-entropy ends: what detectors are fitted to."""
+    z = x
+    for _ in range(steps):
+        z = z.detach().requires_grad_(True)
+        with torch.enable_grad():
+            loss = nn.functional.cross_entropy(net(z), y, reduction="sum")
+            (up,) = torch.autograd.grad(loss, z)
+        z = torch.clamp((z + 0.1 * eps * up.sign()).detach(), x - eps, x + eps).clamp(0, 1)
+    return z

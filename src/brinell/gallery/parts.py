@@ -266,27 +266,6 @@ class Prototypes(nn.Module):
         return -self.factor * (f[:, None] - centres).square().sum(2)
 
 
-class Shaken(nn.Module):
-    """How much the predicted class loses to the others under fixed noise, compared with clean images.
-
-    Imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
-    """
-
-    def __init__(self, net: nn.Module, deviation: float, copies: int = 8) -> None:
-        super().__init__()
-        self.net = net
-        self.register_buffer("noise", deviation * rng.normal(rng.keys(2, torch.arange(copies)), (1, 28, 28)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        noise: Any = self.noise
-        z = self.net(x)
-        shaken = self.net((x[:, None] + noise).flatten(0, 1)).view(len(x), len(noise), -1).mean(1)
-        first = z.argmax(1, keepdim=True)
-        gain = (shaken - shaken.gather(1, first)) - (z - z.gather(1, first))
-        worst: Tensor = gain.amax(1)
-        return worst
-
-
 class OwnStatistics(nn.Module):
     """Batch normalisation left in train mode and asked about one image: it normalises by that image's statistics."""
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from brinell.errors import InputError, MissingExtra
-from brinell.gallery.measure import Measured, Row
+from brinell.gallery.measure import Row
 from brinell.reliability.outcome import PASS
+from brinell.results import Proportion
 
 SUFFIXES = (".svg", ".png", ".pdf")
 # Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
@@ -15,6 +16,8 @@ ORIGINAL, STRONGER = "#D55E00", "#0072B2"
 
 def plot(rows: Sequence[Row], path: Path) -> Path:
     """Two panels, one line per defence: the scores in the binarization test, and the robust accuracies.
+
+    Triangles are defences with a detector: the worse of their two scores, and the other one as an empty triangle.
 
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
     """
@@ -37,8 +40,10 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
         left, right = axes[0]
         for i, row in enumerate(rows):
             for measured, colour, lift in ((row.original, ORIGINAL, -0.15), (row.stronger, STRONGER, 0.15)):
-                _mark(left, measured, i + lift, colour, score=True)
-                _mark(right, measured, i + lift, colour, score=False)
+                several = len(measured.tests) > 1
+                for test in measured.tests.values():
+                    _mark(left, test.level.score, i + lift, colour, several, test.kind == measured.test.kind)
+                _mark(right, measured.robust, i + lift, colour, several)
         left.axvline(100 * PASS, color="0.35", linestyle="--", linewidth=1)
         left.set_yticks(range(len(rows)), [row.defence.name for row in rows])
         left.invert_yaxis()
@@ -49,6 +54,8 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
             axis.grid(alpha=0.3)
         right.plot([], [], "o", color=ORIGINAL, label="original evaluation")
         right.plot([], [], "o", color=STRONGER, label="stronger evaluation")
+        if any(len(row.original.tests) > 1 for row in rows):
+            right.plot([], [], "^", color="0.35", label="with a detector: worse of two tests")
         right.legend(loc="lower right", fontsize=9)
         figure.tight_layout()
         figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -56,10 +63,11 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def _mark(axis: Any, m: Measured, at: float, colour: str, score: bool) -> None:
-    """A dot with its 95 % interval."""
-    p = m.score if score else m.robust
-    if p is None or not p.n:
+def _mark(axis: Any, p: Proportion, at: float, colour: str, guarded: bool, main: bool = True) -> None:
+    """A dot or triangle with its 95 % interval; an empty triangle alone for the better one of two tests."""
+    if not p.n:
         return
-    axis.plot([100 * p.low, 100 * p.high], [at, at], color=colour, linewidth=1.5, alpha=0.5)
-    axis.plot([100 * p.value], [at], "o", color=colour, markersize=5)
+    if main:
+        axis.plot([100 * p.low, 100 * p.high], [at, at], color=colour, linewidth=1.5, alpha=0.5)
+    fill = colour if main else "none"
+    axis.plot([100 * p.value], [at], "^" if guarded else "o", color=colour, markersize=5, markerfacecolor=fill)

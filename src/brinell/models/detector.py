@@ -123,6 +123,13 @@ def as_detector(detector: Any) -> Detector:
     return Detector(_Function(detector).eval())
 
 
+def negated(score: Tensor) -> Tensor:
+    """The score of the opposite decision: accepted is exactly what was rejected, and NaN stays NaN."""
+    # A score of zero is accepted, so its opposite must be above zero.
+    least = torch.finfo(score.dtype).tiny
+    return torch.where(score > 0, -score, (-score).clamp(min=least))
+
+
 @dataclass(frozen=True, eq=False)
 class Inverted:
     """A classifier whose detector says the opposite. Make one with `inverted`."""
@@ -163,9 +170,7 @@ class Inverted:
                 got="one without",
                 remedy="Give it one: brinell.wrap(net, detector=…).",
             )
-        # A score of zero is accepted, so its opposite must be above zero.
-        least = torch.finfo(out.reject.dtype).tiny
-        return replace(out, reject=torch.where(out.reject > 0, -out.reject, (-out.reject).clamp(min=least)))
+        return replace(out, reject=negated(out.reject))
 
     def to(self, device: torch.device) -> "Inverted":
         """The same elsewhere."""

@@ -9,24 +9,33 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
+from brinell.core.classifier import Classifier
+from brinell.core.goal import Trip
 from brinell.core.problem import Chunk, Problem
+from brinell.core.references import References
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
-from brinell.errors import InputError, ThreatError
+from brinell.errors import InputError, ModelError, ThreatError, one_of
 from brinell.evaluate import inputs
-from brinell.evaluate.evaluate import prepare
+from brinell.evaluate.detectors import guarded, watched
+from brinell.evaluate.evaluate import Session, prepare
 from brinell.evaluate.plan import Plan, Stage, adapt
 from brinell.evaluate.progress import listening
 from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import clean
 from brinell.evaluate.verify import check_points
-from brinell.reliability.binary import Design, Tasks, build
+from brinell.models.detector import Inverted, inverted
+from brinell.ops import rng
+from brinell.ops.losses import LOSSES
+from brinell.reliability.binary import Tasks, build
 from brinell.reliability.chance import Chance
-from brinell.reliability.features import Layer, features
-from brinell.reliability.outcome import ActiveTest, Level
-from brinell.reliability.readouts import as_readout
+from brinell.reliability.features import Features, Layer, features
+from brinell.reliability.outcome import INVERTED, PLAIN, REGULAR, ActiveTest, Level, both
+from brinell.reliability.planting import Design, Planted, Search, accepting, plant, uphill
+from brinell.reliability.readouts import Readout, as_readout
 from brinell.results import ROWS, Proportion
 
 __all__ = ["test_attack"]
@@ -36,7 +45,25 @@ KAPPAS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1)
 # What counts as an almost perfect score of the reference attack.
 NEAR = 0.99
 REFERENCE = "apgd"
+# The reference where there is a detector, and where that has no gradients to follow.
+EVADING = Plan(
+    "evading",
+    (
+        Stage(APGD(loss="margin")),
+        Stage(Alternating(100), label="alternating"),
+        Stage(Joint(APGD(loss="margin")), label="joint-apgd"),
+        Stage(SelectivePGD(100), label="selective-pgd"),
+    ),
+)
+SEARCHING = Plan("searching", (Stage(APGD(loss="margin")), Stage(Joint(Square(steps=1000)), label="joint-square")))
+BOTH = "both"
+KINDS = (REGULAR, INVERTED, BOTH)
 NOT_SEPARATED, NOT_HELD = "its two classes cannot be separated", "float32 does not hold its two classes apart"
+NOT_PLANTED = {
+    PLAIN: "",
+    REGULAR: "no point at distance eps was found that the detector accepts",
+    INVERTED: "no point at distance eps was found that the detector rejects",
+}
 # Rows of the network that are looked at to find the readout.
 LOOK = 8
 
@@ -56,6 +83,24 @@ class Bench:
 
 
 @dataclass(frozen=True)
+class Question:
+    """What is asked about one attack: all of a test but its kind."""
+
+    model: Classifier
+    session: Session
+    chunk: Chunk
+    threat: Threat
+    plans: tuple[Plan, Plan]
+    features: Features
+    readout: Readout
+    design: Design
+    levels: Sequence[float]
+    curve: bool
+    queries: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Trial:
     """One closeness: the level, and of the tested attack what a result keeps."""
 
@@ -71,6 +116,7 @@ def test_attack(
     threat: Threat,
     attack: Any = "apgd",
     *,
+    kind: str | None = None,
     inner: int = 999,
     boundary: int = 1,
     corners: bool | None = None,
@@ -79,7 +125,7 @@ def test_attack(
     curve: bool = False,
     readout: Any = "linear",
     layer: Layer = None,
-    reference: Any = REFERENCE,
+    reference: Any = None,
     random_queries: int | None = None,
     seed: int = 0,
     slots: int | None = None,
@@ -95,8 +141,11 @@ def test_attack(
     samples it breaks. R-ASR is that share for as many random points as the attack used where it needed most (or
     `random_queries`). Without `kappa` the test begins as hard as possible and gets easier until the `reference` attack
     is almost perfect; `curve` looks at all levels. `layer` names the readout of a network that does not end in a linear
-    layer. Cost: inner + boundary + 1 forwards per sample; the tested plan, the reference and the random points once per
-    level.
+    layer. Of a model with a detector, which stays as it is, `kind` chooses the test: "regular" (boundary points are
+    redrawn until the detector accepts them; the attack must be accepted too), "inverted" (the detector says the
+    opposite), or "both", the default, of which the worse is returned with the better as its `other`.
+    Cost: inner + boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan,
+    the reference and the random points once per level.
     Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
 
     >>> import brinell
@@ -106,8 +155,7 @@ def test_attack(
     (8, True)
     """
     model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
-    bound, chosen, other = inputs.as_threat(threat), inputs.as_plan(attack), inputs.as_plan(reference)
-    kind = as_readout(readout)
+    bound, chosen, fitting = inputs.as_threat(threat), inputs.as_plan(attack), as_readout(readout)
     _bounded(bound)
     design = Design(inner, boundary, _corners(bound, corners), gap)
     levels = _levels(kappa)
@@ -117,51 +165,137 @@ def test_attack(
             got=f"{random_queries}",
             remedy="Leave it out for as many as the attack asks.",
         )
-    begun = time.perf_counter()
     with precisions.exact(model.device), listening(progress) as listener:
         # The user's own model and plan pass the same door as in an evaluation.
         session = prepare(
             model, data, bound, _whole(chosen), seed=seed, slots=slots, precision="float32", listener=listener
         )
+        kinds = _kinds(kind, model, session)
+        other = _reference(session, kinds) if reference is None else inputs.as_plan(reference)
         chunk = _all(data)
+        plans, notes = _fitted(session, model, chunk, (chosen, other))
         seen = features(model, chunk.x[:LOOK].to(model.device), layer)
-        oracle = Oracle(seen, default_block(model.device), listener)
-        listener(Note(f"Fitting readouts for {len(chunk)} samples, {inner + 1 + boundary} points each."))
-        tasks = build(oracle, seen, kind, design, chunk, bound, seed)
-        fitted = time.perf_counter()
-        plans, notes = _fitted(session.setup.threat, chunk, (chosen, other), session.setup.draws)
-        trials: list[Trial] = []
-        if tasks is not None:
-            bench = Bench(tasks, chunk, bound, session.setup, *plans, random_queries, design)
-            trials = _climb_down(bench, levels, curve, listener)
-    ended = time.perf_counter()
-    chosen_trial = _chosen(trials)
-    held = None if chosen_trial is None else chosen_trial.held
-    return ActiveTest(
-        attack=chosen.name,
-        reference=other.name,
-        model=model.name,
-        threat=str(bound),
-        readout=kind.name,
-        layer=seen.source,
-        inner=inner,
-        boundary=boundary,
-        surface="corners" if design.corners else "surface",
-        level=_empty(levels[0], design) if chosen_trial is None else chosen_trial.level,
-        curve=tuple(t.level for t in trials),
-        ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
-        found=torch.zeros(0, dtype=torch.bool) if chosen_trial is None else chosen_trial.found.cpu(),
-        witnesses=chunk.x[:0] if tasks is None or held is None else tasks.facts.witness[held].cpu(),
-        rows=ROWS.empty_table() if chosen_trial is None else chosen_trial.rows,
-        reasons=_reasons(chunk, tasks, held),
-        warnings=tuple(f"Check {c.name}: {c.message}" for c in session.checks if c.level in ("warn", "fail")),
-        notes=(*session.notes, *notes),
-        cost={"fit_seconds": fitted - begun, "seconds": ended - begun},
-    )
+        # Attacks that imitate an input of another class need one that is of the second class.
+        design = replace(design, beyond=int(any(_imitates(s) for p in plans for s in p.stages)))
+        q = Question(
+            model, session, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
+        )
+        return both([_test(q, k, listener) for k in kinds])
 
 
 # For pytest, which takes every function with such a name for a test.
 setattr(test_attack, "__test__", False)  # noqa: B010
+
+
+def _kinds(kind: str | None, model: Classifier, session: Session) -> tuple[str, ...]:
+    """The tests to make."""
+    wanted = None if kind is None else one_of("a kind of test", kind, KINDS)
+    if session.first_output.reject is None:
+        if wanted is not None:
+            raise ModelError(
+                expected=f"a model with a detector, for kind={wanted!r}",
+                got="one without",
+                remedy="Leave kind out, or give the model one: brinell.wrap(net, detector=…).",
+            )
+        return (PLAIN,)
+    if isinstance(model, Inverted):
+        raise ModelError(
+            expected="the model itself",
+            got="one whose detector was inverted",
+            remedy='Write kind="inverted" instead.',
+        )
+    return (REGULAR, INVERTED) if wanted in (None, BOTH) else (str(wanted),)
+
+
+def _reference(s: Session, kinds: tuple[str, ...]) -> Plan:
+    """The strong plan that says how hard is too hard, unless the user names one."""
+    if kinds == (PLAIN,):
+        return inputs.as_plan(REFERENCE)
+    try:
+        watched(s.oracle, EVADING, s.first, s.first_output)
+    except ModelError:
+        return SEARCHING
+    return EVADING
+
+
+def _imitates(s: Stage) -> bool:
+    return LOSSES[s.attack.loss].matches
+
+
+def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
+    """One kind of test, at as many levels as it takes."""
+    begun, design, setup = time.perf_counter(), q.design, q.session.setup
+    seen = replace(q.features, kind=kind)
+    oracle = Oracle(seen, default_block(q.model.device), listener)
+    points = design.inner + 1 + design.boundary + design.beyond
+    what = "" if kind == PLAIN else f" ({kind} test)"
+    listener(Note(f"Fitting readouts for {len(q.chunk)} samples, {points} points each{what}."))
+    planted = _planted(q, kind)
+    tasks = build(oracle, seen, q.readout, design, q.chunk, q.threat, setup.seed, planted)
+    fitted = time.perf_counter()
+    trials: list[Trial] = []
+    if tasks is not None:
+        bench = Bench(tasks, q.chunk, q.threat, setup, *q.plans, q.queries, design)
+        trials = _climb_down(bench, q.levels, q.curve, listener)
+    chosen = _chosen(trials)
+    held = None if chosen is None else chosen.held
+    rule = getattr(getattr(q.model, "detector", None), "describe", None)
+    return ActiveTest(
+        attack=q.plans[0].name,
+        reference=q.plans[1].name,
+        model=q.model.name,
+        threat=str(q.threat),
+        readout=q.readout.name,
+        layer=seen.source,
+        inner=design.inner,
+        boundary=design.boundary,
+        surface="corners" if design.corners else "surface",
+        level=_empty(q.levels[0], design) if chosen is None else chosen.level,
+        curve=tuple(t.level for t in trials),
+        ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
+        found=torch.zeros(0, dtype=torch.bool) if chosen is None else chosen.found.cpu(),
+        witnesses=q.chunk.x[:0] if tasks is None or held is None else tasks.facts.witness[held].cpu(),
+        rows=ROWS.empty_table() if chosen is None else chosen.rows,
+        reasons=_reasons(q.chunk, planted, tasks, held, kind),
+        warnings=tuple(f"Check {c.name}: {c.message}" for c in q.session.checks if c.level in ("warn", "fail")),
+        notes=(*q.session.notes, *q.notes),
+        cost={"fit_seconds": fitted - begun, "seconds": time.perf_counter() - begun},
+        kind=kind,
+        detector="" if rule is None or kind == PLAIN else rule(),
+        drawn=planted.drawn,
+    )
+
+
+def _planted(q: Question, kind: str) -> Planted:
+    """The points of the second class; a detector has a say in them, or its opposite."""
+    setup, device = q.session.setup, q.model.device
+    if kind == PLAIN:
+        return plant(q.design, q.chunk, q.threat, setup.seed, device)
+    judge = q.model if kind == REGULAR else inverted(q.model)
+    stands = accepting(replace(setup.oracle, classifier=judge), setup.draws)
+    search = _detected(q) if kind == INVERTED and q.model.differentiable else None
+    return plant(q.design, q.chunk, q.threat, setup.seed, device, stands, search)
+
+
+def _detected(q: Question) -> Search:
+    """Points to try where random ones are not rejected: adversarials of the classifier, and uphill along the score.
+
+    Every attempt is keyed by its number and begins elsewhere.
+    """
+    setup, x = replace(q.session.setup, goal=Trip()), q.chunk.x.to(q.model.device)
+    facts = clean(q.chunk, [setup.oracle.output(x)])
+    steers = _reference(q.session, (INVERTED,)) is EVADING
+
+    def search(at: Tensor, attempt: int) -> Tensor:
+        if steers and attempt % 2:
+            key = rng.keys(setup.seed, q.chunk.ids[at].to(x.device))
+            return uphill(setup.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt))
+        found = q.chunk.x.clone()
+        for part in run_stage(setup, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), facts, at.to(x.device)):
+            found[part.at[part.counted].cpu()] = part.x
+        return found[at].to(x.device)
+
+    return search
 
 
 def _bounded(threat: Threat) -> None:
@@ -209,13 +343,37 @@ def _all(problem: Problem) -> Chunk:
     return next(problem.chunks(len(problem)))
 
 
-def _fitted(threat: Threat, chunk: Chunk, plans: Sequence[Plan], draws: int) -> tuple[tuple[Plan, Plan], list[str]]:
-    """The plans for two classes, and what changed in the tested one."""
-    sparse, image = threat.norm.sparse, chunk.x.ndim == 4
+def _fitted(
+    session: Session, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
+) -> tuple[tuple[Plan, Plan], list[str]]:
+    """The plans for two classes, and what changed in the tested one; stages that cannot imitate are left out."""
+    sparse, image = session.setup.threat.norm.sparse, chunk.x.ndim == 4
     (tested, notes), (reference, _) = (adapt(_whole(p), classes=2, sparse=sparse, image=image) for p in plans)
     if len(tested.stages) < len(plans[0].stages) and any(s.share is not None for s in plans[0].stages):
         notes = [f"{plans[0].name}: tested without its audit.", *notes]
-    return (tested, reference), notes
+    return (_answerable(tested, session, model), _answerable(reference, session, model)), notes
+
+
+def _answerable(p: Plan, session: Session, model: Classifier) -> Plan:
+    return guarded(p, model, session.first_output)[0]
+
+
+def _imitating(p: Plan, found: References | None) -> Plan:
+    """The plan with every sample's own points beyond eps to imitate, instead of the model's natural inputs."""
+    if found is None:
+        return p
+    stages = (replace(s, attack=replace(s.attack, references=found)) if _imitates(s) else s for s in p.stages)  # type: ignore[type-var]
+    return replace(p, stages=tuple(stages))
+
+
+def _beyond(tasks: Tasks, held: Tensor, oracle: Oracle) -> References | None:
+    """What the classifiers say of the points beyond eps."""
+    points = tasks.facts.beyond[held]
+    if not points.shape[1]:
+        return None
+    ids = tasks.ids[held].repeat_interleave(points.shape[1])
+    out = oracle.output(points.flatten(0, 1), ids)
+    return References(torch.ones_like(ids), out.logits, out.features, ids)
 
 
 def _used(rows: pa.Table) -> int:
@@ -262,10 +420,11 @@ def _trial(b: Bench, kappa: float, always: bool) -> Trial:
     chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
     eps = b.threat.eps
     setup = replace(setup, threat=replace(b.threat, eps=eps[at]) if isinstance(eps, Tensor) else b.threat)
-    found, rows = _attacked(setup, b.plan, chunk)
+    imitated = _beyond(b.tasks, held, setup.oracle)
+    found, rows = _attacked(setup, _imitating(b.plan, imitated), chunk)
     other = None
     if always or float(found.float().mean()) < NEAR:
-        other = found if b.reference == b.plan else _attacked(setup, b.reference, chunk)[0]
+        other = found if b.reference == b.plan else _attacked(setup, _imitating(b.reference, imitated), chunk)[0]
     queries = _used(rows) if b.queries is None else b.queries
     random = _random(setup, chunk, queries)
     level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
@@ -328,8 +487,11 @@ def _lone(attack: Chance) -> Plan:
     return Plan(attack.name, (Stage(attack),))
 
 
-def _reasons(chunk: Chunk, tasks: Tasks | None, held: Tensor | None) -> dict[int, str]:
-    reasons = dict.fromkeys(chunk.ids.tolist(), NOT_SEPARATED)
+def _reasons(chunk: Chunk, planted: Planted, tasks: Tasks | None, held: Tensor | None, kind: str) -> dict[int, str]:
+    reasons = {
+        i: NOT_SEPARATED if enough else NOT_PLANTED[kind]
+        for i, enough in zip(chunk.ids.tolist(), planted.enough.tolist(), strict=True)
+    }
     if tasks is None:
         return reasons
     for i in tasks.ids.tolist():

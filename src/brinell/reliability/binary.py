@@ -8,64 +8,37 @@ from torch import Tensor
 
 from brinell.core.classifier import Output
 from brinell.core.problem import Chunk
-from brinell.core.threat import Ball, Threat
+from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
-from brinell.errors import InputError, ModelError
+from brinell.errors import ModelError
 from brinell.ops import rng
 from brinell.ops.rows import concat, head, take
 from brinell.reliability.features import Features
 from brinell.reliability.margin import CHUNK
+from brinell.reliability.planting import Design, Planted, plant
 from brinell.reliability.readouts import Heads, Readout
 
 # Rows whose readouts are asked at a time while the readouts are looked at.
 PIECE = 64
-INNER, BOUNDARY = (rng.digest(f"binarization test, {kind} points") for kind in ("inner", "boundary"))
-
-
-@dataclass(frozen=True)
-class Design:
-    """How the two classes of a sample are drawn: so many inner points within (1 − gap)·eps, so many at distance eps.
-
-    `corners` draws the latter from the corners of the Linf ball instead of its whole surface.
-    """
-
-    inner: int = 999
-    boundary: int = 1
-    corners: bool = True
-    gap: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.inner < 0 or self.boundary < 1 or not 0 < self.gap < 1:
-            raise InputError(
-                expected="at least 0 inner points, 1 boundary point, and a gap between 0 and 1",
-                got=f"{self.inner}, {self.boundary}, {self.gap}",
-                remedy="Leave them out for 999, 1 and 0.05.",
-            )
-
-    def inner_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """The j-th inner point of every row; the 0-th is the clean one."""
-        near = replace(ball, eps=ball.eps * (1 - self.gap))
-        x = near.inside(x0, rng.fold(rng.fold(key, INNER), j))
-        return torch.where((j == 0).view(-1, *[1] * (x0.ndim - 1)), x0, x)
-
-    def boundary_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """The j-th boundary point of every row."""
-        return ball.surface(x0, rng.fold(rng.fold(key, BOUNDARY), j), self.corners)
 
 
 @dataclass(frozen=True)
 class Facts:
     """What is known of every sample's readout on the points it was fitted to, one row each.
 
-    `d` is the second logit less the first: `inner` is its largest value over the inner points, `weakest` and `best` are
-    its extremes over the boundary points, `witness` is the point where it is best. `lo` and `hi` are the extremes of
-    both logits, (n, 2); `least` and `range` describe the original network's logits on the same points.
+    `d` is the second logit less the first: `inner` is its largest value over the inner points, `weakest` its least over
+    all points of the other class, `best` its largest over the boundary points, `witness` the point where that is.
+    `beyond` are the points beyond eps, (n, r, …). κ is measured to `held`: the best boundary point or, where that is
+    weaker, the weakest point beyond, so that all of these stay in their class. `lo` and `hi` are the extremes of both
+    logits, (n, 2); `least` and `range` describe the original network's logits on the same points.
     """
 
     inner: Tensor
     weakest: Tensor
     best: Tensor
+    held: Tensor
     witness: Tensor
+    beyond: Tensor
     lo: Tensor
     hi: Tensor
     least: Tensor
@@ -125,12 +98,13 @@ class Binary:
         )
 
     def forward_of(self, x: Tensor, id: Tensor) -> Output:
-        """Two logits per row, by the readout of its sample."""
+        """Two logits per row, by the readout of its sample; detector and features are the network's own."""
         at = torch.searchsorted(self.ids, id)
-        q = self.heads.logits(self.features.of(x), at)
+        f, out = self.features.judged(x)
+        q = self.heads.logits(f, at)
         half = self.shift[at] / 2
         z = self.scale[at][:, None] * (q + torch.stack([half, -half], 1)) + self.offset[at][:, None]
-        return Output(z)
+        return replace(out, logits=z)
 
     def to(self, device: torch.device) -> "Binary":
         """Only where it is already: readouts belong to the device they were fitted on."""
@@ -162,7 +136,7 @@ class Tasks:
     def classifier(self, kappa: float) -> Binary:
         """The classifiers whose decision boundary lies at κ of the way from the nearest inner point to the witness."""
         f = self.facts
-        shift = f.inner + kappa * (f.best - f.inner)
+        shift = f.inner + kappa * (f.held - f.inner)
         half = torch.stack([shift, -shift], 1) / 2
         low, high = (f.lo + half).amin(1), (f.hi + half).amax(1)
         scale = f.range / (high - low)
@@ -177,17 +151,23 @@ def build(
     chunk: Chunk,
     threat: Threat,
     seed: int,
-    told: Callable[[int], None] = lambda done: None,
+    planted: Planted | None = None,
 ) -> Tasks | None:
-    """A readout for every sample, a few samples at a time; those that cannot be separated are left out."""
+    """A readout for every sample, a few samples at a time; those that cannot be separated are left out.
+
+    `planted` are the points of the second class; without them every point that is drawn will do.
+    """
+    planted = plant(design, chunk, threat, seed, features.device) if planted is None else planted
     order = chunk.ids.argsort()
+    order = order[planted.enough[order]]
+    if not len(order):
+        return None
     parts = []
     for at in order.split(CHUNK):
         # Always so many samples at a time, the last one repeated: shapes, and with them rounding, are the same for all.
         full = at[torch.arange(CHUNK).clamp(max=len(at) - 1)]
-        heads, facts = _fit(oracle, features, readout, design, chunk, full, threat, seed)
+        heads, facts = _fit(oracle, features, readout, design, chunk, full, threat, seed, planted)
         parts.append((heads.keep(torch.arange(len(at), device=features.device)), head(facts, len(at))))
-        told(sum(len(p[1].inner) for p in parts))
     heads = parts[0][0].join([h for h, _ in parts[1:]]) if len(parts) > 1 else parts[0][0]
     facts = concat([f for _, f in parts])
     keep = facts.separated.nonzero()[:, 0]
@@ -206,6 +186,7 @@ def _fit(
     at: Tensor,
     threat: Threat,
     seed: int,
+    planted: Planted,
 ) -> tuple[Heads, Facts]:
     device = features.device
     x, key = chunk.x[at].to(device), rng.keys(seed, chunk.ids[at].to(device))
@@ -213,30 +194,32 @@ def _fit(
     widths = features.widths(x[:1])
     n, wide = len(x), sum(widths)
 
-    def asked(draw: Callable[..., Tensor], count: int) -> Tensor:
+    def asked(point: Callable[[Tensor, Tensor], Tensor], count: int) -> Tensor:
         """Features and logits, (n, count, f + k), of `count` points of every sample, never all of them in memory."""
         row = torch.arange(n * count, device=device)
-        out = []
-        for piece in row.split(oracle.block * 8):
-            i, j = piece // count, piece % count
-            points = draw(replace(ball, eps=ball.eps[i]), x[i], key[i], j)
-            out.append(oracle.output(points).logits)
+        out = [oracle.output(point(piece // count, piece % count)).logits for piece in row.split(oracle.block * 8)]
         return torch.cat(out).view(n, count, -1)
 
-    inner, outer = asked(design.inner_points, design.inner + 1), asked(design.boundary_points, design.boundary)
+    def within(i: Tensor, j: Tensor) -> Tensor:
+        return design.inner_points(replace(ball, eps=ball.eps[i]), x[i], key[i], j)
+
+    ones = torch.cat([planted.boundary[at], planted.beyond[at]], 1).to(device)
+    inner, outer = asked(within, design.inner + 1), asked(lambda i, j: ones[i, j], ones.shape[1])
     both = torch.cat([inner, outer], 1)
     with torch.no_grad():
         heads = readout.fit(inner[:, :, :wide].double(), outer[:, :, :wide].double(), widths)
         q = _scores(heads, both[:, :, :wide])
     d = q[:, :, 1] - q[:, :, 0]
-    best, which = d[:, design.inner + 1 :].max(1)
-    witness = design.boundary_points(ball, x, key, which)
+    zeros, ends, far = d.split([design.inner + 1, design.boundary, ones.shape[1] - design.boundary], 1)
+    best, which = ends.max(1)
     z = both[:, :, wide:].flatten(1)
     facts = Facts(
-        inner=d[:, : design.inner + 1].amax(1),
+        inner=zeros.amax(1),
         weakest=d[:, design.inner + 1 :].amin(1),
         best=best,
-        witness=witness,
+        held=torch.cat([best[:, None], far], 1).amin(1),
+        witness=ones[torch.arange(n, device=device), which],
+        beyond=ones[:, design.boundary :],
         lo=q.amin(1),
         hi=q.amax(1),
         least=z.amin(1),

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from brinell.core.classifier import Classifier, Output
 from brinell.errors import ModelError, one_of
+from brinell.models.detector import negated
+from brinell.models.wrap import TorchClassifier
 from brinell.ops.rows import flat
+from brinell.reliability.outcome import INVERTED, PLAIN
 
 Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
 """The readout's name (its input are the features), several of them, a function of the input, or None: look for it."""
@@ -26,6 +29,11 @@ def _module(classifier: Classifier) -> nn.Module:
             remedy="Pass the features as a function of the input: layer=lambda x: …",
         )
     return module
+
+
+def _bare(classifier: Classifier) -> Classifier:
+    """The classifier without its detector, where it can be taken off: both may run the same layers."""
+    return replace(classifier, detector=None) if isinstance(classifier, TorchClassifier) else classifier
 
 
 @dataclass
@@ -82,12 +90,13 @@ class Features:
     """A classifier taken for its features: they stand before the logits in its answer.
 
     `layers` are names of modules whose inputs are the features, one after another, and the modules themselves; or
-    `function` computes them.
+    `function` computes them. `kind` says what is made of the classifier's detector.
     """
 
     classifier: Classifier
     layers: tuple[tuple[str, nn.Module], ...] = ()
     function: Callable[[Tensor], Tensor] | None = None
+    kind: str = PLAIN
 
     @property
     def name(self) -> str:
@@ -126,19 +135,39 @@ class Features:
         """Those of the classifier."""
         return self.classifier.modes()
 
+    def _look(self, x: Tensor) -> tuple[list[Tensor], Output]:
+        """The features of every layer, (b, f) each, and the answer, as a rule without the detector's part."""
+        if self.function is not None:
+            return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
+        out, seen = _Watch(self.layers).run(_bare(self.classifier), x)
+        inputs = {name: given for name, given, _ in seen}
+        return [flat(inputs[name]).float() for name, _ in self.layers], out
+
     def parts(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """The features of every layer, (b, f) each, and the logits."""
-        if self.function is not None:
-            return [flat(self.function(x)).float()], self.classifier.forward(x).logits
-        out, seen = _Watch(self.layers).run(self.classifier, x)
-        inputs = {name: given for name, given, _ in seen}
-        return [flat(inputs[name]).float() for name, _ in self.layers], out.logits
+        parts, out = self._look(x)
+        return parts, out.logits
 
     def of(self, x: Tensor) -> Tensor:
         """The features alone, (b, f)."""
         if self.function is not None:
             return flat(self.function(x)).float()
         return torch.cat(self.parts(x)[0], 1)
+
+    def judged(self, x: Tensor) -> tuple[Tensor, Output]:
+        """The features (b, f), and the classifier's own answer with what this kind makes of its detector.
+
+        The detector is left as it is: it sees the input and the classifier's own logits, and its threshold stays.
+        """
+        if self.kind == PLAIN:
+            return self.of(x), Output(x.new_zeros(len(x), 0))
+        parts, out = self._look(x)
+        score = out.reject
+        if isinstance(self.classifier, TorchClassifier) and self.classifier.detector is not None:
+            score = self.classifier.detector.reject(x.clone(), out.logits, out.features)
+        assert score is not None, "only models with a detector are judged by one"
+        score = negated(score) if self.kind == INVERTED else score
+        return torch.cat(parts, 1), replace(out, reject=score)
 
     def forward(self, x: Tensor) -> Output:
         """Features and logits side by side."""
@@ -157,7 +186,7 @@ class Features:
 
 
 def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
-    """The features of a classifier, checked on the points x."""
+    """The features of a classifier, checked on the points x; what its detector does on the way is not seen."""
     if callable(layer):
         with torch.no_grad():
             rows = layer(x)
@@ -168,14 +197,16 @@ def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features
                 remedy="Return a tensor with as many rows as the input.",
             )
         return _checked(Features(classifier, function=layer), x)
-    names = (readout_layer(classifier, x),) if layer is None else (layer,) if isinstance(layer, str) else tuple(layer)
+    if layer is None:
+        layer = readout_layer(_bare(classifier), x)
+    names = (layer,) if isinstance(layer, str) else tuple(layer)
     module = _module(classifier)
     layers = dict(module.named_modules())
     for name in names:
         one_of("a layer", name, [n for n in layers if n] or [""])
     chosen = tuple((name, layers[name]) for name in names)
     with torch.no_grad():
-        seen = _Watch(chosen).run(classifier, x)[1]
+        seen = _Watch(chosen).run(_bare(classifier), x)[1]
     calls = [name for name, _, _ in seen]
     wrong = [name for name in names if calls.count(name) != 1]
     if wrong:

@@ -1,6 +1,7 @@
 """What the binarization test found: score, interval, chance, verdict, and a paragraph that says so."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ PASS = 0.95
 # Where random points succeed this often, success says little about an attack.
 EASY = 0.5
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
+# What is asked of a detector: nothing (there is none), its decision, or the opposite of it.
+PLAIN, REGULAR, INVERTED = "plain", "regular", "inverted"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class ActiveTest:
     `curve` are the levels looked at, the hardest first, and `level` is the one that counts. `ids`, `found` and
     `witnesses` are its samples, whether the attack broke each, and an adversarial of each that is known to exist;
     `rows` are the attack's rows as in a Run. `reasons` tell of every skipped sample why.
+
+    Of a model with a detector `kind` is "regular" or "inverted" and the adversarials are accepted or rejected by it;
+    `drawn` is how many points were drawn to find the boundary points, `other` the test of the other kind where both
+    were made: it is this one that did worse.
     """
 
     attack: str
@@ -77,6 +84,10 @@ class ActiveTest:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cost: dict[str, float] = field(default_factory=dict)
+    kind: str = PLAIN
+    detector: str = ""
+    drawn: int = 0
+    other: "ActiveTest | None" = None
 
     @property
     def score(self) -> float:
@@ -115,7 +126,8 @@ class ActiveTest:
 
     @property
     def skipped(self) -> int:
-        """Samples without a score: their two classes could not be separated, or not held apart in float32."""
+        """Samples without a score: no boundary point the detector allows was found, or their two classes could not be
+        separated, or not held apart in float32."""
         return len(self.reasons)
 
     @property
@@ -148,16 +160,27 @@ class ActiveTest:
             "curve": [level.to_json() for level in self.curve],
             "reasons": {str(i): why for i, why in self.reasons.items()},
             "warnings": list(self.warnings), "notes": list(self.notes), "cost": self.cost, "text": str(self),
+            "kind": self.kind, "detector": self.detector, "drawn": self.drawn,
+            "other": None if self.other is None else self.other.to_json(),
         }  # fmt: skip
 
     def __str__(self) -> str:
-        return " ".join([self._what(), self._how_much(), f"Verdict: {self.verdict}.", self._next(), *self.warnings])
+        more = [] if self.other is None else [self.other._said()]
+        return " ".join([self._said(), *more, *self.warnings])
+
+    def _said(self) -> str:
+        return " ".join([self._what(), self._how_much(), f"Verdict: {self.verdict}.", self._next()])
 
     def _what(self) -> str:
+        rule = {
+            REGULAR: f", drawn until its detector ({self.detector or 'as it is'}) accepts them",
+            INVERTED: f", drawn until its detector ({self.detector or 'as it is'}) rejects them",
+        }.get(self.kind, "")
+        title = {REGULAR: "Regular binarization", INVERTED: "Inverted binarization"}.get(self.kind, "Binarization")
         return (
-            f"Binarization test of {self.attack} on {self.model}, {self.threat}: the last layer replaced by a "
+            f"{title} test of {self.attack} on {self.model}, {self.threat}: the last layer replaced by a "
             f"two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
-            f"from the {self.surface}, closeness kappa = {self.kappa:g}."
+            f"from the {self.surface}{rule}, closeness kappa = {self.kappa:g}."
         )
 
     def _how_much(self) -> str:
@@ -166,8 +189,9 @@ class ActiveTest:
         if not self.n:
             return f"No score: {skipped}."
         each = ", ".join(f"{100 * p.value:.1f} % ({where})" for where, p in self.level.random.items())
+        which = {REGULAR: " that the detector accepts", INVERTED: " that the detector rejects"}.get(self.kind, "")
         return (
-            f"An adversarial example is known for each of {self.n} samples ({skipped}); the attack found one on "
+            f"An adversarial example{which} is known for each of {self.n} samples ({skipped}); the attack found one on "
             f"{100 * self.score:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}. "
             f"R-ASR, {self.queries} random points each: {each}."
         )
@@ -175,6 +199,8 @@ class ActiveTest:
     def _next(self) -> str:
         if not self.n:
             why = max(set(self.reasons.values()), key=list(self.reasons.values()).count)
+            if "detector" in why:
+                return f"No sample could be used ({why}): use another radius, or points of the whole surface."
             return (
                 f"No sample could be used ({why}): use fewer inner points, a larger gap, or name another layer of the "
                 "network."
@@ -205,7 +231,16 @@ class ActiveTest:
             return f"{text} {self.reference} reaches {100 * other.value:.1f} % on the same classifiers: try that next."
         if other is not None and other.n:
             text += f" {self.reference} reaches only {100 * other.value:.1f} % too."
+        if self.kind != PLAIN:
+            return f"{text} Try attacks that look at the detector: the plan detector, or Alternating with more steps."
         return (
             f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised "
             "model, brinell.models.bpda for parts without a gradient, or the plan autoattack."
         )
+
+
+def both(tests: Sequence[ActiveTest]) -> ActiveTest:
+    """The test that went worse, with the other one in it: whoever passes must pass both."""
+    badness = (FAILED, INCONCLUSIVE, PASSED)
+    first, *rest = sorted(tests, key=lambda t: (badness.index(t.verdict), t.level.score.value if t.n else 0.0))
+    return replace(first, other=rest[0]) if rest else first

@@ -1,14 +1,21 @@
-"""The binarization test of a Run's own plan, stored in the Run as a check that its verdict reads."""
+"""The binarization test and the probes of a Run's own plan, stored in the Run, whose verdict reads them."""
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
+from brinell.core.classifier import Classifier
+from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.errors import RunError
 from brinell.evaluate import inputs
 from brinell.evaluate.door import Check
+from brinell.evaluate.plan import Plan
 from brinell.reliability.active import test_attack
+from brinell.reliability.indicators import NEIGHBOURS
+from brinell.reliability.items import Probes
 from brinell.reliability.outcome import FAILED, PASSED, ActiveTest
+from brinell.reliability.probes import QUERIES, probe
 from brinell.results import Run, Writer
 
 NAME = "active test"
@@ -42,6 +49,67 @@ def test_run(
     >>> run.checks[-1]["name"], run.checks[-1]["level"]
     ('active test', 'ok')
     """
+    opened, model, data, chosen = _same(run, classifier, problem, threat, plan)
+    seed = opened.manifest["identity"]["seed"]
+    test = test_attack(model, data[:n], threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
+    checks = [c for c in opened.checks if c["name"] != NAME]
+    with Writer.resume(opened.path, opened.manifest) as writer:
+        writer.update(checks=[*checks, as_check(test).to_json()])
+    return Run.open(opened.path)
+
+
+def probe_run(
+    run: "Run | str | os.PathLike[str]",
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    plan: Any,
+    *,
+    stage: str | None = None,
+    n: int = SAMPLES,
+    neighbours: int = NEIGHBOURS,
+    queries: int = QUERIES,
+    progress: bool | None = None,
+) -> Run:
+    """The Run with probes of one attack of its plan: what they object to makes the Run suspicious.
+
+    Method: `brinell.reliability.probe` with the plan's first attack (or the one called `stage`), the model, threat and
+    seed of the Run, on the first n samples. It replaces an earlier probe of the same attack; the rows stay as they are.
+    Reference: Pintor et al. 2022, Indicators of attack failure.
+
+    >>> import brinell
+    >>> data, threat = brinell.data.load("demo", 8), brinell.Linf(0.1)
+    >>> run = brinell.evaluate("demo", data, threat, "pgd20", progress=False)
+    >>> run = probe_run(run, "demo", data, threat, "pgd20", neighbours=4, queries=20, progress=False)
+    >>> [(p["attack"], len(p["items"])) for p in run.probes]
+    [('pgd-ce', 10)]
+    """
+    opened, model, data, chosen = _same(run, classifier, problem, threat, plan)
+    found = probe(
+        model,
+        data[:n],
+        threat,
+        chosen,
+        stage=stage,
+        samples=n,
+        neighbours=neighbours,
+        queries=queries,
+        seed=opened.manifest["identity"]["seed"],
+        progress=progress,
+    )
+    others = [p for p in opened.probes if p["attack"] != found.attack]
+    with Writer.resume(opened.path, opened.manifest) as writer:
+        writer.update(probes=[*others, _stored(found)])
+    return Run.open(opened.path)
+
+
+def _stored(found: Probes) -> dict[str, Any]:
+    """What a manifest keeps: everything but the surface, which is for plots."""
+    return {k: v for k, v in found.to_json().items() if k != "surface"}
+
+
+def _same(run: Any, classifier: Any, problem: Any, threat: Threat, plan: Any) -> tuple[Run, Classifier, Problem, Plan]:
+    """The Run opened, and what it was made with; anything else is refused."""
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
     chosen = inputs.as_plan(plan)
@@ -56,12 +124,49 @@ def test_run(
             raise RunError(
                 expected=f"the {what} of the Run, {stored}", got=given, remedy="Test what the Run was made with."
             )
-    seed = identity["seed"]
-    test = test_attack(model, data[:n], threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
-    checks = [c for c in opened.checks if c["name"] != NAME]
-    with Writer.resume(opened.path, opened.manifest) as writer:
-        writer.update(checks=[*checks, as_check(test).to_json()])
-    return Run.open(opened.path)
+    return opened, model, data, chosen
+
+
+@dataclass(frozen=True)
+class WithTest:
+    """For `brinell.evaluate(..., also=[WithTest()])`: the binarization test of the plan, in the verdict (`test_run`).
+
+    >>> import brinell
+    >>> data, also = brinell.data.load("demo", 8), [WithTest(n=4, inner=49)]
+    >>> run = brinell.evaluate("demo", data, brinell.Linf(0.1), "pgd20", also=also, progress=False)
+    >>> run.checks[-1]["name"]
+    'active test'
+    """
+
+    n: int = SAMPLES
+    inner: int = INNER
+    layer: Any = None
+    progress: bool | None = False
+
+    def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
+        """The Run with its test."""
+        options: Any = {"n": self.n, "inner": self.inner, "layer": self.layer, "progress": self.progress}
+        return test_run(run, classifier, problem, threat, plan, **options)
+
+
+@dataclass(frozen=True)
+class WithProbe:
+    """For `brinell.evaluate(..., also=[WithProbe()])`: probes of an attack of the plan, in the verdict (`probe_run`).
+
+    >>> WithProbe(stage="apgd-ce").n
+    64
+    """
+
+    stage: str | None = None
+    n: int = SAMPLES
+    neighbours: int = NEIGHBOURS
+    queries: int = QUERIES
+    progress: bool | None = False
+
+    def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
+        """The Run with its probes."""
+        options: Any = {"stage": self.stage, "n": self.n, "neighbours": self.neighbours, "queries": self.queries}
+        return probe_run(run, classifier, problem, threat, plan, progress=self.progress, **options)
 
 
 # For pytest, which takes every function with such a name for a test.

@@ -103,6 +103,9 @@ def _merged_manifest(runs: Sequence[Run], n: int) -> dict[str, Any]:
     walls = [run.manifest.get("wall_seconds") for run in runs]
     manifest["wall_seconds"] = sum(wall for wall in walls if wall is not None) if any(walls) else None
     manifest["checks"] = _distinct(check for run in runs for check in run.checks)
+    probes = _distinct(probe for run in runs for probe in run.probes)
+    if probes:
+        manifest["probes"] = probes
     manifest["notes"] = _distinct(note for run in runs for note in run.manifest.get("notes") or [])
     if not all(run.images for run in runs):
         manifest["images"] = False

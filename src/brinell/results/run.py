@@ -103,6 +103,11 @@ class Run:
         return list(self.manifest.get("checks") or [])
 
     @property
+    def probes(self) -> list[dict[str, Any]]:
+        """What probes of the evaluation's attacks found, where any were made: attack, samples and items of each."""
+        return list(self.manifest.get("probes") or [])
+
+    @property
     def finished(self) -> bool:
         """Whether the evaluation came to its end."""
         return bool(self.manifest.get("finished"))

@@ -190,6 +190,29 @@ def _non_finite(run: "Run") -> Iterable[str]:
         yield f"{count} samples counted as robust got NaN or infinite logits inside the threat."
 
 
+# What probes look at: whether gradients lead anywhere, whether the attack works at all, and how far it gets. The first
+# two concern every attack of the plan; what one lacks in strength the others may make up for.
+GRADIENTS = ("unavailable gradients", "unstable predictions", "loss surface")
+WORKING = ("unconstrained failure", "transfer failure")
+STRENGTH = ("silent success", "incomplete optimisation", "black box", "more steps", "random noise")
+
+
+def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], Iterable[str]]:
+    """A rule about these items of the Run's probes; with `alone` only where the plan has no other attack."""
+
+    def rule(run: "Run") -> Iterable[str]:
+        stages = [s for s in lookup(run.manifest, "identity.plan.stages") or [] if s.get("share") is None]
+        if alone and len(stages) > 1:
+            return
+        for probes in run.probes:
+            for item in probes["items"]:
+                if item["name"] in names and item["level"] != "ok":
+                    advice = f"; {item['mitigation']}" if item.get("mitigation") else ""
+                    yield _sentence(f"Probe of {probes['attack']}, {item['name']}: {item['sentence']}{advice}")
+
+    return rule
+
+
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
@@ -205,5 +228,8 @@ RULES: tuple[tuple[Level, str, Callable[["Run"], Iterable[str]]], ...] = (
     ("suspicious", "audit", _audited),
     ("suspicious", "black-box-wins", _black_box_wins),
     ("suspicious", "non-finite-logits", _non_finite),
+    ("suspicious", "probe-of-gradients", _probed(GRADIENTS)),
+    ("suspicious", "probe-of-the-attack", _probed(WORKING)),
+    ("suspicious", "probe-of-strength", _probed(STRENGTH, alone=True)),
 )
 """Level, anchor on the page of the verdict, and rule; the gravest first."""
