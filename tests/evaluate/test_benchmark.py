@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, Linf, ModelError, Problem, Run, RunError, wrap
+from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.evaluate import benchmark as module
 from brinell.evaluate import boards
 from brinell.evaluate.boards import BOARDS, Board, board
-from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.evaluate.corrupted import CELLS
 from brinell.evaluate.presets import PLANS
 from brinell.models.demo import demo_net
