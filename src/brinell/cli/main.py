@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli import (
+    analyze,
     binarization,
     compare,
     curve,
@@ -51,6 +52,7 @@ app.command("gallery")(gallery.command)
 app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
+app.add_typer(analyze.app, name="analyze")
 app.add_typer(zoo.app, name="zoo")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
