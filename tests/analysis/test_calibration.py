@@ -1,7 +1,9 @@
 """Labels drawn from the very probabilities claimed, errors counted by hand, temperatures that are known."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,16 +25,14 @@ from brinell.errors import InputError, RunError
 from brinell.results import Run
 from brinell.testing.worlds import linear_world
 
-from .worlds import drawn_labels, look_up, normal, places
-
 N, CLASSES = 3000, 5
 
 
 @pytest.fixture(scope="module")
-def honest() -> tuple[Tensor, Tensor]:
+def honest(worlds: Any) -> tuple[Tensor, Tensor]:
     """Logits, and labels drawn with their probabilities."""
-    z = 2 * normal(1, N, CLASSES)
-    return z, drawn_labels(z, 2)
+    z = 2 * worlds.normal(1, N, CLASSES)
+    return z, worlds.drawn_labels(z, 2)
 
 
 def measured(z: Tensor, y: Tensor) -> Reliability:
@@ -92,7 +92,7 @@ def test_the_error_is_the_sum_over_half_open_bins(bins: int) -> None:
     confidence = np.concatenate([generator.uniform(0.2, 1, 200), np.arange(1, bins + 1) / bins, [1.0, 0.5]])
     right = generator.uniform(size=len(confidence)) < confidence
     edges, total = np.linspace(0, 1, bins + 1), 0.0
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         mine = [i for i, c in enumerate(confidence) if low < c <= high]
         if mine:
             total += len(mine) / len(right) * abs(confidence[mine].mean() - right[mine].mean())
@@ -123,16 +123,17 @@ def test_what_chance_does_to_an_honest_model() -> None:
     assert strictly - 0.02 <= 0.95 <= below + 0.02
 
 
-def test_intervals_hold_the_error_of_the_population() -> None:
+@pytest.mark.slow
+def test_intervals_hold_the_error_of_the_population(worlds: Any) -> None:
     """Of 40 samples of a model of known error, at least 34 of the 95 % intervals hold it."""
     held, factor = 0, 1.6
-    z = 2 * normal(7, 40 * 400, CLASSES)
+    z = 2 * worlds.normal(7, 40 * 400, CLASSES)
     p = (factor * z.double()).softmax(1).amax(1).numpy()
     right = z.double().softmax(1).gather(1, z.argmax(1, keepdim=True))[:, 0].numpy()
     truth = expected_calibration_error(p, right)
     for i in range(40):
         part = slice(400 * i, 400 * (i + 1))
-        y = drawn_labels(z[part], 100 + i)
+        y = worlds.drawn_labels(z[part], 100 + i)
         found = error_interval(p[part], (z[part].argmax(1) == y).numpy())
         held += found.low <= truth <= found.high
     assert held >= 34
@@ -168,11 +169,11 @@ def test_runs_of_something_else_are_refused(world: tuple[Run, brinell.Problem]) 
         calibration(model, brinell.Problem(data.x, data.y, range(100, 140)), run)
 
 
-def test_order_and_parts_do_not_matter(honest: tuple[Tensor, Tensor]) -> None:
+def test_order_and_parts_do_not_matter(worlds: Any, honest: tuple[Tensor, Tensor]) -> None:
     z, y = honest[0][:300], honest[1][:300]
-    model = look_up(z)
-    whole = calibration(model, places(0, 300, y))
-    turned = brinell.Problem(places(0, 300).x.flip(0), y.flip(0), range(299, -1, -1))
+    model = worlds.look_up(z)
+    whole = calibration(model, worlds.places(0, 300, y))
+    turned = brinell.Problem(worlds.places(0, 300).x.flip(0), y.flip(0), range(299, -1, -1))
     again = calibration(model, turned)
     assert again.clean.ece.value == pytest.approx(whole.clean.ece.value)
     assert again.clean.held_out.value == pytest.approx(whole.clean.held_out.value)
@@ -186,9 +187,9 @@ def test_refusals() -> None:
         calibration("demo", brinell.data.load("demo", 1))
 
 
-def test_findings_survive_the_disk(honest: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+def test_findings_survive_the_disk(worlds: Any, honest: tuple[Tensor, Tensor], tmp_path: Path) -> None:
     from brinell.results.findings import saved
 
-    found = calibration(look_up(honest[0][:50]), places(0, 50, honest[1][:50])).findings()
+    found = calibration(worlds.look_up(honest[0][:50]), worlds.places(0, 50, honest[1][:50])).findings()
     found.save(tmp_path)
     assert saved(tmp_path) == [found]

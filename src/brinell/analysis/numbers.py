@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from brinell.ops import rng
 from brinell.results import Difference, Proportion
@@ -18,6 +19,8 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 DRAWS = 1000
+# Numbers drawn at once.
+TOGETHER = 2**18
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
@@ -41,16 +44,20 @@ class Interval:
 
 def resamples(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Ints]:
     """So many times n places among n, drawn with replacement; the same for the same arguments."""
-    key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
-    for k in key.split(1):
-        yield rng.integers(k, n, (n,))[0].numpy()
+    for key in _keys(n, seed, purpose, draws):
+        yield from rng.integers(key, n, (n,)).numpy()
 
 
 def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Floats]:
     """So many times n numbers in [0, 1); the same for the same arguments."""
+    for key in _keys(n, seed, purpose, draws):
+        yield from rng.uniform(key, (n,)).double().numpy()
+
+
+def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
+    """A key per draw, as many together as memory is well used for."""
     key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
-    for k in key.split(1):
-        yield rng.uniform(k, (n,))[0].double().numpy()
+    yield from key.split(max(1, TOGETHER // n))
 
 
 def reflected(value: float, draws: Floats, n: int, least: float = -math.inf, most: float = math.inf) -> Interval:

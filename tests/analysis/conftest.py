@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -81,3 +82,19 @@ def run_by_hand(path: Path, labels: Sequence[int], words: Sequence[str]) -> Run:
         writer.append(table, np.array(broken, np.int64), np.zeros((len(broken), 2), np.float32))
         writer.update(finished=True)
     return Run.open(path)
+
+
+class Worlds:
+    """The helpers above, as one fixture."""
+
+    look_up = staticmethod(look_up)
+    places = staticmethod(places)
+    normal = staticmethod(normal)
+    uniform = staticmethod(uniform)
+    drawn_labels = staticmethod(drawn_labels)
+    run_by_hand = staticmethod(run_by_hand)
+
+
+@pytest.fixture(scope="session")
+def worlds() -> type[Worlds]:
+    return Worlds
