@@ -75,9 +75,7 @@ def test_attacked_confidences_in_closed_form() -> None:
     world, eps = linear_world(classes=2, shape=(10,), n=40, seed=1), 0.05
     data = brinell.Problem(world.x, world.y)
     gap = (world.weight[1] - world.weight[0]).abs().sum()
-    after = answers(
-        world.classifier, crafted(world.classifier, data, brinell.Linf(eps), brinell.attacks.PGD(steps=10))
-    )
+    after = answers(world.classifier, crafted(world.classifier, data, brinell.Linf(eps), brinell.attacks.PGD(steps=10)))
     before = world.classifier.forward(world.x).logits.gather(1, world.y[:, None])[:, 0] * 2
     before = before - world.classifier.forward(world.x).logits.sum(1)
     truth = -torch.log1p(torch.exp(-(before - eps * gap).double()))
