@@ -111,6 +111,20 @@ def test_one_confidence_by_hand() -> None:
     assert found.scaled < 0.001 and found.temperature == pytest.approx(1000)
 
 
+@pytest.mark.parametrize("factor", [0.1, 0.7, 4.0])
+def test_no_temperature_of_the_grid_is_better(worlds: Any, factor: float) -> None:
+    """All of them, one by one; the search itself looks at few."""
+    z = 2 * worlds.normal(5, 150, 3).double()
+    y = worlds.drawn_labels(z, 6)
+    z = factor * z
+    found = measured(z, y)
+    right = (z.argmax(1) == y).numpy()
+    grid = np.concatenate([np.arange(1, 1001) / 1000, 1000 / np.arange(1, 1000)])
+    errors = [expected_calibration_error((z / t).softmax(1).amax(1).numpy(), right) for t in grid]
+    assert found.scaled == pytest.approx(min(errors), abs=1e-12)
+    assert np.isclose(grid, found.temperature, rtol=1e-12).any()
+
+
 def test_what_chance_does_to_an_honest_model() -> None:
     """With one confidence the error is |k / n − p| with k binomial: its quantile is known."""
     stats = pytest.importorskip("scipy.stats")

@@ -114,3 +114,13 @@ def test_refusals(worlds: Any) -> None:
         privacy(model, worlds.places(0, 4), worlds.places(4, 4), threat=brinell.Linf(0.1))
     with pytest.raises(InputError, match="a radius"):
         privacy("demo", brinell.data.load("demo", 4), brinell.data.load("demo", 4), threat=brinell.Linf())
+
+
+def test_a_sample_is_attacked_the_same_in_any_company() -> None:
+    data = brinell.data.load("demo", 40)
+    model = brinell.models.load("fashion-mnist/Linf/Demo")
+    attack = brinell.attacks.PGD(steps=2)
+    (whole,) = crafted(model, data, brinell.Linf(0.1), attack)
+    (part,) = crafted(model, data[33:36], brinell.Linf(0.1), attack)
+    assert torch.equal(part.x, whole.x[33:36]) and part.ids.tolist() == [33, 34, 35]
+    assert not torch.equal(whole.x, data.x)

@@ -31,7 +31,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def found(runs: dict[str, Run]) -> Transferability:
-    return transfer(runs, {"a": A.classifier, "b": B.classifier, "c": C.classifier}, DATA)
+    return transfer(
+        {name: run.path for name, run in runs.items()}, {"a": A.classifier, "b": B.classifier, "c": C.classifier}, DATA
+    )
 
 
 def predicted(world: LinearWorld, x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,9 @@
 """What a classifier says about samples: as they are, as a Run left them, or after an attack on every one of them."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from brinell.results import CLEAN, Run
 from brinell.results.manifest import lookup
 
 CHUNK = 4096
+AnyRun: TypeAlias = Run | str | os.PathLike[str]
 MISCLASSIFY = "misclassify"
 
 
@@ -92,6 +95,11 @@ def _output(oracle: Oracle, chunk: Chunk) -> Output:
     if chunk.offset == 0:
         door.first_answer(oracle, Chunk(chunk.ids[:1], chunk.x[:1], chunk.y[:1]))
     return oracle.output(chunk.x.to(device), chunk.ids.to(device))
+
+
+def opened(run: AnyRun) -> Run:
+    """A Run from itself or its folder."""
+    return run if isinstance(run, Run) else Run.open(run)
 
 
 def same_model(run: Run, classifier: Classifier) -> None:

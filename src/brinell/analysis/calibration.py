@@ -1,5 +1,7 @@
 """Whether the probabilities a model gives mean what they say."""
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.analysis.answers import Answers, about_classes, answers, attacked, same_model
+from brinell.analysis.answers import CHUNK, Answers, AnyRun, about_classes, answers, attacked, opened, same_model
 from brinell.analysis.numbers import (
     LEVEL,
     Bools,
@@ -22,7 +24,7 @@ from brinell.analysis.numbers import (
 from brinell.core.problem import Chunk
 from brinell.errors import InputError
 from brinell.evaluate import inputs
-from brinell.results import Proportion, Run
+from brinell.results import Proportion
 from brinell.results.findings import Cell, Figure, Findings, Series, Table
 
 # Croce et al. 2021, appendix on calibration: 15 bins of equal width; temperatures t and 1/t for t = 0.001, 0.002, … 1.
@@ -30,6 +32,8 @@ BINS = 15
 GRID = np.arange(1, 1001) / 1000
 # Between these the temperature of least cross-entropy is looked for; at an end there is none inside.
 COLDEST, HOTTEST = 1e-3, 1e3
+# A step of Newton's this small, as a share of where it starts, is the last: the next would be its square.
+CLOSE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ def _points(name: str, bins: Iterable[Bin]) -> Series:
 def calibration(
     classifier: Any,
     problem: Any,
-    run: Run | None = None,
+    run: AnyRun | None = None,
     *,
     bins: int = BINS,
     seed: int = 0,
@@ -157,15 +161,16 @@ def calibration(
     if bins < 1:
         raise InputError(expected="at least 1 bin", got=f"{bins}", remedy=f"Leave it out for {BINS}.")
     model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
-    if run is not None:
-        same_model(run, model)
-        about_classes(run)
+    stored = None if run is None else opened(run)
+    if stored is not None:
+        same_model(stored, model)
+        about_classes(stored)
 
     def side(name: str, chunks: Iterable[Chunk]) -> Reliability:
         return reliability(answers(model, chunks), name, bins, seed)
 
-    clean = side("clean", data.chunks(4096))
-    return Calibration(model.name, clean, None if run is None else side("adversarial", attacked(run, data)))
+    clean = side("clean", data.chunks(CHUNK))
+    return Calibration(model.name, clean, None if stored is None else side("adversarial", attacked(stored, data)))
 
 
 def reliability(said: Answers, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
@@ -221,18 +226,33 @@ def _confidence(gaps: Tensor, temperature: float) -> Floats:
 
 
 def _least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
-    """The temperature of the grid with the least error, of equal ones the nearest to 1, and that error."""
-    grid = np.unique(np.concatenate([GRID, 1 / GRID]))
-    grid = grid[np.argsort(np.abs(np.log(grid)), kind="stable")]
-    errors = [expected_calibration_error(_confidence(gaps, t), right, bins) for t in grid.tolist()]
-    best = int(np.argmin(errors))
-    return float(grid[best]), errors[best]
+    """The temperature of the grid with the least error, of equal ones the nearest to 1, and that error.
+
+    Method: no error is below |mean confidence − accuracy|, and the mean confidence falls as the temperature grows. So
+    from where the two meet outwards, until that bound alone exceeds the least error found: the rest cannot be less.
+    """
+    grid = np.unique(np.concatenate([GRID, 1 / GRID])).tolist()
+    accuracy, found = float(right.mean()), []
+
+    def excess(t: float) -> float:
+        confidence = _confidence(gaps, t)
+        found.append((expected_calibration_error(confidence, right, bins), abs(math.log(t)), t))
+        return float(confidence.mean()) - accuracy
+
+    first = bisect_left(grid, 0.0, key=lambda t: -excess(t))
+    for way in (reversed(grid[:first]), grid[first:]):
+        for t in way:
+            if abs(excess(t)) > min(found)[0] + 1e-12:
+                break
+    error, _, best = min(found)
+    return best, error
 
 
 def nll_temperature(logits: Tensor, y: Tensor) -> float:
     """The temperature of least cross-entropy, between 0.001 and 1000.
 
-    Method: with b = 1/T the cross-entropy is convex, and its slope E_p[z − z_y], averaged, grows with b: bisection.
+    Method: with b = 1/T the cross-entropy is convex; its slope E_p[z − z_y], averaged, grows with b at the rate of the
+    logits' variance. Newton's steps and halvings of the bracket in turn.
 
     >>> z = torch.tensor([[2.0, 0.0]]).repeat(4, 1)
     >>> round(nll_temperature(z, torch.tensor([0, 0, 0, 1])), 6)  # the odds are 3 to 1: 2 / T = log 3
@@ -240,13 +260,22 @@ def nll_temperature(logits: Tensor, y: Tensor) -> float:
     """
     z = logits.double()
     z = z - z.gather(1, y[:, None])
-    low, high = np.log(1 / HOTTEST), np.log(1 / COLDEST)
-    while low < (half := (low + high) / 2) < high:
-        if float(((z * float(np.exp(half))).softmax(1) * z).sum(1).mean()) <= 0:
-            low = half
-        else:
-            high = half
-    return float(np.exp(-high))
+    low, high, b, turn = 1 / HOTTEST, 1 / COLDEST, 1.0, 0
+    while high > low * (1 + 1e-14):
+        slope, rate = _slope(z, b)
+        low, high = (b, high) if slope <= 0 else (low, b)
+        newton = b - slope / rate if rate > 0 else np.inf
+        if abs(newton - b) <= CLOSE * b:
+            return float(1 / newton)
+        b, turn = newton if turn % 2 == 0 and low < newton < high else float(np.sqrt(low * high)), turn + 1
+    return float(1 / high)
+
+
+def _slope(z: Tensor, b: float) -> tuple[float, float]:
+    """The derivative of the cross-entropy with respect to 1/T, and the second one."""
+    p = (z * b).softmax(1)
+    mean = (p * z).sum(1)
+    return float(mean.mean()), float(((p * z.square()).sum(1) - mean.square()).mean())
 
 
 def error_interval(confidence: Floats, right: Bools, bins: int = BINS, seed: int = 0) -> Interval:

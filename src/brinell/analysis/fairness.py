@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brinell.analysis.answers import AnyRun, opened
 from brinell.analysis.numbers import DRAWS, Floats, Interval, Ints, percent, reflected, uniforms
 from brinell.errors import InputError, RunError
-from brinell.results import CLEAN, Proportion, Run, outcome
+from brinell.results import CLEAN, Proportion, outcome
 from brinell.results.findings import Figure, Findings, Series, Table
 
 
@@ -85,17 +86,18 @@ def _bars(name: str, classes: Sequence[ClassAccuracy], part: str) -> Series:
     )
 
 
-def fairness(run: Run, *, names: Sequence[str] = (), seed: int = 0) -> Fairness:
+def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairness:
     """Clean and robust accuracy of every class that the Run has samples of, and how unequal they are.
 
     Method: relative standard deviation, that of the classes' accuracies (all classes counting alike, divided by their
     number) over their mean. Its interval: basic bootstrap within the classes; its p-value: as many samples per class
     with one common accuracy, both keyed by the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
 
-    >>> found = fairness(Run.open("tests/results/golden_run_v1"))
+    >>> found = fairness("tests/results/golden_run_v1")
     >>> sum(c.robust.n for c in found.classes), sum(c.robust.k for c in found.classes)
     (6, 2)
     """
+    run = opened(run)
     table = run.rows()
     clean = table.filter(outcome.is_attack(table, CLEAN))
     ids, labels = outcome.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import CHUNK, Answers, about_classes, answers, attacked, crafted, same_model
+from brinell.analysis.answers import (
+    CHUNK,
+    Answers,
+    AnyRun,
+    about_classes,
+    answers,
+    attacked,
+    crafted,
+    opened,
+    same_model,
+)
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, halves, middle, percent
 from brinell.attacks import PGD
 from brinell.core.attack import AnyAttack
@@ -15,7 +25,7 @@ from brinell.core.problem import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.errors import InputError
 from brinell.evaluate import inputs
-from brinell.results import Difference, Proportion, Run
+from brinell.results import Difference, Proportion
 from brinell.results.findings import Cell, Figure, Findings, Series, Table
 
 # Ten steps of a quarter of the radius, for every sample to the end: not stopped where a sample breaks.
@@ -93,7 +103,7 @@ def privacy(
     members: Any,
     others: Any,
     *,
-    runs: tuple[Run, Run] | None = None,
+    runs: tuple[AnyRun, AnyRun] | None = None,
     threat: Threat | None = None,
     attack: AnyAttack = ATTACK,
     seed: int = 0,
@@ -137,7 +147,8 @@ def privacy(
     )
 
 
-def _of_run(run: Run, model: Any, data: Problem) -> Iterable[Chunk]:
+def _of_run(run: AnyRun, model: Any, data: Problem) -> Iterable[Chunk]:
+    run = opened(run)
     same_model(run, model)
     about_classes(run)
     return attacked(run, data)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import CHUNK, about_classes, answers, attacked, same_model
+from brinell.analysis.answers import CHUNK, AnyRun, about_classes, answers, attacked, opened, same_model
 from brinell.analysis.numbers import Bools, percent
 from brinell.errors import InputError
 from brinell.evaluate import inputs
-from brinell.results import Proportion, Run, outcome
+from brinell.results import Proportion, outcome
 from brinell.results.findings import Figure, Findings, Series, Table
 
 
@@ -60,9 +60,8 @@ class Transferability:
             Table("Accuracy of the target on the source's inputs, %", columns, matrix("accuracy")),
         )
         # A rate of no adversarials has no place in a picture; an accuracy always has one.
-        whole = all(cell.rate.n for cell in self.cells)
-        figures = (self._figure("Transfer of adversarials (%)", "rate"),) if whole else ()
-        figures += (self._figure("Accuracy on the other's inputs (%)", "accuracy"),)
+        rates = [self._figure("Transfer of adversarials (%)", "rate")] if all(c.rate.n for c in self.cells) else []
+        figures = (*rates, self._figure("Accuracy on the other's inputs (%)", "accuracy"))
         return Findings("transfer", "Transferability", self._summary(), tables, figures)
 
     def _figure(self, title: str, part: str) -> Figure:
@@ -86,7 +85,7 @@ def _cell(p: Proportion) -> str:
 
 
 def transfer(
-    runs: Mapping[str, Run],
+    runs: Mapping[str, AnyRun],
     classifiers: Mapping[str, Any],
     problem: Any,
     *,
@@ -114,13 +113,14 @@ def transfer(
         )
     models = {name: inputs.as_classifier(c, device) for name, c in classifiers.items()}
     data = inputs.as_problem(problem)
-    for name, run in runs.items():
+    stored = {name: opened(run) for name, run in runs.items()}
+    for name, run in stored.items():
         about_classes(run)
         if name in models:
             same_model(run, models[name])
     clean = {name: answers(model, data.chunks(CHUNK)) for name, model in models.items()}
     cells = []
-    for source, run in runs.items():
+    for source, run in stored.items():
         # Both at once: what the Run holds an adversarial of, and what its model gets right.
         shown = np.intersect1d(run.adversarials().ids, outcome.survivors(run.numbers(), []))
         for target, model in models.items():
