@@ -197,8 +197,12 @@ def shift(
     model: options.Model,
     data: options.Data,
     other: Annotated[list[str], typer.Option(help="Data from elsewhere as NAME=DATA or DATA; several are allowed.")],
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="An ordinary model to compare with; two or more, from weak to strong.")
+    ] = None,
     run: Folder = None,
     n: options.N = None,
+    seed: Seed = 0,
     device: options.Device = None,
     json: Json = None,
     save: Save = False,
@@ -206,7 +210,10 @@ def shift(
 ) -> None:
     """Accuracy on data from elsewhere, beside that on the model's own."""
     runs = _ready(run, save, plot)
-    found = analysis.shift(load.model(model), load.data(data, n, None), _named(other, n), device=device)
+    ordinary = [load.model(spec) for spec in baseline or ()]
+    found = analysis.shift(
+        load.model(model), load.data(data, n, None), _named(other, n), baselines=ordinary, seed=seed, device=device
+    )
     _finish(found, runs, json, save, plot)
 
 
