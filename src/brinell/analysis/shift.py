@@ -51,7 +51,7 @@ class Shift:
 
     def findings(self) -> Findings:
         """For a page: one row per data set."""
-        columns = ("data", "n", "accuracy %", "gap, points", "same samples")
+        columns: tuple[str, ...] = ("data", "n", "accuracy %", "gap, points", "same samples")
         table: list[tuple[Cell, ...]] = [("own data", self.home.n, percent(self.home), "", "")]
         for s in self.sets:
             table.append((s.name, s.accuracy.n, percent(s.accuracy), percent(s.gap), "yes" if s.paired else "no"))

@@ -142,7 +142,7 @@ def smoothness(
     ] = None,
     angular: Annotated[bool, typer.Option("--angular", help="Look at the direction of the answers alone.")] = False,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = STEPS,
-    restarts: Annotated[int, typer.Option(help="Searches per sample; 1 is the paper's.")] = 2,
+    restarts: Annotated[int, typer.Option(help="Searches per sample; 1 climbs the ratio alone.")] = 2,
     run: Folder = None,
     n: options.N = None,
     seed: Seed = 0,
