@@ -33,6 +33,7 @@ NAMES = [
     "Targets",
     "Threat",
     "ThreatError",
+    "analysis",
     "attack",
     "attacks",
     "benchmark",

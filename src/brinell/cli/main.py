@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli import (
+    analyze,
     benchmark,
     binarization,
     compare,
@@ -58,6 +59,7 @@ app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
 app.command("corruptions")(corruptions.command)
+app.add_typer(analyze.app, name="analyze")
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.command)

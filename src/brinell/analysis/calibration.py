@@ -1,0 +1,312 @@
+"""Whether the probabilities a model gives mean what they say."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from brinell.analysis.answers import CHUNK, Answers, AnyRun, about_classes, answers, attacked, opened, same_model
+from brinell.analysis.numbers import (
+    LEVEL,
+    Bools,
+    Floats,
+    Interval,
+    bootstrap,
+    halves,
+    percent,
+    uniforms,
+)
+from brinell.core.problem import Chunk
+from brinell.errors import InputError
+from brinell.evaluate import inputs
+from brinell.results import Proportion
+from brinell.results.findings import Cell, Figure, Findings, Series, Table
+
+# Croce et al. 2021, appendix on calibration: 15 bins of equal width; temperatures t and 1/t for t = 0.001, 0.002, … 1.
+BINS = 15
+GRID = np.arange(1, 1001) / 1000
+# Between these the temperature of least cross-entropy is looked for; at an end there is none inside.
+COLDEST, HOTTEST = 1e-3, 1e3
+# A step of Newton's this small, as a share of where it starts, is the last: the next would be its square.
+CLOSE = 1e-8
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The samples whose confidence lies in (low, high]: how many, their mean confidence, and how many are right."""
+
+    low: float
+    high: float
+    confidence: float
+    right: Proportion
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How confidence and accuracy agree on one kind of inputs.
+
+    `chance` is what a perfectly calibrated model with these very confidences stays below in 95 of 100 samples of this
+    size: an error below it is none. `scaled` is the least error over temperatures on these same samples, at
+    `temperature`; `held_out` the error of each half at the other half's temperature of least cross-entropy, which over
+    all samples is `nll_temperature`.
+    """
+
+    inputs: str
+    accuracy: Proportion
+    confidence: float
+    ece: Interval
+    chance: float
+    temperature: float
+    scaled: float
+    nll_temperature: float
+    held_out: Interval
+    bins: tuple[Bin, ...]
+    scaled_bins: tuple[Bin, ...]
+
+    @property
+    def leaning(self) -> str:
+        """Whether the model claims more than it holds, or less; "calibrated" where chance explains the error."""
+        if self.ece.value <= self.chance:
+            return "calibrated"
+        return "overconfident" if self.confidence > self.accuracy.value else "underconfident"
+
+    @property
+    def told(self) -> str:
+        """The same in words."""
+        return "shows no miscalibration beyond chance" if self.leaning == "calibrated" else f"is {self.leaning}"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A model's calibration on clean and, from a Run, on adversarial inputs."""
+
+    model: str
+    clean: Reliability
+    adversarial: Reliability | None = None
+
+    @property
+    def sides(self) -> tuple[Reliability, ...]:
+        """Clean, then adversarial where it was looked at."""
+        return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
+
+    def findings(self) -> Findings:
+        """For a page: the numbers of each kind of inputs, and reliability diagrams."""
+        sides = self.sides
+        rows: list[tuple[Cell, ...]] = [
+            ("samples", *(s.ece.n for s in sides)),
+            ("accuracy, %", *(percent(s.accuracy) for s in sides)),
+            ("mean confidence, %", *(f"{100 * s.confidence:.1f}" for s in sides)),
+            ("calibration error (ECE), %", *(percent(s.ece) for s in sides)),
+            ("chance alone stays below, %", *(f"{100 * s.chance:.1f}" for s in sides)),
+            ("least error over temperatures, %", *(f"{100 * s.scaled:.1f}" for s in sides)),
+            ("  at temperature", *(f"{s.temperature:.3g}" for s in sides)),
+            ("error at a held-out temperature, %", *(percent(s.held_out) for s in sides)),
+            ("temperature of least cross-entropy", *(f"{s.nll_temperature:.3g}" for s in sides)),
+        ]
+        told = [
+            f"On {s.inputs} inputs the model {s.told}: calibration error {percent(s.ece)} %, "
+            f"{100 * s.scaled:.1f} % at temperature {s.temperature:.3g} (n = {s.ece.n})."
+            for s in sides
+        ]
+        table = Table("Calibration", ("", *(s.inputs for s in sides)), tuple(rows))
+        return Findings("calibration", "Calibration", " ".join(told), (table,), tuple(_diagram(s) for s in sides))
+
+
+def _diagram(side: Reliability) -> Figure:
+    series = (
+        _points("as it is", side.bins),
+        _points(f"at temperature {side.temperature:.3g}", side.scaled_bins),
+    )
+    return Figure(f"Reliability, {side.inputs} inputs", "line", "confidence", "accuracy", series, diagonal=True)
+
+
+def _points(name: str, bins: Iterable[Bin]) -> Series:
+    full = [b for b in bins if b.right.n]
+    return Series(
+        name,
+        tuple(b.confidence for b in full),
+        tuple(b.right.value for b in full),
+        tuple(b.right.low for b in full),
+        tuple(b.right.high for b in full),
+    )
+
+
+def calibration(
+    classifier: Any,
+    problem: Any,
+    run: AnyRun | None = None,
+    *,
+    bins: int = BINS,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> Calibration:
+    """How far the largest probability is from the chance of being right, before and after temperature scaling.
+
+    Method: expected calibration error over bins of equal width; the temperature of least error on a grid, on the same
+    samples, as the paper does, and that of least cross-entropy, exactly (the cross-entropy is convex in 1/T), measured
+    on the half it was not chosen on. With a Run of the model, the same for its adversarial inputs; samples it did not
+    break stay clean there. Intervals: basic bootstrap, keyed by the seed. Cost: one forward per sample and kind.
+    Reference: Guo et al. 2017; Croce et al. 2021, sec. 4.
+
+    >>> import brinell
+    >>> found = calibration("demo", brinell.data.load("demo", 200))
+    >>> found.clean.ece.n, 0 <= found.clean.scaled <= found.clean.ece.value <= 1
+    (200, True)
+    """
+    if bins < 1:
+        raise InputError(expected="at least 1 bin", got=f"{bins}", remedy=f"Leave it out for {BINS}.")
+    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
+    stored = None if run is None else opened(run)
+    if stored is not None:
+        same_model(stored, model)
+        about_classes(stored)
+
+    def side(name: str, chunks: Iterable[Chunk]) -> Reliability:
+        return reliability(answers(model, chunks), name, bins, seed)
+
+    clean = side("clean", data.chunks(CHUNK))
+    return Calibration(model.name, clean, None if stored is None else side("adversarial", attacked(stored, data)))
+
+
+def reliability(said: Answers, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
+    """The numbers of one kind of inputs."""
+    if len(said) < 2:
+        raise InputError(
+            expected="at least 2 samples", got=f"{len(said)}", remedy="An error is a matter of many: give hundreds."
+        )
+    right, gaps = said.right, _gaps(said.logits)
+    confidence = _confidence(gaps, 1.0)
+    temperature, scaled = _least_error(gaps, right, bins)
+    return Reliability(
+        inputs=name,
+        accuracy=Proportion(int(right.sum()), len(right)),
+        confidence=float(confidence.mean()),
+        ece=error_interval(confidence, right, bins, seed),
+        chance=_chance(confidence, bins, seed),
+        temperature=temperature,
+        scaled=scaled,
+        nll_temperature=nll_temperature(said.logits, said.y),
+        held_out=_held_out(said, bins, seed),
+        bins=_bins(confidence, right, bins),
+        scaled_bins=_bins(_confidence(gaps, temperature), right, bins),
+    )
+
+
+def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BINS) -> float:
+    """Σ over bins of n_b / n · |mean confidence − accuracy|; a confidence on an edge belongs to the bin below.
+
+    >>> expected_calibration_error(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, True, False]))
+    0.0
+    """
+    return _error(_place(confidence, bins), confidence - right, bins)
+
+
+def _place(confidence: Floats, bins: int) -> Any:
+    edges = np.linspace(0, 1, bins + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+
+
+def _error(place: Any, gap: Floats, bins: int) -> float:
+    return float(np.abs(np.bincount(place, weights=gap, minlength=bins)).sum() / len(gap))
+
+
+def _gaps(logits: Tensor) -> Tensor:
+    """How far every logit is below the largest, in float64."""
+    z = logits.double()
+    return z - z.amax(1, keepdim=True)
+
+
+def _confidence(gaps: Tensor, temperature: float) -> Floats:
+    return np.asarray((1 / (gaps / temperature).exp().sum(1)).numpy())
+
+
+def _least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
+    """The temperature of the grid with the least error, of equal ones the nearest to 1, and that error.
+
+    Method: no error is below |mean confidence − accuracy|, and the mean confidence falls as the temperature grows. So
+    from where the two meet outwards, until that bound alone exceeds the least error found: the rest cannot be less.
+    """
+    grid = np.unique(np.concatenate([GRID, 1 / GRID])).tolist()
+    accuracy, found = float(right.mean()), []
+
+    def excess(t: float) -> float:
+        confidence = _confidence(gaps, t)
+        found.append((expected_calibration_error(confidence, right, bins), abs(math.log(t)), t))
+        return float(confidence.mean()) - accuracy
+
+    first = bisect_left(grid, 0.0, key=lambda t: -excess(t))
+    for way in (reversed(grid[:first]), grid[first:]):
+        for t in way:
+            if abs(excess(t)) > min(found)[0] + 1e-12:
+                break
+    error, _, best = min(found)
+    return best, error
+
+
+def nll_temperature(logits: Tensor, y: Tensor) -> float:
+    """The temperature of least cross-entropy, between 0.001 and 1000.
+
+    Method: with b = 1/T the cross-entropy is convex; its slope E_p[z − z_y], averaged, grows with b at the rate of the
+    logits' variance. Newton's steps and halvings of the bracket in turn.
+
+    >>> z = torch.tensor([[2.0, 0.0]]).repeat(4, 1)
+    >>> round(nll_temperature(z, torch.tensor([0, 0, 0, 1])), 6)  # the odds are 3 to 1: 2 / T = log 3
+    1.820478
+    """
+    z = logits.double()
+    z = z - z.gather(1, y[:, None])
+    low, high, b, turn = 1 / HOTTEST, 1 / COLDEST, 1.0, 0
+    while high > low * (1 + 1e-14):
+        slope, rate = _slope(z, b)
+        low, high = (b, high) if slope <= 0 else (low, b)
+        newton = b - slope / rate if rate > 0 else np.inf
+        if abs(newton - b) <= CLOSE * b:
+            return float(1 / newton)
+        b, turn = newton if turn % 2 == 0 and low < newton < high else float(np.sqrt(low * high)), turn + 1
+    return float(1 / high)
+
+
+def _slope(z: Tensor, b: float) -> tuple[float, float]:
+    """The derivative of the cross-entropy with respect to 1/T, and the second one."""
+    p = (z * b).softmax(1)
+    mean = (p * z).sum(1)
+    return float(mean.mean()), float(((p * z.square()).sum(1) - mean.square()).mean())
+
+
+def error_interval(confidence: Floats, right: Bools, bins: int = BINS, seed: int = 0) -> Interval:
+    """The calibration error with its basic bootstrap interval."""
+    place, gap = _place(confidence, bins), confidence - right
+    return bootstrap(lambda at: _error(place[at], gap[at], bins), len(gap), seed, "calibration", 0.0, 1.0)
+
+
+def _chance(confidence: Floats, bins: int, seed: int) -> float:
+    place = _place(confidence, bins)
+    drawn = [
+        _error(place, confidence - (u < confidence), bins) for u in uniforms(len(confidence), seed, "calibrated model")
+    ]
+    return float(np.quantile(drawn, LEVEL))
+
+
+def _held_out(said: Answers, bins: int, seed: int) -> Interval:
+    """The error of every half at the other half's temperature; both halves' confidences are pooled before binning."""
+    first, right = halves(said.ids, seed, "calibration"), said.right
+    gaps, confidence = _gaps(said.logits), np.zeros(len(said))
+    for here in (first, ~first):
+        there = torch.from_numpy(~here)
+        confidence[here] = _confidence(gaps[torch.from_numpy(here)], nll_temperature(said.logits[there], said.y[there]))
+    return error_interval(confidence, right, bins, seed)
+
+
+def _bins(confidence: Floats, right: Bools, bins: int) -> tuple[Bin, ...]:
+    place, edges = _place(confidence, bins), np.linspace(0, 1, bins + 1).tolist()
+    found = []
+    for k in range(bins):
+        mine = place == k
+        mean = float(confidence[mine].mean()) if mine.any() else float("nan")
+        found.append(Bin(edges[k], edges[k + 1], mean, Proportion(int(right[mine].sum()), int(mine.sum()))))
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""Whether a model is as accurate, and as robust, for every class."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brinell.analysis.answers import AnyRun, opened
+from brinell.analysis.numbers import DRAWS, Floats, Interval, Ints, percent, reflected, uniforms
+from brinell.errors import InputError, RunError
+from brinell.results import CLEAN, Proportion, outcome
+from brinell.results.findings import Figure, Findings, Series, Table
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """One class: accuracy without an attack, and after all attacks of the Run."""
+
+    label: int
+    name: str
+    clean: Proportion
+    robust: Proportion
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How unequal the classes are: standard deviation of their accuracies over the mean, from 0 (equal) upwards.
+
+    None where no sample is right. `p_value` is the chance of such a spread or a larger one if all classes were alike.
+    """
+
+    rsd: Interval | None
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Accuracies by class, and how unequal they are."""
+
+    model: str
+    classes: tuple[ClassAccuracy, ...]
+    clean: Spread
+    robust: Spread
+
+    @property
+    def worst(self) -> ClassAccuracy:
+        """The class with the lowest robust accuracy; of equal ones the first."""
+        return min(self.classes, key=lambda c: c.robust.value)
+
+    @property
+    def best(self) -> ClassAccuracy:
+        """The class with the highest."""
+        return max(self.classes, key=lambda c: c.robust.value)
+
+    def findings(self) -> Findings:
+        """For a page: classes, spreads, bars."""
+        classes = tuple((c.name, c.clean.n, percent(c.clean), percent(c.robust)) for c in self.classes)
+        spreads = tuple(
+            (name, "" if s.rsd is None else percent(s.rsd), f"{s.p_value:.3g}")
+            for name, s in (("clean", self.clean), ("robust", self.robust))
+        )
+        worst, best, rsd = self.worst, self.best, self.robust.rsd
+        spread = "undefined, as no sample is robust" if rsd is None else f"{percent(rsd)} %"
+        summary = (
+            f"Robust accuracy goes from {percent(worst.robust)} % (class {worst.name}, n = {worst.robust.n}) to "
+            f"{percent(best.robust)} % (class {best.name}, n = {best.robust.n}); relative standard deviation over "
+            f"{len(self.classes)} classes: {spread}, p = {self.robust.p_value:.3g} if all were alike."
+        )
+        tables = (
+            Table("Classes", ("class", "n", "clean %", "robust %"), classes),
+            Table("Spread over classes", ("accuracy", "relative standard deviation %", "p if alike"), spreads),
+        )
+        bars = tuple(_bars(name, self.classes, name) for name in ("clean", "robust"))
+        figure = Figure("Accuracy by class", "bars", "class", "accuracy (%)", bars)
+        return Findings("fairness", "Fairness over classes", summary, tables, (figure,))
+
+
+def _bars(name: str, classes: Sequence[ClassAccuracy], part: str) -> Series:
+    shares: list[Proportion] = [getattr(c, part) for c in classes]
+    return Series(
+        name,
+        tuple(c.name for c in classes),
+        tuple(100 * p.value for p in shares),
+        tuple(100 * p.low for p in shares),
+        tuple(100 * p.high for p in shares),
+    )
+
+
+def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairness:
+    """Clean and robust accuracy of every class that the Run has samples of, and how unequal they are.
+
+    Method: relative standard deviation, that of the classes' accuracies (all classes counting alike, divided by their
+    number) over their mean. Its interval: basic bootstrap within the classes; its p-value: as many samples per class
+    with one common accuracy, both keyed by the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
+
+    >>> found = fairness("tests/results/golden_run_v1")
+    >>> sum(c.robust.n for c in found.classes), sum(c.robust.k for c in found.classes)
+    (6, 2)
+    """
+    run = opened(run)
+    table = run.rows()
+    clean = table.filter(outcome.is_attack(table, CLEAN))
+    ids, labels = outcome.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
+    if not len(ids):
+        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Let the evaluation go on.")
+    if names and len(names) <= labels.max():
+        raise InputError(
+            expected=f"a name for each of the classes 0..{labels.max()}",
+            got=f"{len(names)} names",
+            remedy="Name all classes, or none.",
+        )
+    classes = np.unique(labels)
+    n = np.array([(labels == c).sum() for c in classes])
+    parts = {
+        "clean": np.isin(ids, outcome.survivors(run.numbers(), [])),
+        "robust": np.isin(ids, run.survivors()),
+    }
+    right = {part: np.array([(good & (labels == c)).sum() for c in classes]) for part, good in parts.items()}
+    found = tuple(
+        ClassAccuracy(int(c), names[c] if names else str(c), *(Proportion(int(k), int(m)) for k in pair))
+        for c, m, *pair in zip(classes, n, right["clean"], right["robust"], strict=True)
+    )
+    spreads = (spread(right[part], n, seed, f"fairness, {part}") for part in parts)
+    return Fairness(str(run.manifest["identity"].get("model", {}).get("name", "")), found, *spreads)
+
+
+def relative_deviation(accuracy: Floats) -> float:
+    """Standard deviation over mean, the deviation divided by the number of classes.
+
+    >>> relative_deviation(np.array([0.25, 0.75]))
+    0.5
+    """
+    return float(accuracy.std() / accuracy.mean())
+
+
+def spread(right: Ints, n: Ints, seed: int, purpose: str) -> Spread:
+    """How unequal classes with so many right answers of so many are."""
+    if not right.sum():
+        return Spread(None, 1.0)
+    value, common = relative_deviation(right / n), np.full(len(n), right.sum() / n.sum())
+    redrawn = [relative_deviation(a) for a in _redrawn(right / n, n, seed, purpose) if a.any()]
+    alike = np.array(
+        [relative_deviation(a) if a.any() else 0.0 for a in _redrawn(common, n, seed, f"{purpose}, alike")]
+    )
+    p_value = (1 + int((alike >= value - 1e-12).sum())) / (1 + DRAWS)
+    return Spread(reflected(value, np.array(redrawn), int(n.sum()), least=0.0), p_value)
+
+
+def _redrawn(accuracy: Floats, n: Ints, seed: int, purpose: str) -> "list[Floats]":
+    """Accuracies of as many samples per class, each right with its class's chance."""
+    first = np.concatenate([[0], np.cumsum(n)])[:-1]
+    chance = np.repeat(accuracy, n)
+    return [np.add.reduceat((u < chance).astype(np.float64), first) / n for u in uniforms(int(n.sum()), seed, purpose)]

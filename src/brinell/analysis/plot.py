@@ -1,0 +1,128 @@
+"""Figures of findings as pictures; the only file here that needs matplotlib."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brinell.errors import InputError, MissingExtra
+from brinell.results.findings import Figure, Findings, Series
+
+SUFFIXES = (".svg", ".png", ".pdf")
+# Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Names longer than this in all are written at a slant.
+CROWDED = 45
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra(
+            expected="matplotlib", got="no such package", remedy="Install it: pip install 'brinell[report]'."
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def plot(findings: Findings, path: Path) -> Path:
+    """One panel per figure of the findings, side by side."""
+    if path.suffix not in SUFFIXES:
+        raise InputError(
+            expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy="Findings.save writes the numbers."
+        )
+    if not findings.figures:
+        raise InputError(
+            expected="findings with a figure", got=f"none in {findings.kind}", remedy="Look at the tables instead."
+        )
+    plt = _pyplot()
+    # Text as text, and no date or random names in the file: equal numbers give equal pictures.
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": 10}):
+        widths = [_width(f) for f in findings.figures]
+        panels, axes = plt.subplots(
+            1, len(widths), figsize=(sum(widths), 4.4), squeeze=False, gridspec_kw={"width_ratios": widths}
+        )
+        for axis, figure in zip(axes[0], findings.figures, strict=True):
+            _panel(axis, figure)
+        panels.tight_layout()
+        panels.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+        plt.close(panels)
+    return path
+
+
+def _width(figure: Figure) -> float:
+    """Inches: bars and matrices need room for each of their names."""
+    points = max((len(s.x) for s in figure.series), default=0)
+    if figure.kind == "bars":
+        return min(5.0 + 0.18 * points * len(figure.series), 16.0)
+    return min(3.5 + 0.8 * points, 12.0) if figure.kind == "matrix" else 5.0
+
+
+def _panel(axis: Any, figure: Figure) -> None:
+    axis.set_title(figure.title, loc="left", fontsize=11)
+    axis.set_xlabel(figure.x)
+    axis.set_ylabel(figure.y)
+    if figure.kind == "matrix":
+        _matrix(axis, figure)
+        return
+    if figure.diagonal:
+        axis.axline((0, 0), slope=1, color="0.35", linestyle="--", linewidth=1)
+    draw = _bars if figure.kind == "bars" else _curves
+    draw(axis, figure)
+    axis.grid(alpha=0.3, axis="y" if figure.kind == "bars" else "both")
+    axis.set_axisbelow(True)
+    for spine in ("top", "right"):
+        axis.spines[spine].set_visible(False)
+    if len(figure.series) > 1:
+        axis.legend(fontsize=9, loc="lower right", bbox_to_anchor=(1, 0.99), ncols=2, frameon=False)
+
+
+def _bars(axis: Any, figure: Figure) -> None:
+    names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
+    width = 0.8 / max(len(figure.series), 1)
+    for i, s in enumerate(figure.series):
+        at = np.array([names.index(str(x)) for x in s.x]) + (i - (len(figure.series) - 1) / 2) * width
+        axis.bar(
+            at, s.y, width, yerr=_errors(s), color=COLOURS[i % len(COLOURS)], label=s.name, capsize=2,
+            error_kw={"elinewidth": 1},
+        )  # fmt: skip
+    _names(axis, names)
+
+
+def _names(axis: Any, names: list[str]) -> None:
+    slant = sum(map(len, names)) > CROWDED
+    axis.set_xticks(range(len(names)), names, rotation=35 if slant else 0, ha="right" if slant else "center")
+
+
+def _curves(axis: Any, figure: Figure) -> None:
+    for i, s in enumerate(figure.series):
+        colour = COLOURS[i % len(COLOURS)]
+        if figure.kind == "steps":
+            axis.step(s.x, s.y, where="post", color=colour, label=s.name)
+            if s.low and s.high:
+                axis.fill_between(s.x, s.low, s.high, step="post", color=colour, alpha=0.15, linewidth=0)
+        else:
+            line = "none" if figure.kind == "points" else "-"
+            axis.errorbar(
+                s.x, s.y, yerr=_errors(s), fmt="o", linestyle=line, color=colour, label=s.name, capsize=2,
+                markersize=4, elinewidth=1,
+            )  # fmt: skip
+
+
+def _errors(s: Series) -> Any:
+    if not (s.low and s.high):
+        return None
+    return np.clip([np.subtract(s.y, s.low), np.subtract(s.high, s.y)], 0, None)
+
+
+def _matrix(axis: Any, figure: Figure) -> None:
+    values = np.array([s.y for s in figure.series], dtype=float)
+    axis.imshow(values, cmap="Blues", aspect="auto", vmin=min(0.0, float(values.min())), vmax=max(100.0, values.max()))
+    _names(axis, [str(x) for x in figure.series[0].x])
+    axis.set_yticks(range(len(figure.series)), [s.name for s in figure.series])
+    dark = (values.max() + values.min()) / 2 if np.ptp(values) else values.max() / 2
+    for (row, column), v in np.ndenumerate(values):
+        axis.text(column, row, f"{v:.0f}", ha="center", va="center", color="white" if v > max(dark, 55) else "black")

@@ -1,0 +1,177 @@
+"""How much accuracy is left on data from elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from brinell.analysis.answers import CHUNK, Answers, answers
+from brinell.analysis.numbers import Bools, Floats, Interval, difference, percent, reflected, resamples
+from brinell.core.classifier import Classifier
+from brinell.errors import InputError
+from brinell.evaluate import inputs
+from brinell.results import Difference, Proportion, paired_difference
+from brinell.results.findings import Cell, Figure, Findings, Series, Table
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """One data set: the accuracy on it, and that minus the accuracy at home.
+
+    `paired` says whether both are about the same samples (equal ids and labels), which narrows the interval.
+    `effective` is the accuracy beyond what the baselines lead to expect of a model with this accuracy at home.
+    """
+
+    name: str
+    accuracy: Proportion
+    gap: Difference
+    paired: bool
+    effective: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Accuracy at home and elsewhere."""
+
+    model: str
+    home: Proportion
+    sets: tuple[Shifted, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy over the other data sets, each counting alike."""
+        return sum(s.accuracy.value for s in self.sets) / len(self.sets)
+
+    @property
+    def worst(self) -> Shifted:
+        """The data set with the lowest accuracy."""
+        return min(self.sets, key=lambda s: s.accuracy.value)
+
+    def findings(self) -> Findings:
+        """For a page: one row per data set."""
+        columns: tuple[str, ...] = ("data", "n", "accuracy %", "gap, points", "same samples")
+        table: list[tuple[Cell, ...]] = [("own data", self.home.n, percent(self.home), "", "")]
+        for s in self.sets:
+            table.append((s.name, s.accuracy.n, percent(s.accuracy), percent(s.gap), "yes" if s.paired else "no"))
+        above = [s.effective for s in self.sets]
+        if any(above):
+            columns = (*columns, "effective robustness, points")
+            cells = ["", *("" if e is None else percent(e) for e in above)]
+            table = [(*row, cell) for row, cell in zip(table, cells, strict=True)]
+        summary = (
+            f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and "
+            f"{100 * self.mean:.1f} % on average over {len(self.sets)} others; worst on {self.worst.name}: "
+            f"{percent(self.worst.accuracy)} %, {percent(self.worst.gap)} points."
+        )
+        shares = (self.home, *(s.accuracy for s in self.sets))
+        bars = Series(
+            "accuracy",
+            ("own data", *(s.name for s in self.sets)),
+            tuple(100 * p.value for p in shares),
+            tuple(100 * p.low for p in shares),
+            tuple(100 * p.high for p in shares),
+        )
+        figure = Figure("Accuracy elsewhere", "bars", "data", "accuracy (%)", (bars,))
+        return Findings("shift", "Distribution shift", summary, (Table("Data sets", columns, tuple(table)),), (figure,))
+
+
+def shift(
+    classifier: Any,
+    problem: Any,
+    sets: Mapping[str, Any],
+    *,
+    baselines: Sequence[Any] = (),
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> Shift:
+    """The accuracy on other data sets (name to problem: corruptions, new samples, other sources) beside that at home.
+
+    Method: the gap is the accuracy there minus that on `problem`; where both hold the same samples, under the same ids
+    and labels, Newcombe's paired interval, else that for independent samples. With `baselines`, two or more ordinary
+    models, also the effective robustness: the accuracy there minus what a straight line through the baselines, in
+    log-odds of both accuracies, gives for this model's accuracy at home; interval: bootstrap over samples, keyed by the
+    seed, the baselines held fixed. Cost: one forward per sample and model. Reference: Taori et al. 2020; Croce et al.
+    2021, sec. 4.
+
+    >>> import brinell
+    >>> home = brinell.data.load("demo", 100)
+    >>> dark = brinell.Problem(home.x / 4, home.y, home.ids)
+    >>> found = shift("demo", home, {"dark": dark})
+    >>> found.sets[0].paired, found.sets[0].gap.value < 0
+    (True, True)
+    """
+    if not sets:
+        raise InputError(
+            expected="at least one other data set", got="none", remedy="Give a mapping from names to problems."
+        )
+    if len(baselines) == 1:
+        raise InputError(expected="two baselines or more", got="one", remedy="A line needs two points: give another.")
+    models = [inputs.as_classifier(c, device) for c in (classifier, *baselines)]
+    home = _all(models, problem)
+    found = tuple(_shifted(name, home, _all(models, other), seed) for name, other in sets.items())
+    return Shift(models[0].name, _accuracy(home[0]), found)
+
+
+def _all(models: Sequence[Classifier], problem: Any) -> list[Answers]:
+    data = inputs.as_problem(problem)
+    return [answers(model, data.chunks(CHUNK)) for model in models]
+
+
+def _accuracy(said: Answers) -> Proportion:
+    return Proportion(int(said.right.sum()), len(said))
+
+
+def _shifted(name: str, home: Sequence[Answers], there: Sequence[Answers], seed: int) -> Shifted:
+    here, away = np.argsort(home[0].ids), np.argsort(there[0].ids)
+    # One row per model, the model in question first, in the order of the ids.
+    near, far = np.stack([a.right[here] for a in home]), np.stack([a.right[away] for a in there])
+    paired = np.array_equal(home[0].ids[here], there[0].ids[away]) and torch.equal(home[0].y[here], there[0].y[away])
+    above = effective(near, far, paired, name, seed) if len(home) > 1 else None
+    accuracy = _accuracy(there[0])
+    if not paired:
+        return Shifted(name, accuracy, difference(accuracy, _accuracy(home[0])), False, above)
+    a, b = far[0], near[0]
+    counts = (int((x & y).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b)))
+    return Shifted(name, accuracy, paired_difference(*counts), True, above)
+
+
+def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> Interval:
+    """The effective robustness of the first of several models, of which is known where each is right."""
+    if len(np.unique(near[1:].sum(1))) < 2:
+        raise InputError(
+            expected="baselines of different accuracy at home",
+            got="equal ones",
+            remedy="A line needs two points: give ordinary models from weak to strong.",
+        )
+    n, m = near.shape[1], far.shape[1]
+    places = resamples(n, seed, f"shift, {name}, home")
+    others = resamples(m, seed, f"shift, {name}, there")
+    drawn = (
+        beyond(near[:, i].mean(1), far[:, i if paired else j].mean(1), n, m)
+        for i, j in zip(places, others, strict=True)
+    )
+    return reflected(beyond(near.mean(1), far.mean(1), n, m), np.array(list(drawn)), m, -1.0, 1.0)
+
+
+def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
+    """The first model's accuracy there, minus what the others' line gives for its accuracy at home.
+
+    Accuracies from n and m samples; 0 and 1 are taken for half a sample more or less, whose log-odds are finite.
+
+    >>> home, there = np.array([0.8, 0.5, 0.9]), np.array([0.7, 0.5, 0.9])
+    >>> round(beyond(home, there, 100, 100), 6)  # the baselines lie on the diagonal
+    -0.1
+    """
+    x, y = _log_odds(home, n), _log_odds(there, m)
+    centre, middle = x[1:].mean(), y[1:].mean()
+    spread = float(((x[1:] - centre) ** 2).sum())
+    # In a draw in which the baselines are equal at home, a line like the diagonal through their middle.
+    slope = float(((x[1:] - centre) * (y[1:] - middle)).sum()) / spread if spread else 1.0
+    return float(there[0] - 1 / (1 + np.exp(-(middle + slope * (x[0] - centre)))))
+
+
+def _log_odds(accuracy: Floats, n: int) -> Floats:
+    p = np.clip(accuracy, 0.5 / n, 1 - 0.5 / n)
+    return np.asarray(np.log(p / (1 - p)))

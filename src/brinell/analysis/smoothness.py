@@ -1,0 +1,305 @@
+"""How fast a model's answers can change: local Lipschitz constants from below, at the output and inside."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from brinell.analysis.numbers import Floats, Interval, bootstrap
+from brinell.core.classifier import Classifier
+from brinell.core.problem import Chunk, Problem
+from brinell.core.threat import Ball, Linf, Threat
+from brinell.engine import precision as precisions
+from brinell.engine.oracle import default_block
+from brinell.errors import InputError, ModelError, one_of
+from brinell.evaluate import door, inputs
+from brinell.ops import rng
+from brinell.ops.norms import NORMS, Norm
+from brinell.ops.rows import flat, rows, where
+from brinell.results.findings import Figure, Findings, Series, Table
+
+# Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output over Linf.
+EPS, STEPS, REL_STEP, OUTPUT_NORM = "8/255", 50, 0.2, "L1"
+OUTPUT = "output"
+# Pairs nearer than this share of the radius are left aside: rounding of the answers would pass for slope.
+NEAREST = 1e-2
+TINY = 1e-30
+
+Function: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Lower bounds on the local Lipschitz constants of the network up to one layer, a value per sample."""
+
+    name: str
+    mean: Interval
+    values: tuple[float, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest of all samples: a lower bound on the constant over all their balls."""
+        return max(self.values)
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """Local Lipschitz constants from below, layer by layer, the output last.
+
+    `angular` is about the direction of the answers alone: each is divided by its Euclidean length first.
+    """
+
+    model: str
+    threat: str
+    output_norm: str
+    angular: bool
+    steps: int
+    restarts: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def output(self) -> Layer:
+        """That of the logits."""
+        return self.layers[-1]
+
+    def findings(self) -> Findings:
+        """For a page: one row per layer."""
+        columns = ("layer", "n", "mean lower bound", "95 % interval", "median", "largest")
+        table = tuple(
+            (
+                l.name,
+                l.mean.n,
+                _short(l.mean.value),
+                f"[{_short(l.mean.low)}, {_short(l.mean.high)}]",
+                _short(float(np.median(l.values))),
+                _short(l.largest),
+            )
+            for l in self.layers
+        )
+        what = "directions" if self.angular else "answers"
+        mean = self.output.mean
+        summary = (
+            f"Within {self.threat} the {what} of the output change by at least {_short(mean.value)} "
+            f"[{_short(mean.low)}, {_short(mean.high)}] ({self.output_norm}) per unit of distance on average "
+            f"(n = {mean.n}): lower bounds, found by search."
+        )
+        names = tuple(l.name for l in self.layers)
+        means = [l.mean for l in self.layers]
+        y, low, high = (tuple(getattr(m, part) for m in means) for part in ("value", "low", "high"))
+        title = "Local Lipschitz constants, lower bounds" + (", angular" if self.angular else "")
+        figure = Figure(title, "bars", "layer", f"{self.output_norm} per unit", (Series("mean", names, y, low, high),))
+        kind = "smoothness-angular" if self.angular else "smoothness"
+        return Findings(kind, "Smoothness", summary, (Table(title, columns, table),), (figure,))
+
+
+def _short(v: float) -> str:
+    return f"{v:.4g}"
+
+
+def smoothness(
+    classifier: Any,
+    problem: Any,
+    threat: Threat | None = None,
+    *,
+    layers: Sequence[str] | None = None,
+    output_norm: str = OUTPUT_NORM,
+    angular: bool = False,
+    steps: int = STEPS,
+    restarts: int = 2,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> Smoothness:
+    """Lower bounds on how fast the network's answers change around every sample, at the output and inside.
+
+    Method: the largest ‖f(x1) − f(x2)‖ / ‖x1 − x2‖ over pairs in the threat's ball (default Linf, 8/255) that projected
+    gradient ascent finds, both points moving `steps` times by a fifth of the radius; f is the network up to the layer,
+    each layer searched by itself. Every other restart climbs the ratio, as in the paper; the others climb the numerator
+    alone, which for pairs at full distance is the better guide (for a linear f it is the power method). `layers` are
+    names of modules whose outputs are looked at; left out, the network's own parts; (): the output alone. Interval of
+    the mean: basic bootstrap, keyed by the seed. Cost per layer, restart and step: two forwards, two backwards.
+    Reference: Yang et al. 2020, A closer look at accuracy vs. robustness; Croce et al. 2021, appendix.
+
+    >>> from brinell.testing.worlds import linear_world
+    >>> world = linear_world(n=4)
+    >>> found = smoothness(world.classifier, (world.x, world.y), Linf(0.1), layers=())
+    >>> [l.name for l in found.layers], found.output.mean.n
+    (['output'], 4)
+    """
+    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
+    wanted = Linf(EPS) if threat is None else inputs.as_threat(threat)
+    _check(model, wanted, data, steps, restarts)
+    top = NORMS[one_of("an output norm", output_norm, NORMS)]
+    chosen = own_parts(model, next(data.chunks(2)).x) if layers is None else tuple(layers)
+    search = _Search(top, angular, steps, restarts, seed)
+    found = []
+    with precisions.exact(model.device):
+        for name in (*chosen, OUTPUT):
+            with function(model, name) as f:
+                values = np.concatenate([search.largest(f, b, wanted, model) for b in _blocks(data, model)])
+            found.append(Layer(name, _mean(values, seed), tuple(values.tolist())))
+    return Smoothness(model.name, str(wanted), output_norm, angular, steps, restarts, tuple(found))
+
+
+def _mean(values: Floats, seed: int) -> Interval:
+    return bootstrap(lambda at: float(values[at].mean()), len(values), seed, "smoothness", 0.0)
+
+
+def _check(model: Classifier, threat: Threat, data: Problem, steps: int, restarts: int) -> None:
+    door.train_mode(model)
+    door.gradients(model)
+    threat.check(data.shape(), len(data))
+    if threat.unlimited or threat.norm.name not in NORMS:
+        raise InputError(
+            expected=f"a radius in {', '.join(NORMS)}", got=str(threat), remedy="Constants are local: Linf('8/255')."
+        )
+    if min(steps, restarts) < 1:
+        raise InputError(
+            expected="at least 1 step and 1 restart",
+            got=f"{steps} and {restarts}",
+            remedy=f"Leave them out for {STEPS} and 2.",
+        )
+
+
+def _blocks(data: Problem, model: Classifier) -> Iterator[Chunk]:
+    return data.chunks(default_block(model.device))
+
+
+# -------------------------------------------------------------------------------------------------------------- layers
+
+
+def _module(classifier: Classifier) -> nn.Module | None:
+    module = getattr(classifier, "module", None)
+    return module if isinstance(module, nn.Module) else None
+
+
+def own_parts(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
+    """The parts a network is made of, in the order they end: those with weights that run once and answer row by row.
+
+    Parts are the module's children; of a module with a single child, that child's. The last part is left out where its
+    answer is the logits. A classifier without a torch module has none.
+    """
+    module = _module(classifier)
+    if module is None:
+        return ()
+    prefix = ""
+    while len(parts := list(module.named_children())) == 1:
+        prefix, module = f"{prefix}{parts[0][0]}.", parts[0][1]
+    seen: list[tuple[str, Any]] = []
+    weighty = [(f"{prefix}{name}", m) for name, m in parts if any(True for _ in m.parameters())]
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _, given, result: seen.append((name, result))
+
+    handles = [m.register_forward_hook(note(name)) for name, m in weighty]
+    try:
+        with torch.no_grad():
+            logits = classifier.forward(x.to(classifier.device)).logits
+    finally:
+        for h in handles:
+            h.remove()
+    calls = [name for name, _ in seen]
+    sound = [(n, r) for n, r in seen if calls.count(n) == 1 and isinstance(r, Tensor) and len(r) == len(x)]
+    return tuple(n for n, r in sound if r.shape != logits.shape or not torch.equal(r.float(), logits))
+
+
+@contextmanager
+def function(classifier: Classifier, layer: str) -> Iterator[Function]:
+    """The network up to a layer as a function of the input, one flat row per row; "output" is all of it."""
+    if layer == OUTPUT:
+        yield lambda x: classifier.forward(x).logits
+        return
+    module = _module(classifier)
+    if module is None:
+        raise ModelError(
+            expected="a classifier with a torch module to look into",
+            got=type(classifier).__name__,
+            remedy="Leave the layers out: the output can always be looked at.",
+        )
+    known = dict(module.named_modules())
+    seen: list[Any] = []
+    handle = known[one_of("a layer", layer, known)].register_forward_hook(lambda *said: seen.append(said[2]))
+
+    def inner(x: Tensor) -> Tensor:
+        seen.clear()
+        classifier.forward(x)
+        if len(seen) != 1 or not isinstance(seen[0], Tensor) or len(seen[0]) != len(x):
+            raise ModelError(
+                expected=f"the layer {layer} to answer once, with one row per input",
+                got=f"{len(seen)} answers" + ("" if len(seen) != 1 else f" of {type(seen[0]).__name__}"),
+                remedy="Name a layer that every pass goes through once.",
+            )
+        return flat(seen[0]).float()
+
+    try:
+        yield inner
+    finally:
+        handle.remove()
+
+
+# -------------------------------------------------------------------------------------------------------------- search
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Looks for the pair of points in the ball whose answers differ most for their distance."""
+
+    top: Norm
+    angular: bool
+    steps: int
+    restarts: int
+    seed: int
+
+    def largest(self, f: Function, chunk: Chunk, threat: Threat, model: Classifier) -> Any:
+        """The largest ratio found for every sample, in float64."""
+        # Whole blocks, the last filled up: a row's answer may depend on the shape of its batch.
+        size, device = default_block(model.device), model.device
+        index = torch.cat([torch.arange(len(chunk)), torch.zeros(size - len(chunk), dtype=torch.long)])
+        x = chunk.x[index].to(device)
+        ball = threat.ball(index + chunk.offset, device)
+        key = rng.fold(rng.keys(self.seed, chunk.ids[index].to(device)), rng.digest("smoothness"))
+        best = torch.zeros(size, dtype=torch.float64, device=device)
+        for r in range(self.restarts):
+            found = self._climb(f, x, ball, rng.fold(key, r), ratio=r % 2 == 0)
+            best = torch.maximum(best, found)
+        return best[: len(chunk)].cpu().numpy()
+
+    def _climb(self, f: Function, x: Tensor, ball: Ball, key: Tensor, ratio: bool) -> Tensor:
+        a, b = ball.inside(x, rng.fold(key, 1)), ball.inside(x, rng.fold(key, 2))
+        best = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for t in range(self.steps + 1):
+            slope, grad_a, grad_b = self._slope(f, a, b, ball, ratio, last=t == self.steps)
+            best = torch.maximum(best, slope)
+            if grad_a is not None and grad_b is not None:
+                a, b = _moved(x, a, grad_a, ball), _moved(x, b, grad_b, ball)
+        return best
+
+    def _slope(
+        self, f: Function, a: Tensor, b: Tensor, ball: Ball, ratio: bool, last: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The ratio of every pair, 0 where it is too close, and gradients with respect to both points."""
+        with torch.set_grad_enabled(not last):
+            p, q = (v.detach().requires_grad_(not last) for v in (a, b))
+            up = self.top.size(self._answers(f, p) - self._answers(f, q))
+            far = ball.norm.size(p - q)
+            climbed = (up + TINY).log() - (far + TINY).log() if ratio else up
+        apart = ball.distance(b, a)
+        slope = torch.where(apart > NEAREST * ball.eps.double(), up.detach().double() / apart, 0.0)
+        slope = slope.nan_to_num(0.0, 0.0, 0.0)
+        if last:
+            return slope, None, None
+        grad_p, grad_q = (g.nan_to_num(0.0, 0.0, 0.0) for g in torch.autograd.grad(climbed.sum(), (p, q)))
+        return slope, grad_p, grad_q
+
+    def _answers(self, f: Function, x: Tensor) -> Tensor:
+        v = f(x).double()
+        return v / v.norm(dim=1, keepdim=True).clamp(min=TINY) if self.angular else v
+
+
+def _moved(x: Tensor, point: Tensor, grad: Tensor, ball: Ball) -> Tensor:
+    step = point + REL_STEP * rows(ball.eps, grad) * ball.steepest(grad)
+    still = (flat(grad) == 0).all(1)
+    return where(still, point, ball.project(x, step))

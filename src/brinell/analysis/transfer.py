@@ -1,0 +1,134 @@
+"""Whether one model's adversarials fool another: from stored Runs, at the cost of forward passes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from brinell.analysis.answers import CHUNK, AnyRun, about_classes, answers, attacked, opened, same_model
+from brinell.analysis.numbers import Bools, percent
+from brinell.errors import InputError
+from brinell.evaluate import inputs
+from brinell.results import Proportion, outcome
+from brinell.results.findings import Figure, Findings, Series, Table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """From one model to another.
+
+    `rate`: of the source's adversarials of samples that both models classify rightly, those that fool the target.
+    `accuracy`: the target's accuracy on all samples with the source's adversarials in place, the paper's measure.
+    """
+
+    source: str
+    target: str
+    rate: Proportion
+    accuracy: Proportion
+
+
+@dataclass(frozen=True)
+class Transferability:
+    """A matrix: rows are the models the adversarials were made for, columns those that see them."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    n: int
+    cells: tuple[Cell, ...]
+
+    def __getitem__(self, pair: tuple[str, str]) -> Cell:
+        for cell in self.cells:
+            if (cell.source, cell.target) == pair:
+                return cell
+        raise InputError(
+            expected=f"a source among {', '.join(self.sources)} and a target among {', '.join(self.targets)}",
+            got=repr(pair),
+            remedy="Write found[source, target].",
+        )
+
+    def findings(self) -> Findings:
+        """For a page: two matrices."""
+
+        def matrix(part: str) -> tuple[tuple[str, ...], ...]:
+            return tuple((s, *(_cell(getattr(self[s, t], part)) for t in self.targets)) for s in self.sources)
+
+        columns = ("made for", *self.targets)
+        tables = (
+            Table("Adversarials that fool the target, % (samples both get right)", columns, matrix("rate")),
+            Table("Accuracy of the target on the source's inputs, %", columns, matrix("accuracy")),
+        )
+        # A rate of no adversarials has no place in a picture; an accuracy always has one.
+        rates = [self._figure("Transfer of adversarials (%)", "rate")] if all(c.rate.n for c in self.cells) else []
+        figures = (*rates, self._figure("Accuracy on the other's inputs (%)", "accuracy"))
+        return Findings("transfer", "Transferability", self._summary(), tables, figures)
+
+    def _figure(self, title: str, part: str) -> Figure:
+        rows = (
+            Series(s, self.targets, tuple(100 * getattr(self[s, t], part).value for t in self.targets))
+            for s in self.sources
+        )
+        return Figure(title, "matrix", "seen by", "made for", tuple(rows))
+
+    def _summary(self) -> str:
+        others = [c for c in self.cells if c.source != c.target and c.rate.n]
+        if not others:
+            return f"There are no adversarials of one model to show to another (n = {self.n})."
+        most, least = (pick(others, key=lambda c: c.rate.value) for pick in (max, min))
+        told = [f"{percent(c.rate)} % (n = {c.rate.n}) from {c.source} to {c.target}" for c in (most, least)]
+        return f"Adversarials transfer best, {told[0]}, and worst, {told[1]}."
+
+
+def _cell(p: Proportion) -> str:
+    return f"{percent(p)}, n = {p.n}" if p.n else "n = 0"
+
+
+def transfer(
+    runs: Mapping[str, AnyRun],
+    classifiers: Mapping[str, Any],
+    problem: Any,
+    *,
+    device: torch.device | str | None = None,
+) -> Transferability:
+    """How often the adversarials that Runs hold fool other models.
+
+    Method: every stored adversarial (one per sample, the nearest) is shown to every classifier. A classifier under the
+    same name as a Run must be the Run's own model: the diagonal is 100 % by construction. Further classifiers are
+    further columns. All Runs must be about the problem's samples. Cost: one forward per sample and classifier, and one
+    per sample, Run and classifier; no attack. Reference: Croce et al. 2021, appendix on transferability.
+
+    >>> import brinell
+    >>> data = brinell.data.load("demo", 24)
+    >>> run = brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", progress=False)
+    >>> found = transfer({"demo": run}, {"demo": "demo"}, data)
+    >>> found["demo", "demo"].rate.value
+    1.0
+    """
+    if not runs or not classifiers:
+        raise InputError(
+            expected="at least one Run and one classifier",
+            got=f"{len(runs)} and {len(classifiers)}",
+            remedy="Give both by name.",
+        )
+    models = {name: inputs.as_classifier(c, device) for name, c in classifiers.items()}
+    data = inputs.as_problem(problem)
+    stored = {name: opened(run) for name, run in runs.items()}
+    for name, run in stored.items():
+        about_classes(run)
+        if name in models:
+            same_model(run, models[name])
+    clean = {name: answers(model, data.chunks(CHUNK)) for name, model in models.items()}
+    cells = []
+    for source, run in stored.items():
+        # Both at once: what the Run holds an adversarial of, and what its model gets right.
+        shown = np.intersect1d(run.adversarials().ids, outcome.survivors(run.numbers(), []))
+        for target, model in models.items():
+            after = answers(model, attacked(run, data))
+            cells.append(_cross(source, target, np.isin(after.ids, shown) & clean[target].right, after.right))
+    return Transferability(tuple(runs), tuple(models), len(data), tuple(cells))
+
+
+def _cross(source: str, target: str, shown: Bools, right: Bools) -> Cell:
+    fooled = Proportion(int((shown & ~right).sum()), int(shown.sum()))
+    return Cell(source, target, fooled, Proportion(int(right.sum()), len(right)))
