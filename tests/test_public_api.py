@@ -48,6 +48,7 @@ NAMES = [
     "plan",
     "plans",
     "reliability",
+    "report",
     "rescalings",
     "test_attack",
     "train",

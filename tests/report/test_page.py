@@ -42,3 +42,29 @@ def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(MissingExtra, match=r"brinell\[report\]"):
         render("page.html")
     module._environment.cache_clear()
+
+
+def test_reports_do_without_torch() -> None:
+    """A machine that only reads Runs needs no torch for their reports either."""
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    import brinell
+
+    code = (
+        "import sys, types\n"
+        "class Ban:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'torch': raise ImportError('torch is banned here')\n"
+        "sys.meta_path.insert(0, Ban())\n"
+        "package = types.ModuleType('brinell')\n"
+        f"package.__path__ = [{str(Path(brinell.__file__).parent)!r}]\n"
+        "sys.modules['brinell'] = package\n"
+        "import brinell.report as r\n"
+        "from brinell.results import Run\n"
+        f"run = Run.open({str(Path(__file__).parents[1] / 'results' / 'golden_run_v1')!r})\n"
+        "print('33.3' in r.text([run]), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "False"], done.stderr

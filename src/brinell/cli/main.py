@@ -19,6 +19,7 @@ from brinell.cli import (
     merge,
     plans,
     probe,
+    report,
     rescalings,
     train,
     verify,
@@ -44,6 +45,7 @@ app.command("test-attack")(binarization.command)
 app.command("train")(train.command)
 app.command("verify")(verify.command)
 app.command("compare")(compare.command)
+app.command("report")(report.command)
 app.command("merge")(merge.command)
 app.command("plans")(plans.command)
 app.command("probe")(probe.command)

@@ -12,6 +12,7 @@ TOP, BOTTOM, RIGHT = 8, 42, 54
 LETTER = 6.9  # mean width of a letter in pixels, at the size the style sheet sets
 LONGEST = 150.0
 MOST_CELLS_WITH_TEXT = 144
+SLANT = 34  # room on the right for the last of the slanted names
 DARKEST = 0.5  # shade of a cell whose text must stay readable, on light and on dark
 
 
@@ -19,7 +20,7 @@ def bars(figure: Figure) -> tuple[str, int]:
     """Groups of horizontal bars, one bar per series, with error bars; returns markup and height."""
     names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     count = max(len(figure.series), 1)
-    thick = 18.0 if count == 1 else 12.0
+    thick = 18.0 if count == 1 else 14.0
     if len(names) * count > 60:
         thick = 7.0
     slot = thick * count + (9.0 if thick > 8 else 3.0)
@@ -76,7 +77,7 @@ def matrix(figure: Figure) -> tuple[str, int]:
     """Cells shaded by their value, a series per row."""
     columns = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     left = _left([s.name for s in figure.series])
-    wide = (WIDTH - left - 8) / max(len(columns), 1)
+    wide = (WIDTH - left - SLANT) / max(len(columns), 1)
     high = min(max(wide * 0.8, 14.0), 34.0)
     values = finite(v for s in figure.series for v in s.y)
     ends = min([0.0, *values]), max(values, default=1.0)
@@ -90,7 +91,7 @@ def matrix(figure: Figure) -> tuple[str, int]:
             place = left + columns.index(str(x)) * wide, y, wide, high
             parts.append(_cell(place, value, ends, f"{s.name}, {x}: {number(value)}", small))
     bottom = top + high * len(figure.series)
-    parts.append(_centred(figure.x, left + (WIDTH - left) / 2, bottom + 20))
+    parts.append(_centred(figure.x, left + (WIDTH - left - SLANT) / 2, bottom + 20))
     return "".join(parts), int(bottom + 30)
 
 
@@ -136,9 +137,10 @@ def _scale(values: Sequence[float], label: str, left: float) -> Scale:
 
 
 def _axis(scale: Scale, label: str, height: float) -> str:
-    size = step(scale.low, scale.high)
+    count = 5 if max(abs(scale.low), abs(scale.high)) < 1e4 else 3  # long numbers need room
+    size = step(scale.low, scale.high, count)
     parts = []
-    for value in ticks(scale.low, scale.high):
+    for value in ticks(scale.low, scale.high, count):
         x = scale(value)
         parts.append(element("line", class_="axis" if value == 0 else "grid", x1=x, x2=x, y1=TOP, y2=height))
         text = tick_text(value, size)
