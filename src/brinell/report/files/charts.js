@@ -32,6 +32,17 @@
     });
   }
 
+  // ------------------------------------------------------------------- tables that scroll are reached by keyboard too
+  const reach = () => {
+    for (const box of document.querySelectorAll(".scroll")) {
+      const wide = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
+      wide ? box.setAttribute("tabindex", "0") : box.removeAttribute("tabindex");
+    }
+  };
+  window.addEventListener("resize", reach);
+  document.addEventListener("toggle", reach, true);
+  reach();
+
   // --------------------------------------------------------------------------------------- where one is on the page
   const links = new Map([...document.querySelectorAll(".toc a")].map((a) => [a.getAttribute("href").slice(1), a]));
   if (links.size && "IntersectionObserver" in window) {
