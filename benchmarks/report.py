@@ -109,8 +109,8 @@ def main() -> None:
             "# The report of a large Run",
             "",
             f"`python benchmarks/report.py`: a made-up Run of {N:,} samples of 3 × 32 × 32 and {rows:,} rows, four "
-            f"attacks, {len(run.adversarials().ids):,} stored adversarials; one core. Charts are aggregated and the gallery is "
-            "limited, so the page does not grow with the samples.",
+            f"attacks, {len(run.adversarials().ids):,} stored adversarials; one core. Charts are "
+            "aggregated and the gallery is limited, so the page does not grow with the samples.",
             "",
             "| | |",
             "|---|---|",

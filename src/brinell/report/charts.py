@@ -49,7 +49,7 @@ def table(content: Table, *, caption: bool = True) -> str:
     """The table as HTML; columns of numbers are set to the right.
 
     >>> table(Table("T", ("a", "b"), (("<x>", 1.5),)))
-    '<div class="scroll"><table><caption>T</caption><thead><tr><th scope="col">a</th><th scope="col"
+    '<div class="scroll" tabindex="0"><table><caption>T</caption><thead><tr><th scope="col">a</th><th scope="col"
     class="n">b</th></tr></thead><tbody><tr><td>&lt;x&gt;</td><td class="n">1.5</td></tr></tbody></table></div>'
     """
     right = [all(not isinstance(row[i], str) for row in content.rows) for i in range(len(content.columns))]
@@ -61,7 +61,8 @@ def table(content: Table, *, caption: bool = True) -> str:
     )
     named = element("caption", escape(content.title)) if caption and content.title else ""
     inside = element("table", named, element("thead", element("tr", head)), element("tbody", rows))
-    return element("div", inside, class_="scroll")
+    # Where nothing scrolls the script takes the stop for the keyboard away.
+    return element("div", inside, class_="scroll", tabindex=0)
 
 
 def data(figure: Drawable) -> Table:

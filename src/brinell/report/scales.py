@@ -95,8 +95,8 @@ def finite(values: Iterable[object]) -> list[float]:
 def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
     """The range of an axis: percentages from 0 to 100, others from round to round, 0 included where it is near.
 
-    >>> span([20.0, 80.0], "accuracy (%)"), span([3.0, 9.0]), span([100.0, 102.0]), span([])
-    ((0.0, 100.0), (0.0, 10.0), (100.0, 102.0), (0.0, 1.0))
+    >>> span([20.0, 80.0], "accuracy (%)"), span([3.0, 9.0]), span([100.0, 102.0]), span([0.0, 101.0])
+    ((0.0, 100.0), (0.0, 10.0), (100.0, 102.0), (0.0, 125.0))
     """
     if not values:
         return 0.0, 1.0
@@ -109,5 +109,10 @@ def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
         high = 0.0
     if low == high:
         low, high = (low - 0.5, high + 0.5) if low else (0.0, 1.0)
-    size = step(low, high)
-    return float(f"{math.floor(low / size + 1e-9) * size:.12g}"), float(f"{math.ceil(high / size - 1e-9) * size:.12g}")
+    ends = low, high
+    for _ in range(3):  # rounding the ends may ask for other ticks, and these for other ends
+        size = step(*ends)
+        ends = math.floor(low / size + 1e-9) * size, math.ceil(high / size - 1e-9) * size
+        if step(*ends) == size:
+            break
+    return float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}")
