@@ -101,7 +101,7 @@ def test_value_under_the_pointer(shown: Browser, page: Path) -> None:
         " return [b.x + b.width / 2, b.y + b.height / 2] })()"
     )
     shown.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    assert shown.run("document.querySelector('figure.waterfall .tip').textContent").startswith("clean: 90 [")
+    assert shown.run("document.querySelector('figure.waterfall .tip').textContent").startswith("clean: 90.0 [")
 
 
 def test_light_and_dark_by_choice(shown: Browser, page: Path) -> None:

@@ -225,6 +225,17 @@ def test_words_for_a_paper(run: Run) -> None:
     assert entries.count("{") == entries.count("}")
 
 
+def test_works_are_cited_one_by_one(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
+    text = (
+        "Tramèr et al. 2020, On it; L1: Croce & Hein 2021, Mind: the box; Mine, after Gao et al. 2022, Fast 50 %; Lone"
+    )
+    entries = bibtex([make(tmp_path / "run", images, plan__citation=text)]).split("\n\n")[1:]
+    keys = [e.partition(",")[0].removeprefix("@misc{") for e in entries]
+    assert keys == ["tramer2020on", "croce2021mind", "gao2022fast", "lone"]
+    assert "author = {Croce and Hein}" in entries[1] and "title = {{Mind: the box}}" in entries[1]
+    assert "author = {Gao and others}" in entries[2] and "50 \\%" in entries[2]
+
+
 def test_runs_are_told_apart(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", images), make(tmp_path / "b", images)
     assert labels([a, b]) == ["net (a)", "net (b)"]

@@ -28,12 +28,13 @@ def bars(figure: Figure) -> tuple[str, int]:
     values = [v for s in figure.series for v in finite((*s.y, *s.low, *s.high))]
     scale = _scale([0.0, *values], figure.y, left)
     parts = [_axis(scale, figure.y, height)]
+    share = "%" in figure.y  # all to one decimal
     for row, name in enumerate(names):
         y = TOP + row * slot
         parts.append(_name(name, left, y + slot / 2))
         for i, s in enumerate(figure.series):
             at = [j for j, x in enumerate(s.x) if str(x) == name]
-            parts += [_bar(scale, s, j, i, y + (slot - thick * count) / 2 + i * thick, thick) for j in at]
+            parts += [_bar(scale, s, j, i, y + (slot - thick * count) / 2 + i * thick, thick, share) for j in at]
     return "".join(parts), int(height + BOTTOM)
 
 
@@ -54,8 +55,7 @@ def waterfall(figure: Waterfall) -> tuple[str, int]:
     parts = [_axis(scale, figure.y, height)]
     for i, (name, start, stop, level, kind) in enumerate(rows):
         y, drop = TOP + i * slot + (slot - thick) / 2, kind == "drop"
-        told = f"−{number(round(stop - start, 4))}" if drop and stop > start else number(round(level.value, 4))
-        told = "0" if drop and stop == start else told
+        told = f"−{stop - start:.1f}" if drop and stop > start else f"{0.0 if drop else level.value:.1f}"
         interval = "" if level.low is None or level.high is None else f" [{level.low:.1f}, {level.high:.1f}]"
         tip = f"{name}: {told}; accuracy {level.value:.1f}{interval}" if drop else f"{name}: {told}{interval}"
         box = element(
@@ -165,7 +165,7 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= max(most, 1) else text[: max(most - 1, 1)] + "…"
 
 
-def _bar(scale: Scale, s: Series, j: int, place: int, y: float, thick: float) -> str:
+def _bar(scale: Scale, s: Series, j: int, place: int, y: float, thick: float, share: bool) -> str:
     value = s.y[j]
     low, high = (b[j] if b else None for b in (s.low, s.high))
     interval = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
@@ -182,12 +182,12 @@ def _bar(scale: Scale, s: Series, j: int, place: int, y: float, thick: float) ->
     if thick <= 8:
         return box + whisker
     edge = max([b, *(scale(v) for v in finite([high]))])
-    text = element("text", escape(number(_brief(value))), class_="value", x=edge + 5, y=y + thick / 2, dy="0.35em")
+    text = element("text", escape(_brief(value, share)), class_="value", x=edge + 5, y=y + thick / 2, dy="0.35em")
     return box + whisker + text
 
 
-def _brief(value: float) -> float:
-    return round(value, 1) if abs(value) >= 1 else float(f"{value:.2g}")
+def _brief(value: float, share: bool) -> str:
+    return f"{value:.1f}" if share else number(round(value, 1) if abs(value) >= 1 else float(f"{value:.2g}"))
 
 
 def _whisker(scale: Scale, low: float | None, high: float | None, y: float) -> str:

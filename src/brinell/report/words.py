@@ -1,12 +1,13 @@
 """A Run in words ready for a paper: a paragraph and its references."""
 
 import re
+import unicodedata
 
 from brinell.results import Run
 from brinell.results.manifest import lookup
 from brinell.results.summary import eps_text
 
-CITED = re.compile(r"^(?P<author>.+?),? (?P<year>\d{4}), (?P<title>.+)$")
+CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<title>.+)$")
 
 
 def label(run: Run) -> str:
@@ -70,8 +71,9 @@ def bibtex(runs: list[Run]) -> str:
                 year=_tex(year),
             )
         )
-    cited = {lookup(r.manifest, "identity.plan.citation"): lookup(r.manifest, "identity.plan.name") for r in runs}
-    entries += [_cited(str(text), str(plan)) for text, plan in cited.items() if text]
+    cited = dict.fromkeys(str(lookup(r.manifest, "identity.plan.citation") or "") for r in runs)
+    works = dict.fromkeys(work for text in cited for work in text.split("; ") if work)
+    entries += [_cited(work) for work in works]
     return "\n\n".join(entries)
 
 
@@ -79,13 +81,26 @@ def _reasons(reasons: tuple[str, ...]) -> str:
     return f": {' '.join(reasons)}" if reasons else "."
 
 
-def _cited(text: str, plan: str) -> str:
-    found = CITED.match(text)
-    key = re.sub(r"\W+", "-", f"plan-{plan}").strip("-")
+def _cited(work: str) -> str:
+    """One entry for a work as plans cite it: authors, year, title; what it is cited for may stand in front."""
+    found = CITED.match(work)
     if not found:
-        return _entry("misc", key, note=_tex(text))
-    author = found["author"].replace(" et al.", " and others")
+        return _entry("misc", _key(work), note=_tex(work))
+    # A method after another's cites the other.
+    author = (
+        found["author"]
+        .rpartition(" after ")[2]
+        .replace(" et al.", " and others")
+        .replace(" & ", " and ")
+        .replace(", ", " and ")
+    )
+    key = _key(f"{author.split(' and ')[0]}{found['year']}{found['title'].split()[0]}")
     return _entry("misc", key, author=_tex(author), title=f"{{{_tex(found['title'])}}}", year=found["year"])
+
+
+def _key(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"\W+", "-", plain).strip("-").lower()[:40]
 
 
 def _entry(kind: str, key: str, **fields: str) -> str:
