@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +15,15 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Chromium reads from descriptor 3 and writes to 4; first out of the way, lest one overwrite the other.
+LAUNCH = """
+import os, sys
+for given, aside in zip(sys.argv[1:3], (103, 104)):
+    os.dup2(int(given), aside)
+for aside, wanted in ((103, 3), (104, 4)):
+    os.dup2(aside, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 PATIENCE = 60.0  # seconds for one answer
 
 
@@ -88,16 +98,11 @@ def browser() -> Iterator[Browser]:
     """A Chromium of one's own, ended afterwards."""
     assert CHROMIUM
     (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
-
-    def ends() -> None:  # Chromium reads from descriptor 3 and writes to 4
-        os.dup2(their_in, 103), os.dup2(their_out, 104)
-        os.dup2(103, 3), os.dup2(104, 4)
-
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
+        command = [CHROMIUM, *flags, "--no-first-run", "--remote-debugging-pipe", "about:blank"]
         process = subprocess.Popen(
-            [CHROMIUM, *flags, "--no-first-run", "--remote-debugging-pipe", "about:blank"],
-            preexec_fn=ends, close_fds=False,
+            [sys.executable, "-c", LAUNCH, str(their_in), str(their_out), *command], pass_fds=(their_in, their_out),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(their_in), os.close(their_out)

@@ -51,6 +51,8 @@
       for (const e of entries) e.isIntersecting ? seen.add(e.target.id) : seen.delete(e.target.id);
       const first = [...links.keys()].find((id) => seen.has(id));
       for (const [id, a] of links) id === first ? a.setAttribute("aria-current", "true") : a.removeAttribute("aria-current");
+      const here = links.get(first), list = here?.closest("ul");
+      if (list) list.scrollLeft = here.offsetLeft - (list.clientWidth - here.clientWidth) / 2;
     }, { rootMargin: "-15% 0px -60% 0px" });
     for (const id of links.keys()) { const s = document.getElementById(id); if (s) watch.observe(s); }
   }
