@@ -50,6 +50,7 @@ NAMES = [
     "plan",
     "plans",
     "reliability",
+    "report",
     "rescalings",
     "review",
     "test_attack",

@@ -1,6 +1,6 @@
 """Brinell measures how hard a classifier is to break."""
 
-from brinell import analysis, attacks, data, gallery, launch, models, reliability, train
+from brinell import analysis, attacks, data, gallery, launch, models, reliability, report, train
 from brinell.core.problem import Problem
 from brinell.core.threat import L0, L1, L2, Linf, Threat
 from brinell.curves import Curve, curve, distances
@@ -60,6 +60,7 @@ __all__ = [
     "plan",
     "plans",
     "reliability",
+    "report",
     "rescalings",
     "review",
     "test_attack",

@@ -23,6 +23,7 @@ from brinell.cli import (
     merge,
     plans,
     probe,
+    report,
     rescalings,
     submit,
     train,
@@ -51,6 +52,7 @@ app.command("train")(train.command)
 app.command("submit")(submit.command)
 app.command("verify")(verify.command)
 app.command("compare")(compare.command)
+app.command("report")(report.command)
 app.command("merge")(merge.command)
 app.command("plans")(plans.command)
 app.command("probe")(probe.command)

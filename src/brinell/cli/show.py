@@ -1,7 +1,6 @@
 """What a Run looks like on a terminal and as JSON."""
 
 import json
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -10,53 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.evaluate.cost import Estimate, duration, rounded
-from brinell.results import Audit, Proportion, Run
+from brinell.report.facts import facts
+from brinell.results import Proportion, Run
 
 WIDTH = 100
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 
 
-def _percent(p: Proportion) -> dict[str, Any]:
-    return {"value": p.value, "low": p.low, "high": p.high, "n": p.n, "k": p.k}
-
-
-def _audit(a: Audit) -> dict[str, Any]:
-    return {
-        "survivors": a.survivors,
-        "audited": a.audited,
-        "found": a.found,
-        "missed_at_most": a.missed,
-        "bound": a.bound,
-        "objects": a.objects,
-        "cost": {"forwards": a.cost.forwards, "backwards": a.cost.backwards, "seconds": a.cost.seconds},
-    }
-
-
 def as_json(run: Run) -> str:
     """Everything a script needs, computed from the rows."""
-    identity = run.manifest["identity"]
-    return json.dumps(
-        {
-            "path": str(run.path),
-            "clean_accuracy": _percent(run.clean_accuracy),
-            "robust_accuracy": _percent(run.robust_accuracy),
-            "stages": [{"attack": name, **_percent(p)} for name, p in run.accuracy_after()],
-            "cost": {"forwards": run.cost.forwards, "backwards": run.cost.backwards, "seconds": run.cost.seconds},
-            "audit": None if run.audit is None else _audit(run.audit),
-            "verdict": {
-                "level": run.verdict.level,
-                "reasons": list(run.verdict.reasons),
-                "docs": [getattr(reason, "docs", "") for reason in run.verdict.reasons],
-            },
-            "notes": run.manifest["notes"],
-            "threat": identity["threat"],
-            "goal": identity.get("goal", "misclassify"),
-            "plan": identity["plan"]["name"],
-            "seed": identity["seed"],
-            "sentence": run.sentence(),
-        },
-        indent=2,
-    )
+    return json.dumps(facts(run), indent=2)
 
 
 def show(run: Run, console: Console) -> None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.errors import RunError
 from brinell.results import files, outcome
 from brinell.results.audit import Audit, audit
+from brinell.results.card import card
 from brinell.results.manifest import decode, lookup
 from brinell.results.outcome import Cost, Ids, Stage
 from brinell.results.repeats import Repeats, repeated
@@ -173,6 +174,58 @@ class Run:
     def sentence(self) -> str:
         """Return the result as one sentence ready for a paper."""
         return sentence(self)
+
+    # What draws is imported when it is asked for: results stand below reports, and do without their dependencies.
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str | None = None,
+        problem: Any = None,
+        classes: Sequence[str] = (),
+    ) -> Path:
+        """Write a report: one self-contained .html file, or .md, .json, .csv or .xml (JUnit) by the file's ending.
+
+        `problem` is the data the Run was made from: with it the gallery shows the originals. `classes` are the names
+        of the classes. A page needs the extra `report`.
+        """
+        from brinell.report.write import write
+
+        return write(self, path, format=format, problem=problem, classes=classes)
+
+    def plot_accuracy(self, axes: Any = None) -> Any:
+        """Draw the accuracy after each attack; needs matplotlib and returns its axes, as all of these do."""
+        from brinell.report import plots
+
+        return plots.accuracy(self, axes)
+
+    def plot_classes(self, axes: Any = None, classes: Sequence[str] = ()) -> Any:
+        """Draw the clean and the robust accuracy of every class."""
+        from brinell.report import plots
+
+        return plots.classes(self, axes, classes)
+
+    def plot_margins(self, axes: Any = None) -> Any:
+        """Draw the margins of the clean inputs, by what became of them."""
+        from brinell.report import plots
+
+        return plots.margins(self, axes)
+
+    def plot_distances(self, axes: Any = None) -> Any:
+        """Draw the curve where attacks looked for the smallest distance, else a histogram of distances."""
+        from brinell.report import plots
+
+        return plots.distances(self, axes)
+
+    def plot_cost(self, axes: Any = None) -> Any:
+        """Draw the passes of every stage."""
+        from brinell.report import plots
+
+        return plots.cost(self, axes)
+
+    def _repr_html_(self) -> str:
+        return card(self)
 
     def __str__(self) -> str:
         return summary(self)

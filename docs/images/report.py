@@ -1,0 +1,32 @@
+"""Make report.png: the first screen of the report of AutoAttack on 150 of the embedded images.
+
+Run: python docs/images/report.py [FOLDER OF THE RUN]; needs Chromium, and some minutes where the Run does not exist.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import brinell
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "report"))
+
+from browser import browser  # noqa: E402
+
+N, WIDTH, HEIGHT = 150, 1280, 1400
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = sys.argv[1] if len(sys.argv) > 1 else f"{folder}/run"
+        images = brinell.data.load("demo", n=N)
+        run = brinell.evaluate("demo", images, brinell.Linf(0.1), "autoattack", out=path, resume=True)
+        page = run.report(Path(folder) / "report.html", problem=images)
+        with browser() as shown:
+            shown.open(page, WIDTH, HEIGHT)
+            shown.picture(HERE / "report.png", whole=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Reports of Runs: one file for the browser, and its parts for other pages; reads results only, never torch."""
+
+from brinell.report.write import text, write
+
+__all__ = ["text", "write"]

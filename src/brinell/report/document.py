@@ -1,0 +1,257 @@
+"""The page of one or several Runs, put together from figures, tables and words."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brinell.report import figures
+from brinell.report.advice import advice
+from brinell.report.formats import pairs
+from brinell.report.gallery import Chunked, Gallery, gallery
+from brinell.report.kinds import Histogram, Mark, Waterfall
+from brinell.report.names import class_names
+from brinell.report.page import markup, own_version, page, render
+from brinell.report.samples import Samples, samples
+from brinell.report.svg import element, escape
+from brinell.report.words import bibtex, label, labels, paragraph, threat_text
+from brinell.results import Proportion, Run, Stage
+from brinell.results.findings import Cell, Figure, Findings, Series, Table, saved
+from brinell.results.manifest import lookup
+
+PICTURES, ROOM = 4, 1_500_000  # of each kind, and characters for all of them
+ORDER = {"fail": 0, "warn": 1, "info": 2, "ok": 3}
+SECTIONS = (
+    ("accuracy", "Accuracy"), ("breaks", "Attacks"), ("distances", "Distances"), ("margins", "Margins"),
+    ("classes", "Classes"), ("gallery", "Gallery"), ("checks", "Checks"), ("analyses", "Analyses"), ("cost", "Cost"),
+    ("provenance", "Provenance"), ("paper", "For a paper"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class View:
+    """All that the page shows of one Run; `key` stands in front of the ids of its sections."""
+
+    key: str
+    name: str
+    named: dict[str, Any]
+    notes: tuple[str, ...]
+    run: Run
+    samples: Samples
+    clean: Proportion
+    robust: Proportion
+    gauge: Any
+    level: str
+    reasons: tuple[tuple[str, str], ...]
+    stages: Waterfall
+    pairs: tuple[tuple[Stage, Proportion], ...]
+    breaks: Table
+    first_breaks: Figure | None
+    confusion: Figure | None
+    curve: Figure | None
+    distances: Histogram | None
+    marks: tuple[Mark, ...]
+    surface: tuple[int, int]
+    median: float | None
+    margins: Histogram | None
+    reached: Histogram | None
+    classes: Figure | None
+    gallery: Gallery
+    checks: tuple[dict[str, Any], ...]
+    findings: tuple[Findings, ...]
+    cost: Figure
+    costs: Table
+    facts: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    manifest: str
+    paragraph: str
+
+
+def document(runs: Sequence[Run], problem: Chunked | None = None, classes: Sequence[str] = (), title: str = "") -> str:
+    """One self-contained page about the Runs."""
+    several = len(runs) > 1
+    names = labels(list(runs))
+    views = [
+        view(run, name, f"r{i + 1}-" if several else "", problem, classes, share=len(runs))
+        for i, (run, name) in enumerate(zip(runs, names, strict=True))
+    ]
+    told = title or (names[0] if not several else f"{len(runs)} Runs compared")
+    body = render(
+        "report.html", title=told, views=views, several=several, compared=_compared(views), together=_together(views),
+        bibtex=bibtex(list(runs)),
+    )  # fmt: skip
+    return page(
+        f"{told} – robustness report", body, contents=_contents(views), tagline="robustness report", footer=_footer()
+    )
+
+
+def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequence[str], share: int = 1) -> View:
+    """Compute what is shown of one Run; `share` Runs divide the room for pictures."""
+    s, told = samples(run), class_names(run, classes)
+    mark = figures.radius(run)
+    small = figures.unlimited(run)
+    spent, table = figures.costs(run)
+    breaks = figures.breaks(run, s)
+    found = np.where(s.right, np.where(s.fell, s.distance, np.inf), 0.0)
+    return View(
+        key=key,
+        name=name,
+        named=_named(run),
+        notes=tuple(map(str, run.manifest.get("notes") or ())),
+        run=run,
+        samples=s,
+        clean=run.clean_accuracy,
+        robust=run.robust_accuracy,
+        gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy)),
+        level=run.verdict.level,
+        reasons=tuple((str(reason), advice(getattr(reason, "docs", ""))) for reason in run.verdict.reasons),
+        stages=figures.stages(run),
+        pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
+        breaks=breaks,
+        first_breaks=figures.first_breaks(breaks),
+        confusion=figures.confusion(run, s, told),
+        curve=figures.curve([(name, s)], str(lookup(run.manifest, "identity.threat.norm"))) if small else None,
+        distances=figures.distances(s),
+        marks=() if mark is None else (mark,),
+        surface=figures.on_surface(s),
+        median=float(np.sort(found)[(len(found) - 1) // 2]) if small and len(found) else None,
+        margins=figures.margins(s),
+        reached=None if small else figures.reached(s),
+        classes=None if small else figures.classes(s, told),
+        gallery=gallery(run, s, problem, told, max(PICTURES // share, 2), ROOM // share),
+        checks=tuple(sorted(run.checks, key=lambda c: ORDER.get(str(c["level"]), 1))),
+        findings=tuple(saved(run.path)),
+        cost=spent,
+        costs=table,
+        facts=_facts(run),
+        environment=_told(run.manifest.get("environment") or {}),
+        manifest=json.dumps(run.manifest, indent=2, ensure_ascii=False),
+        paragraph=paragraph(run),
+    )
+
+
+def gauge(clean: Proportion, robust: Proportion) -> str:
+    """A bar from 0 to 100: clean accuracy behind, robust accuracy in front, with intervals.
+
+    >>> gauge(Proportion(9, 10), Proportion(5, 10)).startswith("<svg")
+    True
+    """
+    if not clean.n:
+        return ""
+    left, wide = 1.0, 478.0
+    told = f"Clean accuracy {clean}. Robust accuracy {robust}."
+    parts = [element("rect", x=left, y=8, width=wide, height=20, rx=4, fill="var(--grid)")]
+    parts.append(
+        element("rect", x=left, y=8, width=wide * clean.value, height=20, rx=4, fill="var(--c0)", opacity=0.35)
+    )
+    parts.append(element("rect", x=left, y=8, width=wide * robust.value, height=20, rx=4, fill="var(--c0)"))
+    for p in (clean, robust):
+        a, b = left + wide * p.low, left + wide * p.high
+        d = f"M{a:.2f} 18H{b:.2f}M{a:.2f} 13v10M{b:.2f} 13v10"
+        parts.append(element("path", d=d, stroke="var(--card)", stroke_width=4, fill="none"))
+        parts.append(element("path", d=d, stroke="var(--ink)", stroke_width=1.6, fill="none"))
+    for value in (0, 25, 50, 75, 100):
+        anchor = "start" if value == 0 else "end" if value == 100 else "middle"
+        x = left + wide * value / 100
+        parts.append(
+            element(
+                "text",
+                f"{value} %" if value == 100 else str(value),
+                x=x,
+                y=45,
+                text_anchor=anchor,
+                fill="var(--soft)",
+                font_size=12,
+            )
+        )
+    return element("svg", element("title", escape(told)), *parts, viewBox="0 0 480 48", role="img", aria_label=told)
+
+
+def _contents(views: Sequence[View]) -> list[tuple[str, str]]:
+    if len(views) > 1:
+        return [("compared", "Side by side"), *((f"{v.key}top", v.name) for v in views), ("paper", "For a paper")]
+    (only,) = views
+    return [entry for entry in SECTIONS if entry[0] != "analyses" or only.findings]
+
+
+def _compared(views: Sequence[View]) -> Table | None:
+    """Every two Runs with the paired difference of their robust accuracies."""
+    if len(views) < 2:
+        return None
+    rows: list[tuple[Cell, ...]] = []
+    for i, j, c in pairs([v.run for v in views]):
+        both = views[i].name, views[j].name
+        if isinstance(c, str):
+            rows.append((*both, c, "", "", None))
+        else:
+            told = "yes" if c.p_value < 0.05 else "cannot be told apart"
+            rows.append((*both, str(c.difference), f"{c.p_value:.3g}", told, c.n))
+    columns = (
+        "A",
+        "B",
+        "robust accuracy of A − B, paired 95 % interval",
+        "p (McNemar)",
+        "differ at 5 %",
+        "common samples",
+    )
+    return Table("Paired differences", columns, tuple(rows))
+
+
+def _together(views: Sequence[View]) -> list[Figure]:
+    """Figures of all Runs together."""
+    if len(views) < 2:
+        return []
+    names = tuple(v.name for v in views)
+    sides = (("clean", [v.clean for v in views]), ("robust", [v.robust for v in views]))
+    series = tuple(
+        Series(side, names, *(tuple(100 * getattr(p, end) for p in shares) for end in ("value", "low", "high")))
+        for side, shares in sides
+    )
+    found = [Figure("Accuracies", "bars", "run", figures.SHARE, series)]
+    norms = dict.fromkeys(lookup(v.run.manifest, "identity.threat.norm") for v in views if v.curve is not None)
+    for norm in norms:
+        mine = [v for v in views if v.curve is not None and lookup(v.run.manifest, "identity.threat.norm") == norm]
+        found.append(figures.curve([(v.name, v.samples) for v in mine], str(norm)))
+    return found
+
+
+def _facts(run: Run) -> tuple[tuple[str, str], ...]:
+    """What identifies the evaluation, in the order one asks for it."""
+    identity, seconds = run.manifest["identity"], run.manifest.get("wall_seconds")
+    stages = lookup(identity, "plan.stages") or []
+    return _told(
+        {
+            "model": f"{label(run)}, {lookup(identity, 'model.classes') or '?'} classes",
+            "model fingerprint": lookup(identity, "model.fingerprint"),
+            "data": f"{lookup(identity, 'data.name') or 'unnamed'}, {run.clean_accuracy.n:,} samples",
+            "data fingerprint": lookup(identity, "data.fingerprint"),
+            "threat": threat_text(run),
+            "goal": identity.get("goal"),
+            "plan": lookup(identity, "plan.name"),
+            "what it runs": lookup(identity, "plan.description"),
+            "stages": ", ".join(f"{s['name']} ({s.get('hash', '?')})" for s in stages),
+            "seed": identity.get("seed"),
+            "precision": identity.get("precision"),
+            "created": run.manifest.get("created"),
+            "on the clock": None if seconds is None else f"{seconds:,.1f} s",
+            "folder": run.path.name,
+        }
+    )
+
+
+def _named(run: Run) -> dict[str, Any]:
+    """What the head of a report names, whatever is missing in the manifest."""
+    told = {"data": "data.name", "plan": "plan.name", "seed": "seed", "individual": "individual"}
+    found = {key: lookup(run.manifest, f"identity.{path}") for key, path in told.items()}
+    seconds, created = (run.manifest.get(key) for key in ("wall_seconds", "created"))
+    return {**found, "created": str(created or "")[:10], "seconds": seconds, "threat": threat_text(run)}
+
+
+def _told(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(key), str(value)) for key, value in values.items() if value not in (None, ""))
+
+
+def _footer() -> str:
+    return f"Made by Brinell {escape(own_version())} from the rows of the Run; no number on this page is typed by hand."

@@ -1,0 +1,54 @@
+"""Everything a script needs of a Run, as plain data computed from the rows."""
+
+from typing import Any
+
+from brinell.results import Audit, Proportion, Run
+
+
+def proportion(p: Proportion) -> dict[str, Any]:
+    """A share with its interval and counts.
+
+    >>> proportion(Proportion(1, 4))["value"]
+    0.25
+    """
+    return {"value": p.value, "low": p.low, "high": p.high, "n": p.n, "k": p.k}
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """Accuracies, cost, audit, verdict and what was evaluated.
+
+    >>> facts(Run.open("tests/results/golden_run_v1"))["robust_accuracy"]["k"]
+    2
+    """
+    identity = run.manifest["identity"]
+    return {
+        "path": str(run.path),
+        "clean_accuracy": proportion(run.clean_accuracy),
+        "robust_accuracy": proportion(run.robust_accuracy),
+        "stages": [{"attack": name, **proportion(p)} for name, p in run.accuracy_after()],
+        "cost": {"forwards": run.cost.forwards, "backwards": run.cost.backwards, "seconds": run.cost.seconds},
+        "audit": None if run.audit is None else _audit(run.audit),
+        "verdict": {
+            "level": run.verdict.level,
+            "reasons": list(run.verdict.reasons),
+            "docs": [getattr(reason, "docs", "") for reason in run.verdict.reasons],
+        },
+        "notes": run.manifest["notes"],
+        "threat": identity["threat"],
+        "goal": identity.get("goal", "misclassify"),
+        "plan": identity["plan"]["name"],
+        "seed": identity["seed"],
+        "sentence": run.sentence(),
+    }
+
+
+def _audit(a: Audit) -> dict[str, Any]:
+    return {
+        "survivors": a.survivors,
+        "audited": a.audited,
+        "found": a.found,
+        "missed_at_most": a.missed,
+        "bound": a.bound,
+        "objects": a.objects,
+        "cost": {"forwards": a.cost.forwards, "backwards": a.cost.backwards, "seconds": a.cost.seconds},
+    }

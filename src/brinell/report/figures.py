@@ -1,0 +1,214 @@
+"""What a report shows of a Run, as figures and tables."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from brinell.report.kinds import Histogram, Level, Mark, Waterfall
+from brinell.report.samples import Floats, Ints, Marks, Samples
+from brinell.report.scales import step
+from brinell.results import CLEAN, Cost, Proportion, Run
+from brinell.results.findings import Cell, Figure, Series, Table
+from brinell.results.manifest import lookup
+from brinell.results.outcome import cost as cost_of
+from brinell.results.outcome import is_attack
+from brinell.results.summary import eps_text
+
+MOST_CLASSES, MOST_IN_MATRIX = 24, 20
+BINS, MOST_STEPS = 28, 200
+CONFIDENCE = 0.95
+SHARE = "accuracy (%)"
+# Adversarials this close to the radius lie on the surface of the ball.
+SURFACE = 0.99
+BREAKS = ("attack", "attacked", "broken", "first", "alone", "passes (median)")
+OUTCOMES = ("robust", "broken by an attack", "wrong by itself")
+
+
+def stages(run: Run) -> Waterfall:
+    """Accuracy without attack and after each attack of the plan."""
+    levels = [_level(CLEAN, run.clean_accuracy), *(_level(name, p) for name, p in run.accuracy_after())]
+    return Waterfall("Accuracy after each attack", SHARE, tuple(levels), "robust")
+
+
+def classes(s: Samples, names: Sequence[str] = ()) -> Figure | None:
+    """Clean and robust accuracy of every class, or of the least robust ones where there are many."""
+    labels = np.unique(s.label)
+    if len(labels) < 2:
+        return None
+    robust = {int(c): _share(s.robust[s.label == c]) for c in labels}
+    shown = sorted(sorted(robust, key=lambda c: (robust[c].value, c))[:MOST_CLASSES])
+    told = [name_of(c, names) for c in shown]
+    clean = [_share(s.right[s.label == c]) for c in shown]
+    series = (_bars("clean", told, clean), _bars("robust", told, [robust[c] for c in shown]))
+    few = f", the {MOST_CLASSES} least robust of {len(labels)}" if len(labels) > MOST_CLASSES else ""
+    return Figure(f"Accuracy by class{few}", "bars", "class", SHARE, series)
+
+
+def margins(s: Samples) -> Histogram | None:
+    """Margins of the clean inputs, by what became of them."""
+    parts = (s.clean_margin[s.robust], s.clean_margin[s.fell], s.clean_margin[~s.right])
+    return _histogram("Margins before the attack", "best wrong logit − true logit", OUTCOMES, parts)
+
+
+def reached(s: Samples) -> Histogram | None:
+    """The largest margin that an attack saw, of the samples that were classified correctly."""
+    parts = (s.reached[s.robust], s.reached[s.fell])
+    return _histogram("Largest margin under attack", "best wrong logit − true logit", OUTCOMES[:2], parts)
+
+
+def distances(s: Samples) -> Histogram | None:
+    """Distances of the adversarials, unless nearly all lie on the surface of the ball."""
+    found = s.distance[s.fell & np.isfinite(s.distance)]
+    if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
+        return None
+    return _histogram("Distances of the adversarials", "distance", ("adversarials",), (found,), 0.0)
+
+
+def on_surface(s: Samples) -> tuple[int, int]:
+    """How many of how many adversarials lie within a hundredth of the farthest one's distance."""
+    found = s.distance[s.fell & np.isfinite(s.distance)]
+    return int((found >= SURFACE * found.max()).sum()) if len(found) else 0, len(found)
+
+
+def curve(many: Sequence[tuple[str, Samples]], norm: str) -> Figure:
+    """The share of samples that break within each radius, for attacks that look for the smallest one.
+
+    Method: the empirical distribution of the distances, 0 for samples that are wrong by themselves, at so many of its
+    steps; the band holds the whole true curve of what the attacks find with 95 % confidence.
+    Reference: Massart, Annals of Probability 18 (1990), 1269-1283.
+    """
+    series = []
+    for name, s in many:
+        found = np.sort(np.where(s.right, np.where(s.fell, s.distance, np.inf), 0.0))
+        x, y = _steps(found)
+        half = 100 * math.sqrt(math.log(2 / (1 - CONFIDENCE)) / (2 * max(len(s), 1)))
+        low, high = (np.clip(y + d, 0, 100) for d in (-half, half))
+        series.append(Series(name, *(tuple(v.tolist()) for v in (x, y, low, high))))
+    return Figure("Robustness curve", "steps", f"size of the perturbation ({norm})", "broken (%)", tuple(series))
+
+
+def costs(run: Run) -> tuple[Figure, Table]:
+    """Passes and seconds of every stage."""
+    named = [CLEAN, *run.attacks]
+    spent = [_spent(run, name) for name in named]
+    sides = (("forward passes", [c.forwards for c in spent]), ("backward passes", [c.backwards for c in spent]))
+    series = tuple(Series(side, tuple(named), tuple(map(float, values))) for side, values in sides)
+    rows = [_cost_row(name, c) for name, c in zip(named, spent, strict=True)]
+    columns = ("stage", "samples", "forwards", "backwards", "seconds", "forwards each")
+    total = run.cost
+    rows.append(_cost_row("all", total))
+    return Figure("Passes by stage", "bars", "stage", "passes", series), Table("", columns, tuple(rows))
+
+
+def breaks(run: Run, s: Samples) -> Table:
+    """What each attack was run on, what it broke, alone and first, and how soon."""
+    table, rows = run.rows(), []
+    verified = np.asarray(table["broken"], dtype=bool) & np.asarray(table["verified"].fill_null(False), dtype=bool)
+    at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
+    times = np.bincount(at[verified & ~is_attack(table, CLEAN)], minlength=len(s))
+    soon = np.asarray(table["first_broken_at"].cast("float64"), dtype=np.float64)
+    for i, stage in enumerate(run.stages()):
+        mine = is_attack(table, stage.attack) & verified
+        alone = int((times[at[mine]] == 1).sum())
+        passes = soon[mine & np.isfinite(soon)]
+        median = float(np.median(passes)) if len(passes) else None
+        first = int((s.stage[s.right] == i).sum())
+        rows.append((stage.attack, stage.attacked, stage.broken, first, alone, median))
+    return Table("", BREAKS, tuple(rows))
+
+
+def first_breaks(content: Table) -> Figure | None:
+    """How many samples each attack was the first to break, where there are several attacks."""
+    if len(content.rows) < 2:
+        return None
+    names, counts = (tuple(row[i] for row in content.rows) for i in (0, BREAKS.index("first")))
+    series = Series("samples", tuple(map(str, names)), tuple(float(str(c)) for c in counts))
+    return Figure("First to break", "bars", "attack", "samples", (series,))
+
+
+def confusion(run: Run, s: Samples, names: Sequence[str] = ()) -> Figure | None:
+    """Which class the broken samples of every class were taken for."""
+    where = s.row[s.fell & (s.row >= 0)]
+    taken = run.rows()["adv_pred"].take(where.tolist()).to_pylist() if len(where) else []
+    pairs = [(int(a), int(b)) for a, b in zip(s.label[s.fell & (s.row >= 0)], taken, strict=True) if b is not None]
+    labels = sorted({c for pair in pairs for c in pair})
+    if not 2 <= len(labels) <= MOST_IN_MATRIX:
+        return None
+    told = tuple(name_of(c, names) for c in labels)
+    count = Counter(pairs)
+    series = (Series(name_of(a, names), told, tuple(float(count[a, b]) for b in labels)) for a in labels)
+    title = "What broken samples were taken for (rows: true class)"
+    return Figure(title, "matrix", "adversarial class", "true class", tuple(series))
+
+
+def radius(run: Run) -> Mark | None:
+    """The radius of the threat, where it is one number."""
+    eps = lookup(run.manifest, "identity.threat.eps")
+    return Mark(float(eps), f"eps = {eps_text(eps)}") if isinstance(eps, int | float) else None
+
+
+def unlimited(run: Run) -> bool:
+    """Whether the attacks looked for the smallest distance in a threat without a radius."""
+    threat = lookup(run.manifest, "identity.threat") or {}
+    return "eps" in threat and threat["eps"] is None
+
+
+def name_of(label: int, names: Sequence[str]) -> str:
+    """The name of a class, or its number.
+
+    >>> name_of(1, ("cat", "dog")), name_of(7, ("cat", "dog"))
+    ('dog', '7')
+    """
+    return names[label] if 0 <= label < len(names) else str(label)
+
+
+def _level(name: str, p: Proportion) -> Level:
+    return Level(name, 100 * p.value, 100 * p.low, 100 * p.high)
+
+
+def _share(marks: Marks) -> Proportion:
+    return Proportion(int(marks.sum()), len(marks))
+
+
+def _bars(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Series:
+    columns = ([100 * p.value for p in shares], [100 * p.low for p in shares], [100 * p.high for p in shares])
+    return Series(name, tuple(x), *map(tuple, columns))
+
+
+def _histogram(
+    title: str, x: str, names: Sequence[str], parts: Sequence[Floats], low: float | None = None
+) -> Histogram | None:
+    """Stacked counts in round bins; the outermost hold what lies beyond."""
+    parts = [p[np.isfinite(p)] for p in parts]
+    every = np.concatenate(parts)
+    if not len(every):
+        return None
+    ends = np.quantile(every, (0.005, 0.995)) if len(every) > 200 else np.array([every.min(), every.max()])
+    first, last = float(ends[0]) if low is None else low, float(ends[1])
+    size = step(first, last, BINS) if last > first else 1.0
+    begin, end = math.floor(first / size + 1e-9), math.ceil(last / size - 1e-9)
+    edges = np.array([float(f"{i * size:.12g}") for i in range(begin, max(end, begin + 1) + 1)])
+    counts = [np.histogram(np.clip(p, edges[0], edges[-1]), edges)[0] for p in parts]
+    return Histogram(title, x, "samples", tuple(edges.tolist()), tuple(names), tuple(tuple(c.tolist()) for c in counts))
+
+
+def _steps(found: Floats) -> tuple[Floats, Floats]:
+    """Where the distribution of sorted distances jumps and the percentage from there on, thinned, 0 first."""
+    x, count = np.unique(np.concatenate([[0.0], found[np.isfinite(found)]]), return_counts=True)
+    count[0] -= 1  # the zero in front is no sample
+    y = 100 * np.cumsum(count) / max(len(found), 1)
+    if len(x) <= MOST_STEPS:
+        return x, y
+    keep: Ints = np.unique(np.linspace(0, len(x) - 1, MOST_STEPS).round().astype(np.int64))
+    return x[keep], y[keep]
+
+
+def _spent(run: Run, stage: str) -> Cost:
+    rows = run.numbers().filter(is_attack(run.numbers(), stage))
+    return cost_of(rows, over=rows.num_rows)
+
+
+def _cost_row(name: str, c: Cost) -> tuple[Cell, ...]:
+    return name, c.samples, c.forwards, c.backwards, round(c.seconds, 2), round(c.forwards_per_sample, 1)

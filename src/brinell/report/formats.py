@@ -1,0 +1,151 @@
+"""Reports for programs and for text: JSON, CSV, Markdown, JUnit."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+from xml.etree import ElementTree
+
+from brinell.errors import RunError
+from brinell.report.facts import facts
+from brinell.report.figures import costs
+from brinell.report.words import label, labels, threat_text
+from brinell.results import CLEAN, Comparison, Proportion, Run, compare
+from brinell.results.manifest import lookup
+
+COLUMNS = (
+    "run", "model", "data", "norm", "eps", "plan", "seed", "stage", "accuracy", "low", "high", "n", "attacked",
+    "broken", "forwards", "backwards", "seconds", "verdict",
+)  # fmt: skip
+
+
+def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
+    """Every two Runs compared on their common samples, or why they cannot be."""
+    found: list[tuple[int, int, Comparison | str]] = []
+    for (i, a), (j, b) in combinations(enumerate(runs), 2):
+        try:
+            found.append((i, j, compare(a, b)))
+        except RunError as error:
+            found.append((i, j, str(error)))
+    return found
+
+
+def below(runs: Sequence[Run], percent: float | None) -> list[str]:
+    """A sentence for every Run whose robust accuracy may be under so many per cent: its lower bound is.
+
+    >>> run = Run.open("tests/results/golden_run_v1")
+    >>> below([run], 5.0), below([run], 45.0)[0][-50:]
+    ([], 'the lower bound of its 95 % interval is below 45 %')
+    """
+    if percent is None:
+        return []
+    why = f"the lower bound of its 95 % interval is below {percent:g} %"
+    return [
+        f"{run.path}: robust accuracy {run.robust_accuracy}; {why}"
+        for run in runs
+        if 100 * run.robust_accuracy.low < percent
+    ]
+
+
+def as_json(runs: Sequence[Run]) -> str:
+    """A list with the facts of every Run, and the comparisons."""
+    compared = [_pair(i, j, c) for i, j, c in pairs(runs)]
+    return json.dumps({"runs": [_whole(run) for run in runs], "comparisons": compared}, indent=2) + "\n"
+
+
+def as_csv(runs: Sequence[Run]) -> str:
+    """One line per Run and stage."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for run in runs:
+        named = [
+            lookup(run.manifest, f"identity.{path}") for path in ("threat.norm", "threat.eps", "plan.name", "seed")
+        ]
+        head = (str(run.path), label(run), lookup(run.manifest, "identity.data.name"), *named)
+        after = {CLEAN: run.clean_accuracy, **dict(run.accuracy_after())}
+        broken = {stage.attack: stage.broken for stage in run.stages()}
+        broken[CLEAN] = run.clean_accuracy.n - run.clean_accuracy.k
+        for stage, attacked, forwards, backwards, seconds, _ in costs(run)[1].rows[:-1]:
+            p = after[str(stage)]
+            row = (stage, p.value, p.low, p.high, p.n, attacked, broken[str(stage)], forwards, backwards, seconds)
+            writer.writerow([*head, *row, run.verdict.level])
+    return out.getvalue()
+
+
+def as_markdown(runs: Sequence[Run]) -> str:
+    """A summary for a pull request or a wiki."""
+    names = labels(list(runs))
+    lines = ["| run | threat | plan | clean accuracy | robust accuracy | verdict |", "|---|---|---|---|---|---|"]
+    for name, run in zip(names, runs, strict=True):
+        plan = lookup(run.manifest, "identity.plan.name")
+        cells = (name, threat_text(run), plan, run.clean_accuracy, run.robust_accuracy, run.verdict.level)
+        lines.append(f"| {' | '.join(_cell(c) for c in cells)} |")
+    for name, run in zip(names, runs, strict=True):
+        lines += ["", f"**{_cell(name)}**", "", "| after | accuracy | broken |", "|---|---|---|"]
+        lines.append(f"| {CLEAN} | {run.clean_accuracy} | |")
+        for stage, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True):
+            lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |")
+        lines += ["", f"Verdict: {_cell(run.verdict)}", "", _cell(run.sentence())]
+    compared = [f"- {_cell(_told(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
+    return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
+
+
+def as_junit(runs: Sequence[Run], percent: float | None = None) -> str:
+    """A suite per Run: its verdict, its checks and, where asked for, whether it stays above so many per cent."""
+    root = ElementTree.Element("testsuites", name="brinell")
+    for name, run in zip(labels(list(runs)), runs, strict=True):
+        cases = [_verdict_case(run), *((c["name"], c["message"], c["level"] == "fail") for c in run.checks)]
+        if percent is not None:
+            low = below([run], percent)
+            told = low[0] if low else f"robust accuracy {run.robust_accuracy}, not below {percent:g} %"
+            cases.append((f"robust accuracy of at least {percent:g} %", told, bool(low)))
+        failed = sum(bad for *_, bad in cases)
+        seconds = f"{run.cost.seconds:.3f}"
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=_clean(name), tests=str(len(cases)), failures=str(failed), errors="0", time=seconds
+        )
+        for case, message, bad in cases:
+            item = ElementTree.SubElement(suite, "testcase", classname=f"brinell.{_clean(name)}", name=_clean(case))
+            if bad:
+                ElementTree.SubElement(item, "failure", message=_clean(message))
+            else:
+                ElementTree.SubElement(item, "system-out").text = _clean(message)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _verdict_case(run: Run) -> tuple[str, str, bool]:
+    return "verdict", str(run.verdict), run.verdict.level == "invalid"
+
+
+def _whole(run: Run) -> dict[str, Any]:
+    stages = [{"attack": s.attack, "attacked": s.attacked, "broken": s.broken} for s in run.stages()]
+    return {**facts(run), "attacks": stages, "checks": run.checks, "manifest": run.manifest}
+
+
+def _pair(i: int, j: int, c: Comparison | str) -> dict[str, Any]:
+    if isinstance(c, str):
+        return {"a": i, "b": j, "error": c}
+    d = c.difference
+    difference = {"value": d.value, "low": d.low, "high": d.high}
+    return {"a": i, "b": j, "n": c.n, "difference": difference, "p_value": c.p_value, "agreement": c.agreement.value}
+
+
+def _told(c: Comparison | str, a: str, b: str) -> str:
+    return f"{a} − {b}: {c if isinstance(c, str) else f'{c.difference}, p = {c.p_value:.3g}, n = {c.n}'}"
+
+
+def _cell(value: object) -> str:
+    """Text that neither ends a cell nor becomes markup."""
+    text = " ".join(str(value).split())
+    for sign in "\\`*_{}[]<>|":
+        text = text.replace(sign, f"\\{sign}")
+    return text if not isinstance(value, Proportion) else str(value)
+
+
+def _clean(text: str) -> str:
+    """Text without the characters that XML cannot hold."""
+    return "".join(c if c in "\t\n\r" or (ord(c) >= 32 and ord(c) not in (0xFFFE, 0xFFFF)) else " " for c in text)

@@ -1,0 +1,119 @@
+"""The page in a real browser: no complaints, no network, and charts that answer to pointer and keyboard."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.report.browser import CHROMIUM, Browser, browser
+from tests.report.conftest import Images, make_images, make_run
+
+from brinell.report import write
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    images: Images = make_images(60)
+    runs = [make_run(folder / name, images, model__name=name) for name in ("a", "b")]
+    write(runs, folder / "both.html", problem=images)
+    write(runs[0], folder / "report.html", problem=images)
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["report.html", "both.html"])
+def test_quiet_and_alone(shown: Browser, page: Path, name: str, width: int, dark: bool) -> None:
+    shown.open(page.with_name(name), width, dark=dark)
+    assert shown.run("document.querySelectorAll('figure.chart.live').length") > 4
+    assert shown.run("document.documentElement.scrollWidth") <= width
+    assert shown.complaints() == []
+    assert shown.requests() == []
+
+
+def key(shown: Browser, name: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        text = {"text": name} if len(name) == 1 and kind == "keyDown" else {}
+        shown.call("Input.dispatchKeyEvent", type=kind, key=name, **text)
+
+
+FIRST = "document.querySelector('figure.histogram')"
+TICKS = f"[...{FIRST}.querySelectorAll('.ticks-x text')].map(t => t.textContent).join(' ')"
+
+
+def test_values_by_keyboard(shown: Browser, page: Path) -> None:
+    shown.open(page)
+    shown.run(f"{FIRST}.querySelector('.stage').focus()")
+    key(shown, "ArrowRight")
+    key(shown, "ArrowRight")
+    told = shown.run(f"{FIRST}.querySelector('.tip').textContent")
+    assert told == shown.run(f"{FIRST}.querySelectorAll('.pt')[1].dataset.tip")
+    assert told == shown.run(f"{FIRST}.querySelector('[aria-live]').textContent")
+    key(shown, "Escape")
+    assert shown.run(f"{FIRST}.querySelector('.tip').hidden") is True
+
+
+def test_zoom_by_keyboard_and_back(shown: Browser, page: Path) -> None:
+    shown.open(page)
+    before, box = shown.run(TICKS), shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')")
+    shown.run(f"{FIRST}.querySelector('.stage').focus()")
+    for _ in range(4):
+        key(shown, "+")
+    assert shown.run(TICKS) != before
+    assert shown.run(f"{FIRST}.querySelector('.unzoom').hidden") is False
+    key(shown, "Escape")
+    assert shown.run(TICKS) == before
+    assert shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')") == box
+
+
+def test_zoom_by_dragging(shown: Browser, page: Path) -> None:
+    shown.open(page)
+    shown.run(f"{FIRST}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
+    box = f"{FIRST}.querySelector('.canvas').getBoundingClientRect()"
+    x, y, wide, high = (shown.run(f"{box}.{side}") for side in ("x", "y", "width", "height"))
+    row = y + high / 2
+    for kind, place, buttons in (("mousePressed", 0.4, 1), ("mouseMoved", 0.5, 1), ("mouseReleased", 0.6, 0)):
+        at = {"x": x + place * wide, "y": row, "buttons": buttons}
+        shown.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+    # The plane now shows what was between 40 and 60 % of the canvas, in its own pixels.
+    start, _, width, _ = map(float, shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')").split())
+    assert start == pytest.approx(0.4 * 480 - 58, abs=2)
+    assert width == pytest.approx(0.2 * 480, abs=2)
+    for count in (1, 2):
+        for kind in ("mousePressed", "mouseReleased"):
+            shown.call("Input.dispatchMouseEvent", type=kind, x=x + wide / 2, y=row, button="left", clickCount=count)
+    assert shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')").startswith("0 0 ")
+
+
+def test_value_under_the_pointer(shown: Browser, page: Path) -> None:
+    shown.open(page)
+    shown.run("document.querySelector('figure.waterfall').scrollIntoView({behavior: 'instant', block: 'center'})")
+    x, y = shown.run(
+        "(() => { const b = document.querySelector('figure.waterfall .pt').getBoundingClientRect();"
+        " return [b.x + b.width / 2, b.y + b.height / 2] })()"
+    )
+    shown.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert shown.run("document.querySelector('figure.waterfall .tip').textContent").startswith("clean: 90.0 [")
+
+
+def test_light_and_dark_by_choice(shown: Browser, page: Path) -> None:
+    shown.open(page)
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = shown.run(paper)
+    shown.run("document.querySelector('[data-theme-switch]').click()")
+    assert shown.run(paper) != light
+    shown.run("document.querySelector('[data-theme-switch]').click()")
+    assert shown.run(paper) == light
+
+
+def test_it_prints(shown: Browser, page: Path) -> None:
+    shown.open(page, dark=True)
+    assert len(shown.call("Page.printToPDF", preferCSSPageSize=True)["data"]) > 20_000
