@@ -1,0 +1,60 @@
+"""Figures beyond those of analyses: a waterfall of accuracies and histograms."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of a waterfall, with its interval where it is known."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """Levels that each take something from the one before; `last` names the bar that shows what is left.
+
+    >>> Waterfall("Accuracy", "accuracy (%)", (Level("clean", 90.0), Level("pgd", 40.0))).drops
+    (50.0,)
+    """
+
+    title: str
+    y: str
+    levels: tuple[Level, ...]
+    last: str = "left"
+
+    @property
+    def drops(self) -> tuple[float, ...]:
+        """What each level takes from the one before."""
+        return tuple(a.value - b.value for a, b in zip(self.levels, self.levels[1:], strict=False))
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between edges, one tuple per name, stacked.
+
+    >>> Histogram("Distances", "distance", "samples", (0.0, 1.0, 2.0), ("all",), ((3, 4),)).counts
+    ((3, 4),)
+    """
+
+    title: str
+    x: str
+    y: str
+    edges: tuple[float, ...]
+    names: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.counts) or any(len(c) != len(self.edges) - 1 for c in self.counts):
+            raise ValueError(f"{self.title}: a name per row of counts and a count between every two edges")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value of the x axis that has a name, such as the radius of a threat."""
+
+    x: float
+    name: str

@@ -1,0 +1,90 @@
+"""Pages that are one file: style, script and pictures inside, nothing fetched."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from typing import Any
+
+from brinell.errors import MissingExtra
+from brinell.report.charts import chart, table
+from brinell.report.scales import number
+
+FOLDER = "files"
+# A ball on a dented surface: the test the package is named after.
+LOGO = (
+    '<svg viewBox="0 0 26 26" aria-hidden="true"><circle cx="13" cy="10" r="8" fill="var(--accent)"/>'
+    '<path d="M1 17h4.5a9.5 9.5 0 0 0 15 0H25" fill="none" stroke="currentColor" stroke-width="2"/>'
+    '<path d="M1 23h24" stroke="var(--line)" stroke-width="2"/></svg>'
+)
+
+
+def page(
+    title: str,
+    body: str,
+    *,
+    contents: Sequence[tuple[str, str]] = (),
+    tagline: str = "robustness, measured",
+    footer: str = "",
+) -> str:
+    """A whole page around a body that is markup already; `contents` are ids of its sections and their names.
+
+    >>> text = page("A < B", "<h1>Hello</h1>")
+    >>> "<title>A &lt; B</title>" in text, "<h1>Hello</h1>" in text
+    (True, True)
+    """
+    return render(
+        "page.html", title=title, body=markup(body), contents=list(contents), tagline=tagline, footer=markup(footer),
+        style=markup(asset("theme.css")), script=markup(asset("charts.js")), logo=markup(LOGO), version=own_version(),
+    )  # fmt: skip
+
+
+def render(template: str, **values: object) -> str:
+    """A template of this package, filled in; every value is escaped unless it is `markup`."""
+    return str(_environment().get_template(template).render(**values))
+
+
+def markup(text: str) -> Any:
+    """Text that is markup already and is not escaped again."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+@cache
+def asset(name: str) -> str:
+    """A file that pages carry inside."""
+    return (files("brinell.report") / FOLDER / name).read_text(encoding="utf-8")
+
+
+def own_version() -> str:
+    """The version that made the page."""
+    try:
+        return version("brinell")
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def _marked(function: Callable[..., str]) -> Callable[..., Any]:
+    return lambda *args, **options: markup(function(*args, **options))
+
+
+@cache
+def _environment() -> Any:
+    try:
+        import jinja2
+    except ImportError:
+        raise MissingExtra(
+            expected="jinja2 for a page", got="no such package", remedy="Install it: pip install 'brinell[report]'."
+        ) from None
+    made = jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
+        autoescape=True,  # for every template, whatever its name
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["number"] = number
+    shared: Mapping[str, Any] = {"chart": _marked(chart), "table": _marked(table)}
+    made.globals.update(shared)
+    return made

@@ -1,0 +1,113 @@
+"""Axes: round ticks, positions and numbers as people read them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers from low to high on pixels from start to stop.
+
+    >>> Scale(0.0, 50.0, 10.0, 110.0)(25.0)
+    60.0
+    """
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value: float) -> float:
+        """The place of a value."""
+        return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.stop - self.start)
+
+
+def step(low: float, high: float, count: int = 5) -> float:
+    """The round distance between about `count` ticks.
+
+    >>> step(0.0, 100.0), step(0.0, 0.031), step(3.0, 3.0)
+    (20.0, 0.005, 1.0)
+    """
+    raw = (high - low) / max(count, 1)
+    if not (raw > 0 and math.isfinite(raw)):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(raw))
+    return min(ROUND, key=lambda r: abs(math.log(r * power / raw))) * power
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers from low to high.
+
+    >>> ticks(0.0, 1.0), ticks(-3.0, 11.0)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.5, 0.0, 2.5, 5.0, 7.5, 10.0])
+    """
+    size = step(low, high, count)
+    first = math.ceil(low / size - 1e-9)
+    last = math.floor(high / size + 1e-9)
+    return [float(f"{i * size:.12g}") for i in range(first, last + 1)]
+
+
+def tick_text(value: float, size: float) -> str:
+    """A tick in no more digits than the distance between ticks asks for.
+
+    >>> tick_text(0.2, 0.2), tick_text(20.0, 20.0), tick_text(12000.0, 2000.0), tick_text(0.00002, 0.00001)
+    ('0.2', '20', '12,000', '2e-05')
+    """
+    if value == 0:
+        return "0"
+    if size < 1e-3 or abs(value) >= 1e7:
+        return f"{value:.3g}"
+    digits = max(0, -math.floor(math.log10(size) + 1e-9))
+    digits += abs(size * 10**digits - round(size * 10**digits)) > 1e-6
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def number(value: object) -> str:
+    """A cell of a table: integers in groups of three, other numbers in four digits.
+
+    >>> number(12345), number(0.0313725), number(float("nan")), number(None), number("as it is")
+    ('12,345', '0.03137', '–', '–', 'as it is')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, float) and math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}".replace("-", "−")
+    text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return text.replace("-", "−") if "e" not in text else text
+
+
+def finite(values: Iterable[object]) -> list[float]:
+    """The numbers among the values that can be drawn.
+
+    >>> finite([1.0, float("inf"), "name", 2])
+    [1.0, 2.0]
+    """
+    return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+
+
+def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
+    """The range of an axis: percentages from 0 to 100, others from round to round, 0 included where it is near.
+
+    >>> span([20.0, 80.0], "accuracy (%)"), span([3.0, 9.0]), span([100.0, 102.0]), span([])
+    ((0.0, 100.0), (0.0, 10.0), (100.0, 102.0), (0.0, 1.0))
+    """
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    if "%" in label and low >= 0 and high <= 100:
+        return 0.0, 100.0
+    if 0 <= low <= 0.6 * high:
+        low = 0.0
+    if high <= 0 and high >= 0.6 * low:
+        high = 0.0
+    if low == high:
+        low, high = (low - 0.5, high + 0.5) if low else (0.0, 1.0)
+    size = step(low, high)
+    return float(f"{math.floor(low / size + 1e-9) * size:.12g}"), float(f"{math.ceil(high / size - 1e-9) * size:.12g}")
