@@ -16,6 +16,7 @@ from brinell.cli import (
     doctor,
     evaluate,
     gallery,
+    leaderboard,
     merge,
     plans,
     probe,
@@ -52,6 +53,7 @@ app.command("rescalings")(rescalings.command)
 app.command("curve")(curve.command)
 app.command("distances")(distances.command)
 app.add_typer(zoo.app, name="zoo")
+app.add_typer(leaderboard.app, name="leaderboard")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 
