@@ -164,6 +164,13 @@ class Page:
             raise RuntimeError(json.dumps(answer["exceptionDetails"].get("exception", answer["exceptionDetails"])))
         return answer["result"].get("value")
 
+    def until(self, script: str, wanted: Any) -> None:
+        """Wait until an expression has a value, as it has after an event that the page has yet to see."""
+        end = time.monotonic() + PATIENCE / 3
+        while (found := self.run(script)) != wanted:
+            assert time.monotonic() < end, f"{found} instead of {wanted}"
+            time.sleep(0.02)
+
     def press(self, key: str, shift: bool = False) -> None:
         """Press and release a key."""
         code, text = KEYS[key] if key in KEYS else (ord(key.upper()), key)
@@ -179,7 +186,8 @@ class Page:
         """Scroll to the first element of a selector and click on its middle."""
         x, y = self.run(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
-            "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+            "e.scrollIntoView({block: 'center'});"
+            "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)

@@ -92,7 +92,7 @@ def data(figure: Drawable, labels: Sequence[Sequence[str]] = ()) -> Table:
         for s in figure.series
         for j in range(len(s.x))
     )
-    columns: tuple[str, ...] = ("series", figure.x or "x", figure.y or "y", *(("low", "high") if spread else ()))
+    columns = ("series", figure.x or "x", figure.y or "y", *(("low", "high") if spread else ()))
     if labels:
         names = [name for of_series in labels for name in of_series]
         return Table(figure.title, ("name", *columns), tuple((n, *row) for n, row in zip(names, rows_of, strict=True)))

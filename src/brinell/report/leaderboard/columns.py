@@ -45,7 +45,7 @@ class Row:
         return [self.record.status, *(["external"] if self.entry.external else [])]
 
 
-Sortable = float | str | None
+Sortable = int | float | str | None
 
 
 @dataclass(frozen=True)
