@@ -188,7 +188,7 @@ def test_no_page_is_wider_than_the_window(browser: Any, site: Path, width: int) 
             assert left[0] > 300 and 0 <= left[1] <= 2
             # Three columns of numbers beside the names, without scrolling.
             page.run("document.querySelector('.pane').scrollLeft = 0")
-            edge = page.run("document.querySelector('tbody .k-autoattack').getBoundingClientRect().right")
+            edge = page.run("document.querySelector('tbody .k-best').getBoundingClientRect().right")
             assert edge <= width
 
 

@@ -3,6 +3,10 @@
    chosen is kept in the address after #, so that it can be passed on. */
 (() => {
   "use strict";
+  // On a narrow screen the boards scroll sideways: the one that is shown is brought into sight.
+  const here = document.querySelector(".boards [aria-current]"), list = here?.closest("ul");
+  if (list) list.scrollLeft = here.getBoundingClientRect().x - list.getBoundingClientRect().x - (list.clientWidth - here.offsetWidth) / 2;
+
   const part = document.querySelector("[data-board]");
   if (!part) return;
   const table = part.querySelector("table.board"), body = table.tBodies[0];
@@ -47,8 +51,8 @@
   for (const head of heads) {
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = head.textContent;
-    head.replaceChildren(button);
+    button.append(...head.childNodes);
+    head.append(button);
     button.addEventListener("click", () => {
       const same = sorted.key === head.dataset.key;
       sort(head.dataset.key, same ? !sorted.up : head.dataset.first === "up");

@@ -116,15 +116,18 @@ def _tag(text: str, told: str | None = None, kind: str = "") -> str:
     return element("span", escape(text), class_=f"tag {kind}".strip(), title=told)
 
 
-def _breakable(text: str) -> str:
-    """A name that breaks between its parts rather than inside a word."""
-    parts = re.split(r"(?<=_)|(?<=\d{4})(?=[A-Z])", text)
-    return "<wbr>".join(map(escape, parts))
+def breakable(text: str) -> str:
+    """A name that breaks between its parts rather than inside a word, as markup.
+
+    >>> breakable("Wang2023Better_WRN-70-16"), breakable("AutoAttack")
+    ('Wang2023<wbr>Better_<wbr>WRN-70-16', 'Auto<wbr>Attack')
+    """
+    return "<wbr>".join(map(escape, re.split(r"(?<=_)(?!$)|(?<=\d{4})(?=[A-Z])|(?<=[a-z])(?=[A-Z])", text)))
 
 
 def _method(row: Row) -> str:
     r = row.record
-    name = anchor(_breakable(title(r)), r.link)
+    name = anchor(breakable(title(r)), r.link)
     below = [element("span", escape(r.name), class_="id")] if r.title else []
     if r.authors:
         below.append(element("span", escape(plain(r.authors)), class_="authors"))
@@ -248,14 +251,12 @@ COLUMNS = (
            _percent("corruptions_mce_3d"), always=False, up=True),
     Column("best", "Best known", "The lowest robust accuracy any attack has reached: “external” where it was found by "
            "other attacks than AutoAttack. Boards are sorted by it.", lambda r: r.record.best, _best),
-    Column("interval", "95 % interval", "Wilson interval of the robust accuracy of a Run; sorted by its width.",
-           _width, _interval, always=False, up=True),
-    Column("n", "n", "Samples of the Run.", lambda r: r.record.n, _count, always=False),
     Column("reported", "Reported", "Robust accuracy as its authors report it.", _percent("reported")),
     Column("over", "Over-estimation", "Reported minus best known, in points: what the authors' evaluation missed.",
            lambda r: r.record.overestimation, _over),
-    Column("unreliable", "Unreliable", "Whether the evaluation may be misleading: published records as the public "
-           "leaderboard flags them, Runs by their verdict.",
+    Column("unreliable", "Potentially unreliable",
+           "Whether the evaluation may be misleading: published records as the public leaderboard flags them, Runs by "
+           "their verdict.",
            lambda r: None if r.record.unreliable is None else _word(r.record.unreliable), _unreliable, number=False,
            always=False),
     Column("extra", "Extra data", "Whether the model was trained on more data than the data set's own.",
@@ -267,6 +268,10 @@ COLUMNS = (
     Column("venue", "Venue", "Where the paper appeared.", lambda r: venue(r.record) or None,
            lambda r: _text(r, venue(r.record)), number=False, up=True),
     Column("year", "Year", "The last four-digit number of the venue.", lambda r: r.record.year),
+    Column("interval", "95 % interval",
+           "Wilson interval of the robust accuracy that a Run measured (under AutoAttack or its plan, not the best "
+           "known one); sorted by its width.", _width, _interval, always=False, up=True),
+    Column("n", "n", "Samples of the Run.", lambda r: r.record.n, _count, always=False),
     Column("cost", "Passes", "Forward and backward passes of a Run, all together.", _passes, _cost, always=False),
     Column("status", "Status", "Who stands behind the numbers.", lambda r: r.record.status, _status, number=False,
            up=True),

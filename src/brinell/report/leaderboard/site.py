@@ -10,7 +10,7 @@ from typing import Any
 
 from brinell.errors import InputError
 from brinell.report.leaderboard.boards import Board, boards
-from brinell.report.leaderboard.columns import STATUSES, Column, Row, columns, series, title
+from brinell.report.leaderboard.columns import STATUSES, Column, Row, breakable, columns, series, title
 from brinell.report.leaderboard.entries import Place, collect
 from brinell.report.leaderboard.pictures import pictures, progress
 from brinell.report.leaderboard.runs import page_of, summary
@@ -117,7 +117,7 @@ def _board(board: Board, of_board: list[Row], every: list[Board]) -> str:
     body = render(
         "leaderboard_board.html", board=board, boards=every, columns=shown, statuses=STATUSES, filters=FILTERS,
         rows=[(row, [_cell(c, row) for c in shown], _facets(row)) for row in of_board],
-        pictures=[markup(p) for p in pictures(board)], source=SOURCE,
+        pictures=[markup(p) for p in pictures(board)], heading=lambda c: markup(breakable(c.head)),
     )  # fmt: skip
     return _page(board.title, body)
 
