@@ -23,7 +23,7 @@ from brinell.report.leaderboard.boards import Board, boards
 from brinell.report.leaderboard.entries import Entry, collect, of_folder
 from brinell.report.leaderboard.sanitise import footnote, plain, safe_link
 from brinell.report.leaderboard.serve import server
-from brinell.report.leaderboard.site import INDEX
+from brinell.report.leaderboard.site import INDEX, rows
 from brinell.results import Run
 from brinell.results.records import RECORD, Record, of_run, published
 
@@ -297,9 +297,9 @@ def test_hostile_strings_stay_text(hostile: Path) -> None:
         for _, told in page.elements:
             assert not [name for name in told if name.startswith("on")]
             assert not re.match(r"\s*(javascript|data|vbscript):", told.get("href") or "x") or told["href"] == "data:,"
-    rows = read(hostile / "cifar10-Linf.html").rows
-    assert {r["method"]["v"] for r in rows} == {HOSTILE}
-    for row in rows:
+    shown = read(hostile / "cifar10-Linf.html").rows
+    assert {r["method"]["v"] for r in shown} == {HOSTILE}
+    for row in shown:
         assert row["method"]["text"].startswith(HOSTILE)  # the title is text, and so are all its signs
         assert row["method"]["links"] == []
         assert HOSTILE in row["autoattack"]["text"]
@@ -343,6 +343,12 @@ def test_ranks_are_shared_and_only_for_what_is_believed() -> None:
 
     made = (entry(60.0, "suspicious"), entry(50.0), entry(50.0, "reliable"), entry(40.0), entry(None))
     assert Board("d", "t", "1", made).ranks() == [None, 1, 1, 3, None]
+
+
+def test_rows_have_ids_of_their_own() -> None:
+    names = ("Mine", "charts", "Mine", "my net")
+    made = tuple(Entry(Record("d", "t", name, autoattack=1.0)) for name in names)
+    assert [r.id for r in rows(Board("d", "t", "1", made))] == ["Mine", "charts.2", "Mine.2", "my-net"]
 
 
 def test_two_boards_cannot_share_a_page(tmp_path: Path) -> None:
@@ -409,6 +415,26 @@ def test_records_replace_published_ones_of_their_name(tmp_path: Path) -> None:
     assert [e.record.footnote for e in found if e.record.key == old.key] == ["Told later."]
     with pytest.raises(InputError, match="folder of records"):
         collect(folder=tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("clean_acc", "nan"), ("autoattack_acc", "inf"), ("name", 3), ("venue", None), ("footnote", ["x"]), ("eps", 8),
+     ("additional_data", "no"), ("n", "many"), ("interval", [1, 2, 3]), ("interval", ["a", "b"]), ("reasons", [1]),
+     ("cost", {"forwards": "x", "backwards": 0, "seconds": 0}), ("number_forward_passes", "two")],
+)  # fmt: skip
+def test_nonsense_in_records_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    place = Record("d", "Linf", "m", eps="0.1", clean=1.0, autoattack=1.0, n=5).write(tmp_path / "records")
+    place.write_text(json.dumps({**json.loads(place.read_text()), field: value}))
+    with pytest.raises(RunError, match=r"record"):
+        build(records=tmp_path / "records", out=tmp_path / "site", with_published=False)
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_whole_report_lies_beside_the_page_of_a_run(tmp_path: Path) -> None:
+    build([GOLDEN], out=tmp_path, with_published=False, report=lambda run: f"<p>{run.robust_accuracy.n}</p>")
+    short, whole = sorted((tmp_path / "runs").iterdir(), key=lambda p: p.name.endswith("-report.html"))
+    assert whole.read_text() == "<p>6</p>" and f'href="{whole.name}"' in short.read_text()
 
 
 def test_built_twice_it_is_the_same_and_left_overs_go(tmp_path: Path) -> None:

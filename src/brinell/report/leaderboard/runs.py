@@ -23,12 +23,12 @@ def page_of(row_key: str, run_hash: str | None) -> str:
     return f"{FOLDER}/{name}.html"
 
 
-def summary(row: Row, run: Run) -> str:
+def summary(row: Row, run: Run, report: str | None = None) -> str:
     """The body of the page of a Run: numbers, verdict, stages, the sentence for a paper, and what it was made with."""
     return render(
         "leaderboard_run.html", row=row, record=row.record, name=title(row.record), run=run, robust=run.robust_accuracy,
         clean=run.clean_accuracy, verdict=run.verdict, stages=_stages(run), picture=markup(_fall(run)),
-        facts=_facts(row, run), sentence=run.sentence(),
+        facts=_facts(row, run), sentence=run.sentence(), report=report,
     )  # fmt: skip
 
 

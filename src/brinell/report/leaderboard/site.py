@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,12 +17,14 @@ from brinell.report.leaderboard.runs import page_of, summary
 from brinell.report.leaderboard.sanitise import plain
 from brinell.report.page import asset, markup, own_version, page, render
 from brinell.results.files import write_atomic
+from brinell.results.run import Run
 
 # Lists the files of a site, so that building it again removes what is left over and nothing else.
 INDEX = "leaderboard.json"
 HOME = "index.html"
 TAGLINE = "robustness leaderboard"
 SOURCE = "https://robustbench.github.io"
+TAKEN = ("content", "charts", "columns")  # places on the page, which no model may be called
 FILTERS = (("architecture", "Architecture"), ("venue", "Venue"), ("extra", "Extra data"), ("status", "Status"))
 
 
@@ -39,17 +41,26 @@ class Site:
         return f"{self.path / HOME}: {total:,} records on {len(self.boards)} boards, {self.runs} with a Run"
 
 
-def build(runs: Iterable[Place] = (), *, records: Place | None = None, out: Place, with_published: bool = True) -> Site:
+def build(
+    runs: Iterable[Place] = (),
+    *,
+    records: Place | None = None,
+    out: Place,
+    with_published: bool = True,
+    report: Callable[[Run], str] | None = None,
+) -> Site:
     """Write a static site from Runs, a folder of records and the published records; an older site is replaced.
+
+    `report` makes a whole page of a Run; it is put beside the Run's own short page, which links to it.
 
     Cost: no model is asked; every Run is read and hashed once.
 
     >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> site = build(["tests/results/golden_run_v1"], out=f"{folder.name}/site", with_published=False)
-    >>> site.boards
-    {'toys-Linf-eps-0.0313725': 1}
-    >>> folder.cleanup()
+    >>> from brinell.results.records import Record
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Record("toys", "L2", "Mine", eps="1", clean=90.0, autoattack=50.0).write(f"{folder}/records")
+    ...     build(records=f"{folder}/records", out=f"{folder}/site", with_published=False).boards
+    {'toys-L2-eps-1': 1}
     """
     folder = Path(out)
     _refuse_others(folder)
@@ -63,14 +74,14 @@ def build(runs: Iterable[Place] = (), *, records: Place | None = None, out: Plac
         raise InputError(
             expected="data sets and threats with names of their own", got=f"two boards {twice[0]}", remedy="Rename one."
         )
-    files, told = _files(found)
+    files, told = _files(found, report)
     _write(folder, files)
     return Site(folder, {b.slug: len(b.entries) for b in found}, told)
 
 
 def rows(board: Board) -> list[Row]:
     """The entries of a board in their order, each with its rank, an id of its own and its page."""
-    taken, made = Counter[str](), []
+    taken, made = Counter(TAKEN), []
     for entry, rank in zip(board.entries, board.ranks(), strict=True):
         name = "-".join(entry.record.name.split())
         taken[name] += 1
@@ -80,8 +91,8 @@ def rows(board: Board) -> list[Row]:
     return made
 
 
-def _files(found: list[Board]) -> tuple[dict[str, str], int]:
-    """Every file of the site by name, and the number of pages of Runs."""
+def _files(found: list[Board], report: Callable[[Run], str] | None) -> tuple[dict[str, str], int]:
+    """Every file of the site by name, and the number of Runs with a page."""
     files, told = {HOME: _home(found)}, 0
     for board in found:
         of_board = rows(board)
@@ -89,7 +100,11 @@ def _files(found: list[Board]) -> tuple[dict[str, str], int]:
         files[f"{board.slug}.json"] = _data(of_board)
         for row in of_board:
             if row.entry.run is not None and row.page is not None:
-                files[row.page] = _page(title(row.record), summary(row, row.entry.run), board.title)
+                whole = row.page.removesuffix(".html") + "-report.html" if report is not None else None
+                body = summary(row, row.entry.run, whole and PurePosixPath(whole).name)
+                files[row.page] = _page(title(row.record), body, board.title)
+                if whole is not None and report is not None:
+                    files[whole] = report(row.entry.run)
                 told += 1
     return files, told
 
