@@ -20,6 +20,7 @@ from brinell.cli import (
     doctor,
     evaluate,
     gallery,
+    leaderboard,
     merge,
     plans,
     probe,
@@ -64,6 +65,7 @@ app.command("corruptions")(corruptions.command)
 app.add_typer(analyze.app, name="analyze")
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(data.app, name="data")
+app.add_typer(leaderboard.app, name="leaderboard")
 app.command("demo")(demo.command)
 app.command("doctor")(doctor.command)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from brinell.report.kinds import Histogram, Mark, Waterfall
 from brinell.report.planes import WIDTH, histogram, legend_key, plane
@@ -15,19 +16,26 @@ Drawable = Figure | Waterfall | Histogram
 MOST_ROWS = 400
 
 
-def chart(figure: Drawable, *, marks: Sequence[Mark] = (), note: str = "", key: str = "") -> str:
+def chart(
+    figure: Drawable,
+    *,
+    marks: Sequence[Mark] = (),
+    note: str = "",
+    key: str = "",
+    labels: Sequence[Sequence[str]] = (),
+) -> str:
     """The figure as an HTML `<figure>`: caption, legend, SVG, a note, and its data as a table to unfold.
 
     Colours and type come from the style sheet (`files/theme.css`), tooltips and zoom from `files/charts.js`; without
     the script the native titles of the points show their values. On a page that draws equal figures, `key` tells them
-    apart.
+    apart. `labels` are names of the points of lines, steps and points: one sequence per series.
 
     >>> from brinell.results.findings import Series
     >>> text = chart(Figure("Errors", "line", "eps", "error (%)", (Series("net", (0.0, 0.1), (10.0, 80.0)),)))
     >>> text.startswith('<figure class="chart line"'), 'role="img"' in text, "<table>" in text
     (True, True, True)
     """
-    inside, height, zoom = _draw(figure, marks)
+    inside, height, zoom = _draw(figure, marks, labels)
     # Equal figures get equal names: a report made twice is the same file.
     name = hashlib.sha256(repr((figure, tuple(marks), key)).encode()).hexdigest()[:10]
     title = element("title", escape(figure.title), id=f"t{name}")
@@ -40,7 +48,8 @@ def chart(figure: Drawable, *, marks: Sequence[Mark] = (), note: str = "", key: 
     below = element("p", escape(note), class_="note") if note else ""
     kind = figure.kind if isinstance(figure, Figure) else type(figure).__name__.lower()
     return element(
-        "figure", caption, _legend(figure), element("div", svg, class_="stage"), below, _unfold(data(figure)),
+        "figure", caption, _legend(figure), element("div", svg, class_="stage"), below,
+        _unfold(data(figure, labels)),
         class_=f"chart {kind}",
     )  # fmt: skip
 
@@ -65,8 +74,8 @@ def table(content: Table, *, caption: bool = True) -> str:
     return element("div", inside, class_="scroll", tabindex=0)
 
 
-def data(figure: Drawable) -> Table:
-    """The numbers of a figure.
+def data(figure: Drawable, labels: Sequence[Sequence[str]] = ()) -> Table:
+    """The numbers of a figure; with `labels` of its points in front.
 
     >>> data(Histogram("H", "size", "samples", (0.0, 1.0), ("all",), ((3,),))).rows
     ((0.0, 1.0, 3),)
@@ -79,12 +88,15 @@ def data(figure: Drawable) -> Table:
         cells = zip(figure.edges, figure.edges[1:], *figure.counts, strict=False)
         return Table(figure.title, columns, tuple(cells))
     spread = any(s.low or s.high for s in figure.series)
-    rows_of = tuple(
+    rows_of: tuple[tuple[Any, ...], ...] = tuple(
         (s.name, s.x[j], s.y[j], *((b[j] if b else None for b in (s.low, s.high)) if spread else ()))
         for s in figure.series
         for j in range(len(s.x))
     )
     columns = ("series", figure.x or "x", figure.y or "y", *(("low", "high") if spread else ()))
+    if labels:
+        names = [name for of_series in labels for name in of_series]
+        return Table(figure.title, ("name", *columns), tuple((n, *row) for n, row in zip(names, rows_of, strict=True)))
     if len(figure.series) == 1 and figure.kind != "matrix":
         return Table(figure.title, columns[1:], tuple(row[1:] for row in rows_of))
     return Table(figure.title, columns, rows_of)
@@ -115,7 +127,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(shown) + (" and others" if len(names) > 6 else "") if shown else "one series"
 
 
-def _draw(figure: Drawable, marks: Sequence[Mark]) -> tuple[str, int, dict[str, object]]:
+def _draw(
+    figure: Drawable, marks: Sequence[Mark], labels: Sequence[Sequence[str]]
+) -> tuple[str, int, dict[str, object]]:
     if isinstance(figure, Histogram):
         return histogram(figure, marks)
     if isinstance(figure, Waterfall):
@@ -124,7 +138,7 @@ def _draw(figure: Drawable, marks: Sequence[Mark]) -> tuple[str, int, dict[str, 
         return (*bars(figure), {})
     if figure.kind == "matrix":
         return (*matrix(figure), {})
-    return plane(figure, marks)
+    return plane(figure, marks, labels)
 
 
 def _legend(figure: Drawable) -> str:

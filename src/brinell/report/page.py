@@ -26,8 +26,12 @@ def page(
     contents: Sequence[tuple[str, str]] = (),
     tagline: str = "robustness, measured",
     footer: str = "",
+    style: str = "",
+    script: str = "",
 ) -> str:
     """A whole page around a body that is markup already; `contents` are ids of its sections and their names.
+
+    `style` and `script` follow those that every page has.
 
     >>> text = page("A < B", "<h1>Hello</h1>")
     >>> "<title>A &lt; B</title>" in text, "<h1>Hello</h1>" in text
@@ -35,7 +39,8 @@ def page(
     """
     return render(
         "page.html", title=title, body=markup(body), contents=list(contents), tagline=tagline, footer=markup(footer),
-        style=markup(asset("theme.css")), script=markup(asset("charts.js")), logo=markup(LOGO), version=own_version(),
+        style=markup(asset("theme.css") + style), script=markup(asset("charts.js") + script),
+        logo=markup(LOGO), version=own_version(),
     )  # fmt: skip
 
 

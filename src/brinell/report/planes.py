@@ -35,12 +35,14 @@ class Plane:
         return self.x(self.names.index(str(x)) if self.names else float(x))
 
 
-def plane(figure: Figure, marks: Sequence[Mark] = ()) -> tuple[str, int, dict[str, object]]:
+def plane(
+    figure: Figure, marks: Sequence[Mark] = (), labels: Sequence[Sequence[str]] = ()
+) -> tuple[str, int, dict[str, object]]:
     """Lines, steps or points with bands or error bars; returns markup, height and what the script needs to zoom."""
     area = _plane(figure, marks)
     parts = [_diagonal(area)] if figure.diagonal else []
     for i, s in enumerate(figure.series):
-        parts.append(_series(area, s, i, figure.kind))
+        parts.append(_series(area, s, i, figure.kind, labels[i] if labels else ()))
     parts += [_mark(area, mark) for mark in marks]
     return _dress(area, "".join(parts), figure.x, figure.y)
 
@@ -94,7 +96,7 @@ def _area(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]
     return Plane(Scale(*x, PAD, wide - PAD), Scale(*y, high - PAD, PAD), names)
 
 
-def _series(area: Plane, s: Series, i: int, kind: str) -> str:
+def _series(area: Plane, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
     rows = [j for j in range(len(s.x)) if finite([s.y[j]]) and (area.names or finite([s.x[j]]))]
     points = [(area.at(s.x[j]), area.y(s.y[j])) for j in rows]
     colour = f"c{i % 8}"
@@ -112,7 +114,9 @@ def _series(area: Plane, s: Series, i: int, kind: str) -> str:
             parts.append(element("path", class_=f"band {colour}", d=path([*high, *low[::-1]], close=True)))
     if kind != "points" and points:
         parts.append(element("path", class_=f"line {colour}", d=path(_stairs(points) if kind == "steps" else points)))
-    parts += [_point(s, j, at, i, kind, len(rows)) for j, at in zip(rows, points, strict=True)]
+    parts += [
+        _point(s, j, at, i, kind, len(rows), labels[j] if labels else None) for j, at in zip(rows, points, strict=True)
+    ]
     return element("g", *parts, class_="series")
 
 
@@ -124,10 +128,11 @@ def _stairs(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return corners
 
 
-def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count: int) -> str:
+def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count: int, label: str | None = None) -> str:
     low, high = (b[j] if b else None for b in (s.low, s.high))
     interval = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
-    tip = f"{s.name + ', ' if s.name else ''}{number(s.x[j])}: {number(s.y[j])}{interval}"
+    named = ", ".join(name for name in (label, s.name) if name)
+    tip = f"{named + ', ' if named else ''}{number(s.x[j])}: {number(s.y[j])}{interval}"
     quiet = count > MOST_MARKERS.get(kind, count)
     return element(
         "g",
@@ -136,7 +141,7 @@ def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count:
         class_="pt quiet" if quiet else "pt",
         transform=f"translate({at[0]:.2f} {at[1]:.2f})",
         data_cx=at[0], data_cy=at[1], data_series=s.name, data_x=s.x[j], data_y=s.y[j],
-        data_low=low, data_high=high, data_tip=tip,
+        data_low=low, data_high=high, data_label=label, data_tip=tip,
     )  # fmt: skip
 
 

@@ -1,0 +1,46 @@
+"""A site on this machine's own address, for looking at it."""
+
+import os
+import webbrowser
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from brinell.errors import InputError
+
+HERE = "127.0.0.1"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Files of a folder, without a line per request."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:
+    """A server of the site that only this machine can reach; port 0 takes a free one."""
+    if not (Path(site) / "index.html").is_file():
+        raise InputError(
+            expected="a folder with a site", got=f"{site}, which has no index.html", remedy="Build it first."
+        )
+    try:
+        return ThreadingHTTPServer((HERE, port), partial(_Quiet, directory=os.fspath(site)))
+    except (OSError, OverflowError) as error:
+        raise InputError(expected="a free port", got=f"{port}: {error}", remedy="Use another, or 0 for any.") from error
+
+
+def serve(
+    site: str | os.PathLike[str], port: int = 0, browser: bool = True, tell: Callable[[str], object] = lambda url: None
+) -> None:
+    """Serve the site until interrupted, and open it in the browser; `tell` is called with its address."""
+    with server(site, port) as made:
+        url = f"http://{HERE}:{made.server_address[1]}/"
+        tell(url)
+        if browser:
+            webbrowser.open(url)
+        try:
+            made.serve_forever()
+        except KeyboardInterrupt:
+            return
