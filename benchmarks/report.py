@@ -20,10 +20,9 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "report")]
 
-from browser import CHROMIUM, browser  # noqa: E402
-
 from brinell.report import write  # noqa: E402
 from brinell.results import ROWS, Run, Writer, new_manifest  # noqa: E402
+from browser import CHROMIUM, browser  # noqa: E402
 
 N, SHAPE, CLASSES, EPS = 10_000, (3, 32, 32), 10, 8 / 255
 STAGES = (("apgd-ce", 0.40), ("apgd-t", 0.06), ("fab-t", 0.002), ("square", 0.001))  # share of all samples they break
