@@ -16,11 +16,13 @@ PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-demo: ## install into a fresh environment and run `brinell demo`
+demo: ## install into a fresh environment, evaluate the embedded model, write its report to build/demo.html
 	rm -rf $(DEMO)
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt .
-	$(DEMO)/bin/brinell demo
+	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt '.[report]'
+	$(DEMO)/bin/brinell demo --out $(DEMO)/run
+	@mkdir -p build
+	$(DEMO)/bin/brinell report $(DEMO)/run --data demo --out build/demo.html
 
 # Made anew once per make command: `make check test` shares it.
 environment:
