@@ -1,6 +1,7 @@
 """A model that remembers, one that cannot tell, and thresholds tried one by one."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,18 @@ def test_a_sample_is_attacked_the_same_in_any_company() -> None:
     (part,) = crafted(model, data[33:36], brinell.Linf(0.1), attack)
     assert torch.equal(part.x, whole.x[33:36]) and part.ids.tolist() == [33, 34, 35]
     assert not torch.equal(whole.x, data.x)
+
+
+def test_the_point_of_largest_loss_is_taken_not_the_last() -> None:
+    """Steps of twice the radius overshoot: a longer attack goes through all points of a shorter one, and keeps them."""
+    data = brinell.data.load("demo", 32)
+    model = brinell.models.load("fashion-mnist/Linf/Demo")
+    losses = [
+        -answers(
+            model, crafted(model, data, brinell.Linf(0.2), brinell.attacks.PGD(steps, rel_step=2.0))
+        ).true_confidence
+        for steps in (1, 2, 3, 4)
+    ]
+    # Float32 answers of other batches agree to the last bits only.
+    assert all(bool((b >= a - 1e-5).all()) for a, b in pairwise(losses))
+    assert bool((losses[-1] > losses[0] + 1e-3).any())

@@ -112,11 +112,12 @@ def test_directions_turn_at_most_as_fast_as_one_over_the_length() -> None:
 
 
 def test_a_sample_is_searched_the_same_in_any_company() -> None:
-    data = brinell.Problem(WORLD.x, WORLD.y)
-    whole = smoothness(WORLD.classifier, data, layers=(), steps=5).output.values
-    part = smoothness(WORLD.classifier, data[4:7], layers=(), steps=5).output.values
-    assert part == whole[4:7]
-    assert smoothness(WORLD.classifier, data, layers=(), steps=5, seed=1).output.values != whole
+    """More samples than go into one block; those of the second block alone."""
+    data = brinell.Problem(WORLD.x.repeat(4, 1, 1, 1), WORLD.y.repeat(4))
+    whole = smoothness(WORLD.classifier, data, layers=(), steps=3).output.values
+    part = smoothness(WORLD.classifier, data[35:38], layers=(), steps=3).output.values
+    assert len(whole) == 48 and part == whole[35:38]
+    assert smoothness(WORLD.classifier, data, layers=(), steps=3, seed=1).output.values != whole
 
 
 def test_more_searches_find_no_less() -> None:
