@@ -15,7 +15,7 @@ from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.evaluate import benchmark as module
 from brinell.evaluate import boards
 from brinell.evaluate.boards import BOARDS, Board, board
-from brinell.evaluate.corrupted import CELLS
+from brinell.evaluate.corrupted import CELLS, Table
 from brinell.evaluate.presets import PLANS
 from brinell.models.demo import demo_net
 from brinell.results import records
@@ -240,6 +240,19 @@ def test_corruptions_are_averaged_over_all_cells(tmp_path: Path) -> None:
     assert (record.n, record.autoattack, record.best) == (20, None, record.corruptions)
     assert record.interval is not None and record.interval[0] < record.corruptions < record.interval[1]
     assert records.read(tmp_path / RECORD) == record
+
+
+def test_the_interval_counts_a_sample_once() -> None:
+    """Equal cells say no more than one: the interval is that of the samples, not of samples times cells."""
+    row = np.array([True] * 60 + [False] * 40)
+    one = Table((("fog", 1),), row[None])
+    many = Table(tuple(("fog", s) for s in range(75)), np.tile(row, (75, 1)))
+    half = 1.96 * (0.6 * 0.4 / 99) ** 0.5
+    for table in (one, many):
+        assert (table.mean, *table.interval) == pytest.approx((0.6, 0.6 - half, 0.6 + half))
+    # Cells that fail other samples average out.
+    mixed = Table((("fog", 1), ("fog", 2)), np.stack([row, ~row]))
+    assert mixed.interval == pytest.approx((0.5, 0.5))
 
 
 def test_corruptions_go_on_where_they_were(tmp_path: Path) -> None:

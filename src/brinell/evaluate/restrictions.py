@@ -47,7 +47,8 @@ def gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Check:
         for at in (x, around):
             answers = [oracle.ask(at, y, y, loss, Needs.GRAD) for loss in LOSSES]
             slopes = torch.stack([flat(a.gradient) for a in answers])
-            lacking.append(((slopes == 0).all(2) | ~slopes.isfinite().all(2)).all(0))
+            # The oracle gives zero where a gradient is no number.
+            lacking.append((slopes == 0).all(2).all(0))
             standing.append(answers[0].logits.argmax(1) == y)
     except RuntimeError as error:
         return Check(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({_line(error)}).")
