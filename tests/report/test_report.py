@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.report.conftest import Images
+from tests.report.conftest import Images, make_images
 from tests.report.test_page import FETCHED
 
 import brinell.report
@@ -87,6 +87,17 @@ def test_the_numbers_are_those_of_the_run(run: Run, tmp_path: Path) -> None:
         *(f"{100 * q.value:.1f} %" for _, q in run.accuracy_after()),
     ):
         assert wanted in text
+
+
+def test_large_images_and_long_manifests_stay_small(make: Callable[..., Run], tmp_path: Path) -> None:
+    images = make_images(40, (3, 224, 224))
+    run = make(tmp_path / "run", images, threat__eps=[0.1] * 200_000)
+    path = run.report(tmp_path / "report.html", problem=images)
+    assert path.stat().st_size < 3_000_000
+    page = read(path.read_text())
+    assert page.tags.count("img") == 3 * 12
+    assert "one value per sample" in page.text
+    assert "characters more, in manifest.json" in page.text
 
 
 def test_a_report_made_twice_is_the_same_file(run: Run, images: Images, tmp_path: Path) -> None:
