@@ -14,7 +14,18 @@ from tests.report.test_page import FETCHED
 import brinell.report
 from brinell.errors import InputError, MissingExtra
 from brinell.report.advice import ADVICE
-from brinell.report.figures import breaks, classes, confusion, costs, curve, distances, margins, reached, stages
+from brinell.report.figures import (
+    breaks,
+    classes,
+    confusion,
+    costs,
+    curve,
+    distances,
+    margins,
+    overlap,
+    reached,
+    stages,
+)
 from brinell.report.samples import samples
 from brinell.report.words import bibtex, labels, paragraph
 from brinell.results import Proportion, Run
@@ -196,6 +207,18 @@ def test_figures_add_up(run: Run) -> None:
     assert [row[2] for row in breaks(run, s).rows] == [5, 5, 5]
     assert costs(run)[1].rows[-1][2:4] == (run.cost.forwards, run.cost.backwards)
     assert distances(s) is None  # all on the surface
+
+
+def test_attacks_that_break_the_same(make: Callable[..., Run], run: Run, images: Images, tmp_path: Path) -> None:
+    assert overlap(run) is None
+    every = make(tmp_path / "every", images, individual=True)
+    figure = overlap(every)
+    assert figure is not None
+    # Each attack breaks what those before it broke, and five samples more.
+    assert [s.y for s in figure.series] == [(5, 5, 5), (5, 10, 10), (5, 10, 15)]
+    assert [row[2:5] for row in breaks(every, samples(every)).rows] == [(5, 5, 0), (10, 5, 0), (15, 5, 5)]
+    assert every.robust_accuracy == run.robust_accuracy
+    assert "both attacks broke" in read(brinell.report.text([every])).text
 
 
 def test_many_classes_are_cut_to_the_least_robust(make: Callable[..., Run], tmp_path: Path) -> None:

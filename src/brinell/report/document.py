@@ -50,6 +50,7 @@ class View:
     pairs: tuple[tuple[Stage, Proportion], ...]
     breaks: Table
     first_breaks: Figure | None
+    overlap: Figure | None
     confusion: Figure | None
     curve: Figure | None
     distances: Histogram | None
@@ -112,6 +113,7 @@ def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequen
         pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
         breaks=breaks,
         first_breaks=figures.first_breaks(breaks),
+        overlap=figures.overlap(run),
         confusion=figures.confusion(run, s, told),
         curve=figures.curve([(name, s)], str(lookup(run.manifest, "identity.threat.norm"))) if small else None,
         distances=figures.distances(s),
