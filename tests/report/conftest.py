@@ -32,9 +32,18 @@ def make_images(n: int, shape: tuple[int, ...] = (1, 8, 8)) -> Images:
 
 
 def make_run(
-    path: Path, images: Images, classes: int = 5, eps: float | None = 0.1, finished: bool = True, **changes: Any
+    path: Path,
+    images: Images,
+    classes: int = 5,
+    eps: float | None = 0.1,
+    finished: bool = True,
+    individual: bool = False,
+    **changes: Any,
 ) -> Run:
-    """A Run of three attacks: of ten samples one is wrong by itself, one falls to each attack, six stand."""
+    """A Run of three attacks: of ten samples one is wrong by itself, one falls to each attack, six stand.
+
+    With `individual` later attacks are tried on what earlier ones broke, and break it too.
+    """
     n = len(images.x)
     fate = np.arange(n) % 10  # 0: wrong; 1, 2, 3: falls to that attack; others stand
     rng = np.random.default_rng(3)
@@ -61,9 +70,9 @@ def make_run(
             }
         )  # fmt: skip
         for j, attack in enumerate(ATTACKS, 1):
-            if wrong or (1 <= fate[i] < j <= 3):
+            if wrong or (1 <= fate[i] < j <= 3 and not individual):
                 continue
-            fell = fate[i] == j
+            fell = 1 <= fate[i] <= j
             x = np.clip(images.x[i] + change[i], 0, 1)
             told: dict[str, Any] = {"broken": False, "adv_margin": -0.5}
             if fell:
@@ -83,7 +92,7 @@ def make_run(
             "name": "three", "description": "three attacks", "citation": "Brinell 1900, Hardness & steel",
             "strength": "standard", "stages": stages,
         },
-        "individual": False,
+        "individual": individual,
         "model": {"fingerprint": "f00", "name": "net", "classes": classes},
         "data": {"fingerprint": "da7a", "n": n, "name": "noise"},
         "seed": 0,

@@ -8,13 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.report.conftest import Images
+from tests.report.conftest import Images, make_images
 from tests.report.test_page import FETCHED
 
 import brinell.report
 from brinell.errors import InputError, MissingExtra
 from brinell.report.advice import ADVICE
-from brinell.report.figures import breaks, classes, confusion, costs, curve, distances, margins, reached, stages
+from brinell.report.figures import (
+    breaks,
+    classes,
+    confusion,
+    costs,
+    curve,
+    distances,
+    margins,
+    overlap,
+    reached,
+    stages,
+)
 from brinell.report.samples import samples
 from brinell.report.words import bibtex, labels, paragraph
 from brinell.results import Proportion, Run
@@ -87,6 +98,17 @@ def test_the_numbers_are_those_of_the_run(run: Run, tmp_path: Path) -> None:
         *(f"{100 * q.value:.1f} %" for _, q in run.accuracy_after()),
     ):
         assert wanted in text
+
+
+def test_large_images_and_long_manifests_stay_small(make: Callable[..., Run], tmp_path: Path) -> None:
+    images = make_images(40, (3, 224, 224))
+    run = make(tmp_path / "run", images, threat__eps=[0.1] * 200_000)
+    path = run.report(tmp_path / "report.html", problem=images)
+    assert path.stat().st_size < 3_000_000
+    page = read(path.read_text())
+    assert page.tags.count("img") == 3 * 12
+    assert "one value per sample" in page.text
+    assert "characters more, in manifest.json" in page.text
 
 
 def test_a_report_made_twice_is_the_same_file(run: Run, images: Images, tmp_path: Path) -> None:
@@ -185,6 +207,18 @@ def test_figures_add_up(run: Run) -> None:
     assert [row[2] for row in breaks(run, s).rows] == [5, 5, 5]
     assert costs(run)[1].rows[-1][2:4] == (run.cost.forwards, run.cost.backwards)
     assert distances(s) is None  # all on the surface
+
+
+def test_attacks_that_break_the_same(make: Callable[..., Run], run: Run, images: Images, tmp_path: Path) -> None:
+    assert overlap(run) is None
+    every = make(tmp_path / "every", images, individual=True)
+    figure = overlap(every)
+    assert figure is not None
+    # Each attack breaks what those before it broke, and five samples more.
+    assert [s.y for s in figure.series] == [(5, 5, 5), (5, 10, 10), (5, 10, 15)]
+    assert [row[2:5] for row in breaks(every, samples(every)).rows] == [(5, 5, 0), (10, 5, 0), (15, 5, 5)]
+    assert every.robust_accuracy == run.robust_accuracy
+    assert "both attacks broke" in read(brinell.report.text([every])).text
 
 
 def test_many_classes_are_cut_to_the_least_robust(make: Callable[..., Run], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from brinell.results.findings import Cell, Figure, Findings, Series, Table, save
 from brinell.results.manifest import lookup
 
 PICTURES, ROOM = 4, 1_500_000  # of each kind, and characters for all of them
+MOST_TEXT = 60_000  # characters of a manifest
 ORDER = {"fail": 0, "warn": 1, "info": 2, "ok": 3}
 SECTIONS = (
     ("accuracy", "Accuracy"), ("breaks", "Attacks"), ("distances", "Distances"), ("margins", "Margins"),
@@ -49,6 +50,7 @@ class View:
     pairs: tuple[tuple[Stage, Proportion], ...]
     breaks: Table
     first_breaks: Figure | None
+    overlap: Figure | None
     confusion: Figure | None
     curve: Figure | None
     distances: Histogram | None
@@ -111,6 +113,7 @@ def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequen
         pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
         breaks=breaks,
         first_breaks=figures.first_breaks(breaks),
+        overlap=figures.overlap(run),
         confusion=figures.confusion(run, s, told),
         curve=figures.curve([(name, s)], str(lookup(run.manifest, "identity.threat.norm"))) if small else None,
         distances=figures.distances(s),
@@ -127,7 +130,7 @@ def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequen
         costs=table,
         facts=_facts(run),
         environment=_told(run.manifest.get("environment") or {}),
-        manifest=json.dumps(run.manifest, indent=2, ensure_ascii=False),
+        manifest=_manifest(run),
         paragraph=paragraph(run),
     )
 
@@ -243,10 +246,17 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _named(run: Run) -> dict[str, Any]:
     """What the head of a report names, whatever is missing in the manifest."""
-    told = {"data": "data.name", "plan": "plan.name", "seed": "seed", "individual": "individual"}
+    told = {"data": "data.name", "plan": "plan.name", "seed": "seed", "individual": "individual", "goal": "goal"}
     found = {key: lookup(run.manifest, f"identity.{path}") for key, path in told.items()}
     seconds, created = (run.manifest.get(key) for key in ("wall_seconds", "created"))
     return {**found, "created": str(created or "")[:10], "seconds": seconds, "threat": threat_text(run)}
+
+
+def _manifest(run: Run) -> str:
+    """The manifest as text; a mask or a radius per sample can make it longer than anyone reads."""
+    text = json.dumps(run.manifest, indent=2, ensure_ascii=False)
+    cut = f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT:,} characters more, in manifest.json"
+    return cut if len(text) > MOST_TEXT else text
 
 
 def _told(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

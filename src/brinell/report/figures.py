@@ -9,7 +9,7 @@ import numpy as np
 from brinell.report.kinds import Histogram, Level, Mark, Waterfall
 from brinell.report.samples import Floats, Ints, Marks, Samples
 from brinell.report.scales import step
-from brinell.results import CLEAN, Cost, Proportion, Run
+from brinell.results import CLEAN, Cost, Proportion, Run, counted
 from brinell.results.findings import Cell, Figure, Series, Table
 from brinell.results.manifest import lookup
 from brinell.results.outcome import cost as cost_of
@@ -105,7 +105,7 @@ def costs(run: Run) -> tuple[Figure, Table]:
 def breaks(run: Run, s: Samples) -> Table:
     """What each attack was run on, what it broke, alone and first, and how soon."""
     table, rows = run.rows(), []
-    verified = np.asarray(table["broken"], dtype=bool) & np.asarray(table["verified"].fill_null(False), dtype=bool)
+    verified = counted(table)
     at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
     times = np.bincount(at[verified & ~is_attack(table, CLEAN)], minlength=len(s))
     soon = np.asarray(table["first_broken_at"].cast("float64"), dtype=np.float64)
@@ -126,6 +126,24 @@ def first_breaks(content: Table) -> Figure | None:
     names, counts = (tuple(row[i] for row in content.rows) for i in (0, BREAKS.index("first")))
     series = Series("samples", tuple(map(str, names)), tuple(float(str(c)) for c in counts))
     return Figure("First to break", "bars", "attack", "samples", (series,))
+
+
+def overlap(run: Run) -> Figure | None:
+    """How many samples every two attacks both broke, where several attacks were tried on broken samples."""
+    table, names = run.rows(), run.attacks
+    fallen = counted(table)
+    ids = np.unique(np.asarray(table["sample_id"], dtype=np.int64))
+    at = np.searchsorted(ids, np.asarray(table["sample_id"], dtype=np.int64))
+    broke = np.zeros((len(names), len(ids)), np.int64)
+    for i, name in enumerate(names):
+        broke[i, at[is_attack(table, name) & fallen]] = 1
+    both = broke @ broke.T
+    if len(names) < 2 or not (both - np.diag(np.diag(both))).any():
+        return None
+    series = (
+        Series(name, tuple(names), tuple(map(float, row))) for name, row in zip(names, both.tolist(), strict=True)
+    )
+    return Figure("Samples that both attacks broke", "matrix", "attack", "attack", tuple(series))
 
 
 def confusion(run: Run, s: Samples, names: Sequence[str] = ()) -> Figure | None:

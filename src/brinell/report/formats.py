@@ -14,6 +14,7 @@ from brinell.report.figures import costs
 from brinell.report.words import label, labels, threat_text
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.manifest import lookup
+from brinell.results.summary import eps_text
 
 COLUMNS = (
     "run", "model", "data", "norm", "eps", "plan", "seed", "stage", "accuracy", "low", "high", "n", "attacked",
@@ -64,6 +65,7 @@ def as_csv(runs: Sequence[Run]) -> str:
         named = [
             lookup(run.manifest, f"identity.{path}") for path in ("threat.norm", "threat.eps", "plan.name", "seed")
         ]
+        named[1] = eps_text(named[1]) if isinstance(named[1], list) else named[1]
         head = (str(run.path), label(run), lookup(run.manifest, "identity.data.name"), *named)
         after = {CLEAN: run.clean_accuracy, **dict(run.accuracy_after())}
         broken = {stage.attack: stage.broken for stage in run.stages()}
