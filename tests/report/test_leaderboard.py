@@ -37,7 +37,10 @@ COUNTS = {
     "imagenet-Linf": 30,
     "imagenet-corruptions": 12,
 }
-HOSTILE = "</td></table><script>alert('x')</script><img src=x onerror=alert(1)>&quot;\"'"
+# Markup, markup that becomes markup when read once, and quotes.
+HOSTILE = (
+    "</td></table><script>alert('x')</script><img src=x onerror=alert(1)>&lt;script&gt;x()&lt;/script&gt;&quot;\"'"
+)
 VOID = {"meta", "link", "input", "br", "wbr", "img", "hr"}
 
 
