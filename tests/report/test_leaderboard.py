@@ -37,7 +37,10 @@ COUNTS = {
     "imagenet-Linf": 30,
     "imagenet-corruptions": 12,
 }
-HOSTILE = "</td></table><script>alert('x')</script><img src=x onerror=alert(1)>&quot;\"'"
+# Markup, markup that becomes markup when read once, and quotes.
+HOSTILE = (
+    "</td></table><script>alert('x')</script><img src=x onerror=alert(1)>&lt;script&gt;x()&lt;/script&gt;&quot;\"'"
+)
 VOID = {"meta", "link", "input", "br", "wbr", "img", "hr"}
 
 
@@ -206,6 +209,21 @@ def test_charts_have_a_named_point_for_every_record(site: Path, pages: dict[str,
     over = [r.overestimation for r in published() if (r.dataset, r.threat) == ("cifar10", "Linf")]
     assert f"{sum(o is not None and o > 0 for o in over)} of 99 models were reported more robust" in text
     assert "last four-digit number of the venue" in text
+
+
+def test_what_is_not_believed_makes_no_progress(tmp_path: Path) -> None:
+    for name, venue, best, verdict in (("Old", "A 2020", 40.0, None), ("New", "B 2021", 45.0, "reliable"),
+                                       ("Weak", "C 2021", 90.0, "suspicious")):  # fmt: skip
+        record = Record("cifar10", "L2", name, venue=venue, eps="0.5", clean=95.0, autoattack=best, verdict=verdict)
+        record.write(tmp_path / "records")
+    build(records=tmp_path / "records", out=tmp_path / "site", with_published=False)
+    page = read(tmp_path / "site" / "cifar10-L2.html")
+    points = [(e["data-series"], e["data-label"], e["data-x"], e["data-y"]) for _, e in page.elements if "data-cx" in e]
+    assert [p[1:] for p in points if p[0] == "best so far"] == [("Old", "2020", "40"), ("New", "2021", "45")]
+    assert ("not published", "Weak", "95", "90") in points  # it is shown where it belongs
+    home = read(tmp_path / "site" / "index.html")
+    assert {e["data-label"] for _, e in home.elements if "data-cx" in e} == {"Old", "New"}
+    assert [r["rank"]["text"] for r in page.rows] == ["–", "1", "2"]
 
 
 def test_links_lead_somewhere_and_ids_are_unique(site: Path) -> None:

@@ -21,6 +21,7 @@ pytestmark = [
 ]
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 HOSTILE = "</td></table><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
+HOSTILE += "&lt;img src=x onerror='window.broken = 1'&gt;"
 LINF = [r for r in published() if (r.dataset, r.threat) == ("cifar10", "Linf")]
 NAMES = "[...document.querySelectorAll('table.board tbody tr:not([hidden]) .model')].map((e) => e.textContent)"
 COUNT = "document.querySelector('output.count').textContent"
@@ -45,7 +46,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = folder / "run"
     shutil.copytree(GOLDEN, run)
     evil = of_run(
-        Run.open(run), "cifar10", "L2", "Evil", {"footnote": HOSTILE, "title": HOSTILE, "link": "javascript:1"}
+        Run.open(run),
+        "cifar10",
+        "L2",
+        "Evil",
+        dict.fromkeys(("footnote", "title", "authors", "venue", "architecture"), HOSTILE),
     )
     replace(evil, eps="0.5", plan=HOSTILE, reasons=(HOSTILE,), restrictions=(HOSTILE,)).write(run / RECORD)
     for i in range(300 - 38):

@@ -15,14 +15,14 @@ HOW_YEAR = "The year is the last four-digit number of the venue; records without
 
 def pictures(board: Board) -> list[str]:
     """The charts of a board as markup; those without anything to show are left out."""
-    records = [e.record for e in board.entries]
-    made = (_scatter(board, records), _years(board, records), _over(board, records))
+    records, believed = [e.record for e in board.entries], _believed(board)
+    made = (_scatter(board, records), _years(board, believed), _over(board, records))
     return [text for text in made if text]
 
 
 def progress(boards: Sequence[Board]) -> str:
     """The best known robust accuracy by year, a line for each board of attacks, as markup; empty without years."""
-    lines = [(b, _best_by_year([e.record for e in b.entries])) for b in boards if not b.corruptions]
+    lines = [(b, _best_by_year(_believed(b))) for b in boards if not b.corruptions]
     lines = [(b, found) for b, found in lines if len(found) > 1]
     if not lines:
         return ""
@@ -35,6 +35,11 @@ def progress(boards: Sequence[Board]) -> str:
     labels = [[found[y][1] if y in found else "" for y in every] for _, found in lines]
     figure = Figure("Progress over the years", "line", "year", "best known robust accuracy so far (%)", drawn)
     return chart(figure, note=HOW_YEAR, labels=labels)
+
+
+def _believed(board: Board) -> list[Record]:
+    """Records that take part in the ranking: no others make progress."""
+    return [e.record for e in board.entries if e.ranked]
 
 
 def _scatter(board: Board, records: Sequence[Record]) -> str:

@@ -121,8 +121,8 @@ def _home(found: list[Board]) -> str:
     tops = {b.slug: next((e.record for e in b.entries if e.ranked), None) for b in found}
     counts = Counter(e.record.status for b in found for e in b.entries)
     body = render(
-        "leaderboard_home.html", boards=found, tops=tops, title=title, statuses=STATUSES, counts=counts,
-        picture=markup(progress(found)), source=SOURCE,
+        "leaderboard_home.html", boards=found, tops=tops, name=lambda r: markup(breakable(title(r))),
+        statuses=STATUSES, counts=counts, picture=markup(progress(found)),
     )  # fmt: skip
     return _page("All boards", body)
 
