@@ -18,11 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "report")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from tests.browser import PROGRAM, Browser  # noqa: E402
 
 from brinell.report import write  # noqa: E402
 from brinell.results import ROWS, Run, Writer, new_manifest  # noqa: E402
-from browser import CHROMIUM, browser  # noqa: E402
 
 N, SHAPE, CLASSES, EPS = 10_000, (3, 32, 32), 10, 8 / 255
 STAGES = (("apgd-ce", 0.40), ("apgd-t", 0.06), ("fab-t", 0.002), ("square", 0.001))  # share of all samples they break
@@ -83,11 +84,11 @@ def make(path: Path) -> Images:
 
 
 def opened(path: Path) -> float:
-    with browser() as page:
-        times = []
+    with Browser() as browser:
+        page, times = browser.page(), []
         for _ in range(3):
             start = time.perf_counter()
-            page.open(path)
+            page.open(path.as_uri())
             page.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
             times.append(time.perf_counter() - start)
     return sorted(times)[1]
@@ -102,7 +103,7 @@ def main() -> None:
         path = write(run, folder / "report.html", problem=images)
         made = time.perf_counter() - start
         rows = run.rows().num_rows
-        shown = f"{opened(path):.2f} s (median of 3)" if CHROMIUM else "not measured: no Chromium here"
+        shown = f"{opened(path):.2f} s (median of 3)" if PROGRAM else "not measured: no Chromium here"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         lines = [
             "# The report of a large Run",

@@ -10,9 +10,9 @@ from pathlib import Path
 import brinell
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "report"))
+sys.path.insert(0, str(HERE.parents[1]))
 
-from browser import browser  # noqa: E402
+from tests.browser import Browser  # noqa: E402
 
 N, WIDTH, HEIGHT = 150, 1280, 1400
 
@@ -23,9 +23,10 @@ def main() -> None:
         images = brinell.data.load("demo", n=N)
         run = brinell.evaluate("demo", images, brinell.Linf(0.1), "autoattack", out=path, resume=True)
         page = run.report(Path(folder) / "report.html", problem=images)
-        with browser() as shown:
-            shown.open(page, WIDTH, HEIGHT)
-            shown.picture(HERE / "report.png", whole=False)
+        with Browser() as browser:
+            shown = browser.page(WIDTH, HEIGHT)
+            shown.open(page.as_uri())
+            shown.screenshot(HERE / "report.png")
 
 
 if __name__ == "__main__":

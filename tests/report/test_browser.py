@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.report.browser import CHROMIUM, Browser, browser
+from tests.browser import PROGRAM, Browser
 from tests.report.conftest import Images, make_images, make_run
 
 from brinell.report import write
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")]
 
 
 @pytest.fixture(scope="module")
-def shown() -> Iterator[Browser]:
-    with browser() as found:
+def browser() -> Iterator[Browser]:
+    with Browser() as found:
         yield found
 
 
@@ -31,51 +31,49 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["report.html", "both.html"])
-def test_quiet_and_alone(shown: Browser, page: Path, name: str, width: int, dark: bool) -> None:
-    shown.open(page.with_name(name), width, dark=dark)
+def test_quiet_and_alone(browser: Browser, page: Path, name: str, width: int, dark: bool) -> None:
+    shown = browser.page(width, dark=dark)
+    shown.open(page.with_name(name).as_uri())
     assert shown.run("document.querySelectorAll('figure.chart.live').length") > 4
     assert shown.run("document.documentElement.scrollWidth") <= width
-    assert shown.complaints() == []
-    assert shown.requests() == []
-
-
-def key(shown: Browser, name: str) -> None:
-    for kind in ("keyDown", "keyUp"):
-        text = {"text": name} if len(name) == 1 and kind == "keyDown" else {}
-        shown.call("Input.dispatchKeyEvent", type=kind, key=name, **text)
+    assert shown.problems == []
+    assert shown.requests == [page.with_name(name).as_uri()]
 
 
 FIRST = "document.querySelector('figure.histogram')"
 TICKS = f"[...{FIRST}.querySelectorAll('.ticks-x text')].map(t => t.textContent).join(' ')"
 
 
-def test_values_by_keyboard(shown: Browser, page: Path) -> None:
-    shown.open(page)
+def test_values_by_keyboard(browser: Browser, page: Path) -> None:
+    shown = browser.page()
+    shown.open(page.as_uri())
     shown.run(f"{FIRST}.querySelector('.stage').focus()")
-    key(shown, "ArrowRight")
-    key(shown, "ArrowRight")
+    shown.press("ArrowRight")
+    shown.press("ArrowRight")
     told = shown.run(f"{FIRST}.querySelector('.tip').textContent")
     assert told == shown.run(f"{FIRST}.querySelectorAll('.pt')[1].dataset.tip")
     assert told == shown.run(f"{FIRST}.querySelector('[aria-live]').textContent")
-    key(shown, "Escape")
+    shown.press("Escape")
     assert shown.run(f"{FIRST}.querySelector('.tip').hidden") is True
 
 
-def test_zoom_by_keyboard_and_back(shown: Browser, page: Path) -> None:
-    shown.open(page)
+def test_zoom_by_keyboard_and_back(browser: Browser, page: Path) -> None:
+    shown = browser.page()
+    shown.open(page.as_uri())
     before, box = shown.run(TICKS), shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')")
     shown.run(f"{FIRST}.querySelector('.stage').focus()")
     for _ in range(4):
-        key(shown, "+")
+        shown.press("+")
     assert shown.run(TICKS) != before
     assert shown.run(f"{FIRST}.querySelector('.unzoom').hidden") is False
-    key(shown, "Escape")
+    shown.press("Escape")
     assert shown.run(TICKS) == before
     assert shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')") == box
 
 
-def test_zoom_by_dragging(shown: Browser, page: Path) -> None:
-    shown.open(page)
+def test_zoom_by_dragging(browser: Browser, page: Path) -> None:
+    shown = browser.page()
+    shown.open(page.as_uri())
     shown.run(f"{FIRST}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
     box = f"{FIRST}.querySelector('.canvas').getBoundingClientRect()"
     x, y, wide, high = (shown.run(f"{box}.{side}") for side in ("x", "y", "width", "height"))
@@ -93,8 +91,9 @@ def test_zoom_by_dragging(shown: Browser, page: Path) -> None:
     assert shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')").startswith("0 0 ")
 
 
-def test_value_under_the_pointer(shown: Browser, page: Path) -> None:
-    shown.open(page)
+def test_value_under_the_pointer(browser: Browser, page: Path) -> None:
+    shown = browser.page()
+    shown.open(page.as_uri())
     shown.run("document.querySelector('figure.waterfall').scrollIntoView({behavior: 'instant', block: 'center'})")
     x, y = shown.run(
         "(() => { const b = document.querySelector('figure.waterfall .pt').getBoundingClientRect();"
@@ -104,8 +103,9 @@ def test_value_under_the_pointer(shown: Browser, page: Path) -> None:
     assert shown.run("document.querySelector('figure.waterfall .tip').textContent").startswith("clean: 90.0 [")
 
 
-def test_light_and_dark_by_choice(shown: Browser, page: Path) -> None:
-    shown.open(page)
+def test_light_and_dark_by_choice(browser: Browser, page: Path) -> None:
+    shown = browser.page()
+    shown.open(page.as_uri())
     paper = "getComputedStyle(document.body).backgroundColor"
     light = shown.run(paper)
     shown.run("document.querySelector('[data-theme-switch]').click()")
@@ -114,6 +114,7 @@ def test_light_and_dark_by_choice(shown: Browser, page: Path) -> None:
     assert shown.run(paper) == light
 
 
-def test_it_prints(shown: Browser, page: Path) -> None:
-    shown.open(page, dark=True)
-    assert len(shown.call("Page.printToPDF", preferCSSPageSize=True)["data"]) > 20_000
+def test_it_prints(browser: Browser, page: Path) -> None:
+    shown = browser.page(dark=True)
+    shown.open(page.as_uri())
+    assert len(shown.pdf()) > 15_000

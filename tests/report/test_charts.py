@@ -5,7 +5,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brinell.report.charts import chart, data, table
@@ -128,6 +128,9 @@ def test_ticks_are_round_few_and_inside(low: float, size: float) -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
+@example([5e-324])
+@example([-5e-324, 0.0])
+@example([1e-295, 3e-295])
 def test_axes_hold_every_value(values: list[float]) -> None:
     low, high = span(values)
     slack = 1e-8 * max(map(abs, values))

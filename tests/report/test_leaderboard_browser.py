@@ -1,15 +1,14 @@
 """The leaderboard in a real browser: search, sort, filters and addresses do what they say, with a mouse and without."""
 
-import importlib.util
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser import PROGRAM, Browser
 
 from brinell.report.leaderboard import build
 from brinell.results import Run
@@ -17,7 +16,7 @@ from brinell.results.records import RECORD, Record, of_run, published
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
+    pytest.mark.skipif(PROGRAM is None, reason="needs chromium"),
 ]
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 HOSTILE = "</td></table><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
@@ -27,16 +26,6 @@ NAMES = "[...document.querySelectorAll('table.board tbody tr:not([hidden]) .mode
 COUNT = "document.querySelector('output.count').textContent"
 SORTED = "[...document.querySelectorAll('thead th')].filter((h) => h.ariaSort && h.ariaSort !== 'none')"
 SORTED += ".map((h) => [h.dataset.key, h.ariaSort])"
-
-
-def client() -> Any:
-    """The browser's client, which is no test and lies above."""
-    spec = importlib.util.spec_from_file_location("browser_of_tests", Path(__file__).parents[1] / "browser.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +52,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with client().Browser() as made:
+    with Browser() as made:
         yield made
 
 

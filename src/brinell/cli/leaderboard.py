@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from brinell.cli import options
+from brinell.report import text
 from brinell.report.leaderboard import build as build_site
 from brinell.report.leaderboard import serve as serve_site
 
@@ -32,7 +33,9 @@ def build(
     json: options.Json = False,
 ) -> None:
     """Write a static site from Runs, records and the published records."""
-    site = build_site(runs or [], records=records, out=out, with_published=not no_published)
+    site = build_site(
+        runs or [], records=records, out=out, with_published=not no_published, report=lambda run: text([run])
+    )
     if json:
         typer.echo(json_format.dumps({"path": str(site.path), "boards": site.boards, "runs": site.runs}, indent=2))
     else:

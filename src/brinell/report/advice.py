@@ -13,6 +13,11 @@ ADVICE = {
     "black-box-wins": "Gradients are probably masked: look with brinell probe, repair them with brinell.models.bpda, "
     "and evaluate again.",
     "non-finite-logits": "Evaluate in float32 and remove what divides by zero or takes logarithms of it.",
+    "probe-of-gradients": "Repair the gradients (brinell.models.bpda), average over more draws of a randomised model, "
+    "and evaluate again.",
+    "probe-of-the-attack": "The attack does not work on this model even without a radius: attack the very model "
+    "that is evaluated, and try another loss or attack.",
+    "probe-of-strength": "Give the attack more steps, or run the plan autoattack, and evaluate again.",
 }
 """By the anchor of each rule on the page of the verdict."""
 

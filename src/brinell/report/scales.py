@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
+# Smaller ranges are none: their steps would not be numbers of full precision.
+LEAST = 1e-290
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
         low = 0.0
     if high <= 0 and high >= 0.6 * low:
         high = 0.0
-    if low == high:
-        low, high = (low - 0.5, high + 0.5) if low else (0.0, 1.0)
+    if high - low < LEAST:
+        low, high = (0.0, 1.0) if 0 <= low < LEAST else (low - 0.5, high + 0.5)
     ends = low, high
     for _ in range(3):  # rounding the ends may ask for other ticks, and these for other ends
         size = step(*ends)
