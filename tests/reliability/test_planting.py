@@ -244,6 +244,16 @@ def test_attacks_that_imitate_get_a_point_of_their_own_sample():
     assert r.n > 0 and r.score > 0.5
 
 
+@pytest.mark.parametrize("kind", [REGULAR, INVERTED])
+def test_a_detector_without_gradients_is_searched_for_without_them(kind):
+    data = brinell.Problem(*samples(4))
+    model = brinell.wrap(fixed(NETS["mlp"]()), detector=lambda x: x.detach().flatten(1).var(1))
+    model = brinell.calibrated(model, brinell.Problem(*samples(20)), rate=0.4)
+    r = test_attack(model, data, LINF, PGD(3, rel_step=0.01), kind=kind, inner=9, kappa=0.5, progress=False)
+    assert r.reference == "searching" and r.n > 0 and r.level.reference.value == 1.0
+    assert bool(((r.witnesses.flatten(1).var(1) > model.detector.threshold) == (kind == INVERTED)).all())
+
+
 def test_outcomes_do_not_depend_on_order_or_company():
     x, y = samples(8)
     ids, order = torch.arange(8) * 5 + 2, torch.tensor([7, 2, 0, 5, 1, 3, 4, 6])

@@ -104,14 +104,18 @@ def test_what_one_attack_lacks_in_strength_counts_only_where_it_is_alone(tmp_pat
 
 
 def test_a_second_probe_replaces_the_first_of_the_same_attack_alone(tmp_path: Path) -> None:
-    data = brinell.data.load("demo", 4)
-    run = probed("demo", data, SOUND, tmp_path)
+    data, plan = brinell.data.load("demo", 4), brinell.plan([PGD(2), PGD(2, loss="margin")], name="two")
+    run = probed("demo", data, plan, tmp_path)
     rows = run.rows()
-    options = {"neighbours": 4, "queries": 20, "progress": False}
-    run = brinell.reliability.probe_run(run, "demo", data, THREAT, SOUND, **options)
-    run = brinell.reliability.probe_run(run, "demo", data, THREAT, SOUND, stage=run.attacks[2], **options)
-    assert [p["attack"] for p in run.probes] == [run.attacks[0], run.attacks[2]]
+    options = {"neighbours": 4, "queries": 10, "progress": False}
+    run = brinell.reliability.probe_run(run, "demo", data, THREAT, plan, **options)
+    run = brinell.reliability.probe_run(run, "demo", data, THREAT, plan, stage=run.attacks[1], **options)
+    assert [p["attack"] for p in run.probes] == run.attacks
     assert run.rows().equals(rows)
+
+
+def test_probes_raise_no_false_alarm(tmp_path: Path) -> None:
+    run = probed("demo", brinell.data.load("demo", 16), SOUND, tmp_path)
     assert run.verdict.level == "reliable", str(run.verdict)
 
 
@@ -124,13 +128,13 @@ def test_a_probe_of_another_plan_is_refused(tmp_path: Path) -> None:
 
 def test_an_evaluation_may_be_examined_at_once(tmp_path: Path) -> None:
     """The same as evaluating and examining one after the other."""
-    data = brinell.data.load("demo", 6)
-    also = [brinell.reliability.WithTest(4, inner=29), brinell.reliability.WithProbe(None, 4, 4, 20)]
-    once = brinell.evaluate("demo", data, THREAT, "pgd20", out=tmp_path / "a", progress=False, also=also)
-    run = brinell.evaluate("demo", data, THREAT, "pgd20", out=tmp_path / "b", progress=False)
-    run = brinell.reliability.test_run(run, "demo", data, THREAT, "pgd20", n=4, inner=29, progress=False)
-    options = {"n": 4, "neighbours": 4, "queries": 20, "progress": False}
-    run = brinell.reliability.probe_run(run, "demo", data, THREAT, "pgd20", **options)
+    data = brinell.data.load("demo", 4)
+    also = [brinell.reliability.WithTest(3, inner=9), brinell.reliability.WithProbe(None, 3, 4, 10)]
+    once = brinell.evaluate("demo", data, THREAT, "fgsm", out=tmp_path / "a", progress=False, also=also)
+    run = brinell.evaluate("demo", data, THREAT, "fgsm", out=tmp_path / "b", progress=False)
+    run = brinell.reliability.test_run(run, "demo", data, THREAT, "fgsm", n=3, inner=9, progress=False)
+    options = {"n": 3, "neighbours": 4, "queries": 10, "progress": False}
+    run = brinell.reliability.probe_run(run, "demo", data, THREAT, "fgsm", **options)
     assert once.checks == run.checks
     assert once.probes == run.probes != []
     assert once.verdict == run.verdict

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -13,7 +12,6 @@ from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
 from brinell.core.classifier import Classifier
 from brinell.core.goal import Trip
 from brinell.core.problem import Chunk, Problem
-from brinell.core.references import References
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
@@ -24,26 +22,22 @@ from brinell.evaluate.detectors import guarded, watched
 from brinell.evaluate.evaluate import Session, prepare
 from brinell.evaluate.plan import Plan, Stage, adapt
 from brinell.evaluate.progress import listening
-from brinell.evaluate.stages import Setup, run_stage
+from brinell.evaluate.stages import run_stage
 from brinell.evaluate.tables import clean
-from brinell.evaluate.verify import check_points
 from brinell.models.detector import Inverted, inverted
 from brinell.ops import rng
-from brinell.ops.losses import LOSSES
 from brinell.reliability.binary import Tasks, build
-from brinell.reliability.chance import Chance
 from brinell.reliability.features import Features, Layer, features
-from brinell.reliability.outcome import INVERTED, PLAIN, REGULAR, ActiveTest, Level, both
+from brinell.reliability.outcome import INVERTED, PLAIN, REGULAR, ActiveTest, both
 from brinell.reliability.planting import Design, Planted, Search, accepting, plant, uphill
 from brinell.reliability.readouts import Readout, as_readout
-from brinell.results import ROWS, Proportion
+from brinell.reliability.trials import Bench, Trial, chosen_trial, climb_down, empty, imitates
+from brinell.results import ROWS
 
 __all__ = ["test_attack"]
 
 # Closeness of the boundary, from as hard as possible to easy; ½ is the middle of the margin.
 KAPPAS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1)
-# What counts as an almost perfect score of the reference attack.
-NEAR = 0.99
 REFERENCE = "apgd"
 # The reference where there is a detector, and where that has no gradients to follow.
 EVADING = Plan(
@@ -69,20 +63,6 @@ LOOK = 8
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Everything that stays the same from one closeness to the next."""
-
-    tasks: Tasks
-    chunk: Chunk
-    threat: Threat
-    setup: Setup
-    plan: Plan
-    reference: Plan
-    queries: int | None
-    design: Design
-
-
-@dataclass(frozen=True)
 class Question:
     """What is asked about one attack: all of a test but its kind."""
 
@@ -98,16 +78,6 @@ class Question:
     curve: bool
     queries: int | None
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One closeness: the level, and of the tested attack what a result keeps."""
-
-    level: Level
-    held: Tensor
-    found: Tensor
-    rows: pa.Table
 
 
 def test_attack(
@@ -176,7 +146,7 @@ def test_attack(
         plans, notes = _fitted(session, model, chunk, (chosen, other))
         seen = features(model, chunk.x[:LOOK].to(model.device), layer)
         # Attacks that imitate an input of another class need one that is of the second class.
-        design = replace(design, beyond=int(any(_imitates(s) for p in plans for s in p.stages)))
+        design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages)))
         q = Question(
             model, session, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
         )
@@ -218,10 +188,6 @@ def _reference(s: Session, kinds: tuple[str, ...]) -> Plan:
     return EVADING
 
 
-def _imitates(s: Stage) -> bool:
-    return LOSSES[s.attack.loss].matches
-
-
 def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
     """One kind of test, at as many levels as it takes."""
     begun, design, setup = time.perf_counter(), q.design, q.session.setup
@@ -236,8 +202,8 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
     trials: list[Trial] = []
     if tasks is not None:
         bench = Bench(tasks, q.chunk, q.threat, setup, *q.plans, q.queries, design)
-        trials = _climb_down(bench, q.levels, q.curve, listener)
-    chosen = _chosen(trials)
+        trials = climb_down(bench, q.levels, q.curve, listener)
+    chosen = chosen_trial(trials)
     held = None if chosen is None else chosen.held
     rule = getattr(getattr(q.model, "detector", None), "describe", None)
     return ActiveTest(
@@ -250,7 +216,7 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
         inner=design.inner,
         boundary=design.boundary,
         surface="corners" if design.corners else "surface",
-        level=_empty(q.levels[0], design) if chosen is None else chosen.level,
+        level=empty(q.levels[0], design) if chosen is None else chosen.level,
         curve=tuple(t.level for t in trials),
         ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
         found=torch.zeros(0, dtype=torch.bool) if chosen is None else chosen.found.cpu(),
@@ -273,18 +239,20 @@ def _planted(q: Question, kind: str) -> Planted:
         return plant(q.design, q.chunk, q.threat, setup.seed, device)
     judge = q.model if kind == REGULAR else inverted(q.model)
     stands = accepting(replace(setup.oracle, classifier=judge), setup.draws)
-    search = _detected(q) if kind == INVERTED and q.model.differentiable else None
+    search = _detected(q) if kind == INVERTED else None
     return plant(q.design, q.chunk, q.threat, setup.seed, device, stands, search)
 
 
-def _detected(q: Question) -> Search:
+def _detected(q: Question) -> Search | None:
     """Points to try where random ones are not rejected: adversarials of the classifier, and uphill along the score.
 
-    Every attempt is keyed by its number and begins elsewhere.
+    Every attempt is keyed by its number and begins elsewhere. Without gradients there is nothing to try.
     """
     setup, x = replace(q.session.setup, goal=Trip()), q.chunk.x.to(q.model.device)
     facts = clean(q.chunk, [setup.oracle.output(x)])
-    steers = _reference(q.session, (INVERTED,)) is EVADING
+    steers, follows = _reference(q.session, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
+    if not steers and not follows:
+        return None
 
     def search(at: Tensor, attempt: int) -> Tensor:
         if steers and attempt % 2:
@@ -356,135 +324,6 @@ def _fitted(
 
 def _answerable(p: Plan, session: Session, model: Classifier) -> Plan:
     return guarded(p, model, session.first_output)[0]
-
-
-def _imitating(p: Plan, found: References | None) -> Plan:
-    """The plan with every sample's own points beyond eps to imitate, instead of the model's natural inputs."""
-    if found is None:
-        return p
-    stages = (replace(s, attack=replace(s.attack, references=found)) if _imitates(s) else s for s in p.stages)  # type: ignore[type-var]
-    return replace(p, stages=tuple(stages))
-
-
-def _beyond(tasks: Tasks, held: Tensor, oracle: Oracle) -> References | None:
-    """What the classifiers say of the points beyond eps."""
-    points = tasks.facts.beyond[held]
-    if not points.shape[1]:
-        return None
-    ids = tasks.ids[held].repeat_interleave(points.shape[1])
-    out = oracle.output(points.flatten(0, 1), ids)
-    return References(torch.ones_like(ids), out.logits, out.features, ids)
-
-
-def _used(rows: pa.Table) -> int:
-    """How many answers the attack asked for about the sample that cost it most, all stages together."""
-    total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
-    return max(total["forwards_sum"].to_pylist(), default=1)
-
-
-def _climb_down(b: Bench, levels: Sequence[float], everything: bool, listener: Listener) -> list[Trial]:
-    """Level after level, the hardest first, until one is solved almost perfectly."""
-    trials: list[Trial] = []
-    for kappa in levels:
-        listener(Note(f"kappa = {kappa:g}"))
-        trials.append(_trial(b, kappa, always=len(levels) > 1))
-        if _near(trials[-1].level) and not everything:
-            break
-    return trials
-
-
-def _near(level: Level) -> bool:
-    reached = [p.value for p in (level.score, level.reference) if p is not None and p.n]
-    return max(reached, default=0.0) >= NEAR
-
-
-def _chosen(trials: list[Trial]) -> Trial | None:
-    """The hardest level that an attack solves almost perfectly; without one, that where one gets furthest."""
-    if not trials:
-        return None
-    solved = [t for t in trials if _near(t.level)]
-    if solved:
-        return solved[0]
-    return max(trials, key=lambda t: max(t.level.score.k, t.level.reference.k if t.level.reference else 0))
-
-
-def _trial(b: Bench, kappa: float, always: bool) -> Trial:
-    """Verify every sample's witness at this closeness, then let the attacks loose."""
-    binary = b.tasks.classifier(kappa)
-    setup = replace(b.setup, oracle=replace(b.setup.oracle, classifier=binary))
-    held = _held(b, setup)
-    if not len(held):
-        return Trial(_empty(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
-    at = b.tasks.at[held.cpu()]
-    # Positions count from the first sample that is left, in the threat too, where every sample may have its own eps.
-    chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
-    eps = b.threat.eps
-    setup = replace(setup, threat=replace(b.threat, eps=eps[at]) if isinstance(eps, Tensor) else b.threat)
-    imitated = _beyond(b.tasks, held, setup.oracle)
-    found, rows = _attacked(setup, _imitating(b.plan, imitated), chunk)
-    other = None
-    if always or float(found.float().mean()) < NEAR:
-        other = found if b.reference == b.plan else _attacked(setup, _imitating(b.reference, imitated), chunk)[0]
-    queries = _used(rows) if b.queries is None else b.queries
-    random = _random(setup, chunk, queries)
-    level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
-    return Trial(level, held, found, rows)
-
-
-def _share(found: Tensor) -> Proportion:
-    return Proportion(int(found.sum()), len(found))
-
-
-def _empty(kappa: float, design: Design) -> Level:
-    none = Proportion(0, 0)
-    return Level(kappa, none, None, {"corners" if design.corners else "surface": none})
-
-
-def _held(b: Bench, setup: Setup) -> Tensor:
-    """Samples whose clean point is of class 0 and whose witness is an adversarial within eps, by the model itself."""
-    t = b.tasks
-    x = b.chunk.x[t.at].to(t.ids.device)
-    zero = torch.zeros_like(t.ids)
-    ball = b.threat.ball(t.at, t.ids.device)
-    v = check_points(setup.oracle, setup.goal, x, t.facts.witness, zero, zero - 1, ball, setup.draws, t.ids)
-    votes = [setup.oracle.output(x, t.ids).logits for _ in range(setup.draws)]
-    right = 2 * torch.stack([z.argmax(1) == 0 for z in votes], 1).sum(1) > setup.draws
-    return (v.ok & right).nonzero()[:, 0]
-
-
-def _attacked(setup: Setup, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
-    """Which samples the plan breaks, and its rows; samples broken by one stage are not attacked by the next."""
-    x, ids = chunk.x.to(setup.oracle.classifier.device), chunk.ids.to(setup.oracle.classifier.device)
-    c = clean(chunk, [setup.oracle.output(x, ids) for _ in range(setup.draws)])
-    standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
-    tables = []
-    for stage in plan.stages:
-        for part in run_stage(setup, stage, c, standing.nonzero()[:, 0]):
-            tables.append(part.table)
-            standing[part.at[part.counted]] = False
-    return ~standing, pa.concat_tables(tables) if tables else ROWS.empty_table()
-
-
-def _random(setup: Setup, chunk: Chunk, queries: int) -> dict[str, Proportion]:
-    """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
-    half = max(queries // 2, 1)
-    near, _ = _attacked(setup, _lone(Chance(half, "inside")), chunk)
-    rest = (~near).nonzero()[:, 0].cpu()
-    out = {}
-    for where in ("corners", "surface") if setup.threat.norm.corners else ("surface",):
-        found = near.clone()
-        if len(rest):
-            eps = setup.threat.eps
-            threat = replace(setup.threat, eps=eps[rest]) if isinstance(eps, Tensor) else setup.threat
-            part = Chunk(chunk.ids[rest], chunk.x[rest], chunk.y[rest])
-            plan = _lone(Chance(max(queries - half, 1), where))
-            found[rest.to(found.device)] = _attacked(replace(setup, threat=threat), plan, part)[0]
-        out[where] = _share(found)
-    return out
-
-
-def _lone(attack: Chance) -> Plan:
-    return Plan(attack.name, (Stage(attack),))
 
 
 def _reasons(chunk: Chunk, planted: Planted, tasks: Tasks | None, held: Tensor | None, kind: str) -> dict[int, str]:
