@@ -1,16 +1,20 @@
 """Accuracy under corruptions: counted right, averaged right, and read back from its own tables."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import brinell
-from brinell.analysis.corruptions import Average, CorruptionReport, average, corruption_accuracy
+from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.severities import Baseline, save_table
 from brinell.core.problem import Problem
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
+from brinell.engine.oracle import default_block
 from brinell.errors import InputError, ModelError, PlanError
+from brinell.evaluate.corrupted import Average, average
 from brinell.results import Proportion
 from brinell.results.findings import Findings
 
@@ -64,11 +68,35 @@ def test_images_and_ready_made_sets_give_the_same(problem):
 
 
 def test_the_number_of_samples_at_a_time_changes_nothing(monkeypatch):
-    images = brinell.data.load("demo", n=30)
+    images = brinell.data.load("demo", n=70)
     whole = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
-    monkeypatch.setattr("brinell.analysis.corruptions.BATCH", 7)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.corrupted"], "VALUES", 1)
     apart = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
     assert all(np.array_equal(whole.correct[s], apart.correct[s]) for s in whole.correct)
+
+
+def test_the_model_is_asked_in_whole_blocks_and_true_float32(problem):
+    """A row's answer must not depend on how many samples there are, nor on the caller's settings of arithmetic."""
+    seen = set()
+
+    class Watched(nn.Module):
+        def forward(self, x):
+            seen.add((len(x), torch.get_float32_matmul_precision()))
+            return x.flatten(1)[:, :2]
+
+    torch.set_float32_matmul_precision("medium")
+    try:
+        corruption_accuracy(brinell.wrap(Watched().eval()), problem, ["contrast"], [1])
+        corruption_accuracy(brinell.wrap(Watched().eval()), {("fog", 1): problem})
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == {(default_block(torch.device("cpu")), "highest")}
+
+
+def test_labels_the_model_does_not_know(problem):
+    strange = brinell.Problem(problem.x, problem.y + 7)
+    with pytest.raises(InputError, match="the model has 2 classes"):
+        corruption_accuracy(bright(), strange, ["contrast"], [1])
 
 
 def test_the_work_is_told(problem):

@@ -1,62 +1,28 @@
 """Accuracy under common corruptions: by kind and severity, on average, and beside a baseline."""
 
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from brinell.analysis.severities import ALEXNET, Baseline, Setting, save_table
-from brinell.core.classifier import Classifier, answer
+from brinell.core.classifier import Classifier
 from brinell.core.problem import Chunk, Problem
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupt
 from brinell.data.corruptions.registry import check
 from brinell.errors import InputError
+from brinell.evaluate.corrupted import Average, Correct, average, batch, judged
 from brinell.evaluate.door import train_mode
 from brinell.evaluate.inputs import as_classifier, as_problem
-from brinell.results import Proportion, wilson
+from brinell.results import Proportion
 from brinell.results.findings import Figure, Findings, Series, Table
 
-# Images at a time, and values at a time: what is computed in between takes about 50 bytes a value.
-BATCH, VALUES = 500, 1 << 24
 # Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
 IMAGENET = 1000
-
-Correct = npt.NDArray[np.bool_]
-
-
-class Average(NamedTuple):
-    """A mean of accuracies over the same n samples, with a 95 % interval.
-
-    >>> print(Average(0.478, 0.447, 0.509, 1000))
-    47.8 % [44.7, 50.9], n = 1000
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}"
-
-
-def average(correct: Sequence[Correct]) -> Average:
-    """The mean accuracy over several conditions that the same samples were seen in.
-
-    Method: a sample's mean lies between 0 and 1, so that it varies at most as one that is right or wrong: Wilson's
-    interval for n samples, not for all answers, covers at least as often as it says.
-
-    >>> print(average([np.array([True, True]), np.array([True, False])]))
-    75.0 % [9.5, 100.0], n = 2
-    """
-    n, right = len(correct[0]), sum(int(c.sum()) for c in correct) / len(correct)
-    return Average(right / n, wilson(math.floor(right), n)[0], wilson(math.ceil(right), n)[1], n)
 
 
 @dataclass(frozen=True)
@@ -223,11 +189,11 @@ def _measured(
     """Every chunk of clean images is read once and corrupted in all ways."""
     parts: dict[Setting | None, list[Correct]] = {None: [], **{setting: [] for setting in settings}}
     done, total, classes = 0, len(problem) * len(parts), 0
-    for chunk in problem.chunks(_batch(problem)):
-        x, ids = chunk.x.to(model.device), chunk.ids.to(model.device)
+    for chunk in problem.chunks(batch(model, problem)):
+        x, ids = chunk.x.to(model.device), chunk.ids
         for setting, found in parts.items():
             inputs = x if setting is None else corrupt(x, *setting, ids, seed)
-            right, classes = _right(model, Chunk(ids, inputs, chunk.y))
+            right, classes = judged(model, Chunk(ids, inputs, chunk.y))
             found.append(right)
             done += len(right)
             if told is not None:
@@ -265,22 +231,6 @@ def _ready_made(
     return CorruptionReport(model.name, data, correct, before, classes, None)
 
 
-def _batch(problem: Problem) -> int:
-    return max(1, min(BATCH, VALUES // math.prod(problem.shape())))
-
-
 def _all_right(model: Classifier, problem: Problem) -> tuple[Correct, int]:
-    parts = [_right(model, chunk) for chunk in problem.chunks(_batch(problem))]
+    parts = [judged(model, chunk) for chunk in problem.chunks(batch(model, problem))]
     return np.concatenate([right for right, _ in parts]), parts[-1][1]
-
-
-def _right(model: Classifier, chunk: Chunk) -> tuple[Correct, int]:
-    """Which samples the model gets right, and the number of its classes."""
-    x, y = chunk.x.to(model.device), chunk.y.to(model.device)
-    with torch.no_grad():
-        out = answer(model, x, chunk.ids.to(model.device))
-    right = (out.logits.argmax(1) == y) & out.logits.isfinite().all(1)
-    if out.reject is not None:
-        right = right & (out.reject <= 0)
-    found: Correct = right.cpu().numpy()
-    return found, out.logits.shape[1]
