@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import CHUNK, Answers, answers
+from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, percent, reflected, resamples
 from brinell.core.classifier import Classifier
 from brinell.errors import InputError
@@ -116,7 +116,7 @@ def shift(
 
 def _all(models: Sequence[Classifier], problem: Any) -> list[Answers]:
     data = inputs.as_problem(problem)
-    return [answers(model, data.chunks(CHUNK)) for model in models]
+    return [answers(model, read(data)) for model in models]
 
 
 def _accuracy(said: Answers) -> Proportion:
