@@ -154,6 +154,23 @@ def test_mce_is_a_mean_of_shares_not_a_share_of_means():
     assert found.mce(baseline) == pytest.approx((0.6 / 0.6 + 0.2 / 0.1) / 2)
 
 
+def test_the_interval_of_the_mce():
+    """Beside a baseline that is as wrong everywhere it is that of the plain error, stretched; else it still covers."""
+    wrong = np.arange(100) < 30
+    found = CorruptionReport("m", "d", {("fog", 1): ~wrong, ("snow", 1): ~wrong}, None, 10, 0)
+    even = found.relative_error(Baseline("even", {}, {("fog", 1): 0.5, ("snow", 1): 0.5}))
+    assert even == pytest.approx((0.6, 2 * Proportion(30, 100).low, 2 * Proportion(30, 100).high, 100))
+    assert f"Mean corruption error beside even: {even}." in found.summary(
+        Baseline("even", {}, {("fog", 1): 0.5, ("snow", 1): 0.5})
+    )
+    uneven, hits, source = Baseline("uneven", {}, {("fog", 1): 0.8, ("snow", 1): 0.1}), 0, np.random.default_rng(0)
+    for _ in range(300):
+        draw = {("fog", 1): source.random(80) >= 0.4, ("snow", 1): source.random(80) >= 0.2}
+        about = CorruptionReport("m", "d", draw, None, 10, 0).relative_error(uneven)
+        hits += about.low <= (0.4 / 0.8 + 0.2 / 0.1) / 2 <= about.high
+    assert hits >= 285
+
+
 def test_without_a_standard_baseline_there_is_only_the_error(problem):
     found = corruption_accuracy(bright(), problem, ["contrast"])
     assert found.mce() is None and found.to_json()["mce"] is None and "Mean corruption error" not in found.summary()
@@ -198,8 +215,13 @@ def test_a_file_of_mean_errors_is_a_baseline(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n1,2\n", "corruption,fog\nseverity,1\nnet,high\n", "corruption,error\nfog,x\n"]
-)
+    "text",
+    [
+        "", "a,b\n1,2\n", "corruption,fog\nseverity,1\nnet,high\n", "corruption,error\nfog,x\n",
+        "corruption,error\nfog\n", "corruption,error\nfog,nan\n", "corruption,fog\nseverity,1\nnet,81.5\n",
+        "corruption,error\n" + 200_000 * "x" + ",1\n",
+    ],
+)  # fmt: skip
 def test_damaged_tables_are_refused(text, tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text(text)

@@ -1,5 +1,6 @@
 """Accuracy under common corruptions: by kind and severity, on average, and beside a baseline."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from brinell.errors import InputError
 from brinell.evaluate.corrupted import Average, Correct, average, batch, judged
 from brinell.evaluate.door import train_mode
 from brinell.evaluate.inputs import as_classifier, as_problem
-from brinell.results import Proportion
+from brinell.results import Proportion, wilson
 from brinell.results.findings import Figure, Findings, Series, Table
 
 # Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
@@ -77,12 +78,26 @@ class CorruptionReport:
         Without a baseline AlexNet's is taken for models of 1,000 classes if it knows all that was measured; else None.
         Reference: Hendrycks & Dietterich 2019.
         """
+        found = self.relative_error(baseline)
+        return None if found is None else found.value
+
+    def relative_error(self, baseline: Baseline | None = None) -> Average | None:
+        """The mean corruption error with its interval, the baseline's errors taken as exact.
+
+        Method: it is the mean over samples of a weighted share of wrong answers, which lies between 0 and the sum of
+        the weights: Wilson's interval for n samples, stretched by that sum.
+        """
         baseline = baseline or self._standard()
         if baseline is None:
             return None
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
-        shares = [(1 - self.mean_of(name).value) / baseline.error(name, at[name]) for name in self.names]
-        return sum(shares) / len(shares)
+        weight = {name: 1 / (len(self.names) * baseline.error(name, at[name])) for name in self.names}
+        value = sum((1 - self.mean_of(name).value) * w for name, w in weight.items())
+        most, n = sum(weight.values()), self.mean.n
+        # As many samples wrong altogether as would give this mean.
+        wrong = min(value / most, 1.0) * n
+        low, high = wilson(math.floor(wrong + 1e-9), n)[0], wilson(math.ceil(wrong - 1e-9), n)[1]
+        return Average(value, most * low, most * high, n)
 
     def _standard(self) -> Baseline | None:
         whole = {(name, s) for name in self.names for s in SEVERITIES} == set(self.correct)
@@ -96,13 +111,14 @@ class CorruptionReport:
 
     def to_json(self, baseline: Baseline | None = None) -> dict[str, Any]:
         """For scripts."""
-        told = baseline or self._standard()
+        told, beside = baseline or self._standard(), self.relative_error(baseline)
         return {
             "model": self.model, "data": self.data, "seed": self.seed,
             "clean": None if self.clean is None else _json(self.clean),
             "mean": _json(self.mean),
             "error": self.error,
             "mce": self.mce(baseline),
+            "mce_interval": None if beside is None else [beside.low, beside.high],
             "baseline": None if told is None else told.name,
             "corruptions": {name: _json(self.mean_of(name)) for name in self.names},
             "settings": [
@@ -112,10 +128,12 @@ class CorruptionReport:
 
     def summary(self, baseline: Baseline | None = None) -> str:
         """In two sentences."""
-        told, mce = baseline or self._standard(), self.mce(baseline)
-        beside = "" if told is None or mce is None else f" Mean corruption error beside {told.name}: {100 * mce:.1f} %."
+        told, mce = baseline or self._standard(), self.relative_error(baseline)
+        beside = "" if told is None or mce is None else f" Mean corruption error beside {told.name}: {mce}."
         clean = "" if self.clean is None else f"; without corruption {self.clean}"
-        settings = f"{len(self.names)} corruptions at severities {', '.join(map(str, self.severities))}"
+        kinds = self.names[0] if len(self.names) == 1 else f"{len(self.names)} corruptions"
+        many = "severities" if len(self.severities) > 1 else "severity"
+        settings = f"{kinds} at {many} {', '.join(map(str, self.severities))}"
         return f"Mean accuracy over {settings}: {self.mean}{clean}.{beside}"
 
     def findings(self, baseline: Baseline | None = None) -> Findings:
