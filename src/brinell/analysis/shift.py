@@ -60,10 +60,11 @@ class Shift:
             columns = (*columns, "effective robustness, points")
             cells = ["", *("" if e is None else percent(e) for e in above)]
             table = [(*row, cell) for row, cell in zip(table, cells, strict=True)]
+        worst = self.worst
+        many = f"{100 * self.mean:.1f} % on average over {len(self.sets)} others; worst on " if self.sets[1:] else "on "
         summary = (
-            f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and "
-            f"{100 * self.mean:.1f} % on average over {len(self.sets)} others; worst on {self.worst.name}: "
-            f"{percent(self.worst.accuracy)} %, {percent(self.worst.gap)} points."
+            f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and {many}{worst.name}: "
+            f"{percent(worst.accuracy)} % (n = {worst.accuracy.n}), {percent(worst.gap)} points."
         )
         shares = (self.home, *(s.accuracy for s in self.sets))
         bars = Series(
