@@ -1,16 +1,20 @@
 """Accuracy under corruptions: counted right, averaged right, and read back from its own tables."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import brinell
-from brinell.analysis.corruptions import Average, CorruptionReport, average, corruption_accuracy
+from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.severities import Baseline, save_table
 from brinell.core.problem import Problem
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
+from brinell.engine.oracle import default_block
 from brinell.errors import InputError, ModelError, PlanError
+from brinell.evaluate.corrupted import Average, average
 from brinell.results import Proportion
 from brinell.results.findings import Findings
 
@@ -64,11 +68,35 @@ def test_images_and_ready_made_sets_give_the_same(problem):
 
 
 def test_the_number_of_samples_at_a_time_changes_nothing(monkeypatch):
-    images = brinell.data.load("demo", n=30)
+    images = brinell.data.load("demo", n=70)
     whole = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
-    monkeypatch.setattr("brinell.analysis.corruptions.BATCH", 7)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.corrupted"], "VALUES", 1)
     apart = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
     assert all(np.array_equal(whole.correct[s], apart.correct[s]) for s in whole.correct)
+
+
+def test_the_model_is_asked_in_whole_blocks_and_true_float32(problem):
+    """A row's answer must not depend on how many samples there are, nor on the caller's settings of arithmetic."""
+    seen = set()
+
+    class Watched(nn.Module):
+        def forward(self, x):
+            seen.add((len(x), torch.get_float32_matmul_precision()))
+            return x.flatten(1)[:, :2]
+
+    torch.set_float32_matmul_precision("medium")
+    try:
+        corruption_accuracy(brinell.wrap(Watched().eval()), problem, ["contrast"], [1])
+        corruption_accuracy(brinell.wrap(Watched().eval()), {("fog", 1): problem})
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == {(default_block(torch.device("cpu")), "highest")}
+
+
+def test_labels_the_model_does_not_know(problem):
+    strange = brinell.Problem(problem.x, problem.y + 7)
+    with pytest.raises(InputError, match="the model has 2 classes"):
+        corruption_accuracy(bright(), strange, ["contrast"], [1])
 
 
 def test_the_work_is_told(problem):
@@ -126,6 +154,23 @@ def test_mce_is_a_mean_of_shares_not_a_share_of_means():
     assert found.mce(baseline) == pytest.approx((0.6 / 0.6 + 0.2 / 0.1) / 2)
 
 
+def test_the_interval_of_the_mce():
+    """Beside a baseline that is as wrong everywhere it is that of the plain error, stretched; else it still covers."""
+    wrong = np.arange(100) < 30
+    found = CorruptionReport("m", "d", {("fog", 1): ~wrong, ("snow", 1): ~wrong}, None, 10, 0)
+    even = found.relative_error(Baseline("even", {}, {("fog", 1): 0.5, ("snow", 1): 0.5}))
+    assert even == pytest.approx((0.6, 2 * Proportion(30, 100).low, 2 * Proportion(30, 100).high, 100))
+    assert f"Mean corruption error beside even: {even}." in found.summary(
+        Baseline("even", {}, {("fog", 1): 0.5, ("snow", 1): 0.5})
+    )
+    uneven, hits, source = Baseline("uneven", {}, {("fog", 1): 0.8, ("snow", 1): 0.1}), 0, np.random.default_rng(0)
+    for _ in range(300):
+        draw = {("fog", 1): source.random(80) >= 0.4, ("snow", 1): source.random(80) >= 0.2}
+        about = CorruptionReport("m", "d", draw, None, 10, 0).relative_error(uneven)
+        hits += about.low <= (0.4 / 0.8 + 0.2 / 0.1) / 2 <= about.high
+    assert hits >= 285
+
+
 def test_without_a_standard_baseline_there_is_only_the_error(problem):
     found = corruption_accuracy(bright(), problem, ["contrast"])
     assert found.mce() is None and found.to_json()["mce"] is None and "Mean corruption error" not in found.summary()
@@ -170,8 +215,13 @@ def test_a_file_of_mean_errors_is_a_baseline(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n1,2\n", "corruption,fog\nseverity,1\nnet,high\n", "corruption,error\nfog,x\n"]
-)
+    "text",
+    [
+        "", "a,b\n1,2\n", "corruption,fog\nseverity,1\nnet,high\n", "corruption,error\nfog,x\n",
+        "corruption,error\nfog\n", "corruption,error\nfog,nan\n", "corruption,fog\nseverity,1\nnet,81.5\n",
+        "corruption,error\n" + 200_000 * "x" + ",1\n",
+    ],
+)  # fmt: skip
 def test_damaged_tables_are_refused(text, tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text(text)

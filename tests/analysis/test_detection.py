@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 import brinell
+from brinell import Problem
+from brinell.analysis.answers import read
 from brinell.analysis.detection import SYNTHETIC, auroc, auroc_interval, detection, synthetic
 from brinell.errors import InputError
 
@@ -124,3 +127,38 @@ def test_labels_of_foreign_data_are_not_looked_at(worlds: Any) -> None:
 def test_refusals() -> None:
     with pytest.raises(InputError, match="at least one foreign"):
         detection("demo", brinell.data.load("demo", 4), {})
+
+
+class Black(Dataset[Any]):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.zeros(1, 8, 8), 0
+
+
+def test_noise_for_a_stream_is_a_stream_of_the_same_noise() -> None:
+    held = synthetic((torch.zeros(9, 1, 8, 8), torch.zeros(9, dtype=torch.long)), seed=4)
+    made = synthetic(Problem(Black(9)), seed=4)
+    for name, noise in made.items():
+        assert noise.streamed and len(noise) == 9
+        (chunk,) = noise.chunks(9)
+        assert torch.equal(chunk.x, held[name].x)
+    # Nothing is made before it is read: a thousand billion of these would not fit anywhere.
+    assert len(synthetic(Problem(Black(10**12)))["blobs"]) == 10**12
+
+
+@pytest.mark.parametrize(("shape", "most"), [((1, 8, 8), 4096), ((3, 32, 32), 4096), ((3, 224, 224), 512)])
+def test_large_inputs_are_read_by_the_hundred(shape: tuple[int, ...], most: int) -> None:
+    class Sized:
+        def shape(self) -> tuple[int, ...]:
+            return shape
+
+        def chunks(self, size: int) -> Any:
+            return iter([size])
+
+    problem: Any = Sized()
+    assert next(read(problem)) == most

@@ -9,9 +9,9 @@ import torch
 
 import brinell
 from brinell.analysis.numbers import difference
-from brinell.analysis.shift import beyond, effective, shift
+from brinell.analysis.shift import Shift, Shifted, beyond, effective, shift
 from brinell.errors import InputError
-from brinell.results import Proportion, paired_difference
+from brinell.results import Difference, Proportion, paired_difference
 
 RIGHT, WRONG = [1.0, 0.0], [0.0, 1.0]
 
@@ -91,3 +91,11 @@ def test_refusals(worlds: Any) -> None:
         shift(model, worlds.places(0, 4), {})
     with pytest.raises(InputError, match=r"labels in 0\.\.1"):
         shift(model, worlds.places(0, 4), {"far": worlds.places(0, 4, torch.tensor([0, 1, 2, 0]))})
+
+
+def test_the_sentence_says_how_many_samples_and_averages_only_several() -> None:
+    home, gap = Proportion(3, 4), Difference(-0.25, -0.6, 0.2)
+    sets = tuple(Shifted(name, Proportion(k, 8), gap, False) for name, k in (("fog", 4), ("snow", 2)))
+    assert " and on fog: 50.0 [21.5, 78.5] % (n = 8)" in Shift("m", home, sets[:1]).findings().summary
+    said = Shift("m", home, sets).findings().summary
+    assert "37.5 % on average over 2 others; worst on snow: 25.0 [7.1, 59.1] % (n = 8)" in said

@@ -238,6 +238,19 @@ def test_links_in_zip_files_are_refused_and_the_rest_is_unpacked(tmp_path: Path)
     assert list((tmp_path / "there").iterdir()) == []
 
 
+def test_files_with_holes_are_refused_before_they_fill_the_disk(tmp_path: Path) -> None:
+    """A few bytes that announce a terabyte of zeros."""
+    path, into, info = tmp_path / "a.tar", tmp_path / "here", tarfile.TarInfo("large")
+    info.size, info.pax_headers = 1, {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 40)}
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info, io.BytesIO(b"x"))
+    with tarfile.open(path) as archive:
+        assert archive.getmembers()[0].size == 1 << 40 and archive.getmembers()[0].isreg()  # the trap works
+    with pytest.raises(InputError, match="with holes"):
+        unpack(path, into, "a set", InputError, lambda folder: None)
+    assert not list(into.iterdir())
+
+
 def test_what_is_there_already_stays(tmp_path: Path) -> None:
     (tmp_path / "from" / "a").mkdir(parents=True)
     (tmp_path / "from" / "a" / "file").write_text("new")

@@ -15,10 +15,10 @@ from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.evaluate import benchmark as module
 from brinell.evaluate import boards
 from brinell.evaluate.boards import BOARDS, Board, board
-from brinell.evaluate.corrupted import CELLS, Table
+from brinell.evaluate.corrupted import CELLS, Table, accuracy
 from brinell.evaluate.presets import PLANS
 from brinell.models.demo import demo_net
-from brinell.results import records
+from brinell.results import records, wilson
 from brinell.results.bundle import digest
 from brinell.results.records import RECORD
 
@@ -247,12 +247,24 @@ def test_the_interval_counts_a_sample_once() -> None:
     row = np.array([True] * 60 + [False] * 40)
     one = Table((("fog", 1),), row[None])
     many = Table(tuple(("fog", s) for s in range(75)), np.tile(row, (75, 1)))
-    half = 1.96 * (0.6 * 0.4 / 99) ** 0.5
     for table in (one, many):
-        assert (table.mean, *table.interval) == pytest.approx((0.6, 0.6 - half, 0.6 + half))
-    # Cells that fail other samples average out.
+        assert (table.mean, *table.interval) == pytest.approx((0.6, *wilson(60, 100)))
+    # Samples that are alike are no proof that all others are: there is no interval without a width.
     mixed = Table((("fog", 1), ("fog", 2)), np.stack([row, ~row]))
-    assert mixed.interval == pytest.approx((0.5, 0.5))
+    assert mixed.interval == pytest.approx(wilson(50, 100))
+    assert Table((("fog", 1),), np.ones((1, 100), dtype=bool)).interval == pytest.approx(wilson(100, 100))
+
+
+def test_what_a_detector_rejects_is_wrong_under_corruptions_too() -> None:
+    x = torch.linspace(0.05, 0.95, 18).view(6, 3)
+    problem = Problem(x, torch.zeros(6, dtype=torch.long))
+
+    class Wary(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x.sum(1) + 9, x.sum(1)], 1)
+
+    wary = wrap(Wary().eval(), detector=lambda x: x[:, 0] - 0.5)
+    assert accuracy(wary, problem) == (int((x[:, 0] <= 0.5).sum()), 6)
 
 
 def test_corruptions_go_on_where_they_were(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a classifier says about samples: as they are, as a Run left them, or after an attack on every one of them."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from brinell.ops import rng
 from brinell.results import CLEAN, Run
 from brinell.results.manifest import lookup
 
-CHUNK = 4096
+# Samples read at a time, at most and at least (whole blocks of every kind of device), and values: half a thousand
+# pictures of ImageNet, some thousand small ones.
+MOST, LEAST, VALUES = 4096, 512, 1 << 24
 AnyRun: TypeAlias = Run | str | os.PathLike[str]
 MISCLASSIFY = "misclassify"
 
@@ -62,6 +65,12 @@ class Answers:
     def true_confidence(self) -> Floats:
         """The logarithm of the label's probability."""
         return np.asarray(self.logits.double().log_softmax(1).gather(1, self.y[:, None])[:, 0].numpy())
+
+
+def read(problem: Problem) -> Iterator[Chunk]:
+    """The samples in order, as many at a time as memory is well used for."""
+    blocks = VALUES // (LEAST * math.prod(problem.shape()))
+    return problem.chunks(LEAST * max(1, min(MOST // LEAST, blocks)))
 
 
 def answers(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Answers:
@@ -129,7 +138,7 @@ def attacked(run: Run, problem: Problem) -> Iterator[Chunk]:
     found = run.adversarials()
     place = {int(i): k for k, i in enumerate(found.ids)}
     known = _clean_rows(run)
-    for chunk in problem.chunks(CHUNK):
+    for chunk in read(problem):
         _same_samples(run, known, chunk)
         at = [(r, place[i]) for r, i in enumerate(chunk.ids.tolist()) if i in place]
         x = chunk.x.clone()
@@ -173,7 +182,7 @@ def crafted(
             expected="a threat with a radius", got=str(threat), remedy="The largest loss within it is looked for."
         )
     threat.check(problem.shape(), len(problem))
-    for chunk in problem.chunks(CHUNK):
+    for chunk in read(problem):
         with precisions.exact(classifier.device):
             x = torch.cat([_craft(classifier, part, threat, attack, seed) for part in _blocks(classifier, chunk)])
         yield Chunk(chunk.ids, x, chunk.y, chunk.offset)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.analysis.answers import CHUNK, Answers, AnyRun, about_classes, answers, attacked, opened, same_model
+from brinell.analysis.answers import Answers, AnyRun, about_classes, answers, attacked, opened, read, same_model
 from brinell.analysis.numbers import (
     LEVEL,
     Bools,
@@ -169,7 +169,7 @@ def calibration(
     def side(name: str, chunks: Iterable[Chunk]) -> Reliability:
         return reliability(answers(model, chunks), name, bins, seed)
 
-    clean = side("clean", data.chunks(CHUNK))
+    clean = side("clean", read(data))
     return Calibration(model.name, clean, None if stored is None else side("adversarial", attacked(stored, data)))
 
 

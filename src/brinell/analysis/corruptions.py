@@ -2,61 +2,28 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from brinell.analysis.severities import ALEXNET, Baseline, Setting, save_table
-from brinell.core.classifier import Classifier, answer
+from brinell.core.classifier import Classifier
 from brinell.core.problem import Chunk, Problem
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupt
 from brinell.data.corruptions.registry import check
 from brinell.errors import InputError
+from brinell.evaluate.corrupted import Average, Correct, average, batch, judged
 from brinell.evaluate.door import train_mode
 from brinell.evaluate.inputs import as_classifier, as_problem
 from brinell.results import Proportion, wilson
 from brinell.results.findings import Figure, Findings, Series, Table
 
-# Images at a time, and values at a time: what is computed in between takes about 50 bytes a value.
-BATCH, VALUES = 500, 1 << 24
 # Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
 IMAGENET = 1000
-
-Correct = npt.NDArray[np.bool_]
-
-
-class Average(NamedTuple):
-    """A mean of accuracies over the same n samples, with a 95 % interval.
-
-    >>> print(Average(0.478, 0.447, 0.509, 1000))
-    47.8 % [44.7, 50.9], n = 1000
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}"
-
-
-def average(correct: Sequence[Correct]) -> Average:
-    """The mean accuracy over several conditions that the same samples were seen in.
-
-    Method: a sample's mean lies between 0 and 1, so that it varies at most as one that is right or wrong: Wilson's
-    interval for n samples, not for all answers, covers at least as often as it says.
-
-    >>> print(average([np.array([True, True]), np.array([True, False])]))
-    75.0 % [9.5, 100.0], n = 2
-    """
-    n, right = len(correct[0]), sum(int(c.sum()) for c in correct) / len(correct)
-    return Average(right / n, wilson(math.floor(right), n)[0], wilson(math.ceil(right), n)[1], n)
 
 
 @dataclass(frozen=True)
@@ -111,12 +78,26 @@ class CorruptionReport:
         Without a baseline AlexNet's is taken for models of 1,000 classes if it knows all that was measured; else None.
         Reference: Hendrycks & Dietterich 2019.
         """
+        found = self.relative_error(baseline)
+        return None if found is None else found.value
+
+    def relative_error(self, baseline: Baseline | None = None) -> Average | None:
+        """The mean corruption error with its interval, the baseline's errors taken as exact.
+
+        Method: it is the mean over samples of a weighted share of wrong answers, which lies between 0 and the sum of
+        the weights: Wilson's interval for n samples, stretched by that sum.
+        """
         baseline = baseline or self._standard()
         if baseline is None:
             return None
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
-        shares = [(1 - self.mean_of(name).value) / baseline.error(name, at[name]) for name in self.names]
-        return sum(shares) / len(shares)
+        weight = {name: 1 / (len(self.names) * baseline.error(name, at[name])) for name in self.names}
+        value = sum((1 - self.mean_of(name).value) * w for name, w in weight.items())
+        most, n = sum(weight.values()), self.mean.n
+        # As many samples wrong altogether as would give this mean.
+        wrong = min(value / most, 1.0) * n
+        low, high = wilson(math.floor(wrong + 1e-9), n)[0], wilson(math.ceil(wrong - 1e-9), n)[1]
+        return Average(value, most * low, most * high, n)
 
     def _standard(self) -> Baseline | None:
         whole = {(name, s) for name in self.names for s in SEVERITIES} == set(self.correct)
@@ -130,13 +111,14 @@ class CorruptionReport:
 
     def to_json(self, baseline: Baseline | None = None) -> dict[str, Any]:
         """For scripts."""
-        told = baseline or self._standard()
+        told, beside = baseline or self._standard(), self.relative_error(baseline)
         return {
             "model": self.model, "data": self.data, "seed": self.seed,
             "clean": None if self.clean is None else _json(self.clean),
             "mean": _json(self.mean),
             "error": self.error,
             "mce": self.mce(baseline),
+            "mce_interval": None if beside is None else [beside.low, beside.high],
             "baseline": None if told is None else told.name,
             "corruptions": {name: _json(self.mean_of(name)) for name in self.names},
             "settings": [
@@ -146,10 +128,12 @@ class CorruptionReport:
 
     def summary(self, baseline: Baseline | None = None) -> str:
         """In two sentences."""
-        told, mce = baseline or self._standard(), self.mce(baseline)
-        beside = "" if told is None or mce is None else f" Mean corruption error beside {told.name}: {100 * mce:.1f} %."
+        told, mce = baseline or self._standard(), self.relative_error(baseline)
+        beside = "" if told is None or mce is None else f" Mean corruption error beside {told.name}: {mce}."
         clean = "" if self.clean is None else f"; without corruption {self.clean}"
-        settings = f"{len(self.names)} corruptions at severities {', '.join(map(str, self.severities))}"
+        kinds = self.names[0] if len(self.names) == 1 else f"{len(self.names)} corruptions"
+        many = "severities" if len(self.severities) > 1 else "severity"
+        settings = f"{kinds} at {many} {', '.join(map(str, self.severities))}"
         return f"Mean accuracy over {settings}: {self.mean}{clean}.{beside}"
 
     def findings(self, baseline: Baseline | None = None) -> Findings:
@@ -223,11 +207,11 @@ def _measured(
     """Every chunk of clean images is read once and corrupted in all ways."""
     parts: dict[Setting | None, list[Correct]] = {None: [], **{setting: [] for setting in settings}}
     done, total, classes = 0, len(problem) * len(parts), 0
-    for chunk in problem.chunks(_batch(problem)):
-        x, ids = chunk.x.to(model.device), chunk.ids.to(model.device)
+    for chunk in problem.chunks(batch(model, problem)):
+        x, ids = chunk.x.to(model.device), chunk.ids
         for setting, found in parts.items():
             inputs = x if setting is None else corrupt(x, *setting, ids, seed)
-            right, classes = _right(model, Chunk(ids, inputs, chunk.y))
+            right, classes = judged(model, Chunk(ids, inputs, chunk.y))
             found.append(right)
             done += len(right)
             if told is not None:
@@ -265,22 +249,6 @@ def _ready_made(
     return CorruptionReport(model.name, data, correct, before, classes, None)
 
 
-def _batch(problem: Problem) -> int:
-    return max(1, min(BATCH, VALUES // math.prod(problem.shape())))
-
-
 def _all_right(model: Classifier, problem: Problem) -> tuple[Correct, int]:
-    parts = [_right(model, chunk) for chunk in problem.chunks(_batch(problem))]
+    parts = [judged(model, chunk) for chunk in problem.chunks(batch(model, problem))]
     return np.concatenate([right for right, _ in parts]), parts[-1][1]
-
-
-def _right(model: Classifier, chunk: Chunk) -> tuple[Correct, int]:
-    """Which samples the model gets right, and the number of its classes."""
-    x, y = chunk.x.to(model.device), chunk.y.to(model.device)
-    with torch.no_grad():
-        out = answer(model, x, chunk.ids.to(model.device))
-    right = (out.logits.argmax(1) == y) & out.logits.isfinite().all(1)
-    if out.reject is not None:
-        right = right & (out.reject <= 0)
-    found: Correct = right.cpu().numpy()
-    return found, out.logits.shape[1]

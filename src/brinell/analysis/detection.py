@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from brinell.analysis.answers import CHUNK, Answers, answers
+from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Floats, Interval, Z, percent
 from brinell.core.problem import Problem
 from brinell.errors import InputError
@@ -98,10 +99,8 @@ def detection(
         raise InputError(
             expected="at least one foreign data set", got="none", remedy="Leave sets out for noise of three kinds."
         )
-    own = answers(model, data.chunks(CHUNK), labelled=False)
-    found = tuple(
-        _foreign(name, own, answers(model, other.chunks(CHUNK), labelled=False)) for name, other in foreign.items()
-    )
+    own = answers(model, read(data), labelled=False)
+    found = tuple(_foreign(name, own, answers(model, read(other), labelled=False)) for name, other in foreign.items())
     return Detection(model.name, len(own), float(np.exp(own.log_confidence).mean()), found)
 
 
@@ -162,23 +161,43 @@ def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
 def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Problem]:
     """Inputs of no class, of the same shape and number as the problem's: Gaussian noise, uniform noise, smooth blobs.
 
+    Of a problem that is streamed they are made as they are read, too.
+
     >>> found = synthetic((torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)))
     >>> {name: tuple(p.x.shape) for name, p in found.items()}["blobs"]
     (4, 1, 8, 8)
     """
     data = inputs.as_problem(problem)
-    shape, count = data.shape(), len(data) if n is None else n
+    count = len(data) if n is None else n
+    sets = {name: _Noise(name, data.shape(), count, seed) for name in SYNTHETIC}
+    if data.streamed:
+        return {name: Problem(noise, name=name) for name, noise in sets.items()}
+    labels = torch.zeros(count, dtype=torch.long)
+    return {name: Problem(noise.rows(torch.arange(count)), labels, name=name) for name, noise in sets.items()}
 
-    def key(name: str) -> Tensor:
-        return rng.fold(rng.keys(seed, torch.arange(count)), rng.digest(name))
 
-    normal, even, blobs = SYNTHETIC
-    made = {
-        normal: (0.5 + SPREAD * rng.normal(key(normal), shape)).clamp(0, 1),
-        even: rng.uniform(key(even), shape),
-        blobs: _blobs(key(blobs), shape),
-    }
-    return {name: Problem(x, torch.zeros(count, dtype=torch.long), name=name) for name, x in made.items()}
+class _Noise(Dataset[Any]):
+    """Inputs of one kind of noise, made as they are read; each depends on seed, kind and place alone."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], count: int, seed: int) -> None:
+        self.name, self.shape, self.count, self.seed = name, shape, count, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.__getitems__([i])[0]
+
+    def __getitems__(self, places: list[int]) -> list[tuple[Tensor, int]]:
+        return [(x, 0) for x in self.rows(torch.tensor(places))]
+
+    def rows(self, places: Tensor) -> Tensor:
+        """The inputs at these places."""
+        key = rng.fold(rng.keys(self.seed, places), rng.digest(self.name))
+        normal, even, _ = SYNTHETIC
+        if self.name == normal:
+            return (0.5 + SPREAD * rng.normal(key, self.shape)).clamp(0, 1)
+        return rng.uniform(key, self.shape) if self.name == even else _blobs(key, self.shape)
 
 
 def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:

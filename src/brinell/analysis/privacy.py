@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from brinell.analysis.answers import (
-    CHUNK,
     Answers,
     AnyRun,
     about_classes,
@@ -16,6 +15,7 @@ from brinell.analysis.answers import (
     attacked,
     crafted,
     opened,
+    read,
     same_model,
 )
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, halves, middle, percent
@@ -136,7 +136,7 @@ def privacy(
         first, second = (answers(model, part) for part in chunks)
         return leakage(first, second, name, seed)
 
-    clean = side("clean", [d.chunks(CHUNK) for d in data])
+    clean = side("clean", [read(d) for d in data])
     if threat is not None:
         wanted = inputs.as_threat(threat)
         return Privacy(model.name, clean, side("adversarial", [crafted(model, d, wanted, attack, seed) for d in data]))

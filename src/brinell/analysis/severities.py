@@ -14,6 +14,8 @@ from brinell.results.files import write_atomic
 Setting = tuple[str, int]
 ALEXNET = "alexnet"
 FIVE = (1, 2, 3, 4, 5)
+# Whatever comes of a file that is no such table.
+DAMAGE = (OSError, ValueError, IndexError, KeyError, TypeError, csv.Error)
 # First cells of the two header rows of a table by severity, and the header of a table of mean errors.
 HEADS, MEANS = ("corruption", "severity"), ("corruption", "error")
 
@@ -46,7 +48,7 @@ class Baseline:
             if lines and tuple(next(csv.reader(lines[:1]))) == MEANS:
                 return cls(path.stem, _means(lines), {})
             table = _table(lines)
-        except (OSError, ValueError, IndexError, KeyError) as error:
+        except DAMAGE as error:
             raise _unreadable(path, error) from error
         name = _chosen(path, list(table), row)
         return cls(name, {}, {setting: 1 - accuracy for setting, accuracy in table[name].items()})
@@ -74,7 +76,14 @@ class Baseline:
 
 
 def _means(lines: list[str]) -> dict[str, float]:
-    return {row["corruption"]: float(row["error"]) / 100 for row in csv.DictReader(lines)}
+    return {row["corruption"]: _share(float(row["error"]) / 100) for row in csv.DictReader(lines)}
+
+
+def _share(value: float) -> float:
+    """Errors in per cent and accuracies as shares are easily taken for each other."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{value:g} is no share")
+    return value
 
 
 def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
@@ -83,7 +92,7 @@ def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
     if (names[0], severities[0]) != HEADS or len(names) != len(severities):
         raise ValueError(f"its header rows begin with {names[0]!r} and {severities[0]!r}")
     settings = [(name, int(s)) for name, s in zip(names[1:], severities[1:], strict=True)]
-    return {row[0]: dict(zip(settings, map(float, row[1:]), strict=True)) for row in rows if row}
+    return {row[0]: dict(zip(settings, (_share(float(v)) for v in row[1:]), strict=True)) for row in rows if row}
 
 
 def _chosen(path: Path, names: list[str], row: str | None) -> str:
@@ -107,7 +116,7 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
     if path.exists():
         try:
             old = _table(path.read_text().splitlines())
-        except (OSError, ValueError, IndexError) as error:
+        except DAMAGE as error:
             raise _unreadable(path, error) from error
     merged = {**old, **rows}
     settings = list(next(iter(rows.values())))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import CHUNK, Answers, answers
+from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, percent, reflected, resamples
 from brinell.core.classifier import Classifier
 from brinell.errors import InputError
@@ -60,10 +60,11 @@ class Shift:
             columns = (*columns, "effective robustness, points")
             cells = ["", *("" if e is None else percent(e) for e in above)]
             table = [(*row, cell) for row, cell in zip(table, cells, strict=True)]
+        worst = self.worst
+        many = f"{100 * self.mean:.1f} % on average over {len(self.sets)} others; worst on " if self.sets[1:] else "on "
         summary = (
-            f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and "
-            f"{100 * self.mean:.1f} % on average over {len(self.sets)} others; worst on {self.worst.name}: "
-            f"{percent(self.worst.accuracy)} %, {percent(self.worst.gap)} points."
+            f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and {many}{worst.name}: "
+            f"{percent(worst.accuracy)} % (n = {worst.accuracy.n}), {percent(worst.gap)} points."
         )
         shares = (self.home, *(s.accuracy for s in self.sets))
         bars = Series(
@@ -116,7 +117,7 @@ def shift(
 
 def _all(models: Sequence[Classifier], problem: Any) -> list[Answers]:
     data = inputs.as_problem(problem)
-    return [answers(model, data.chunks(CHUNK)) for model in models]
+    return [answers(model, read(data)) for model in models]
 
 
 def _accuracy(said: Answers) -> Proportion:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import CHUNK, AnyRun, about_classes, answers, attacked, opened, same_model
+from brinell.analysis.answers import AnyRun, about_classes, answers, attacked, opened, read, same_model
 from brinell.analysis.numbers import Bools, percent
 from brinell.errors import InputError
 from brinell.evaluate import inputs
@@ -118,7 +118,7 @@ def transfer(
         about_classes(run)
         if name in models:
             same_model(run, models[name])
-    clean = {name: answers(model, data.chunks(CHUNK)) for name, model in models.items()}
+    clean = {name: answers(model, read(data)) for name, model in models.items()}
     cells = []
     for source, run in stored.items():
         # Both at once: what the Run holds an adversarial of, and what its model gets right.

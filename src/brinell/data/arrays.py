@@ -8,6 +8,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from brinell.data.raw import DAMAGE
 from brinell.errors import InputError
 
 ENDS = (".npz", ".safetensors")
@@ -18,7 +19,12 @@ def _arrays(path: Path) -> dict[str, Any]:
         return dict(load_file(path))
     # Opened here: numpy leaves a file it cannot read open.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        return dict(archive)
+        return {name: _native(archive[name]) for name in archive}
+
+
+def _native(x: Any) -> Any:
+    """In this machine's order of bytes, which is the only one tensors know."""
+    return x.astype(x.dtype.newbyteorder("="), copy=False)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def read_file(path: Path) -> dict[str, Any]:
         )
     try:
         stored = _arrays(path)
-    except (OSError, ValueError, EOFError, TypeError, BadZipFile, SafetensorError) as error:
+    except (*DAMAGE, KeyError, BadZipFile, SafetensorError) as error:
         raise InputError(
             expected=f"a readable file {path.name} of plain arrays",
             got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",

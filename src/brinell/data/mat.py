@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def read_mat(path: Path, *names: str) -> list[Any]:
         if missing:
             raise ValueError(f"it has no {missing[0]}, but {', '.join(found) or 'nothing'}")
         return [found[name] for name in names]
-    except (OSError, ValueError, KeyError, struct.error, zlib.error) as error:
+    except (OSError, ValueError, KeyError, OverflowError, MemoryError, struct.error, zlib.error) as error:
         raise unreadable(path, error) from error
 
 
@@ -58,20 +59,28 @@ def _opened(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
     """The elements, those inside compressed ones among them; nothing is compressed twice."""
     for kind, content in _elements(raw, order):
         if kind == COMPRESSED:
-            yield from _elements(memoryview(zlib.decompress(content)), order)
+            yield from _elements(memoryview(_inflated(content, order)), order)
         else:
             yield kind, content
+
+
+def _inflated(content: memoryview, order: str) -> bytes:
+    """The element inside a compressed one, of which no more is unpacked than its head announces."""
+    stream = zlib.decompressobj()
+    head = stream.decompress(content, 8)
+    (size,) = struct.unpack(f"{order}4xI", head)
+    return head + (stream.decompress(stream.unconsumed_tail, size) if size else b"")
 
 
 def _matrices(elements: Iterator[tuple[int, memoryview]], order: str) -> Iterator[tuple[str, Any]]:
     """Names and values of the arrays of numbers; cells, structures and text are passed over."""
     for content in (content for kind, content in elements if kind == MATRIX):
-        parts = [*_elements(content, order)]
+        parts = [*islice(_elements(content, order), PARTS)]
         if len(parts) < PARTS:
             raise ValueError("an array of it is not whole")
-        (_, flags), (_, shape), (_, name), (written, values) = parts[:PARTS]
+        (_, flags), (_, shape), (_, name), (written, values) = parts
         meant = MEANT.get(struct.unpack(f"{order}I", flags[:4])[0] & 0xFF)
         if meant is not None:
             numbers = np.frombuffer(values, order + WRITTEN[written]).astype(meant)
-            sizes = tuple(int(n) for n in np.frombuffer(shape, f"{order}i4"))
+            sizes = tuple(int(n) for n in np.frombuffer(shape, f"{order}u4"))
             yield bytes(name).decode("latin-1"), numbers.reshape(sizes, order="F")

@@ -102,4 +102,7 @@ def _members(archive: Path, what: str, error: type[BrinellError]) -> Iterator[tu
         for member in tape:
             if not (member.isreg() or member.isdir()):
                 raise refused(member.name, "that is a link or a device")
+            # Its holes take no room in the archive and all they like on the disk.
+            if member.issparse():
+                raise refused(member.name, "with holes")
             yield checked(member.name), None if member.isdir() else tape.extractfile(member)

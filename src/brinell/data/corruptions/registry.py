@@ -103,7 +103,7 @@ ALL = (
         ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
     ),
     Corruption(
-        "brightness", "digital", digital.brightness,
+        "brightness", "weather", digital.brightness,
         _one(0.05, 0.1, 0.15, 0.2, 0.3), _one(0.1, 0.2, 0.3, 0.4, 0.5),
     ),
     Corruption(
