@@ -93,7 +93,7 @@ def test_a_used_folder(brinell: Any, here: Path) -> None:
 
 def test_the_real_program(here: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
-    command = [sys.executable, "-c", "from brinell.cli import main; main()", *ON, "8"]
+    command = [sys.executable, "-m", "brinell", *ON, "8"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
