@@ -261,3 +261,26 @@ def test_on_the_command_line_the_result_is_shown_and_the_lack_of_a_test_is_told(
     assert done.exit_code == 0, done.output
     assert "active test not made: expected a network that ends in a linear layer" in done.output
     assert "accuracy" in done.output
+
+
+def test_a_radius_written_as_a_fraction_is_the_same_radius(tmp_path: Path) -> None:
+    """`--eps 8/255`, as every example has it."""
+    command = ["evaluate", "--model", "demo", "--data", "demo", "--n", "3", "--eps", "26/255", "--plan", "fgsm"]
+    done = CliRunner().invoke(app, [*command, "--quiet", "--test", "--probe", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    run = brinell.Run.open(tmp_path / "run")
+    assert "active test" in [c["name"] for c in run.checks] and len(run.probes) == 1
+    assert "Linf(eps=26/255)" in next(c["message"] for c in run.checks if c["name"] == "active test")
+
+
+def test_a_threat_of_another_mask_is_refused_and_radii_go_with_their_samples(tmp_path: Path) -> None:
+    data, radii = brinell.data.load("demo", 4), torch.tensor([0.05, 0.1, 0.1, 0.2])
+    mask = torch.zeros(1, 28, 28, dtype=torch.bool)
+    mask[:, :, :14] = True
+    threat = brinell.Linf(radii, mask=mask)
+    run = brinell.evaluate("demo", data, threat, "fgsm", progress=False, out=tmp_path / "run")
+    for other in (brinell.Linf(radii), brinell.Linf(radii + 0.01, mask=mask)):
+        with pytest.raises(brinell.RunError, match="threat of the Run"):
+            brinell.reliability.test_run(run, "demo", data, other, "fgsm", progress=False)
+    tested = brinell.reliability.test_run(run, "demo", data, threat, "fgsm", n=3, inner=9, progress=False)
+    assert tested.checks[-1]["name"] == "active test"

@@ -1,10 +1,11 @@
 """The binarization test and the probes of a Run's own plan, stored in the Run, whose verdict reads them."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem, sample_hashes
@@ -55,7 +56,7 @@ def test_run(
     >>> run.checks[-1]["name"], run.checks[-1]["level"]
     ('active test', 'ok')
     """
-    opened, model, data, chosen = _same(run, classifier, problem, threat, plan, n)
+    opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
     seed = opened.manifest["identity"]["seed"]
     test = test_attack(model, data, threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
     return _with_check(opened, as_check(test))
@@ -95,7 +96,7 @@ def probe_run(
     >>> [(p["attack"], len(p["items"])) for p in run.probes]
     [('pgd-ce', 10)]
     """
-    opened, model, data, chosen = _same(run, classifier, problem, threat, plan, n)
+    opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
     found = probe(
         model,
         data,
@@ -121,7 +122,7 @@ def _stored(found: Probes) -> dict[str, Any]:
 
 def _same(
     run: Any, classifier: Any, problem: Any, threat: Threat, plan: Any, n: int
-) -> tuple[Run, Classifier, Problem, Plan]:
+) -> tuple[Run, Classifier, Problem, Threat, Plan]:
     """The Run opened, and what it was made with, of the data the first n samples; anything else is refused."""
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)[:n]
@@ -130,16 +131,22 @@ def _same(
     same = {
         "model": (identity["model"]["fingerprint"], model.fingerprint),
         "plan": (identity["plan"]["name"], chosen.name),
-        "threat": (str(inputs.threat_of(opened)), str(ball)),
     }
     for what, (stored, given) in same.items():
         if stored != given:
             raise RunError(
                 expected=f"the {what} of the Run, {stored}", got=given, remedy="Test what the Run was made with."
             )
+    # How eps is written is no part of what it is; its radii and its mask are.
+    if {**identity["threat"], "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
+        raise RunError(
+            expected=f"the threat of the Run, {inputs.threat_of(opened)}",
+            got=f"{ball}, with another radius, norm or mask",
+            remedy="Test what the Run was made with.",
+        )
     _same_attacks(identity, model, data, ball, chosen)
     _same_samples(opened, data)
-    return opened, model, data, chosen
+    return opened, model, data, replace(ball, eps=ball.eps[:n]) if isinstance(ball.eps, Tensor) else ball, chosen
 
 
 def _same_attacks(identity: dict[str, Any], model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
