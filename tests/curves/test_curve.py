@@ -113,6 +113,17 @@ def test_unresolved_samples_in_a_crossing():
     assert [r.better for r in found.ranges] == ["b", "a"] and math.isinf(found.ranges[-1].high)
 
 
+def test_ranges_of_one_model_with_a_gap_stay_apart_and_read_as_one_phrase():
+    """A is better by 60 of 60 samples from 0.1 to 0.2 and from 0.4 to 0.5; elsewhere both curves are equal."""
+    found = made([0.2] * 60 + [0.5] * 60, name="A").crossings(made([0.1] * 60 + [0.4] * 60, name="B"))
+    assert [(r.low, r.high, r.better) for r in found.ranges] == [(0.1, 0.2, "A"), (0.4, 0.5, "A")]
+    assert str(found).endswith("Better for certain: A in 2 ranges between 0.1 and 0.5.")
+    # Ranges that touch are one: every step of the difference from 0.1 to 0.5 is for A.
+    stairs = np.linspace(0.2, 0.5, 60)
+    whole = made(stairs, name="A").crossings(made(np.full(60, 0.1), name="B"))
+    assert len(whole.ranges) == 1 and whole.ranges[0].low == 0.1
+
+
 def test_order_across_norms():
     rng = np.random.default_rng(5)
     d = rng.uniform(0.2, 1, 200)

@@ -198,6 +198,7 @@ def outcome(found: Level, skipped: int = 0) -> ActiveTest:
         (190, 4, None, "passed", "The interval reaches below 0.95: test more samples"),
         (189, 4, 200, "failed", "apgd reaches 100.0 % on the same classifiers: try that next"),
         (189, 4, 150, "failed", "apgd reaches only 75.0 % too"),
+        (189, 120, 200, "failed", "which says little where random points reach 60.0 %"),
         (10, 20, None, "failed", "no better than random points"),
         (200, 101, None, "inconclusive", "inner=9999"),
         (200, 100, None, "passed", "R-ASR, 21 random points each: 50.0 % (corners), 0.0 % (surface)"),

@@ -9,6 +9,7 @@ from torch import nn
 import brinell
 from brinell.attacks import APGD, PGD
 from brinell.errors import InputError, PlanError
+from brinell.models.demo import demo_net
 from brinell.ops.rows import where
 from brinell.reliability import probe
 from brinell.testing import duel, linear_world
@@ -219,3 +220,15 @@ def test_models_with_a_detector():
     eps = brinell.L2(WORLD.distance("L2").median().item())
     found = probe(model, (WORLD.x, WORLD.y), eps, brinell.attacks.Joint(APGD(30, "margin")), **SHORT)
     assert found.flagged == {} and found.attack == "joint-apgd-margin"
+
+
+def test_a_detector_does_not_make_the_classifiers_gradient_look_wrong():
+    """The surface is that of the classifier, whose gradient is followed: a detector around it changes nothing."""
+    data, options = brinell.data.load("demo", 12), {"neighbours": 2, "queries": 5}
+    bare = brinell.reliability.probe("demo", data, brinell.Linf(0.1), PGD(2), **options)
+    # Rejects whatever differs from black and white, above all a step along a gradient.
+    net = brinell.wrap(demo_net(), detector=lambda x: (x * (-x / 0.05).exp()).mean((1, 2, 3)) - 1e-2)
+    guarded = brinell.reliability.probe(net, data, brinell.Linf(0.1), PGD(2), **options)
+    assert guarded.samples == bare.samples
+    assert guarded.surface == bare.surface
+    assert guarded["loss surface"].value == bare["loss surface"].value

@@ -198,3 +198,89 @@ def test_no_false_alarm_on_a_plain_network(tmp_path: Path) -> None:
     net = brinell.wrap(brinell.gallery.networks.plain())
     run = judged(net, brinell.gallery.networks.images(8), SOUND, tmp_path, brinell.Linf(0.03))
     assert run.verdict.level == "reliable", str(run.verdict)
+
+
+def test_attacks_other_than_the_runs_are_refused_under_the_same_name(tmp_path: Path) -> None:
+    """A sound attack must not vouch for a Run of a crippled one: plans of one's own are all called "custom"."""
+    data = brinell.data.load("demo", 4)
+    run = brinell.evaluate("demo", data, THREAT, PGD(1), progress=False, out=tmp_path / "run")
+    for examine in (brinell.reliability.test_run, brinell.reliability.probe_run):
+        with pytest.raises(brinell.RunError, match="other attacks"):
+            examine(run, "demo", data, THREAT, PGD(20), progress=False)
+    assert run.manifest == brinell.Run.open(run.path).manifest
+
+
+@pytest.mark.parametrize("change", ["input", "label", "id"])
+def test_samples_other_than_the_runs_are_refused(tmp_path: Path, change: str) -> None:
+    data = brinell.data.load("demo", 4)
+    run = brinell.evaluate("demo", data, THREAT, "fgsm", progress=False, out=tmp_path / "run")
+    x, y = data.x.clone(), data.y.clone()
+    if change == "input":
+        x[1] = 1 - x[1]
+    if change == "label":
+        y[1] = (y[1] + 1) % 10
+    ids = data.ids + (100 if change == "id" else 0)
+    with pytest.raises(brinell.RunError, match="samples of the Run"):
+        brinell.reliability.test_run(run, "demo", brinell.Problem(x, y, ids=ids), THREAT, "fgsm", progress=False)
+
+
+class Odd(nn.Module):
+    """A network that does not end in a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = demo_net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -self.net(x)
+
+
+def test_an_examination_that_does_not_suit_costs_no_evaluation(tmp_path: Path) -> None:
+    """Neither the missing readout nor the lack of a correct sample raises after hours of attacks."""
+    data = brinell.data.load("demo", 4)
+    x, y = data.x, (demo_net()(data.x).argmin(1) + 1) % 10
+    also = [brinell.reliability.WithTest(3, inner=9), brinell.reliability.WithProbe(None, 3, 4, 10)]
+    options: Any = {"also": also, "progress": False, "out": tmp_path / "a"}
+    run = brinell.evaluate(brinell.wrap(Odd().eval()), brinell.Problem(x, y), THREAT, "fgsm", **options)
+    notes = {c["name"]: (c["level"], c["message"]) for c in run.checks if "not made: " in c["message"]}
+    assert set(notes) == {"active test", "probe"}
+    assert all(level == "info" for level, _ in notes.values())
+    assert "ends in a linear layer" in notes["active test"][1]
+    assert "gets right" in notes["probe"][1]
+    assert not any("not made" in r for r in run.verdict.reasons)
+
+
+def test_on_the_command_line_the_result_is_shown_and_the_lack_of_a_test_is_told(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from brinell.models.demo import demo_net\nfrom torch import nn\n\n\nclass Odd(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.net = demo_net()\n\n"
+        "    def forward(self, x):\n        return -self.net(x)\n\n\ndef make():\n    return Odd().eval()\n"
+    )
+    command = ["evaluate", "--model", f"{tmp_path / 'odd.py'}:make", "--data", "demo", "--n", "4", "--eps", "0.1"]
+    done = CliRunner().invoke(app, [*command, "--plan", "fgsm", "--quiet", "--test", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert "active test not made: expected a network that ends in a linear layer" in done.output
+    assert "accuracy" in done.output
+
+
+def test_a_radius_written_as_a_fraction_is_the_same_radius(tmp_path: Path) -> None:
+    """`--eps 8/255`, as every example has it."""
+    command = ["evaluate", "--model", "demo", "--data", "demo", "--n", "3", "--eps", "26/255", "--plan", "fgsm"]
+    done = CliRunner().invoke(app, [*command, "--quiet", "--test", "--probe", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    run = brinell.Run.open(tmp_path / "run")
+    assert "active test" in [c["name"] for c in run.checks] and len(run.probes) == 1
+    assert "Linf(eps=26/255)" in next(c["message"] for c in run.checks if c["name"] == "active test")
+
+
+def test_a_threat_of_another_mask_is_refused_and_radii_go_with_their_samples(tmp_path: Path) -> None:
+    data, radii = brinell.data.load("demo", 4), torch.tensor([0.05, 0.1, 0.1, 0.2])
+    mask = torch.zeros(1, 28, 28, dtype=torch.bool)
+    mask[:, :, :14] = True
+    threat = brinell.Linf(radii, mask=mask)
+    run = brinell.evaluate("demo", data, threat, "fgsm", progress=False, out=tmp_path / "run")
+    for other in (brinell.Linf(radii), brinell.Linf(radii + 0.01, mask=mask)):
+        with pytest.raises(brinell.RunError, match="threat of the Run"):
+            brinell.reliability.test_run(run, "demo", data, other, "fgsm", progress=False)
+    tested = brinell.reliability.test_run(run, "demo", data, threat, "fgsm", n=3, inner=9, progress=False)
+    assert tested.checks[-1]["name"] == "active test"

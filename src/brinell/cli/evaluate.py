@@ -17,7 +17,7 @@ from brinell.evaluate.plan import limited, ranked
 from brinell.evaluate.presets import chain, reference
 from brinell.evaluate.work import IN_PROCESS
 from brinell.launch.ray import GPU, Ray
-from brinell.reliability.tested import probe_run, test_run
+from brinell.reliability.tested import NOT_MADE, WithProbe, WithTest
 
 
 def command(
@@ -118,6 +118,7 @@ def command(
         )
         show_estimate(told, Console(), json)
         return
+    shown = False if quiet else None
     run = evaluate(
         classifier,
         problem,
@@ -130,18 +131,18 @@ def command(
         precision=precision,
         execution=execution,
         device=device,
-        progress=False if quiet else None,
+        progress=shown,
         individual=individual,
         audit=audit,
         escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
         images=not no_images,
         launch=IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray),
+        also=[w for w, wanted in ((WithTest(progress=shown), test), (WithProbe(progress=shown), probe)) if wanted],
     )
-    if test:
-        run = test_run(run, classifier, problem, ball, chosen, progress=False if quiet else None)
-    if probe:
-        run = probe_run(run, classifier, problem, ball, chosen, progress=False if quiet else None)
+    for check in run.checks:
+        if check["message"].startswith(NOT_MADE):
+            typer.echo(f"{check['name']} {check['message']}", err=True)
     if json:
         typer.echo(as_json(run))
     else:

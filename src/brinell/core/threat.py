@@ -2,7 +2,7 @@
 
 import base64
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -190,8 +190,8 @@ class Threat:
 def from_json(stored: dict[str, Any]) -> Threat:
     """The threat of a manifest.
 
-    >>> from_json(L2(0.5).to_json())
-    L2(eps=0.5)
+    >>> from_json(Linf("8/255").to_json())
+    Linf(eps=8/255)
     """
     eps = torch.tensor(stored["eps"], dtype=torch.float64) if isinstance(stored["eps"], list) else stored["eps"]
     mask = None
@@ -199,7 +199,8 @@ def from_json(stored: dict[str, Any]) -> Threat:
         bits = np.frombuffer(base64.b64decode(stored["mask"]["bits"]), dtype=np.uint8)
         shape = tuple(stored["mask"]["shape"])
         mask = torch.from_numpy(np.unpackbits(bits)[: int(np.prod(shape))].reshape(shape)).bool()
-    return threat(stored["norm"], math.inf if eps is None else eps, mask)
+    found = threat(stored["norm"], math.inf if eps is None else eps, mask)
+    return replace(found, text=stored.get("eps_text", found.text))
 
 
 def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 
 import numpy as np
 
@@ -45,8 +45,10 @@ class Crossings:
     """What can be said about two curves on the same samples.
 
     `observed` are all radii at which the drawn curves change order; `real` are those between two ranges at which one
-    and then the other model is better for certain. `p_value` is that of "the curves do not cross". `height` is how far
-    the difference of the curves must lie from 0, at any radius, to be more than chance.
+    and then the other model is better for certain. `ranges` of the same model with a gap between them stay apart: in
+    the gap the difference may be chance, so that joining them would claim more than is known. `p_value` is that of "the
+    curves do not cross". `height` is how far the difference of the curves must lie from 0, at any radius, to be more
+    than chance.
 
     >>> a = Curve("L2", np.arange(40), np.r_[np.full(20, 0.1), np.full(20, 0.9)], "A")
     >>> b = Curve("L2", np.arange(40), np.full(40, 0.5), "B")
@@ -68,9 +70,17 @@ class Crossings:
     def __str__(self) -> str:
         seen = f"{len(self.observed)} changes of order seen, {len(self.real)} for certain ({100 * self.confidence:g} %)"
         where = "; ".join(f"{c.at:.4g} [{c.low:.4g}, {c.high:.4g}]" for c in self.real)
-        better = "; ".join(map(str, self.ranges)) or "neither at any radius"
+        better = "; ".join(_together(list(g)) for _, g in groupby(self.ranges, lambda r: r.better))
         first = f"{self.name_a} and {self.name_b}, n = {self.n}: {seen}{': ' + where if where else ''}"
-        return f"{first}; p = {self.p_value:.2g}. Better for certain: {better}."
+        return f"{first}; p = {self.p_value:.2g}. Better for certain: {better or 'neither at any radius'}."
+
+
+def _together(ranges: list[Range]) -> str:
+    """One phrase for neighbours of the same model, that claims nothing about the gaps."""
+    if len(ranges) == 1:
+        return str(ranges[0])
+    end = "and beyond" if np.isinf(ranges[-1].high) else f"and {ranges[-1].high:.4g}"
+    return f"{ranges[0].better} in {len(ranges)} ranges between {ranges[0].low:.4g} {end}"
 
 
 def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = SWAPS) -> Crossings:

@@ -228,11 +228,15 @@ class ActiveTest:
             text += " It does no better than random points."
         other = self.level.reference
         if other is not None and other.n and other.value >= PASS:
-            return f"{text} {self.reference} reaches {100 * other.value:.1f} % on the same classifiers: try that next."
-        if other is not None and other.n:
+            text += f" {self.reference} reaches {100 * other.value:.1f} % on the same classifiers"
+            if not self.too_easy:
+                return f"{text}: try that next."
+            # Where chance does as well, nothing speaks for the reference either.
+            text += f", which says little where random points reach {100 * self.rasr:.1f} %."
+        elif other is not None and other.n:
             text += f" {self.reference} reaches only {100 * other.value:.1f} % too."
         if self.kind != PLAIN:
-            return f"{text} Try attacks that look at the detector: the plan detector, or Alternating with more steps."
+            return f"{text} Try attacks that look at the detector: the plan detector has them all, with targets."
         return (
             f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised "
             "model, brinell.models.bpda for parts without a gradient, or the plan autoattack."

@@ -10,6 +10,7 @@ from torch import Tensor
 from brinell.attacks import Joint, Pursuit, Square
 from brinell.core.attack import Answer, AnyAttack, Needs
 from brinell.core.classifier import Classifier, Output
+from brinell.core.goal import Misclassify
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
@@ -348,7 +349,8 @@ def _surface(b: Bench) -> tuple[Surface | None, float | None]:
     steps = torch.linspace(-1, 1, GRID).tolist()
 
     def margin(v: Tensor) -> Tensor:
-        return b.session.setup.goal.margin(b.oracle.output(v.clamp(0, 1)), y, none)
+        # The classifier's own: its gradient is what is looked at, and a detector on the way says nothing about it.
+        return Misclassify().margin(b.oracle.output(v.clamp(0, 1)), y, none)
 
     grid = [[margin(x + u * towards + v * aside) for v in steps] for u in steps]
     b.spent.add((GRID * GRID + 1) * len(x), len(x))

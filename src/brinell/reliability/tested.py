@@ -1,16 +1,20 @@
 """The binarization test and the probes of a Run's own plan, stored in the Run, whose verdict reads them."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from brinell.core.classifier import Classifier
-from brinell.core.problem import Problem
+from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Threat
-from brinell.errors import RunError
+from brinell.errors import InputError, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluate import inputs
+from brinell.evaluate.detectors import guarded
 from brinell.evaluate.door import Check
-from brinell.evaluate.plan import Plan
+from brinell.evaluate.plan import Plan, adapt
 from brinell.reliability.active import test_attack
 from brinell.reliability.indicators import NEIGHBOURS
 from brinell.reliability.items import Probes
@@ -18,7 +22,10 @@ from brinell.reliability.outcome import FAILED, PASSED, ActiveTest
 from brinell.reliability.probes import QUERIES, probe
 from brinell.results import Run, Writer
 
-NAME = "active test"
+NAME, PROBE = "active test", "probe"
+NOT_MADE = "not made: "
+# What says that an examination does not suit the evaluation, which was long and must not be lost for that.
+UNSUITED = (InputError, ModelError, PlanError, ThreatError)
 # What a verdict makes of the test; one that says nothing changes nothing.
 LEVELS = {PASSED: "ok", FAILED: "warn"}
 SAMPLES, INNER = 64, 199
@@ -49,12 +56,17 @@ def test_run(
     >>> run.checks[-1]["name"], run.checks[-1]["level"]
     ('active test', 'ok')
     """
-    opened, model, data, chosen = _same(run, classifier, problem, threat, plan)
+    opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
     seed = opened.manifest["identity"]["seed"]
-    test = test_attack(model, data[:n], threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
-    checks = [c for c in opened.checks if c["name"] != NAME]
+    test = test_attack(model, data, threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
+    return _with_check(opened, as_check(test))
+
+
+def _with_check(opened: Run, check: Check) -> Run:
+    """The Run with one more check, in place of an earlier one of its name."""
+    checks = [c for c in opened.checks if c["name"] != check.name]
     with Writer.resume(opened.path, opened.manifest) as writer:
-        writer.update(checks=[*checks, as_check(test).to_json()])
+        writer.update(checks=[*checks, check.to_json()])
     return Run.open(opened.path)
 
 
@@ -84,10 +96,10 @@ def probe_run(
     >>> [(p["attack"], len(p["items"])) for p in run.probes]
     [('pgd-ce', 10)]
     """
-    opened, model, data, chosen = _same(run, classifier, problem, threat, plan)
+    opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
     found = probe(
         model,
-        data[:n],
+        data,
         threat,
         chosen,
         stage=stage,
@@ -108,23 +120,63 @@ def _stored(found: Probes) -> dict[str, Any]:
     return {k: v for k, v in found.to_json().items() if k != "surface"}
 
 
-def _same(run: Any, classifier: Any, problem: Any, threat: Threat, plan: Any) -> tuple[Run, Classifier, Problem, Plan]:
-    """The Run opened, and what it was made with; anything else is refused."""
+def _same(
+    run: Any, classifier: Any, problem: Any, threat: Threat, plan: Any, n: int
+) -> tuple[Run, Classifier, Problem, Threat, Plan]:
+    """The Run opened, and what it was made with, of the data the first n samples; anything else is refused."""
     opened = run if isinstance(run, Run) else Run.open(run)
-    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
-    chosen = inputs.as_plan(plan)
+    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)[:n]
+    chosen, ball = inputs.as_plan(plan), inputs.as_threat(threat)
     identity = opened.manifest["identity"]
     same = {
         "model": (identity["model"]["fingerprint"], model.fingerprint),
         "plan": (identity["plan"]["name"], chosen.name),
-        "threat": (str(inputs.threat_of(opened)), str(inputs.as_threat(threat))),
     }
     for what, (stored, given) in same.items():
         if stored != given:
             raise RunError(
                 expected=f"the {what} of the Run, {stored}", got=given, remedy="Test what the Run was made with."
             )
-    return opened, model, data, chosen
+    # How eps is written is no part of what it is; its radii and its mask are.
+    if {**identity["threat"], "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
+        raise RunError(
+            expected=f"the threat of the Run, {inputs.threat_of(opened)}",
+            got=f"{ball}, with another radius, norm or mask",
+            remedy="Test what the Run was made with.",
+        )
+    _same_attacks(identity, model, data, ball, chosen)
+    _same_samples(opened, data)
+    return opened, model, data, replace(ball, eps=ball.eps[:n]) if isinstance(ball.eps, Tensor) else ball, chosen
+
+
+def _same_attacks(identity: dict[str, Any], model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
+    """Plans of the same name may differ in their attacks: those of one's own all have one name."""
+    norm, image = threat.norm, len(data.shape()) == 3
+    fitted, _ = adapt(plan, classes=identity["model"]["classes"], sparse=norm.sparse, image=image, norm=norm.name)
+    with torch.no_grad():
+        fitted, _ = guarded(fitted, model, model.forward(next(data.chunks(1)).x.to(model.device)))
+    given = [s.to_json()["hash"] for s in fitted.stages if s.share is None]
+    stored = [s["hash"] for s in identity["plan"]["stages"] if s.get("share") is None]
+    if given != stored:
+        raise RunError(
+            expected=f"the plan of the Run, {identity['plan']['name']}, with the same attacks",
+            got="one of that name with other attacks",
+            remedy="Test what the Run was made with.",
+        )
+
+
+def _same_samples(opened: Run, data: Problem) -> None:
+    """Every sample must be one of the Run's, with its id, its input and its label."""
+    rows = opened.rows().select(["sample_id", "x_sha256", "label"]).to_pylist()
+    known = {(r["sample_id"], r["x_sha256"], r["label"]) for r in rows}
+    chunk = next(data.chunks(len(data)))
+    given = set(zip(chunk.ids.tolist(), sample_hashes(chunk.x), chunk.y.tolist(), strict=True))
+    if not given <= known:
+        raise RunError(
+            expected="samples of the Run, with their ids and labels",
+            got=f"{len(given - known)} others",
+            remedy="Test with data the Run was made from.",
+        )
 
 
 @dataclass(frozen=True)
@@ -144,9 +196,12 @@ class WithTest:
     progress: bool | None = False
 
     def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
-        """The Run with its test."""
+        """The Run with its test, or with a check that says why there is none."""
         options: Any = {"n": self.n, "inner": self.inner, "layer": self.layer, "progress": self.progress}
-        return test_run(run, classifier, problem, threat, plan, **options)
+        try:
+            return test_run(run, classifier, problem, threat, plan, **options)
+        except UNSUITED as error:
+            return _with_check(run, Check(NAME, "info", f"{NOT_MADE}{error}"))
 
 
 @dataclass(frozen=True)
@@ -164,9 +219,12 @@ class WithProbe:
     progress: bool | None = False
 
     def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
-        """The Run with its probes."""
+        """The Run with its probes, or with a check that says why there are none."""
         options: Any = {"stage": self.stage, "n": self.n, "neighbours": self.neighbours, "queries": self.queries}
-        return probe_run(run, classifier, problem, threat, plan, progress=self.progress, **options)
+        try:
+            return probe_run(run, classifier, problem, threat, plan, progress=self.progress, **options)
+        except UNSUITED as error:
+            return _with_check(run, Check(PROBE, "info", f"{NOT_MADE}{error}"))
 
 
 # For pytest, which takes every function with such a name for a test.
