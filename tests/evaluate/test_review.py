@@ -288,6 +288,37 @@ def test_a_run_does_not_choose_what_is_read(name: str | None, run: Path) -> None
         review([bundled(run)], "demo", rerun=0)
 
 
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        ("Its plan has other numbers", lambda i: i["plan"].update(strength="standard")),
+        ("Its plan has other numbers", lambda i: i["plan"].update(draws=3)),
+        ("Its box is", lambda i: i["threat"].update(box=[0.4, 0.6])),
+        ("made with other data", lambda i: i["data"].update(fingerprint="00")),
+    ],
+    ids=["strength", "draws", "box", "data"],
+)
+def test_a_manifest_that_tells_of_something_better_is_refused(said: str, change: Any, run: Path) -> None:
+    """A plan called strong would make the verdict of a weak one "reliable"."""
+    edit_manifest(run, lambda m: change(m["identity"]))
+    result = review([bundled(run)], "demo", rerun=1)
+    assert not result.ok and said in str(result)
+
+
+def test_nobody_can_know_which_samples_are_run_again(run: Path) -> None:
+    first, second = (review([run], "demo", rerun=1) for _ in range(2))
+    assert first.seed != second.seed and f"seed {first.seed}" in str(first)
+    assert first.to_json()["seed"] == first.seed
+    assert review([run], "demo", rerun=0, seed=7).seed == 7
+
+
+def test_notes_are_told(run: Path) -> None:
+    out = run.parent / "own"
+    data = brinell.data.load("demo", 8)
+    evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
+    assert "nothing was run again" in str(review([out], "demo", data))
+
+
 # ------------------------------------------------------------------------------------------- files of other attacks
 
 
@@ -466,3 +497,34 @@ def test_nothing_is_left_behind(run: Path, tmp_path: Path, monkeypatch: pytest.M
         assert list(place.iterdir())
     assert list(place.iterdir()) == []
     assert wrap(demo_net()).modes() == []
+
+
+@pytest.mark.parametrize(("dataset", "threat"), [("cifar10", "Linf"), ("demo", "L2")])
+def test_a_record_for_another_board_is_not_certified(dataset: str, threat: str, run: Path) -> None:
+    records.of_run(Run.open(run), dataset, threat, "Mine").write(run / RECORD)
+    result = review([run], "demo", rerun=1)
+    assert result.ok
+    with pytest.raises(RunError, match="a record with the (data|norm) of its Run"):
+        certify(run, result, "demo")
+
+
+def test_a_run_on_chosen_samples_is_not_certified(run: Path) -> None:
+    """Only samples that stand: everything in the Run is true, and 100 % says nothing about the model."""
+    data, standing = brinell.data.load("demo", N), Run.open(run).survivors().tolist()
+    edit_rows(run, lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample_id"] in standing]))
+    edit_manifest(run, lambda m: m["identity"]["data"].update(n=len(standing)))
+    records.of_run(Run.open(run), "demo", "Linf", "Mine").write(run / RECORD)
+    result = review([run], "demo", data, rerun=1)
+    assert result.ok and result.bound.value == 1
+    with pytest.raises(RunError, match="on chosen ones"):
+        certify(run, result, "demo", data)
+
+
+def test_samples_of_others_do_not_count_for_a_record(run: Path, tmp_path: Path) -> None:
+    """The best known accuracy of a Run on 8 samples is about these 8, whoever looked at more."""
+    few = brinell.data.load("demo", 8)
+    told = evaluate("demo", few, Linf(EPS), "pgd20", out=tmp_path / "few", progress=False)
+    records.of_run(told, "demo", "Linf", "Mine").write(tmp_path / "few" / RECORD)
+    result = review([tmp_path / "few", run], "demo", rerun=1)
+    assert result.bound.n == N and result.bound.value < told.robust_accuracy.value
+    assert certify(tmp_path / "few", result, "demo").external is None
