@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import brinell
-from brinell import L2, InputError, Linf, Problem, Run, RunError, evaluate, review, wrap
+from brinell import L2, InputError, Linf, Problem, Run, RunError, ThreatError, evaluate, review, wrap
 from brinell.evaluate import submissions
 from brinell.evaluate.review import certify
 from brinell.models.demo import demo_net
@@ -222,6 +222,43 @@ def test_a_manifest_that_lacks_something_is_refused(said: str, change: Any, run:
     edit_manifest(run, lambda m: change(m["identity"]))
     with pytest.raises(RunError, match=said):
         review([bundled(run)], "demo", rerun=0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"checks": "none"},
+        {"checks": [{}]},
+        {"checks": [{"name": [], "level": "ok", "message": ""}]},
+        {"probes": [{"attack": "pgd"}]},
+        {"probes": [{"attack": "pgd", "items": [{"name": "loss surface"}]}]},
+        {"notes": 3},
+    ],
+)
+def test_lists_that_the_verdict_cannot_read_are_refused(fields: dict[str, Any], run: Path) -> None:
+    edit_manifest(run, lambda m: m.update(fields))
+    with pytest.raises(RunError, match=f"{next(iter(fields))} as Brinell writes them"):
+        review([bundled(run)], "demo", rerun=0)
+
+
+@pytest.mark.parametrize("cost", [{"forwards": -5}, {"seconds": float("nan")}])
+def test_costs_that_are_none_are_told(cost: dict[str, Any], run: Path) -> None:
+    edit_rows(run, lambda rows: rows[0].update(cost))
+    assert "cost less than nothing" in str(review([bundled(run)], "demo", rerun=0))
+
+
+@pytest.mark.parametrize("reference", [{"adv_row": None}, {"adv_row": -1}, {"adv_shard": "../../other"}])
+def test_references_lead_to_adversarials_of_the_run(reference: dict[str, Any], run: Path) -> None:
+    last = load_file(sorted((run / "adversarials").iterdir())[0])["ids"][-1]
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["adv_row"] is not None and row["sample_id"] == last:
+                row.update(reference)
+
+    edit_rows(run, change)
+    with pytest.raises(RunError, match=r"adversarials (its rows refer to|of their Run)"):
+        review([run], "demo", rerun=0)
 
 
 def test_another_model_or_other_data_are_told(run: Path, honest: Path) -> None:
@@ -435,6 +472,12 @@ def test_radii_of_their_own(tmp_path: Path) -> None:
     assert result.ok and result.parts[0].alike == 5 and result.bound == told.robust_accuracy
 
 
+def test_radii_for_other_samples_are_refused(run: Path) -> None:
+    edit_manifest(run, lambda m: m["identity"]["threat"].update(eps=[0.1] * 3))
+    with pytest.raises(ThreatError, match=r"one per sample \(40\), got 3"):
+        review([run], "demo", rerun=0)
+
+
 def test_two_threats_are_refused(run: Path, tmp_path: Path) -> None:
     data = brinell.data.load("demo", 4)
     evaluate("demo", data, Linf(0.2), "fgsm", out=tmp_path / "other", progress=False)
@@ -504,7 +547,7 @@ def test_a_record_for_another_board_is_not_certified(dataset: str, threat: str, 
     records.of_run(Run.open(run), dataset, threat, "Mine").write(run / RECORD)
     result = review([run], "demo", rerun=1)
     assert result.ok
-    with pytest.raises(RunError, match="a record with the (data|norm) of its Run"):
+    with pytest.raises(RunError, match=r"a record with the (data|norm) of its Run"):
         certify(run, result, "demo")
 
 

@@ -311,11 +311,7 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
     other = differences(*(_terms(r) for r in (run, again)))
     if any(field.startswith("plan") for field in other):
         objections.append(f"Its plan has other numbers than {again.manifest['identity']['plan']['name']} has here.")
-    objections += [
-        f"Its {field} is {str(stored)[:60]}, not {here}."
-        for field, (stored, here) in other.items()
-        if "plan" not in field
-    ]
+    objections += [f"Its {k} is {str(other[k][0])[:60]}, not {other[k][1]}." for k in ("goal", "box") if k in other]
     standing = set(run.survivors().tolist())
     for i in sorted(set(ids.tolist()) & standing - set(again.survivors().tolist())):
         failures[i] = "counted as robust, broken when run again"
@@ -330,10 +326,7 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
 def _terms(run: Run) -> dict[str, Any]:
     """What an evaluation of other samples has in common with this one, as far as outcome and verdict follow from it."""
     identity = run.manifest["identity"]
-    plan = {
-        "draws": 1,
-        **{k: identity["plan"].get(k) for k in ("stages", "strength", "draws") if k in identity["plan"]},
-    }
+    plan = {"draws": 1, **{k: v for k, v in identity["plan"].items() if k in ("stages", "strength", "draws")}}
     box = lookup(identity, "threat.box")
     return {"plan": plan, "goal": identity.get("goal", MISCLASSIFY), "box": BOX if box is None else box}
 
