@@ -64,7 +64,7 @@ def refuse_incomplete(run: Run) -> None:
     if not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
         raise RunError(expected="a manifest with named stages", got=repr(stages)[:60], remedy="It is refused.")
     text, eps = (lookup(run.manifest, f"identity.threat.{k}") for k in ("eps_text", "eps"))
-    if isinstance(eps, int | float) and text is not None and not _same(str(text), eps):
+    if isinstance(eps, int | float) and text is not None and not same_radius(str(text), eps):
         raise RunError(
             expected=f"a radius that is what its text says, {text}", got=f"{eps}", remedy="The Run is refused."
         )
@@ -94,7 +94,12 @@ def _has(entry: object, parts: "dict[str, Any]") -> bool:
     )
 
 
-def _same(text: str, eps: float) -> bool:
+def same_radius(text: str, eps: float) -> bool:
+    """Whether a radius is what its text says.
+
+    >>> same_radius("8/255", 8 / 255), same_radius("8/255", 0.031), same_radius("a lot", 1.0)
+    (True, False, False)
+    """
     try:
         return abs(float(Fraction(text)) - eps) <= SLACK * abs(eps)
     except (ValueError, ZeroDivisionError):
