@@ -571,3 +571,16 @@ def test_samples_of_others_do_not_count_for_a_record(run: Path, tmp_path: Path) 
     result = review([tmp_path / "few", run], "demo", rerun=1)
     assert result.bound.n == N and result.bound.value < told.robust_accuracy.value
     assert certify(tmp_path / "few", result, "demo").external is None
+
+
+def test_a_mask_is_told_with_the_threat(tmp_path: Path) -> None:
+    """100 % under changes of one pixel is no robust accuracy under Linf, and must not read like one."""
+    mask = torch.zeros(1, 28, 28, dtype=torch.bool)
+    mask[0, 14, 14] = True
+    data = brinell.data.load("demo", 4)
+    told = evaluate("demo", data, Linf(EPS, mask=mask), "fgsm", out=tmp_path / "run", progress=False)
+    assert "Under Linf perturbations of 1 of 784 values of size eps = 0.1" in told.sentence()
+    assert "Linf of 1 of 784 values, eps = 0.1" in brinell.report.text([told], "md")
+    assert "under Linf(eps=0.1, mask of 1 of 784 values)" in str(review([tmp_path / "run"], "demo", data, rerun=0))
+    with pytest.raises(RunError, match="a mask of its own"):
+        records.of_run(told, "demo", "Linf", "Mine")
