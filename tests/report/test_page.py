@@ -68,3 +68,11 @@ def test_reports_do_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_without_the_extra_a_report_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markup is the first thing that is asked for, and comes with jinja2."""
+    for name in ("jinja2", "markupsafe"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"brinell\[report\]"):
+        module.markup("<p>")
