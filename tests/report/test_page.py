@@ -1,6 +1,7 @@
 """A page is one file that fetches nothing."""
 
 import re
+import sys
 
 import pytest
 
@@ -35,7 +36,6 @@ def test_the_policy_forbids_the_network() -> None:
 
 
 def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
 
     monkeypatch.setitem(sys.modules, "jinja2", None)
     module._environment.cache_clear()
@@ -47,7 +47,6 @@ def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_reports_do_without_torch() -> None:
     """A machine that only reads Runs needs no torch for their reports either."""
     import subprocess
-    import sys
     from pathlib import Path
 
     import brinell
