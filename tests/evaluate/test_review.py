@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import brinell
-from brinell import L2, InputError, Linf, Problem, Run, RunError, evaluate, review, wrap
+from brinell import L2, InputError, Linf, Problem, Run, RunError, ThreatError, evaluate, review, wrap
 from brinell.evaluate import submissions
 from brinell.evaluate.review import certify
 from brinell.models.demo import demo_net
@@ -224,6 +224,43 @@ def test_a_manifest_that_lacks_something_is_refused(said: str, change: Any, run:
         review([bundled(run)], "demo", rerun=0)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"checks": "none"},
+        {"checks": [{}]},
+        {"checks": [{"name": [], "level": "ok", "message": ""}]},
+        {"probes": [{"attack": "pgd"}]},
+        {"probes": [{"attack": "pgd", "items": [{"name": "loss surface"}]}]},
+        {"notes": 3},
+    ],
+)
+def test_lists_that_the_verdict_cannot_read_are_refused(fields: dict[str, Any], run: Path) -> None:
+    edit_manifest(run, lambda m: m.update(fields))
+    with pytest.raises(RunError, match=f"{next(iter(fields))} as Brinell writes them"):
+        review([bundled(run)], "demo", rerun=0)
+
+
+@pytest.mark.parametrize("cost", [{"forwards": -5}, {"seconds": float("nan")}])
+def test_costs_that_are_none_are_told(cost: dict[str, Any], run: Path) -> None:
+    edit_rows(run, lambda rows: rows[0].update(cost))
+    assert "cost less than nothing" in str(review([bundled(run)], "demo", rerun=0))
+
+
+@pytest.mark.parametrize("reference", [{"adv_row": None}, {"adv_row": -1}, {"adv_shard": "../../other"}])
+def test_references_lead_to_adversarials_of_the_run(reference: dict[str, Any], run: Path) -> None:
+    last = load_file(sorted((run / "adversarials").iterdir())[0])["ids"][-1]
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["adv_row"] is not None and row["sample_id"] == last:
+                row.update(reference)
+
+    edit_rows(run, change)
+    with pytest.raises(RunError, match=r"adversarials (its rows refer to|of their Run)"):
+        review([run], "demo", rerun=0)
+
+
 def test_another_model_or_other_data_are_told(run: Path, honest: Path) -> None:
     bundle = bundled(run)
     other = nn.Sequential(demo_net(), nn.Identity()).eval()
@@ -286,6 +323,37 @@ def test_a_run_does_not_choose_what_is_read(name: str | None, run: Path) -> None
     edit_manifest(run, lambda m: m["identity"]["data"].update(name=name))
     with pytest.raises(InputError, match="--data"):
         review([bundled(run)], "demo", rerun=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        ("Its plan has other numbers", lambda i: i["plan"].update(strength="standard")),
+        ("Its plan has other numbers", lambda i: i["plan"].update(draws=3)),
+        ("Its box is", lambda i: i["threat"].update(box=[0.4, 0.6])),
+        ("made with other data", lambda i: i["data"].update(fingerprint="00")),
+    ],
+    ids=["strength", "draws", "box", "data"],
+)
+def test_a_manifest_that_tells_of_something_better_is_refused(said: str, change: Any, run: Path) -> None:
+    """A plan called strong would make the verdict of a weak one "reliable"."""
+    edit_manifest(run, lambda m: change(m["identity"]))
+    result = review([bundled(run)], "demo", rerun=1)
+    assert not result.ok and said in str(result)
+
+
+def test_nobody_can_know_which_samples_are_run_again(run: Path) -> None:
+    first, second = (review([run], "demo", rerun=1) for _ in range(2))
+    assert first.seed != second.seed and f"seed {first.seed}" in str(first)
+    assert first.to_json()["seed"] == first.seed
+    assert review([run], "demo", rerun=0, seed=7).seed == 7
+
+
+def test_notes_are_told(run: Path) -> None:
+    out = run.parent / "own"
+    data = brinell.data.load("demo", 8)
+    evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
+    assert "nothing was run again" in str(review([out], "demo", data))
 
 
 # ------------------------------------------------------------------------------------------- files of other attacks
@@ -404,6 +472,12 @@ def test_radii_of_their_own(tmp_path: Path) -> None:
     assert result.ok and result.parts[0].alike == 5 and result.bound == told.robust_accuracy
 
 
+def test_radii_for_other_samples_are_refused(run: Path) -> None:
+    edit_manifest(run, lambda m: m["identity"]["threat"].update(eps=[0.1] * 3))
+    with pytest.raises(ThreatError, match=r"one per sample \(40\), got 3"):
+        review([run], "demo", rerun=0)
+
+
 def test_two_threats_are_refused(run: Path, tmp_path: Path) -> None:
     data = brinell.data.load("demo", 4)
     evaluate("demo", data, Linf(0.2), "fgsm", out=tmp_path / "other", progress=False)
@@ -466,3 +540,47 @@ def test_nothing_is_left_behind(run: Path, tmp_path: Path, monkeypatch: pytest.M
         assert list(place.iterdir())
     assert list(place.iterdir()) == []
     assert wrap(demo_net()).modes() == []
+
+
+@pytest.mark.parametrize(("dataset", "threat"), [("cifar10", "Linf"), ("demo", "L2")])
+def test_a_record_for_another_board_is_not_certified(dataset: str, threat: str, run: Path) -> None:
+    records.of_run(Run.open(run), dataset, threat, "Mine").write(run / RECORD)
+    result = review([run], "demo", rerun=1)
+    assert result.ok
+    with pytest.raises(RunError, match=r"a record with the (data|norm) of its Run"):
+        certify(run, result, "demo")
+
+
+def test_a_run_on_chosen_samples_is_not_certified(run: Path) -> None:
+    """Only samples that stand: everything in the Run is true, and 100 % says nothing about the model."""
+    data, standing = brinell.data.load("demo", N), Run.open(run).survivors().tolist()
+    edit_rows(run, lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample_id"] in standing]))
+    edit_manifest(run, lambda m: m["identity"]["data"].update(n=len(standing)))
+    records.of_run(Run.open(run), "demo", "Linf", "Mine").write(run / RECORD)
+    result = review([run], "demo", data, rerun=1)
+    assert result.ok and result.bound.value == 1
+    with pytest.raises(RunError, match="on chosen ones"):
+        certify(run, result, "demo", data)
+
+
+def test_samples_of_others_do_not_count_for_a_record(run: Path, tmp_path: Path) -> None:
+    """The best known accuracy of a Run on 8 samples is about these 8, whoever looked at more."""
+    few = brinell.data.load("demo", 8)
+    told = evaluate("demo", few, Linf(EPS), "pgd20", out=tmp_path / "few", progress=False)
+    records.of_run(told, "demo", "Linf", "Mine").write(tmp_path / "few" / RECORD)
+    result = review([tmp_path / "few", run], "demo", rerun=1)
+    assert result.bound.n == N and result.bound.value < told.robust_accuracy.value
+    assert certify(tmp_path / "few", result, "demo").external is None
+
+
+def test_a_mask_is_told_with_the_threat(tmp_path: Path) -> None:
+    """100 % under changes of one pixel is no robust accuracy under Linf, and must not read like one."""
+    mask = torch.zeros(1, 28, 28, dtype=torch.bool)
+    mask[0, 14, 14] = True
+    data = brinell.data.load("demo", 4)
+    told = evaluate("demo", data, Linf(EPS, mask=mask), "fgsm", out=tmp_path / "run", progress=False)
+    assert "Under Linf perturbations of 1 of 784 values of size eps = 0.1" in told.sentence()
+    assert "Linf of 1 of 784 values, eps = 0.1" in brinell.report.text([told], "md")
+    assert "under Linf(eps=0.1, mask of 1 of 784 values)" in str(review([tmp_path / "run"], "demo", data, rerun=0))
+    with pytest.raises(RunError, match="a mask of its own"):
+        records.of_run(told, "demo", "Linf", "Mine")

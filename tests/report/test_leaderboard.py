@@ -294,13 +294,12 @@ def test_the_data_are_there_to_take(site: Path) -> None:
 def hostile(tmp_path: Path) -> Path:
     """A site of one record in which everything a stranger can write is hostile, and of a Run with such a record."""
     own = dict.fromkeys(("title", "authors", "venue", "architecture", "footnote"), HOSTILE)
+    run = copy_of_run(tmp_path / "run", plan__name=HOSTILE)
     record = replace(
-        of_run(Run.open(GOLDEN), "cifar10", "Linf", "Evil"),
-        **own, link="javascript:alert(1)", eps="8/255", reasons=(HOSTILE,), restrictions=(HOSTILE,), plan=HOSTILE,
+        of_run(Run.open(run), "cifar10", "Linf", "Evil"),
+        **own, link="javascript:alert(1)", eps="8/255", reasons=(HOSTILE,), restrictions=(HOSTILE,),
         status="unverified", reported=99.0,
     )  # fmt: skip
-    run = tmp_path / "run"
-    shutil.copytree(GOLDEN, run)
     record.write(run / RECORD)
     replace(record, name="Evil2", run_hash=None, n=None).write(tmp_path / "records")
     build([run], records=tmp_path / "records", out=tmp_path / "site", with_published=False)
@@ -415,6 +414,7 @@ def test_the_record_beside_a_run_counts_and_must_fit(tmp_path: Path) -> None:
         of_run(Run.open(run), "cifar10", "Linf", "Mine", {"reported": 50.0}), eps="8/255", status="verified"
     )
     record.write(run / RECORD)
+    record = replace(record, run="mine")  # where it lay is not told
     assert of_folder(run).record == record
     # A folder of records in which Runs lie gives the Runs, once.
     (entry,) = collect(folder=tmp_path / "runs", with_published=False)
@@ -423,6 +423,37 @@ def test_the_record_beside_a_run_counts_and_must_fit(tmp_path: Path) -> None:
     replace(record, autoattack=99.0).write(run / RECORD)
     with pytest.raises(RunError, match=r"autoattack 99\.0 instead of 33\.33"):
         of_folder(run)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("verdict", "reliable"), ("unreliable", False), ("plan", "autoattack"), ("eps", "4/255"), ("seed", 99),
+     ("fingerprint", "00"), ("clean_interval", (0.0, 100.0))],
+)  # fmt: skip
+def test_a_record_beside_a_run_cannot_say_better_of_it(tmp_path: Path, field: str, value: object) -> None:
+    """A verdict that is told to be reliable would give the Run a rank."""
+    run = copy_of_run(tmp_path / "run")
+    record = replace(of_run(Run.open(run), "cifar10", "Linf", "Mine"), eps="8/255")
+    record.write(run / RECORD)
+    assert not of_folder(run).ranked
+    replace(record, **{field: value}).write(run / RECORD)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match=f"{field} .* instead of"):
+        of_folder(run)
+
+
+def test_what_a_record_leaves_out_the_run_beside_it_says(tmp_path: Path) -> None:
+    run = copy_of_run(tmp_path / "run")
+    told = of_run(Run.open(run), "cifar10", "Linf", "Mine")
+    replace(told, verdict=None, unreliable=None, plan=None, n=None, interval=None, autoattack=None).write(run / RECORD)
+    found = of_folder(run)
+    assert not found.ranked and (found.record.plan, found.record.n) == (told.plan, told.n)
+    assert (found.record.autoattack, found.record.interval) == (told.autoattack, told.interval)
+
+
+def test_a_mask_of_ones_own_has_no_place(tmp_path: Path) -> None:
+    mask = {"shape": [1, 2, 2], "bits": "gA=="}
+    with pytest.raises(RunError, match="a mask of its own"):
+        of_folder(copy_of_run(tmp_path / "run", threat__mask=mask))
 
 
 def test_records_replace_published_ones_of_their_name(tmp_path: Path) -> None:
@@ -437,7 +468,8 @@ def test_records_replace_published_ones_of_their_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("clean_acc", "nan"), ("autoattack_acc", "inf"), ("name", 3), ("venue", None), ("footnote", ["x"]), ("eps", 8),
+    [("clean_acc", "nan"), ("autoattack_acc", "inf"), ("autoattack_acc", "101"), ("reported", "-1"), ("name", 3),
+     ("venue", None), ("footnote", ["x"]), ("eps", 8),
      ("additional_data", "no"), ("n", "many"), ("interval", [1, 2, 3]), ("interval", ["a", "b"]), ("reasons", [1]),
      ("cost", {"forwards": "x", "backwards": 0, "seconds": 0}), ("number_forward_passes", "two")],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """A page is one file that fetches nothing."""
 
 import re
+import sys
 
 import pytest
 
@@ -35,7 +36,6 @@ def test_the_policy_forbids_the_network() -> None:
 
 
 def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
 
     monkeypatch.setitem(sys.modules, "jinja2", None)
     module._environment.cache_clear()
@@ -47,7 +47,6 @@ def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_reports_do_without_torch() -> None:
     """A machine that only reads Runs needs no torch for their reports either."""
     import subprocess
-    import sys
     from pathlib import Path
 
     import brinell
@@ -68,3 +67,11 @@ def test_reports_do_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_without_the_extra_a_report_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markup is the first thing that is asked for, and comes with jinja2."""
+    for name in ("jinja2", "markupsafe"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"brinell\[report\]"):
+        module.markup("<p>")

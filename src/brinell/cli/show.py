@@ -11,6 +11,7 @@ from rich.text import Text
 from brinell.evaluate.cost import Estimate, duration, rounded
 from brinell.report.facts import facts
 from brinell.results import Proportion, Run
+from brinell.results.summary import mask_text
 
 WIDTH = 100
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
@@ -51,9 +52,8 @@ def show_estimate(e: Estimate, console: Console, as_json: bool) -> None:
 def _stages(run: Run) -> Table:
     identity = run.manifest["identity"]
     threat = identity["threat"]
-    title = (
-        f"{identity['model']['name']} · {threat['norm']}, eps = {threat['eps_text']} · plan {identity['plan']['name']}"
-    )
+    told = f"{threat['norm']}{mask_text(threat.get('mask'))}, eps = {threat['eps_text']}"
+    title = f"{identity['model']['name']} · {told} · plan {identity['plan']['name']}"
     table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
     table.add_column("after")
     table.add_column("accuracy", justify="right")

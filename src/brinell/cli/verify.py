@@ -30,7 +30,9 @@ def command(
     rerun: Annotated[
         int | None, typer.Option(help=f"Samples of each Run to attack again; default: {RERUN} of a bundle.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides which; keep it to yourself until then.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides which; default: drawn, so that nobody knows it before, and told.")
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="Write the verified record of the first submission: a .json file, or a folder.")
     ] = None,

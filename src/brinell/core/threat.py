@@ -138,7 +138,8 @@ class Threat:
     text: str = ""
 
     def __repr__(self) -> str:
-        return f"{self.norm.name}(eps={self.text})"
+        mask = "" if self.mask is None else f", mask of {int(self.mask.sum())} of {self.mask.numel()} values"
+        return f"{self.norm.name}(eps={self.text}{mask})"
 
     @property
     def unlimited(self) -> bool:

@@ -75,6 +75,7 @@ def benchmark(
     door.train_mode(model)
     label = name or _label(model)
     facts = {**_published_facts(model, chosen), **(about or {})}
+    records.with_facts(Record(dataset, threat, label), facts)  # told before hours are spent
     problem = points(chosen, data, n, preprocessing or _own_preprocessing(model, chosen))
     if chosen.ball is None:
         source = corrupted if callable(corrupted) else partial(_cell, dataset, _count(chosen, n), corrupted)
@@ -187,7 +188,7 @@ def _corrupted(
         date=now(),
         version=version(),
     )
-    record = replace(record, **facts)
+    record = records.with_facts(record, facts)
     record.write(folder / RECORD)
     return record
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,8 +18,18 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import InputError, RunError
 from brinell.evaluate import door, inputs
+from brinell.evaluate.boards import BOARDS
 from brinell.evaluate.restrictions import restrictions
-from brinell.evaluate.submissions import CHUNK, Known, Part, check_file, check_run, distances, open_submission
+from brinell.evaluate.submissions import (
+    CHUNK,
+    Known,
+    Part,
+    check_file,
+    check_run,
+    distances,
+    first_ids,
+    open_submission,
+)
 from brinell.evaluate.tables import clean
 from brinell.evaluate.verify import MISCLASSIFY, goal_of
 from brinell.results import Adversarials, Proportion, Run, outcome, records
@@ -29,6 +40,8 @@ from brinell.results.records import RECORD, Record
 
 RERUN = 16
 AGAIN = "run again"
+# Of a drawn seed: more than anybody can prepare for, and exact in any reader of JSON.
+SEED_BITS = 48
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,7 @@ class Review:
     parts: tuple[Part, ...]
     samples: tuple[Known, ...]
     threat: str
+    seed: int = 0
 
     @property
     def ok(self) -> bool:
@@ -57,7 +71,8 @@ class Review:
     def __str__(self) -> str:
         head = [str(part) for part in self.parts]
         bound = f"best known robust accuracy under {self.threat}: {self.bound}"
-        return "\n".join([*head, f"clean accuracy: {self.clean_accuracy}", bound])
+        chosen = [f"samples to run again chosen by seed {self.seed}"] if any(p.rerun for p in self.parts) else []
+        return "\n".join([*head, *chosen, f"clean accuracy: {self.clean_accuracy}", bound])
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for scripts."""
@@ -65,6 +80,7 @@ class Review:
         return {
             "ok": self.ok,
             "threat": self.threat,
+            "seed": self.seed,
             **{k: {"value": p.value, "low": p.low, "high": p.high, "k": p.k, "n": p.n} for k, p in whole.items()},
             "submissions": [
                 {
@@ -91,7 +107,7 @@ def review(
     threat: Threat | None = None,
     *,
     rerun: int = RERUN,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Review:
     """Check submissions on the model, and say what all of them together leave standing.
 
@@ -101,8 +117,8 @@ def review(
 
     Method: every adversarial is asked about again (class, distance in float64, box, finiteness). Of Runs also hashes,
     schema, the fit of rows, manifest, model and data, all clean predictions, and `rerun` samples attacked again, chosen
-    by `seed` and the Run's hash, so that whoever made the Run could not know them. Of files only images that leave the
-    threat are held against them.
+    by `seed` and the Run's hash. Without a seed one is drawn, which whoever made the Run could not know; the result
+    tells it, and with it the same samples are chosen. Of files only images that leave the threat are held against them.
     Cost: a forward per sample and adversarial, and the plan on `rerun` samples per Run.
 
     >>> import brinell
@@ -124,8 +140,10 @@ def review(
             _refuse_unreadable(run)
         data = _data(runs) if problem is None else inputs.as_problem(problem)
         ball = _threat(runs, threat)
+        ball.check(data.shape(), len(data))
+        drawn = secrets.randbits(SEED_BITS) if seed is None else seed
         with exact(model.device):
-            return _review(held, model, data, ball, rerun, seed)
+            return _review(held, model, data, ball, rerun, drawn)
 
 
 def _refuse_unreadable(run: Run) -> None:
@@ -141,7 +159,8 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
     """The verified record of a submission that a review found nothing wrong with, after samples were run again.
 
     Facts about the model and its name are taken from the record in the submission; every number is computed anew, the
-    restrictions are looked at again, and what other submissions broke makes the best known accuracy.
+    restrictions are looked at again, and what other submissions broke of the same samples makes the best known
+    accuracy. The record must name the data and the norm of the Run, and the samples must be the first of the data.
     """
     path = Path(submission)
     own = next((part for part in result.parts if part.name in (path.name, str(path))), None)
@@ -166,9 +185,31 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
         record = records.of_run(run, told.dataset, told.threat, told.name, facts)
         model = inputs.as_classifier(classifier)
         data = _data([run]) if problem is None else inputs.as_problem(problem)
+        ids = set(outcome.samples(run.numbers()).tolist())
+        _refuse_elsewhere(run, told, data, ids)
         found = restrictions(model, data, inputs.threat_of(run))
     violated = tuple(f"{c.name}: {c.message}" for c in found if c.level == "fail")
-    return replace(records.with_bound(record, result.bound), run=path.name, restrictions=violated)
+    own_bound = Proportion(sum(s.standing for s in result.samples if s.id in ids), len(ids))
+    return replace(records.with_bound(record, own_bound), run=path.name, restrictions=violated)
+
+
+def _refuse_elsewhere(run: Run, told: Record, data: Problem, ids: set[int]) -> None:
+    """A RunError where a record claims a place on a leaderboard that its Run is not about."""
+    norm, name = (lookup(run.manifest, f"identity.{path}") for path in ("threat.norm", "data.name"))
+    known = {b.dataset for b in BOARDS}
+    claims = (
+        ("the norm of its Run", told.threat, norm, told.threat == norm),
+        ("the data of its Run", told.dataset, name, told.dataset == name or name not in known),
+    )
+    for what, claimed, truth, fits in claims:
+        if not fits:
+            raise RunError(expected=f"a record with {what}, {truth}", got=claimed, remedy="It gets no verified record.")
+    if set(first_ids(data, len(ids))) != ids:
+        raise RunError(
+            expected=f"a Run on the first {len(ids):,} samples of the data",
+            got="one on chosen ones",
+            remedy="It gets no verified record: evaluate on the first n.",
+        )
 
 
 def _review(
@@ -192,7 +233,7 @@ def _review(
         for by, adversarials in found.items():
             for i, distance in distances(adversarials, data, threat):
                 table.offer(i, distance, by)
-    return Review(tuple(parts), tuple(table.samples[i] for i in sorted(table.samples)), repr(threat))
+    return Review(tuple(parts), tuple(table.samples[i] for i in sorted(table.samples)), repr(threat), seed)
 
 
 @dataclass

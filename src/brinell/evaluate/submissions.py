@@ -24,7 +24,7 @@ from brinell.engine.precision import FLOAT32
 from brinell.errors import InputError, PlanError, RunError
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.presets import by_name
-from brinell.evaluate.verify import reasons
+from brinell.evaluate.verify import MISCLASSIFY, reasons
 from brinell.evaluate.verify import verify as verify_run
 from brinell.results import CLEAN, Adversarials, Run, outcome
 from brinell.results.bundle import MEMBER_BYTES, digest, is_bundle, opened
@@ -34,6 +34,7 @@ from brinell.results.outcome import INCIDENTAL
 
 CHUNK = 4096
 ENDS = (".npz", ".safetensors")
+BOX = [0.0, 1.0]
 # Checks whose outcome does not depend on which samples are looked at: they must not be better than here.
 STEADY = ("train mode", "probabilities", "mixed rows", "randomised", "optimisation in forward")
 # Of an image that fails for this reason nothing is claimed: attacks hand in what they could not break, too.
@@ -70,7 +71,8 @@ class Part:
         some = [f"sample {i} ({why})" for i, why in list(self.failures.items())[:5]]
         more = f" … {len(self.failures)} in all" if len(self.failures) > 5 else ""
         bad = [*self.objections, *([f"Failed: {', '.join(some)}{more}."] if some else [])]
-        return text + (f". Refused: {' '.join(bad)}" if bad else "")
+        told = [*([f"Refused: {' '.join(bad)}"] if bad else []), *self.notes]
+        return ". ".join([text, " ".join(told)]) if told else text
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def check_run(
     seed: int,
 ) -> tuple[Part, Adversarials, Adversarials]:
     """A Run: its adversarials that hold, those of the samples that were run again, and all that is wrong with it."""
-    objections = [*contradictions(run), *_foreign(run, oracle.classifier)]
+    objections = [*contradictions(run), *_foreign(run, oracle.classifier), *_other_data(run, data)]
     _refuse_shapes(run, data)
     found = verify_run(run, oracle.classifier, data, threat, oracle)
     failures = {**_facts(run, data, samples), **found.failures}
@@ -232,6 +234,25 @@ def _foreign(run: Run, model: Classifier) -> Iterator[str]:
     told = lookup(run.manifest, "identity.model.fingerprint")
     if told != model.fingerprint:
         yield f"It was made with another model: fingerprint {str(told)[:16]}…, not {model.fingerprint[:16]}…."
+
+
+def first_ids(data: Problem, n: int) -> list[int]:
+    """The ids of the first n samples."""
+    chunks = data.chunks(CHUNK)
+    found: list[int] = []
+    while len(found) < n and (chunk := next(chunks, None)) is not None:
+        found += chunk.ids.tolist()
+    return found[:n]
+
+
+def _other_data(run: Run, data: Problem) -> Iterator[str]:
+    """The data's fingerprint, where it can be told: of the first samples in their order, read as they were then."""
+    told, ids = lookup(run.manifest, "identity.data"), outcome.samples(run.numbers()).tolist()
+    streamed = str(told.get("fingerprint")).startswith("stream-")
+    if told.get("sources") or streamed != data.streamed or first_ids(data, len(ids)) != ids:
+        return
+    if told.get("fingerprint") != (here := data[: len(ids)].fingerprint()):
+        yield f"It was made with other data: fingerprint {str(told.get('fingerprint'))[:16]}…, not {here[:16]}…."
 
 
 def _facts(run: Run, data: Problem, samples: Mapping[int, Known]) -> dict[int, str]:
@@ -287,9 +308,10 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
     """What the samples that were run again say about the Run."""
     ids = outcome.samples(again.numbers())
     objections, failures = list(part.objections), dict(part.failures)
-    stored, here = (r.manifest["identity"]["plan"]["stages"] for r in (run, again))
-    if differences({"stages": stored}, {"stages": here}):
+    other = differences(*(_terms(r) for r in (run, again)))
+    if any(field.startswith("plan") for field in other):
         objections.append(f"Its plan has other numbers than {again.manifest['identity']['plan']['name']} has here.")
+    objections += [f"Its {k} is {str(other[k][0])[:60]}, not {other[k][1]}." for k in ("goal", "box") if k in other]
     standing = set(run.survivors().tolist())
     for i in sorted(set(ids.tolist()) & standing - set(again.survivors().tolist())):
         failures[i] = "counted as robust, broken when run again"
@@ -299,6 +321,14 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
             objections.append(f"The check {c['name']} objects here and not in the Run.")
     alike = sum(_outcome(run, int(i)) == _outcome(again, int(i)) for i in ids)
     return replace(part, failures=failures, objections=tuple(objections), rerun=len(ids), alike=alike)
+
+
+def _terms(run: Run) -> dict[str, Any]:
+    """What an evaluation of other samples has in common with this one, as far as outcome and verdict follow from it."""
+    identity = run.manifest["identity"]
+    plan = {"draws": 1, **{k: v for k, v in identity["plan"].items() if k in ("stages", "strength", "draws")}}
+    box = lookup(identity, "threat.box")
+    return {"plan": plan, "goal": identity.get("goal", MISCLASSIFY), "box": BOX if box is None else box}
 
 
 def _outcome(run: Run, id: int) -> str:

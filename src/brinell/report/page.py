@@ -51,8 +51,10 @@ def render(template: str, **values: object) -> str:
 
 def markup(text: str) -> Any:
     """Text that is markup already and is not escaped again."""
-    from markupsafe import Markup
-
+    try:
+        from markupsafe import Markup
+    except ImportError:
+        raise _missing() from None
     return Markup(text)
 
 
@@ -74,14 +76,18 @@ def _marked(function: Callable[..., str]) -> Callable[..., Any]:
     return lambda *args, **options: markup(function(*args, **options))
 
 
+def _missing() -> MissingExtra:
+    return MissingExtra(
+        expected="jinja2 for a page", got="no such package", remedy="Install it: pip install 'brinell[report]'."
+    )
+
+
 @cache
 def _environment() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise MissingExtra(
-            expected="jinja2 for a page", got="no such package", remedy="Install it: pip install 'brinell[report]'."
-        ) from None
+        raise _missing() from None
     made = jinja2.Environment(
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,  # for every template, whatever its name

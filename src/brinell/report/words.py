@@ -5,7 +5,7 @@ import unicodedata
 
 from brinell.results import Run
 from brinell.results.manifest import lookup
-from brinell.results.summary import eps_text
+from brinell.results.summary import eps_text, mask_text
 
 CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<title>.+)$")
 
@@ -33,8 +33,9 @@ def threat_text(run: Run) -> str:
     >>> threat_text(Run.open("tests/results/golden_run_v1"))
     'Linf, eps = 8/255'
     """
-    norm, eps = (lookup(run.manifest, f"identity.threat.{name}") for name in ("norm", "eps"))
-    return f"{norm or 'unnamed'}, smallest distances" if eps is None else f"{norm}, eps = {eps_text(eps)}"
+    norm, eps, mask = (lookup(run.manifest, f"identity.threat.{name}") for name in ("norm", "eps", "mask"))
+    free = mask_text(mask)
+    return f"{norm or 'unnamed'}{free}, smallest distances" if eps is None else f"{norm}{free}, eps = {eps_text(eps)}"
 
 
 def paragraph(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -23,6 +24,12 @@ NEEDED = {
     "data.n": int,
     "seed": int,
     "precision": str,
+}
+# Lists in a manifest, and what every entry must have; nothing: it is a text.
+LISTED: dict[str, dict[str, Any]] = {
+    "checks": {"name": str, "level": str, "message": str},
+    "probes": {"attack": str, "items": {"name": str, "level": str, "sentence": str}},
+    "notes": {},
 }
 # More judging passes than any plan has would only keep whoever checks the Run busy.
 DRAWS = 100
@@ -52,17 +59,47 @@ def refuse_incomplete(run: Run) -> None:
     draws = lookup(run.manifest, "identity.plan.draws") or 1
     if not isinstance(draws, int) or not 1 <= draws <= DRAWS:
         raise RunError(expected=f"1 to {DRAWS} judging passes", got=repr(draws)[:60], remedy="The Run is refused.")
+    _refuse_malformed(run)
     stages = run.manifest["identity"]["plan"]["stages"]
     if not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
         raise RunError(expected="a manifest with named stages", got=repr(stages)[:60], remedy="It is refused.")
     text, eps = (lookup(run.manifest, f"identity.threat.{k}") for k in ("eps_text", "eps"))
-    if isinstance(eps, int | float) and text is not None and not _same(str(text), eps):
+    if isinstance(eps, int | float) and text is not None and not same_radius(str(text), eps):
         raise RunError(
             expected=f"a radius that is what its text says, {text}", got=f"{eps}", remedy="The Run is refused."
         )
 
 
-def _same(text: str, eps: float) -> bool:
+def _refuse_malformed(run: Run) -> None:
+    """A RunError for checks, probes or notes that the verdict could not read."""
+    for field, parts in LISTED.items():
+        held = run.manifest.get(field) or []
+        if not isinstance(held, list) or not all(_has(entry, parts) for entry in held):
+            raise RunError(
+                expected=f"a manifest with {field} as Brinell writes them", got=repr(held)[:60], remedy="It is refused."
+            )
+
+
+def _has(entry: object, parts: "dict[str, Any]") -> bool:
+    """Whether an entry has these parts: texts, or lists of entries with parts of their own."""
+    if not parts:
+        return isinstance(entry, str)
+    if not isinstance(entry, dict):
+        return False
+    return all(
+        isinstance(entry.get(name), str)
+        if kind is str
+        else isinstance(entry.get(name), list) and all(_has(inner, kind) for inner in entry[name])
+        for name, kind in parts.items()
+    )
+
+
+def same_radius(text: str, eps: float) -> bool:
+    """Whether a radius is what its text says.
+
+    >>> same_radius("8/255", 8 / 255), same_radius("8/255", 0.031), same_radius("a lot", 1.0)
+    (True, False, False)
+    """
     try:
         return abs(float(Fraction(text)) - eps) <= SLACK * abs(eps)
     except (ValueError, ZeroDivisionError):
@@ -151,6 +188,14 @@ def _distances(run: Run) -> Iterable[str]:
         yield f"{len(odd)} rows count with a distance beyond eps, the first is of sample {odd[0]}."
 
 
+def _costs(run: Run) -> Iterable[str]:
+    table = run.rows()
+    passes = [np.asarray(table[c], dtype=np.float64) for c in ("forwards", "backwards", "seconds")]
+    odd = outcome.ids_of(table)[~np.all([np.isfinite(p) & (p >= 0) for p in passes], axis=0)]
+    if len(odd):
+        yield f"{len(odd)} rows cost less than nothing, or no number, the first is of sample {odd[0]}."
+
+
 RULES: tuple[Callable[[Run], Iterable[str]], ...] = (
     _unfinished,
     _samples,
@@ -160,4 +205,5 @@ RULES: tuple[Callable[[Run], Iterable[str]], ...] = (
     _clean,
     _references,
     _distances,
+    _costs,
 )

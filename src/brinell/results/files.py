@@ -63,7 +63,13 @@ def rows_file(run: Path, shard: str) -> Path:
 
 
 def adversarials_file(run: Path, shard: str) -> Path:
-    """Return the place of a shard's adversarials."""
+    """Return the place of a shard's adversarials; rows, which tell the name, cannot lead out of the folder."""
+    if Path(shard).name != shard or "\\" in shard:
+        raise RunError(
+            expected="rows that refer to adversarials of their Run",
+            got=repr(shard)[:60],
+            remedy="Restore the rows from a copy; if somebody else made the Run, refuse it.",
+        )
     return run / ADVERSARIALS_FOLDER / f"{shard}{ADVERSARIALS_END}"
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,14 @@ PLAIN = {
 }
 OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
 LISTS = ("interval", "clean_interval", "reasons", "restrictions")
+# What a record may hold, whoever wrote it: texts, perhaps texts, flags and lists; the rest are numbers.
+TEXTS = ("title", "link", "authors", "venue", "architecture")
+PERHAPS_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
+FLAGS = ("extra_data", "unreliable")
+LISTS_OF_TEXTS = ("reasons", "restrictions")
+LISTS_OF_NUMBERS = ("interval", "clean_interval")
+# Relative to another model, and not bounded by 100.
+RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
 # How the table of the public leaderboard writes that a number is not known.
 NOTHING = ("", "null")
 # What its authors say about a model; all of it may be left out.
@@ -128,9 +137,9 @@ class Record:
 
     @property
     def best(self) -> float | None:
-        """What a leaderboard sorts by: the best known robust accuracy, else the measured one."""
-        known = (self.external, self.autoattack, self.corruptions)
-        return next((value for value in known if value is not None), None)
+        """What a leaderboard sorts by: the lowest robust accuracy that is known, else that under corruptions."""
+        known = [value for value in (self.external, self.autoattack) if value is not None]
+        return min(known, default=self.corruptions)
 
     @property
     def overestimation(self) -> float | None:
@@ -144,6 +153,27 @@ class Record:
         """Of the venue: its last number of four digits."""
         found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
         return int(found[-1]) if found else None
+
+    def check(self) -> "Record":
+        """The record itself, or a RunError where a value is none of a record, above all numbers that are none."""
+        r = self
+        numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
+        numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
+        numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in ("forwards", "backwards", "seconds")}
+        texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
+        texts |= {f: getattr(r, f) or "" for f in PERHAPS_TEXTS}
+        texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
+        wrong = [f for f, v in numbers.items() if v is not None and not _fits(f, v)]
+        wrong += [f for f, v in texts.items() if not isinstance(v, str)]
+        wrong += [f for f in FLAGS if not isinstance(getattr(r, f), bool | None)]
+        wrong += [f for f in LISTS_OF_NUMBERS if len(getattr(r, f) or (0, 0)) != 2]
+        if wrong:
+            raise RunError(
+                expected=f"a record of {r.key} with texts, finite numbers, percentages from 0 to 100 and flags",
+                got=f"other values in {', '.join(wrong)}",
+                remedy="Correct them, or leave the record out.",
+            )
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """The fields of the public leaderboard under its names, percentages as text with two decimals, then ours."""
@@ -174,12 +204,16 @@ class Record:
         return cls(**{**known, **fields})
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record as JSON: into this file, or as dataset/threat/name.json into this folder."""
+        """Write the record as JSON: into this file, or as dataset/threat/name.json into this folder.
+
+        Of the Run only its folder's name is written: records are handed on, and where it lay is nobody's business.
+        """
         place = Path(path)
         if place.suffix != ".json":
             place = place / self.dataset / self.threat / f"{self.name}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+        told = replace(self, run=None if self.run is None else Path(self.run).name)
+        text = json.dumps(told.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomic(place, f"{text}\n".encode())
         return place
 
@@ -263,18 +297,18 @@ def _line(row: Mapping[str, str]) -> Record:
 
 def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
     """What a finished Run says about a model, as a record; `about` are further fields, of those in ABOUT."""
-    unknown = sorted(set(about or {}) - set(ABOUT))
-    if unknown:
-        raise InputError(
-            expected=f"facts about a model among {', '.join(ABOUT)}",
-            got=", ".join(unknown),
-            remedy="Everything else is measured.",
-        )
+    with_facts(Record(dataset, threat, name), about)
     if not run.finished:
         raise RunError(
             expected="a finished Run to make a record of", got=f"{run.path}, unfinished", remedy="Resume it first."
         )
     identity, verdict = run.manifest["identity"], run.verdict
+    if lookup(identity, "threat.mask") is not None:
+        raise RunError(
+            expected="a Run under a threat that others have too",
+            got=f"{run.path}, with a mask of its own",
+            remedy="Evaluate without the mask.",
+        )
     measured = Record(
         dataset,
         threat,
@@ -297,13 +331,37 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
         date=run.manifest["created"],
         version=lookup(run.manifest, "environment.brinell"),
     )
-    return replace(measured, **(about or {}))
+    return with_facts(measured, about)
+
+
+def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
+    """The record with what is told about its model; what is measured cannot be told.
+
+    >>> with_facts(Record("demo", "Linf", "Mine"), {"venue": "ICML 2026", "reported": 61.5}).year
+    2026
+    """
+    unknown = sorted(set(about or {}) - set(ABOUT))
+    if unknown:
+        raise InputError(
+            expected=f"facts about a model among {', '.join(ABOUT)}",
+            got=", ".join(unknown),
+            remedy="Everything else is measured.",
+        )
+    return replace(record, **(about or {})).check()
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
     """The record after somebody else checked it; what other attacks found more is the best known accuracy."""
     more = record.autoattack is None or _percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=_percent(bound.value) if more else record.external)
+
+
+def _fits(field: str, value: object) -> bool:
+    """Whether a value can be that number of a record: finite, and a share in per cent where it is one."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    share = field in PERCENTAGES and field not in RELATIVE
+    return 0 <= value <= 100 if share else value >= (1 if field == "forward_passes" else 0) or field == "seed"
 
 
 def _percent(share: float) -> float:

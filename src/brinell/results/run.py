@@ -241,7 +241,7 @@ def gather(path: Path, table: pa.Table) -> files.Adversarials:
     """Return the stored adversarials of the given rows, row by row; all rows must refer to one."""
     ids = outcome.ids_of(table)
     shards = np.array(table["adv_shard"].to_pylist(), dtype=object)
-    place = np.asarray(table["adv_row"], dtype=np.int64)
+    place = np.asarray(pc.fill_null(table["adv_row"], -1), dtype=np.int64)
     x: Any = None
     for shard in sorted(set(shards)):
         mine = shards == shard
@@ -255,7 +255,7 @@ def gather(path: Path, table: pa.Table) -> files.Adversarials:
 
 
 def _check_ids(path: Path, shard: str, stored: Ids, place: Ids, ids: Ids) -> None:
-    if not (len(stored) > place.max() and np.array_equal(stored[place], ids)):
+    if not (place.min() >= 0 and place.max() < len(stored) and np.array_equal(stored[place], ids)):
         raise RunError(
             expected="the adversarials its rows refer to",
             got=f"other samples in {files.adversarials_file(path, shard)}",

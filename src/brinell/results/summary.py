@@ -1,5 +1,7 @@
 """A Run in words: the summary on the screen and the sentence for the paper."""
 
+import base64
+import math
 from typing import TYPE_CHECKING, Any
 
 from brinell.results.manifest import lookup
@@ -67,13 +69,28 @@ def eps_text(eps: Any) -> str:
     return f"{eps * 255:.0f}/255" if abs(eps * 255 - round(eps * 255)) < 1e-4 else f"{eps:.6g}"
 
 
+def mask_text(mask: Any) -> str:
+    """Return what a mask leaves free, to be told with the threat; nothing where there is none.
+
+    >>> mask_text({"shape": [1, 2, 2], "bits": "gA=="}), mask_text(None)
+    (' of 1 of 4 values', '')
+    """
+    if mask is None:
+        return ""
+    try:
+        free, size = sum(byte.bit_count() for byte in base64.b64decode(mask["bits"])), math.prod(mask["shape"])
+    except (KeyError, TypeError, ValueError):
+        return " of some values"
+    return f" of {free:,} of {size:,} values"
+
+
 def _identity(run: "Run", path: str) -> Any:
     return lookup(run.manifest, f"identity.{path}")
 
 
 def _threat(run: "Run") -> str:
     norm, eps = _identity(run, "threat.norm"), _identity(run, "threat.eps")
-    text = f"Under {norm or 'unnamed'} perturbations"
+    text = f"Under {norm or 'unnamed'} perturbations{mask_text(_identity(run, 'threat.mask'))}"
     return text if eps is None else f"{text} of size eps = {eps_text(eps)}"
 
 

@@ -1,6 +1,5 @@
 """What stands on a leaderboard: records, some of them with the Run behind their numbers."""
 
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -9,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from brinell.errors import InputError, RunError
+from brinell.results.claims import same_radius
 from brinell.results.manifest import MANIFEST, lookup
-from brinell.results.records import PERCENTAGES, RECORD, Record, of_run, published, read, read_folder
+from brinell.results.records import RECORD, Record, of_run, published, read, read_folder
 from brinell.results.run import Run
 
 Place = str | os.PathLike[str]
 # What a record beside a Run cannot say otherwise than the Run does.
-MEASURED = ("run_hash", "clean", "autoattack", "n", "interval")
-# What files of others may hold; anything else is refused before a page is made of it.
-TEXTS = ("title", "link", "authors", "venue", "architecture")
-PERHAPS_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
-FLAGS = ("extra_data", "unreliable")
-LISTS_OF_TEXTS = ("reasons", "restrictions")
-LISTS_OF_NUMBERS = ("interval", "clean_interval")
+MEASURED = (
+    "run_hash", "clean", "autoattack", "n", "interval", "clean_interval", "unreliable", "verdict", "plan", "seed",
+    "fingerprint",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
         found += [of_folder(path.parent) for path in sorted(Path(folder).rglob(RECORD)) if _beside_run(path)]
     found += [of_folder(Path(run)) for run in runs]
     for entry in found:
-        _refuse_nonsense(entry.record)
+        entry.record.check()
     kept = {(e.record.key, e.record.eps, e.record.run_hash or e.record.status): e for e in found}
     return list(kept.values())
 
@@ -71,37 +68,19 @@ def of_folder(path: Path) -> Entry:
     record = read(beside)
     measured = of_run(run, record.dataset, record.threat, record.name)
     wrong = [f for f in MEASURED if getattr(record, f) not in (None, getattr(measured, f))]
-    if wrong:
+    said = [f"{f} {getattr(record, f)} instead of {getattr(measured, f)}" for f in wrong]
+    eps = lookup(run.manifest, "identity.threat.eps")
+    if record.eps is not None and isinstance(eps, int | float) and not same_radius(record.eps, eps):
+        said.append(f"eps {record.eps} instead of {eps}")
+    if said:
         raise RunError(
             expected=f"a record of the Run it lies beside, {run.path}",
-            got=", ".join(f"{f} {getattr(record, f)} instead of {getattr(measured, f)}" for f in wrong),
+            got=", ".join(said),
             remedy=f"Write {RECORD} again, or remove it.",
         )
-    return Entry(record, run)
-
-
-def _refuse_nonsense(r: Record) -> None:
-    """Refuse values of other kinds than a record's, above all numbers that are none."""
-    numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
-    numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
-    numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in ("forwards", "backwards", "seconds")}
-    texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
-    texts |= {f: getattr(r, f) or "" for f in PERHAPS_TEXTS}
-    texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
-    wrong = [f for f, v in numbers.items() if v is not None and not _finite(v)]
-    wrong += [f for f, v in texts.items() if not isinstance(v, str)]
-    wrong += [f for f in FLAGS if not isinstance(getattr(r, f), bool | None)]
-    wrong += [f for f in LISTS_OF_NUMBERS if len(getattr(r, f) or (0, 0)) != 2]
-    if wrong:
-        raise RunError(
-            expected=f"a record of {r.key} with texts, finite numbers and flags",
-            got=f"other values in {', '.join(wrong)}",
-            remedy="Correct the file, or leave it out.",
-        )
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # What is left out is not unknown: the Run says it.
+    told = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
+    return Entry(replace(record, **told), run)
 
 
 def _records(folder: Path) -> list[Record]:
