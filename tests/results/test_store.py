@@ -259,8 +259,8 @@ def test_a_second_writer_in_another_process_is_refused(tmp_path, world) -> None:
 
 def test_killed_writers_lose_nothing_they_reported(tmp_path, world) -> None:
     folder, stored = tmp_path / "run", []
-    for delay in (0.05, 0.11, 0.2):
-        first = 1000 * len(stored)
+    for i, delay in enumerate((0.05, 0.11, 0.2)):
+        first = 100_000 * i  # whatever the last one had stored and not yet reported
         process = start_writer(tmp_path, folder, "resume" if folder.exists() else "create", first)
         time.sleep(delay)
         stored += kill(process)
