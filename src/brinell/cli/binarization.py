@@ -43,9 +43,7 @@ def command(
     reference: Annotated[
         str | None, typer.Option(help="The strong plan that says how hard is too hard; default: one that suits.")
     ] = None,
-    random_queries: Annotated[int | None, typer.Option(help="Random points; default: as many as the plan used.")] = (
-        None
-    ),
+    random_queries: Annotated[int | None, typer.Option(help="Random points; default: what the plan may ask.")] = (None),
     seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
     slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
     device: options.Device = None,

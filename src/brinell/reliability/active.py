@@ -108,7 +108,7 @@ def test_attack(
     corners unless `corners=False`), and replace the network's last layer by a two-class `readout` that tells the two
     apart exactly. Its decision boundary is moved to κ of the way from the nearest inner point to the farthest boundary
     point, its logits are rescaled to the range of the original ones. The attack starts at x; the score is the share of
-    samples it breaks. R-ASR is that share for as many random points as the attack used where it needed most (or
+    samples it breaks. R-ASR is that share for as many random points as the attack may ask about, up to 400 (or
     `random_queries`). Without `kappa` the test begins as hard as possible and gets easier until the `reference` attack
     is almost perfect; `curve` looks at all levels. `layer` names the readout of a network that does not end in a linear
     layer. Of a model with a detector, which stays as it is, `kind` chooses the test: "regular" (boundary points are

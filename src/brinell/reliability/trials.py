@@ -25,6 +25,8 @@ from brinell.results import ROWS, Proportion
 
 # What counts as an almost perfect score of the reference attack.
 NEAR = 0.99
+# Zimmermann et al. 2022, appendix: 200 random points from inside the ball and 200 from its corners.
+POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,15 @@ def _beyond(tasks: Tasks, held: Tensor, oracle: Oracle) -> References | None:
     return References(torch.ones_like(ids), out.logits, out.features, ids)
 
 
-def _used(rows: pa.Table) -> int:
-    """How many answers the attack asked for about the sample that cost it most, all stages together."""
+def _matched(plan: Plan, rows: pa.Table) -> int:
+    """As many points as the plan may ask about, up to the paper's number; more where it asked about more.
+
+    What it asked about is no measure by itself: a quick attack on an easy problem would leave chance with a few points,
+    and the problem would not be seen to be easy.
+    """
+    allowed = sum(s.attack.queries * len(s.legs()) * s.eot for s in plan.stages)
     total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
-    return max(total["forwards_sum"].to_pylist(), default=1)
+    return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
 
 
 def climb_down(b: Bench, levels: Sequence[float], everything: bool, listener: Listener) -> list[Trial]:
@@ -123,7 +130,7 @@ def _trial(b: Bench, kappa: float, always: bool) -> Trial:
     other = None
     if always or float(found.float().mean()) < NEAR:
         other = found if b.reference == b.plan else _attacked(setup, _imitating(b.reference, imitated), chunk)[0]
-    queries = _used(rows) if b.queries is None else b.queries
+    queries = _matched(b.plan, rows) if b.queries is None else b.queries
     random = _random(setup, chunk, queries)
     level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
     return Trial(level, held, found, rows)
