@@ -32,7 +32,6 @@ from brinell.engine import precision
 from brinell.engine.craft import craft
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle, default_block
-from brinell.evaluate.evaluate import _slots
 from brinell.evaluate.inputs import as_classifier
 from brinell.ops import rng
 from brinell.ops.rows import take
@@ -60,7 +59,8 @@ def seconds(device: torch.device, run: Callable[[], Any]) -> tuple[float, Any]:
 class Ways:
     """The ways to attack the classifiers of all samples; each returns which samples broke."""
 
-    def __init__(self, tasks: Tasks, binary: Binary, x: Tensor, t: Any) -> None:
+    def __init__(self, tasks: Tasks, binary: Binary, x: Tensor, t: Any, alone: int) -> None:
+        self.alone = min(alone, len(x))
         self.binary, self.ball = binary, t.ball(tasks.at, x.device)
         zero = torch.zeros_like(tasks.ids)
         key = rng.fold(rng.keys(0, tasks.ids), rng.digest(ATTACK.name))
@@ -84,18 +84,18 @@ class Ways:
 
     def together(self) -> Tensor:
         """As `brinell.test_attack` does it."""
-        device = self.work.x.device
-        return self.engine(self.work, _slots(None, device), default_block(device))
+        block = default_block(self.work.x.device)
+        return self.engine(self.work, 2 * block, block)
 
     def one_by_one(self) -> Tensor:
         """The same engine, a batch of one, one sample after another; stops at a sample's first success."""
-        index = torch.arange(len(self.work), device=self.work.x.device)
+        index = torch.arange(self.alone, device=self.work.x.device)
         return torch.cat([self.engine(take(self.work, i), 1, 1) for i in index.split(1)])
 
     def bare(self) -> Tensor:
         """Twenty steps on a batch of one and a look at the last point, nothing else, one sample after another."""
         w, broken = self.work, []
-        for i in torch.arange(len(w), device=w.x.device).split(1):
+        for i in torch.arange(self.alone, device=w.x.device).split(1):
             rows = Rows(w.x[i], w.y[i], w.key[i], w.targets[i, 0], id=w.id[i])
             last = craft(self.binary, ATTACK, rows, replace(self.ball, eps=w.eps[i]))
             with torch.no_grad():
@@ -114,7 +114,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         oracle = Oracle(seen, default_block(device))
         fit, tasks = seconds(device, lambda: build(oracle, seen, READOUTS["linear"], design, chunk, t, 0))
         assert tasks is not None, "no sample could be separated"
-        ways = Ways(tasks, tasks.classifier(args.kappa), data.x[tasks.at].to(device), t)
+        ways = Ways(tasks, tasks.classifier(args.kappa), data.x[tasks.at].to(device), t, args.alone or len(data))
         runs = {"together": ways.together, "one by one": ways.one_by_one, "bare": ways.bare}
         ways.together()  # once unmeasured
         times: dict[str, list[float]] = {name: [] for name in runs}
@@ -122,8 +122,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for k in range(args.repetitions):
             for name in list(runs) if k % 2 else list(runs)[::-1]:
                 spent, broken = seconds(device, runs[name])
-                times[name].append(spent)
-                scores[name] = int(broken.sum())
+                times[name].append(spent * len(tasks) / len(broken))
+                scores[name] = [int(broken.sum()), len(broken)]
     return {
         "title": title, "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "threads": torch.get_num_threads(), "threat": str(t), "n": len(data), "accepted": len(tasks),
@@ -146,6 +146,13 @@ def line(r: dict[str, Any]) -> str:
     )
 
 
+def told(r: dict[str, Any], way: str) -> str:
+    """Broken samples, and of how many: one by one may be timed on the first few, and is scaled up to all."""
+    score = r["scores"][way]
+    broken, of = score if isinstance(score, list) else (score, r["accepted"])
+    return f"{broken} of {of}"
+
+
 def report(results: list[dict[str, Any]]) -> str:
     head = [
         "# The binarization test, samples together and one by one",
@@ -159,8 +166,8 @@ def report(results: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     scores = [
-        f"{r['title']}: {r['scores']['together']} broken together, {r['scores']['one by one']} one by one, "
-        f"{r['scores']['bare']} by the bare loop (last point only), of {r['accepted']}; {r['inner'] + 1} inner points, "
+        f"{r['title']}: {told(r, 'together')} broken together, {told(r, 'one by one')} one by one, "
+        f"{told(r, 'bare')} by the bare loop (last point only); {r['inner'] + 1} inner points, "
         f"κ = {r['kappa']}, torch {r['torch']}, Python {r['python']}."
         for r in results
     ]
@@ -177,6 +184,7 @@ def main() -> None:
     parser.add_argument("--inner", type=int, default=999)
     parser.add_argument("--kappa", type=float, default=0.999)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--alone", type=int, help="samples to time one by one; their time is scaled up (default: all)")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, default=RESULTS / "active_test")
     args = parser.parse_args()

@@ -93,10 +93,12 @@ def ways(device: torch.device) -> Iterator[tuple[str, str]]:
     yield from WAYS if device.type == "cuda" else (("float32", "eager"),)
 
 
-def throughput(clf: Any, x: Tensor, y: Tensor, blocks: list[int], lanes: list[int], seconds: float) -> list[dict]:
+def throughput(
+    clf: Any, x: Tensor, y: Tensor, chosen: list[tuple[str, str]], blocks: list[int], lanes: list[int], seconds: float
+) -> list[dict]:
     """Rates of the model alone."""
     rows = []
-    for precision, execution in ways(clf.device):
+    for precision, execution in chosen:
         for block in blocks:
             repeats = -(-block // len(x))
             a, b = (v.repeat(repeats, *[1] * (v.ndim - 1))[:block].to(clf.device) for v in (x, y))
@@ -132,17 +134,21 @@ def stages(run: brinell.Run, rates: dict[str, float] | None) -> list[dict]:
     return out
 
 
-def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, **options: Any) -> dict:
-    """One evaluation with its times."""
-    begun = time.perf_counter()
-    run = brinell.evaluate(clf, data, threat, plan, progress=False, **options)
-    whole = time.perf_counter() - begun
+def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, times: int = 1, **options: Any) -> dict:
+    """One evaluation with its times; of several, the last, which finds libraries loaded and everything compiled."""
+    walls = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        run = brinell.evaluate(clf, data, threat, plan, progress=False, **options)
+        whole = time.perf_counter() - begun
+        walls.append({"call": whole, "wall": run.manifest["wall_seconds"], "start-up": run.manifest["startup_seconds"]})
     wall, start = run.manifest["wall_seconds"], run.manifest["startup_seconds"]
     result = {
         **{k: v for k, v in options.items() if k != "device"},
         "clean": str(run.clean_accuracy), "robust": str(run.robust_accuracy), "call": whole, "wall": wall,
         "start-up": start, "after start-up": wall - start, "forwards": run.cost.forwards,
-        "backwards": run.cost.backwards, "notes": run.manifest["notes"], "stages": stages(run, rates),
+        "backwards": run.cost.backwards, "every time": walls, "notes": run.manifest["notes"],
+        "stages": stages(run, rates),
     }  # fmt: skip
     if flags is not None:
         robust = np.zeros(len(flags), dtype=bool)
@@ -177,10 +183,12 @@ def markdown(found: dict[str, Any]) -> str:
     for name in ("autoattack", "fast", "overhead"):
         for r in found.get(name, []):
             what = " ".join(str(r[k]) for k in ("model", "precision", "execution", "slots") if r.get(k) is not None)
+            calls = ", ".join(f"{w['call']:.2f}" for w in r["every time"])
             lines += [
                 f"## {name}, {what}", "",
                 f"Robust accuracy {r['robust']}; {r['after start-up']:.2f} s after {r['start-up']:.2f} s of start-up; "
-                f"{r['forwards']:,} forwards, {r['backwards']:,} backwards.", "",
+                f"{r['forwards']:,} forwards, {r['backwards']:,} backwards. Whole calls: "
+                f"{calls} s.", "",
                 "| stage | attacked | broken | forwards | backwards | seconds | share of the bare loop |",
                 "|---|---:|---:|---:|---:|---:|---:|",
             ]  # fmt: skip
@@ -210,6 +218,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", help="e.g. tf32:graph bfloat16:compile")
     parser.add_argument("--blocks", type=int, nargs="+", default=[128, 256, 512])
     parser.add_argument("--block", type=int, help="rows per model call in the evaluations")
+    parser.add_argument("--few", type=int, help="the same for attacks that soon have few rows left")
     parser.add_argument("--lanes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--slots", type=int)
     parser.add_argument("--seconds", type=float, default=0.3)
@@ -223,7 +232,9 @@ def main() -> None:
     chosen = [tuple(w.split(":")) for w in args.ways] if args.ways else list(ways(device))
     if args.block:
         oracles.BLOCK[device.type] = args.block
-    block = oracles.default_block(device)
+    if args.few:
+        oracles.FEW[device.type] = args.few
+    block, few = oracles.default_block(device), oracles.small_block(device)
 
     def keep(name: str, value: Any) -> None:
         found[name] = value
@@ -241,11 +252,12 @@ def main() -> None:
     options = {"slots": args.slots} if args.slots else {}
     with exact(device):
         if "throughput" in args.only:
-            keep("throughput", throughput(clf, data.x, data.y, args.blocks, args.lanes, args.seconds))
+            keep("throughput", throughput(clf, data.x, data.y, chosen, args.blocks, args.lanes, args.seconds))
     rates = found.get("throughput", [])
     for part, plan in (("fast", audited(by_name("fast"), 0)), ("autoattack", "autoattack")):
         for precision, execution in chosen if part in args.only else ():
-            result = timed(clf, data, threat, plan, flags, best(rates, precision, execution, block),
+            mine = best(rates, precision, execution, few if part == "fast" else block)
+            result = timed(clf, data, threat, plan, flags, mine, 3 if part == "fast" else 1,
                            precision=precision, execution=execution, **options)  # fmt: skip
             others = [r for r in found.get(part, []) if (r["precision"], r["execution"]) != (precision, execution)]
             keep(part, [*others, result])

@@ -30,11 +30,11 @@ def train(method: str, args: argparse.Namespace) -> tuple[Any, float]:
     begun = time.perf_counter()
     recipe = Recipe(
         epochs=args.epochs, batch=args.batch, lr=args.lr, nesterov=True, weight_decay=5e-4, schedule="one-cycle",
-        average=args.average, crop=4, flip=True, precision=args.precision,
+        average=args.average, crop=4, flip=True, precision=args.precision, compile=args.compile,
     )  # fmt: skip
     made = fit(
         Network(args.network, 10, 3, MEAN, STD), args.data, EPS, method, recipe, out=Path(args.out) / method,
-        resume=True, validation=args.validation, plan="mm3-f10", device=args.device, checkpoint_every=1e9,
+        resume=True, validation=args.validation, plan="cw20", device=args.device, checkpoint_every=1e9,
     )  # fmt: skip
     return made.classifier, time.perf_counter() - begun
 
@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--average", type=float, default=0.995)
     parser.add_argument("--validation", type=int, default=512)
     parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--test-precision", default="float32")
     parser.add_argument("--n", type=int, default=1000)
     parser.add_argument("--device", default="cuda")

@@ -59,6 +59,8 @@ NAMES = [
     "wrap",
 ]
 HEAVY = ["matplotlib", "jinja2", "ray", "scipy", "pandas", "torchvision", "jax", "tensorflow", "sklearn", "PIL"]
+# As slow to import as the rest of torch.
+HEAVY += ["torch._dynamo", "torch._inductor"]
 
 
 def in_new_process(code: str) -> str:

@@ -179,6 +179,30 @@ def test_what_cannot_be_recorded_is_called(error):
     assert len(notes) == before
 
 
+def test_samples_may_have_some_of_the_legs_only():
+    classifier, x, y = images()
+    legs = tuple(Leg(r, 0) for r in (2, 3, 4))
+    ball, attack = Linf(0.02).ball(torch.arange(len(x)), x.device), APGD(steps=5, loss="minimum-margin")
+    targets = torch.stack([(y + 1 + k) % 6 for k in range(3)], 1)
+
+    def records(some, columns, of=None):
+        engine = Engine(Oracle(classifier, 8), attack, Misclassify(), lambda e: replace(ball, eps=e), some, 16)
+        work = Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets[:, columns], legs=of)
+        parts = list(engine.run(work))
+        return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
+
+    odd = torch.arange(len(x)) % 2 == 1
+    of = torch.where(odd[:, None], torch.tensor([[1, 3]]), torch.tensor([[2, 3]]))
+    got = records(legs, [0, 1, 2], of)
+    for mask, first in ((odd, 1), (~odd, 2)):
+        expected = records(legs[first:], list(range(first, 3)))
+        kept = expected.adv_pred >= 0
+        expected = replace(expected, leg=torch.where(kept, expected.leg + first, expected.leg))
+        index = mask.nonzero()[:, 0]
+        assert same(take(got, index), take(expected, index))
+        assert 0 < int(expected.broken.sum()) < len(x), "both outcomes are there"
+
+
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
@@ -229,7 +253,7 @@ def test_a_model_that_counts_on_the_host_is_not_recorded():
 
 def test_execution_by_device():
     assert settle("auto", torch.device("cpu")) == "eager"
-    assert settle("auto", torch.device("cuda")) == "eager"
+    assert settle("auto", torch.device("cuda")) == "graph"
     assert settle("graph", torch.device("cuda")) == "graph"
     assert settle("compile", torch.device("cpu")) == "compile"
     with pytest.raises(brinell.InputError, match="CUDA"):

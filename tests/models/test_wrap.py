@@ -153,3 +153,19 @@ def test_wrapping_changes_nothing(x: Tensor) -> None:
     net = demo_net().train()
     wrap(net)
     assert net.training
+
+
+def test_a_copy_keeps_the_weights_of_products_in_another_kind_and_answers_like_autocast():
+    class Own(nn.Linear):
+        """A kind of its own, which may use its weights otherwise."""
+
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 5), Own(5, 4)).eval()
+    clf = wrap(net)
+    copied = clf.copy(torch.bfloat16)
+    kinds = {k: v.dtype for k, v in copied.module.named_parameters()}
+    coarse = {"0.weight", "0.bias", "3.weight", "3.bias"}
+    assert {k for k, v in kinds.items() if v is torch.bfloat16} == coarse
+    assert all(v.dtype is torch.float32 and v.requires_grad for v in net.parameters()), "the model itself stays"
+    x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(copied.forward(x).logits, clf.forward(x).logits)

@@ -102,6 +102,7 @@ class Pursuit:
     needs = Needs.GRAD
     loss = "margin-towards"
     name = "pursuit"
+    uneven = True
 
     def __post_init__(self) -> None:
         _check.positive(steps=self.steps, targets=self.targets)

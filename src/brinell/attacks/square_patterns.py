@@ -103,8 +103,7 @@ def _cut(n: int, side: int) -> tuple[Tensor, Tensor]:
 def draw(key: Keys, bound: Tensor) -> Tensor:
     """One integer below every entry of `bound` (b, k), each from its own key."""
     b, k = bound.shape
-    lots = rng.fold(key.repeat_interleave(k), torch.arange(k, device=key.device).repeat(b))
-    return rng.integers(lots, bound.reshape(-1)).view(b, k)
+    return rng.integers(rng.children(key, k).reshape(-1), bound.reshape(-1)).view(b, k)
 
 
 def span(start: Labels, side: Labels, n: int) -> Tensor:

@@ -147,6 +147,11 @@ def cycle(attack: AnyAttack) -> tuple[Needs, ...]:
     return own
 
 
+def uneven(attack: AnyAttack) -> bool:
+    """Whether most samples leave early and a few take very long, so that calls about many rows would soon be empty."""
+    return bool(getattr(attack, "uneven", False))
+
+
 def norms_of(attack: AnyAttack) -> tuple[Norm, ...]:
     """The norms an attack works in."""
     norms: tuple[Norm, ...] = getattr(attack, "norms", tuple(NORMS.values()))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from brinell.core.attack import Answer, AnyAttack, Needs, Rows
 from brinell.core.classifier import Classifier
 from brinell.core.threat import Ball
-from brinell.engine.oracle import LossFunction, named_loss, question, responder
+from brinell.engine.oracle import LossFunction, named_loss, network, question, responder
 from brinell.errors import PlanError, one_of
 from brinell.ops.rows import where
 from brinell.ops.types import Points
@@ -39,7 +39,7 @@ def craft(
     """
     suits(attack)
     one_of("keep", keep, KEEP)
-    respond = responder(classifier, named_loss(attack.loss) if loss is None else loss)
+    respond = responder(network(classifier), named_loss(attack.loss) if loss is None else loss)
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):

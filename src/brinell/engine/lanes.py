@@ -146,15 +146,24 @@ class Recorded:
         self.stream.wait_stream(outside)
 
 
+def memory_short() -> bool:
+    """Whether less than half of the device's memory is free."""
+    if not torch.cuda.is_available():
+        return False
+    free, whole = torch.cuda.mem_get_info()
+    return free < whole / 2
+
+
 @dataclass
 class Recordings:
     """Recorded lanes, kept for the next chunk of samples: recording takes as long as dozens of iterations.
 
-    `make` is told apart for tests, which record nothing. After the first failure lanes are plain.
+    `make` and `short` are told apart for tests, which record nothing. After the first failure lanes are plain.
     """
 
     listener: Listener = silent
     make: Callable[[Slots, list[bool], Iterations], Lane] = Recorded
+    short: Callable[[], bool] = memory_short
     idle: dict[Hashable, list[Lane]] = field(default_factory=dict)
     functions: dict[Hashable, Iterations] = field(default_factory=dict)
     failed: bool = False
@@ -177,8 +186,9 @@ class Recordings:
             return lane
         if self.failed:
             return Plain(slots, busy, iterations)
-        # A recording holds a whole block's memory: those of other stages make room.
-        self.idle = {key: spare}
+        # A recording holds a whole block's memory: those of other stages make room where it is short.
+        if self.short():
+            self.idle = {key: spare}
         begun = time.perf_counter()
         try:
             return self.make(slots, busy, iterations)

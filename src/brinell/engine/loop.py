@@ -11,6 +11,7 @@ from torch import Tensor
 from brinell.core.attack import Answer, AnyAttack, Rows, cycle
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
+from brinell.engine.compiling import fused
 from brinell.engine.lanes import Lane, Plain, Recordings, finished
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
@@ -117,8 +118,8 @@ class Engine:
         return replace(s, state=state, record=record, live=s.live & ~over)
 
     def load(self, work: Work, at: Tensor, live: Tensor) -> Slots:
-        """Fresh slots for the samples at `at`, first leg."""
-        leg = torch.zeros_like(at)
+        """Fresh slots for the samples at `at`, each at its first leg."""
+        leg = torch.zeros_like(at) if work.legs is None else work.legs[at, 0]
         rows = self._rows(work, at, leg)
         return Slots(at, leg, live, rows, work.eps[at], self._init(rows, work.eps[at]), blank(work.x[at]))
 
@@ -155,7 +156,7 @@ class Engine:
 
 def _fused(move: Callable[[Slots, Answer], Slots]) -> Callable[[Slots, Answer], Slots]:
     """The same function compiled; called once as it is before, so that the tables it looks up exist."""
-    compiled = torch.compile(move, dynamic=False)
+    compiled = fused(move)
     tables: list[bool] = []
 
     def run(s: Slots, a: Answer) -> Slots:
@@ -247,7 +248,8 @@ class Flight:
     def _next_legs(self, lane: Lane, ended: list[int]) -> list[int]:
         """The slots whose samples have no leg left."""
         e, s = self.engine, lane.read(self._index(ended))
-        stay = ~((s.record.broken & e.early_exit) | (s.leg + 1 >= len(e.legs)))
+        end = len(e.legs) if self.work.legs is None else self.work.legs[s.at, 1]
+        stay = ~((s.record.broken & e.early_exit) | (s.leg + 1 >= end))
         on = [i for i, more in zip(ended, stay.tolist(), strict=True) if more]
         if on:
             lane.write(self._index(on), e.next_leg(lane.read(self._index(on)), self.work))

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._functorch import config as functorch_config
 
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output, answer
+from brinell.engine.compiling import fused
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError
@@ -19,19 +19,30 @@ from brinell.ops.losses import LOGITS, LOSSES
 from brinell.ops.rows import average, concat, head
 
 A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, labels, targets) -> one value per row, larger is worse for the model."""
+Network = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None, Tensor | None]]
+"""(points, samples' ids) -> logits, another part of the answer, and the detector's score, where there are such."""
 Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor | None]]
 """(points, labels, targets, samples' ids) -> logits, loss, and the detector's score where there is one."""
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
-BLOCK = {"cpu": 32, "cuda": 512}
+BLOCK = {"cpu": 32, "cuda": 256}
+# Where few rows are left early on, a call about many would keep the last ones waiting: attacks that give samples up,
+# and second tries. Fixed as well.
+FEW = {"cpu": 32, "cuda": 64}
 
 
 def default_block(device: torch.device) -> int:
     """Rows per model call on this kind of device."""
     return BLOCK.get(device.type, 128)
+
+
+def small_block(device: torch.device) -> int:
+    """Rows per model call where few samples stay long."""
+    return FEW.get(device.type, default_block(device))
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
@@ -44,16 +55,26 @@ def named_loss(name: str) -> LossFunction:
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
 
-def responder(classifier: Classifier, loss: LossFunction, of: str = LOGITS) -> Respond:
+def network(classifier: Classifier, of: str = LOGITS) -> Network:
+    """The model as a function of points (and ids): logits, the part `of` the answer that is no logits, the detector."""
+
+    def answered(x: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        out = answer(classifier, x, id)
+        part = None if of == LOGITS else _part(out, of)
+        return out.logits.float(), part, None if out.reject is None else out.reject.float()
+
+    return answered
+
+
+def responder(ask: Network, loss: LossFunction) -> Respond:
     """The model's logits, the loss and the detector's score, as one function of points, labels, targets (and ids).
 
-    `of` names the part of the answer that the loss is about: the logits, or the features.
+    The loss is about the logits, or about the other part of the answer where `ask` gives one.
     """
 
     def respond(x: Tensor, y: Tensor, target: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        out = answer(classifier, x, id)
-        logits, reject = out.logits.float(), None if out.reject is None else out.reject.float()
-        return logits, loss(logits if of == LOGITS else _part(out, of), y, target), reject
+        logits, part, reject = ask(x, id)
+        return logits, loss(logits if part is None else part, y, target), reject
 
     return respond
 
@@ -107,9 +128,11 @@ class Oracle:
     shrunk: list[int] = field(default_factory=list)
     precision: str = FLOAT32
     compiled: bool = False
+    _networks: dict[str, Network] = field(default_factory=dict, init=False, repr=False)
     _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
     _guide: Classifier | None = field(default=None, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
+    _few: "Oracle | None" = field(default=None, init=False, repr=False)
 
     def output(self, x: Tensor, id: Tensor | None = None) -> Output:
         """The model's answer without gradients."""
@@ -138,24 +161,37 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
-        return question(self._responder(loss), needs, x, y, target, self.precision, *id)
+        return question(self._responder(loss, x), needs, x, y, target, self.precision, *id)
 
-    def _responder(self, loss: str) -> Respond:
+    def _responder(self, loss: str, x: Tensor) -> Respond:
         if loss not in self._responders:
-            made = responder(self._steering(), named_loss(loss), LOSSES[loss].of)
-            self._responders[loss] = _fused(made) if self.compiled else made
+            fuse = fused if self.compiled else _as_it_is
+            of = LOSSES[loss].of
+            if of not in self._networks:
+                # Apart from the losses, which are many: a network takes long to compile.
+                self._networks[of] = fuse(network(self._steering(x), of))
+            self._responders[loss] = responder(self._networks[of], fuse(named_loss(loss)))
         return self._responders[loss]
 
-    def _steering(self) -> Classifier:
+    def _steering(self, x: Tensor) -> Classifier:
         """The model to find the way by: a copy laid out for speed where that is wanted, else the classifier itself."""
         if self._guide is None:
-            copy = getattr(self.classifier, "copy", None)
+            copy: Callable[..., Classifier] | None = getattr(self.classifier, "copy", None)
             fast = self.compiled or self.precision != FLOAT32
             self._guide = self.classifier
             if copy is not None and fast and self.classifier.device.type == "cuda":
-                with suppress(Exception):  # some modules cannot be copied; then they are asked themselves
-                    self._guide = copy()
-        return self._guide or self.classifier
+                kept = [torch.bfloat16, None] if self.precision == "bfloat16" else [None]
+                copies = (self._tried(partial(copy, dtype), x) for dtype in kept)
+                self._guide = next((c for c in copies if c is not None), self.classifier)
+        return self._guide
+
+    def _tried(self, make: Callable[[], Classifier], x: Tensor) -> Classifier | None:
+        """A copy that answers, or none: some modules cannot be copied, or do more with their weights than multiply."""
+        with suppress(Exception), torch.no_grad(), lower(self.precision, x.device):
+            made = make()
+            made.forward(x)
+            return made
+        return None
 
     @property
     def slack(self) -> float:
@@ -163,10 +199,22 @@ class Oracle:
         return SLACK[self.precision]
 
     def exact(self) -> "Oracle":
-        """The same model asked in float32, as it is; always the same oracle for the same block."""
-        if self._exact is None or self._exact.block != self.block:
-            self._exact = Oracle(self.classifier, self.block, self.listener, self.shrunk)
+        """The same model asked in float32, as it is, about few rows; always the same oracle for the same block."""
+        block = min(self.block, small_block(self.classifier.device))
+        if self._exact is None or self._exact.block != block:
+            self._exact = Oracle(self.classifier, block, self.listener, self.shrunk)
         return self._exact
+
+    def few(self) -> "Oracle":
+        """The same oracle with smaller calls, for attacks that soon have few rows left."""
+        block = small_block(self.classifier.device)
+        if block >= self.block:
+            return self
+        if self._few is None:
+            self._few = replace(self, block=block)
+            # One network and one compiled version of every function for both.
+            self._few._networks, self._few._responders = self._networks, self._responders
+        return self._few
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:
@@ -199,17 +247,8 @@ class Oracle:
         self.listener(Shrunk(self.block))
 
 
-def _fused(respond: Respond) -> Respond:
-    """The same function compiled, so that several gradients can be taken of one answer."""
-    compiled: Respond = torch.compile(respond, dynamic=False)
-    functions: Any = functorch_config
-
-    def run(x: Tensor, y: Tensor, target: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        # Buffers that one way back may overwrite would be gone for the next one.
-        with functions.patch(donated_buffer=False):
-            return compiled(x, y, target, id)
-
-    return run
+def _as_it_is(function: F) -> F:
+    return function
 
 
 def _given(id: Tensor | None) -> tuple[Tensor, ...]:

@@ -21,7 +21,8 @@ class Leg:
 class Work:
     """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none).
 
-    `id` are the samples' ids, for classifiers that are another one for every sample.
+    `id` are the samples' ids, for classifiers that are another one for every sample. `legs` (n, 2) are each sample's
+    first leg and the one it stops before, where those are not all of them.
     """
 
     x: Tensor
@@ -31,6 +32,7 @@ class Work:
     targets: Tensor
     start: Tensor | None = None
     id: Tensor | None = None
+    legs: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import Answer, Rows, uneven
 from brinell.core.goal import Goal, Misclassify
 from brinell.core.threat import TOLERANCE, Ball, Threat
 from brinell.engine.events import Listener, Progress, StageStarted, silent
@@ -99,7 +99,7 @@ def _ranking_logits(
 def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
     return Engine(
-        setup.oracle,
+        setup.oracle.few() if uneven(stage.attack) else setup.oracle,
         stage.attack,
         setup.goal,
         lambda eps: replace(ball, eps=eps),
@@ -159,10 +159,15 @@ def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
     return replace(r, forwards=r.forwards + forwards, backwards=r.backwards + backwards, first=first)
 
 
-def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record) -> Record:
-    """The records of a second try that starts where the first one ended; the passes of both count."""
+def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record, left: Tensor) -> Record:
+    """The records of a second try that starts where the first one ended; the passes of both count.
+
+    It repeats the leg that seemed to succeed. Samples that `left` with that leg have had none of those after it, and
+    get them now.
+    """
     engine = _engine(replace(setup, oracle=setup.oracle.exact()), stage, work.x.device)
-    parts = list(engine.run(replace(work, start=before.x)))
+    end = torch.where(left, len(stage.legs()), before.leg + 1)
+    parts = list(engine.run(replace(work, start=before.x, legs=torch.stack([before.leg, end], 1))))
     r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
     return replace(
         r,
@@ -194,6 +199,7 @@ def _finish(
     pos = pos[order]
     r = take(r, order)
     ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
+    left = r.broken & setup.early_exit
     if setup.oracle.slack > 0:
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
         r = replace(r, broken=claimed(r, ball))
@@ -203,7 +209,7 @@ def _finish(
     if setup.precision != FLOAT32 and setup.draws == 1 and bool(doubted.any()):
         # What lower precision took for a success is attacked once more in float32, from there.
         index = doubted.nonzero()[:, 0]
-        r = put(r, index, _in_float32(setup, stage, take(work, pos[index]), take(r, index)))
+        r = put(r, index, _in_float32(setup, stage, take(work, pos[index]), take(r, index), left[index]))
         target, v = _verified(setup, work, pos, r, ball)
         precision[index.cpu().numpy()] = FLOAT32
     if setup.draws > 1:

@@ -14,6 +14,8 @@ from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
+# Layers that autocast computes in lower precision, weights and all.
+PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def _column(values: Sequence[float] | float | None) -> Tensor | None:
@@ -115,9 +117,17 @@ class TorchClassifier:
         mean, std = (None if v is None else v.to(device) for v in (self.mean, self.std))
         return replace(self, mean=mean, std=std, device=device)
 
-    def copy(self) -> "TorchClassifier":
-        """The same classifier with weights of its own: frozen, and images' filters in the order accelerators like."""
+    def copy(self, kept: torch.dtype | None = None) -> "TorchClassifier":
+        """The same classifier with weights of its own: frozen, and images' filters in the order accelerators like.
+
+        `kept` is how the weights of products are kept, those that autocast would convert at every call.
+        """
         module: Any = copy.deepcopy(self.module).requires_grad_(False)
+        if kept is not None:
+            for part in module.modules():
+                # A layer of another kind, or one whose weights are computed, may use them for something else.
+                if type(part) in PRODUCTS and not hasattr(part, "parametrizations"):
+                    part.to(kept)
         return replace(self, module=module.to(memory_format=torch.channels_last))
 
     def _parts(self) -> list[nn.Module]:

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from brinell.ops.tables import table
 from brinell.ops.types import Keys, Points
 
 
@@ -56,15 +57,36 @@ def fold(key: Keys, data: int | Keys) -> Keys:
     return _mix(_mix(key ^ _DERIVE) + step)
 
 
+@table
+def _steps(n: int, device: torch.device) -> Tensor:
+    """What `fold` adds for the integers below n; as a table for the same reason as `_counter`."""
+    return torch.arange(n, device=device) * _DERIVE
+
+
+def children(key: Keys, n: int) -> Tensor:
+    """fold(key, 0) … fold(key, n − 1), shape (b, n).
+
+    >>> key = torch.tensor([1, 2])
+    >>> bool((children(key, 3)[:, 2] == fold(key, 2)).all())
+    True
+    """
+    return _mix(_mix(key ^ _DERIVE)[:, None] + _steps(n, key.device))
+
+
 def keys(seed: int, ids: Keys) -> Keys:
     """One key per sample id."""
     return fold(fold(torch.zeros_like(ids), seed), ids)
 
 
+@table
+def _counter(n: int, device: torch.device) -> Tensor:
+    """The increments of `n` elements; as a table, because compilers for GPUs take multiples of positions for 32 bit."""
+    return torch.arange(1, n + 1, device=device) * _COUNT
+
+
 def bits(key: Keys, n: int) -> Tensor:
     """`n` independent 64-bit words per key, as int64 of shape (b, n)."""
-    counter = torch.arange(1, n + 1, device=key.device) * _COUNT
-    return _mix(_mix(key)[:, None] + counter)
+    return _mix(_mix(key)[:, None] + _counter(n, key.device))
 
 
 def uniform(key: Keys, shape: tuple[int, ...]) -> Points:

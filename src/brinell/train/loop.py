@@ -14,6 +14,7 @@ from torch import Tensor
 
 from brinell.core.threat import Threat
 from brinell.engine.craft import attacking
+from brinell.engine.oracle import default_block
 from brinell.engine.precision import exact
 from brinell.errors import ModelError
 from brinell.evaluate.evaluate import evaluate
@@ -198,6 +199,8 @@ class Loop:
                 self.job.plan,
                 out=Path(folder) / "run",
                 seed=self.job.recipe.seed,
+                # Given: weights that are new after every epoch would be measured anew each time.
+                slots=2 * default_block(self.job.device),
                 progress=False,
             )
             return run.clean_accuracy.k, run.robust_accuracy.k

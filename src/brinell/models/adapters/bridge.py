@@ -4,6 +4,7 @@ import hashlib
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,13 @@ class Bridge(nn.Module, ABC):
 
     def __init__(self, mark: str, stored: Iterable[str] = ()) -> None:
         super().__init__()
+        _keep_from_compilers()
         self.mark, self.stored = mark, frozenset(stored)
         self.eval()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _keep_from_compilers()
 
     def extra_repr(self) -> str:
         """Part of what the classifier's fingerprint is made of."""
@@ -61,8 +67,6 @@ class Bridge(nn.Module, ABC):
             remedy="Use a plan without gradients (blackbox).",
         )
 
-    # What another framework does cannot be compiled into torch's kernels.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         """The logits; with their history where a gradient may be asked for."""
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -70,6 +74,16 @@ class Bridge(nn.Module, ABC):
         if torch.is_grad_enabled() and x.requires_grad:
             return _Through.apply(x, self)
         return self.answer(x.detach())
+
+
+@cache
+def _keep_from_compilers() -> None:
+    """What another framework does cannot be compiled into torch's kernels.
+
+    Said when there is such a model, not before: it imports the compiler, which takes as long as importing torch.
+    """
+    apart: Any = torch.compiler.disable(Bridge.forward)
+    Bridge.forward = apart  # type: ignore[method-assign]
 
 
 class _Through(torch.autograd.Function):
