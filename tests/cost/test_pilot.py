@@ -1,17 +1,26 @@
 """The parts of the probe that have exact answers: who is tried, and what a schedule of slots costs."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from brinell.attacks import PGD
+from brinell import Targets
+from brinell.attacks import FAB, PGD
+from brinell.core.attack import Needs
 from brinell.core.goal import Misclassify
+from brinell.core.problem import Chunk
 from brinell.core.threat import Linf
+from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
+from brinell.evaluate import inputs, pilot
+from brinell.evaluate.cost import Ahead, foresee
 from brinell.evaluate.pilot import Pace, schedule, spread
+from brinell.evaluate.stages import Setup
+from brinell.evaluate.tables import clean
 from brinell.testing import duel
 
 
@@ -62,3 +71,26 @@ def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
 def test_nothing_to_do_takes_no_time() -> None:
     assert schedule(np.zeros(0, dtype=np.int64), 8, 4) == (0.0, 0.0)
     assert Pace(0.5, 2.0).seconds(3.0, 10.0) == 21.5
+
+
+def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan whose samples never break, three lanes of eight: the seconds follow from the schedule alone."""
+    world, seconds = duel(classes=3, n=20), {Needs.GRAD: 0.5, Needs.LOGITS: 0.25}
+    asked: list[tuple[int, Needs, int]] = []
+
+    def replayed(oracle: Oracle, shape: tuple[int, ...], needs: Needs, lanes: int) -> float:
+        asked.append((oracle.block, needs, lanes))
+        return seconds[needs]
+
+    monkeypatch.setattr(pilot, "replayed_seconds", replayed)
+    setup = Setup(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, recordings=Recordings())
+    plan = inputs.as_plan([PGD(steps=7), Targets(FAB(steps=6, targeted=True), k=2)])
+    first = Chunk(torch.arange(20), world.x, world.y)
+    facts = clean(first, [setup.oracle.output(world.x)])
+    told = foresee(Ahead(setup, plan, facts, rest=0.0, pace=1e-6), 2.0, time.perf_counter)
+    assert sorted(asked, key=str) == [(8, Needs.GRAD, 3), (8, Needs.GRAD, 3), (8, Needs.LOGITS, 3)]
+    for stage, part, each in zip(plan.stages, told.stages[1:], (0.5, 0.375), strict=True):
+        answers = part.forwards // part.samples
+        assert answers == stage.attack.queries * len(stage.legs())
+        # Beside the attack: verification and storing, both in milliseconds.
+        assert part.seconds == pytest.approx(pilot.STEP * each * 3 * answers, abs=0.2)

@@ -271,7 +271,7 @@ def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):
         brinell.evaluate("demo", data, Linf(0.1), "fgsm", out=tmp_path / way, execution=way, progress=False)
         for way in ("eager", "compile")
     )
-    assert len(asked) == 2  # the model's answer and the attack's step
+    assert len(asked) == 3  # the network, the loss and the attack's step, and none for the checks at the door
     assert plain.survivors().tolist() == fused.survivors().tolist()
     assert fused.manifest["identity"]["execution"] == "compile"
     assert "execution" not in plain.manifest["identity"]

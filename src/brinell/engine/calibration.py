@@ -90,7 +90,17 @@ def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
     return found
 
 
-def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int) -> Measured:
+def replayed_seconds(oracle: Oracle, shape: tuple[int, ...], needs: Needs, lanes: int) -> float | None:
+    """Seconds of one block's recorded model call where so many are under way; None where they cannot be recorded."""
+    if oracle.classifier.device.type != "cuda":
+        return None
+    try:
+        return oracle.block / _measure(replace(oracle, compiled=False), shape, lanes, needs).rate
+    except RuntimeError:
+        return None
+
+
+def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int, needs: Needs = Needs.GRAD) -> Measured:
     """So many recorded model calls side by side."""
     device = oracle.classifier.device
     before = torch.cuda.mem_get_info(device)[0]
@@ -100,11 +110,11 @@ def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int) -> Measured:
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            oracle.ask(x, y, y - 1, "margin", Needs.GRAD)
+            oracle.ask(x, y, y - 1, "margin", needs)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 for _ in range(CALLS):
-                    oracle.ask(x, y, y - 1, "margin", Needs.GRAD)
+                    oracle.ask(x, y, y - 1, "margin", needs)
             graphs.append(graph)
     times = []
     for _ in range(TURNS + 1):

@@ -32,7 +32,7 @@ Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor
 BLOCK = {"cpu": 32, "cuda": 256}
 # Where few rows are left early on, a call about many would keep the last ones waiting: attacks that give samples up,
 # and second tries. Fixed as well.
-FEW = {"cpu": 32, "cuda": 64}
+FEW = {"cpu": 32, "cuda": 32}
 
 
 def default_block(device: torch.device) -> int:

@@ -11,7 +11,7 @@ from brinell.core.attack import Needs, cycle
 from brinell.evaluate.audit import in_audit
 from brinell.evaluate.pilot import Clock, Flags, Ints, Numbers, Pace, Pilot, Trial, fly, schedule, undisturbed
 from brinell.evaluate.plan import Plan, Stage
-from brinell.evaluate.stages import BATCH, Setup
+from brinell.evaluate.stages import BATCH, Setup, oracle_for
 from brinell.evaluate.tables import Clean
 from brinell.ops import rng
 from brinell.results import CLEAN, Audit, Cost, Proportion
@@ -343,7 +343,7 @@ def _stage_cost(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, g: _Guess) 
 def _seconds(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, answers: Ints) -> float:
     if not len(answers):
         return 0.0
-    block = a.setup.oracle.block
+    block = oracle_for(a.setup, stage).block
     pace, forward = _pace(a, pilot, k, stage)
     blocks = math.ceil(len(answers) / block)
     verifying = VERIFYING if a.setup.draws == 1 else 2 + 2 * a.setup.draws
@@ -355,8 +355,10 @@ def _seconds(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, answers: Ints)
 
 def _pace(a: Ahead, pilot: Pilot | None, k: int, stage: Stage) -> tuple[Pace, float]:
     """The pace of a stage and the seconds of a forward pass, both per block as the run has them."""
-    block = a.setup.oracle.block
+    block = oracle_for(a.setup, stage).block
     forward = a.pace * block if pilot is None else pilot.forward * block / pilot.block
+    if pilot is not None and pilot.recorded and (each := pilot.recorded[k]) is not None:
+        return Pace(0.0, each), forward
     found = None if pilot is None else pilot.trials[k].pace
     if pilot is None or found is None:
         return Pace(0.0, forward * stage.eot * (1 + 2 * backwards(stage, a.clean.logits.shape[1]))), forward

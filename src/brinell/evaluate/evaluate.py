@@ -171,7 +171,6 @@ def prepare(
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
     oracle = Oracle(classifier, default_block(device), listener, precision=_steering(precision))
-    oracle = replace(oracle, compiled=way == "compile")
     first = next(problem.chunks(_chunk_size(problem)))
     begun = time.perf_counter()
     answer = door.first_answer(oracle, first)
@@ -189,6 +188,8 @@ def prepare(
     notes = [*door.single_logit(logits), *notes, *more]
     for note in notes:
         listener(Note(note))
+    # Only now: what is asked a few times at the door would take longer to compile than to answer.
+    oracle = replace(oracle, compiled=way == "compile")
     recordable = _recordable(way, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
     recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None

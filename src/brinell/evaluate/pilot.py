@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from brinell.core.attack import cycle
+from brinell.engine.calibration import replayed_seconds
 from brinell.engine.loop import look_every
 from brinell.engine.oracle import Oracle
 from brinell.evaluate.plan import Plan, Stage
-from brinell.evaluate.stages import Setup, records
+from brinell.evaluate.stages import Setup, oracle_for, records
 from brinell.evaluate.tables import Clean
 from brinell.ops import rng
 
@@ -27,6 +29,8 @@ TIMED, LARGEST, ANSWERS = 3, 512, 60
 QUESTIONS = 8
 # What a forward and a backward pass take beside a forward alone, until it is measured.
 WITH_GRADIENT = 3.0
+# What an iteration takes beside its model call, where both are recorded.
+STEP = 1.2
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Pilot:
     forward: float
     block: int
     seconds: float
+    recorded: tuple[float | None, ...] = ()
+    """Seconds of a stage's iterations, per block, where they are recorded: what is tried here is not."""
 
 
 class _Enough(Exception):  # noqa: N818
@@ -152,7 +158,8 @@ def fly(
     is only known that they did not break so far. `pace` is a first idea of the seconds of one row's forward pass.
     """
     begun = clock()
-    end = begun + seconds
+    recorded = tuple(_recorded(setup, stage, tuple(c.chunk.x.shape[1:])) for stage in plan.stages)
+    end = clock() + seconds
     setup = _smaller(setup, seconds, pace)
     order = positions(setup.seed, c, at, LARGEST)
     forward = _forward(setup, c, order, clock)
@@ -166,7 +173,20 @@ def fly(
         if not all((t.ended | ~t.tried).all() for t in parts[-1]):
             break  # there was no time for more
     joined = tuple(_join([p[k] for p in parts]) for k in range(len(plan.stages))) if parts else ()
-    return Pilot(order[:done], joined, forward, setup.oracle.block, clock() - begun)
+    return Pilot(order[:done], joined, forward, setup.oracle.block, clock() - begun, recorded)
+
+
+def _recorded(setup: Setup, stage: Stage, shape: tuple[int, ...]) -> float | None:
+    """Seconds of an iteration per block by its model calls alone, which are most of it, and what comes on top."""
+    if setup.recordings is None or setup.recordings.failed:
+        return None
+    oracle, turns = oracle_for(setup, stage), cycle(stage.attack)
+    lanes = -(-setup.slots // setup.oracle.block)
+    calls = {need: replayed_seconds(oracle, shape, need, lanes) for need in set(turns)}
+    each = [calls[need] for need in turns]
+    if any(s is None for s in each):
+        return None
+    return STEP * stage.eot * sum(s for s in each if s is not None) / len(turns)
 
 
 def _smaller(setup: Setup, seconds: float, pace: float) -> Setup:

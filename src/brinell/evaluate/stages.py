@@ -96,10 +96,15 @@ def _ranking_logits(
     return torch.where(z.isfinite().all(1, keepdim=True), z, c.logits[at])
 
 
+def oracle_for(setup: Setup, stage: Stage) -> Oracle:
+    """The model as a stage asks it: about fewer rows at a time where few stay long."""
+    return setup.oracle.few() if uneven(stage.attack) else setup.oracle
+
+
 def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
     return Engine(
-        setup.oracle.few() if uneven(stage.attack) else setup.oracle,
+        oracle_for(setup, stage),
         stage.attack,
         setup.goal,
         lambda eps: replace(ball, eps=eps),
