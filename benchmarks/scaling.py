@@ -2,7 +2,7 @@
 
 Run: python benchmarks/scaling.py [--quick]. Writes benchmarks/results/scaling.md and .json, and .svg where matplotlib
 is installed. With your own numbers:
-python benchmarks/scaling.py estimate --samples 50000 --passes 4800 --rate 41000 --price 4 --gpus 1,8,64
+python benchmarks/scaling.py estimate --samples 50000 --passes 4800 --rate 89000 --price 4 --gpus 1,8,64
 """
 
 import argparse
@@ -31,7 +31,7 @@ from brinell.models.demo import demo_net
 RESULTS = Path(__file__).parent / "results"
 THREAT, PLAN = brinell.Linf(0.1), "apgd-ce"
 COUNTS = [8, 16, 32, 64, 128, 256, 512, 1024]
-BLOCK = 512
+BLOCK = 256
 
 
 def block_times(repeats: int) -> list[float]:
@@ -82,7 +82,7 @@ def simulated(blocks: list[float]) -> list[dict[str, Any]]:
     for name, world in worlds.items():
         for samples in (50_000, 1_000_000):
             for workers in COUNTS:
-                e = estimate(samples, workers, passes_per_sample=4800, passes_per_second=5600, world=world)
+                e = estimate(samples, workers, passes_per_sample=4800, passes_per_second=12_200, world=world)
                 lines.append({"world": name, "samples": samples, **asdict(e)})
     return lines
 
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke test: writes nothing")
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--passes", type=float, default=4800.0, help="per sample: run.cost.forwards_per_sample")
-    parser.add_argument("--rate", type=float, default=5600.0, help="passes per second of one GPU, measured")
+    parser.add_argument("--rate", type=float, default=12200.0, help="passes per second of one GPU, measured")
     parser.add_argument("--price", type=float, default=4.0, help="of one GPU for an hour")
     parser.add_argument("--gpus", default="1,8,64,256,1000")
     arguments = parser.parse_args()

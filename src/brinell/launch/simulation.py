@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from brinell.engine.oracle import BLOCK
 from brinell.launch.scheduler import Lease, Scheduler
 
 
@@ -50,7 +51,7 @@ def estimate(
     passes_per_sample: float | int,
     passes_per_second: float | int,
     price_per_hour: float | int = 0,
-    block: int = 512,
+    block: int = BLOCK["cuda"],
     world: World | None = None,
     seed: int = 0,
 ) -> Estimate:
@@ -61,7 +62,7 @@ def estimate(
 
     >>> print(estimate(51_200, 10, passes_per_sample=100, passes_per_second=1000, price_per_hour=3))
     10 workers: 0.142 h, cost 4.267, efficiency 100 %
-    >>> estimate(1024, 8, passes_per_sample=100, passes_per_second=1000).efficiency
+    >>> estimate(512, 8, passes_per_sample=100, passes_per_second=1000).efficiency
     0.25
     """
     usual = block * passes_per_sample / passes_per_second
