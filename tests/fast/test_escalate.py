@@ -248,5 +248,5 @@ def test_samples_in_several_chunks(
     escalated: Run, truth: Any, careless: Plan, outcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second passage over the data finds what the first one stored, chunk by chunk."""
-    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "CHUNK", 25)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", 25)
     assert outcome(truth.evaluate(careless, escalate=True)).equals(outcome(escalated))
