@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from brinell import Plan, PlanError, Run, wrap
 from brinell.evaluate import stages
-from brinell.evaluate.plan import audited
+from brinell.evaluate.adapt import audited
 from brinell.results import Writer
 
 pytestmark = pytest.mark.usefixtures("unchecked")

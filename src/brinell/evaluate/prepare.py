@@ -19,10 +19,11 @@ from brinell.engine.lanes import Recordings
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate import door, inputs
+from brinell.evaluate.adapt import adapt, audited, suits
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.choice import choose
 from brinell.evaluate.detectors import guarded, watched
-from brinell.evaluate.plan import Plan, adapt, audited, suits
+from brinell.evaluate.plan import Plan
 from brinell.evaluate.session import Session, chunk_size
 from brinell.evaluate.stages import Setup
 from brinell.evaluate.tables import clean
