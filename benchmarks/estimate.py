@@ -25,7 +25,8 @@ from brinell.engine import precision
 from brinell.engine.events import silent
 from brinell.evaluate import inputs
 from brinell.evaluate.cost import foresee
-from brinell.evaluate.evaluate import ahead, chosen_plan, prepare
+from brinell.evaluate.estimate import ahead
+from brinell.evaluate.prepare import chosen_plan, prepare
 from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"

@@ -86,7 +86,7 @@ def measure(n: int, images: bool) -> dict[str, Any]:
         return clean_rows(c, at, *rest)
 
     chunks.clean_rows = counting
-    sys.modules["brinell.evaluate.evaluate"].CHUNK = CHUNK
+    sys.modules["brinell.evaluate.session"].CHUNK = CHUNK
     with tempfile.TemporaryDirectory() as folder:
         recorder.start()
         begun, spent = time.perf_counter(), time.process_time()

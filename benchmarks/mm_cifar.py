@@ -22,7 +22,7 @@ import torch
 from networks import load_fashion, load_preact18
 
 import brinell
-from brinell.evaluate.plan import ranked
+from brinell.evaluate.adapt import ranked
 from brinell.evaluate.presets import by_name, reference
 from brinell.results import Proportion
 

@@ -27,7 +27,7 @@ from brinell.core.attack import Needs
 from brinell.engine import oracle as oracles
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
-from brinell.evaluate.plan import audited
+from brinell.evaluate.adapt import audited
 from brinell.evaluate.presets import by_name
 from brinell.models.demo import demo_net
 

@@ -5,14 +5,16 @@ from brinell.core.problem import Problem
 from brinell.core.threat import L0, L1, L2, Linf, Threat
 from brinell.curves import Curve, curve, distances
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+from brinell.evaluate.attack import attack
 from brinell.evaluate.benchmark import benchmark
 from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.cost import Estimate
 from brinell.evaluate.environment import version
 from brinell.evaluate.estimate import estimate
-from brinell.evaluate.evaluate import attack, evaluate, verify
+from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
+from brinell.evaluate.recheck import verify
 from brinell.evaluate.rescalings import rescalings
 from brinell.evaluate.review import review
 from brinell.models.wrap import wrap

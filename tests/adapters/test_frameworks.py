@@ -14,7 +14,7 @@ import torch
 import brinell
 from brinell import InputError, ModelError
 from brinell.attacks import APGD, FAB, HopSkipJump, Square
-from brinell.evaluate.plan import limited
+from brinell.evaluate.adapt import limited
 from brinell.evaluate.presets import by_name
 from brinell.models import from_jax, from_onnx, from_sklearn, from_tensorflow
 from brinell.models.adapters.bridge import FLOOR

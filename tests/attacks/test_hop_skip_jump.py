@@ -11,7 +11,8 @@ from brinell import PlanError
 from brinell.attacks import HopSkipJump, Square
 from brinell.attacks.hop_skip_jump import halvings
 from brinell.core.threat import threat
-from brinell.evaluate.plan import limited, plan
+from brinell.evaluate.adapt import limited
+from brinell.evaluate.plan import plan
 from brinell.evaluate.presets import by_name
 from brinell.testing import check_attack, duel
 

@@ -14,7 +14,7 @@ from brinell.engine import precision
 from brinell.engine.events import silent
 from brinell.evaluate import choice, inputs
 from brinell.evaluate.choice import Choice, Trial, choose, decide, remembered
-from brinell.evaluate.evaluate import prepare
+from brinell.evaluate.prepare import prepare
 from brinell.testing import LinearWorld
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -134,7 +134,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[str]) -> None:
         calls.append(name)
         return Choice(name, (BASE, Trial(name, 0.5, 10, 10)))
 
-    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "choose", fake)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.prepare"], "choose", fake)
 
 
 def test_a_run_remembers_the_choice(

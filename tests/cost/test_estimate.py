@@ -108,7 +108,7 @@ def test_every_attack_on_every_sample(world: LinearWorld, eps: float, foretold: 
 
 def test_streams_and_chunks(world: LinearWorld, eps: float, foretold: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first chunk stands for the others."""
-    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "CHUNK", 64)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", 64)
     data = TensorDataset(world.x, world.y)
     told = foretold(world.classifier, data, Linf(eps), "pgd20")
     run = evaluate(world.classifier, data, Linf(eps), "pgd20", progress=False)
@@ -127,7 +127,7 @@ def test_resuming_counts_only_what_is_left(
 ) -> None:
     plan, data = [PGD(8, 0.2), APGD(8, "margin")], (world.x, world.y)
     whole = evaluate(world.classifier, data, Linf(eps), plan, progress=False)
-    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "CHUNK", chunk)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", chunk)
     monkeypatch.setattr(stages, "BATCH", 50)
     append, left = Writer.append, [4]
 
@@ -192,7 +192,7 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
 
     silent = rows(progress=False)
     told: list[float] = []
-    module = sys.modules["brinell.evaluate.evaluate"]
+    module = sys.modules["brinell.evaluate.estimate"]
     foresee = module.foresee  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "WORTH_ASKING", 0.0)
     monkeypatch.setattr(module, "foresee", lambda a: told.append(1.0) or foresee(a, 0.2))
@@ -203,7 +203,7 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
 def test_the_start_of_a_run_says_what_it_will_cost(
     world: LinearWorld, eps: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "WORTH_ASKING", 0.0)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.estimate"], "WORTH_ASKING", 0.0)
     evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm")
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("expected: about") and "forwards" in first and "probe" in first

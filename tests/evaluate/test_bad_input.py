@@ -172,7 +172,7 @@ def test_unknown_plan_names_the_nearest() -> None:
 
 def test_a_late_bad_label_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels in memory are all looked at before the first attack, whatever the size of a chunk."""
-    monkeypatch.setattr(sys.modules["brinell.evaluate.evaluate"], "CHUNK", 4)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", 4)
     y = Y.clone()
     y[-1] = 10
     with pytest.raises(InputError, match="label 10"):

@@ -18,7 +18,7 @@ from brinell.evaluate import work
 from brinell.ops import rng
 from brinell.results import files
 
-MAIN = sys.modules["brinell.evaluate.evaluate"]
+SESSION = sys.modules["brinell.evaluate.session"]
 INCIDENTAL = ("seconds", "adv_shard", "adv_row")
 
 
@@ -53,7 +53,7 @@ def sign(linear: Callable[..., nn.Module]) -> nn.Module:
 @pytest.mark.usefixtures("unchecked")
 def test_python_memory_does_not_grow_with_the_samples(sign: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peak of what Python and numpy allocate, and tensors alive in the middle of the run, for n and 8 n samples."""
-    monkeypatch.setattr(MAIN, "CHUNK", 192)
+    monkeypatch.setattr(SESSION, "CHUNK", 192)
     alive: list[int] = []
     calls: list[int] = []
     chunks = work.attack_chunk

@@ -10,7 +10,8 @@ from brinell.core.attack import Answer, Rows
 from brinell.core.goal import Misclassify
 from brinell.core.threat import L2, Linf
 from brinell.engine.recorder import Recorder, blank
-from brinell.evaluate.plan import adapt, plan
+from brinell.evaluate.adapt import adapt
+from brinell.evaluate.plan import plan
 
 
 def net(classes: int = 3, size: int = 6) -> nn.Module:

@@ -14,7 +14,7 @@ from brinell import InputError, Linf, Problem, Run, attack, attacks, evaluate, v
 
 PLAN = attacks.PGD(steps=4)
 # By its name in the table of modules: brinell.evaluate is the function.
-MAIN = sys.modules["brinell.evaluate.evaluate"]
+SESSION = sys.modules["brinell.evaluate.session"]
 
 
 class Pairs(Dataset):  # type: ignore[type-arg]
@@ -58,7 +58,7 @@ def test_chunks_give_the_same_rows(
     size: int, streamed: bool, problem: Problem, reference: Run, outcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = problem[:10] if size == 1 else problem
-    monkeypatch.setattr(MAIN, "CHUNK", size)
+    monkeypatch.setattr(SESSION, "CHUNK", size)
     data = DataLoader(TensorDataset(some.x, some.y), batch_size=8) if streamed else some
     run = evaluate("demo", data, Linf(0.1), PLAN, progress=False)
     expected = reference.rows()
@@ -70,7 +70,7 @@ def test_chunks_give_the_same_rows(
 def test_attack_in_chunks(problem: Problem, outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     start = (problem.x + 0.02).clamp(0, 1)
     whole = attack("demo", problem, Linf(0.1), attacks.PGD(steps=3), start=start)
-    monkeypatch.setattr(MAIN, "CHUNK", 9)
+    monkeypatch.setattr(SESSION, "CHUNK", 9)
     parts = attack("demo", problem, Linf(0.1), attacks.PGD(steps=3), start=start)
     assert outcome(whole).equals(outcome(parts))
 
@@ -83,7 +83,7 @@ def test_slices_of_streams(problem: Problem, reference: Run, outcome: Any) -> No
 
 
 def test_resume_of_a_stream(problem: Problem, reference: Run, outcome: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(MAIN, "CHUNK", 16)
+    monkeypatch.setattr(SESSION, "CHUNK", 16)
 
     class Broken(Pairs):
         def __getitem__(self, i: int) -> tuple[Tensor, int]:

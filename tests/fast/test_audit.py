@@ -16,8 +16,8 @@ import brinell
 from brinell import Plan, PlanError, Run
 from brinell.attacks import FGSM, PGD
 from brinell.cli.show import as_json, show
+from brinell.evaluate.adapt import audited
 from brinell.evaluate.audit import in_audit
-from brinell.evaluate.plan import audited
 from brinell.evaluate.presets import AUDIT_SHARE, by_name
 from brinell.ops import rng
 from brinell.results import Audit, Cost

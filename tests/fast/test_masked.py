@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, Plan, Run
-from brinell.evaluate.plan import audited
+from brinell.evaluate.adapt import audited
 from brinell.evaluate.presets import by_name
 from brinell.models.demo import demo_net
 

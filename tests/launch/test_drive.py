@@ -176,7 +176,7 @@ def test_odd_ids_own_radii_and_masks(evaluate: Evaluate, assert_same: Same, data
 
 
 def test_streams(evaluate: Evaluate, assert_same: Same, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 32)
+    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", 32)
     data = data(75)
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=10)
     reference = evaluate(problem=Problem(data.x, data.y))

@@ -15,7 +15,7 @@ from brinell import L2, Linf, PlanError, Problem, Run, Stage, Targets, ThreatErr
 from brinell.attacks import APGD, FAB, FGSM, PGD, Square
 from brinell.core.threat import Threat
 from brinell.evaluate import stages
-from brinell.evaluate.plan import adapt, ranked
+from brinell.evaluate.adapt import adapt, ranked
 from brinell.evaluate.presets import by_name
 from brinell.results import Writer
 
@@ -262,6 +262,13 @@ def test_few_classes() -> None:
     fitted, notes = adapt(brinell.plan([Targets(MM, 2, ranked_by=PGD(loss="dlr"))]), classes=3, sparse=False)
     assert fitted.stages[0].ranked_by == PGD(loss="margin")
     assert any("ranking" in note for note in notes)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_stages_for_certain_norms_are_ranked_too(norm: str) -> None:
+    fitted, _ = adapt(ranked(by_name("minimal"), FGSM(), 0.1), classes=10, sparse=norm == "L1", norm=norm)
+    by = {s.name: s.ranked_by for s in fitted.stages if s.ranks}
+    assert by == {"fmn-t": FGSM(), "fab-t": FGSM()}
 
 
 @pytest.mark.parametrize(

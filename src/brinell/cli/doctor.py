@@ -12,8 +12,8 @@ from rich.text import Text
 from brinell.attacks import APGD
 from brinell.core.threat import Linf
 from brinell.data.load import load
+from brinell.evaluate.attack import attack
 from brinell.evaluate.environment import version
-from brinell.evaluate.evaluate import attack
 
 CORE = ("torch", "numpy", "pyarrow", "safetensors", "rich", "typer", "jaxtyping")
 EXTRAS = {

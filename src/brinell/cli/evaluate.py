@@ -10,10 +10,10 @@ from brinell.cli import load, options
 from brinell.cli.show import as_json, show, show_estimate
 from brinell.core.threat import threat
 from brinell.errors import InputError, PlanError
+from brinell.evaluate.adapt import limited, ranked
 from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.inputs import as_plan
-from brinell.evaluate.plan import limited, ranked
 from brinell.evaluate.presets import chain, reference
 from brinell.evaluate.work import IN_PROCESS
 from brinell.launch.ray import GPU, Ray

@@ -16,8 +16,9 @@ from brinell.core.threat import threat as threat_of
 from brinell.curves.curve import Curve, of_run
 from brinell.errors import RunError
 from brinell.evaluate import inputs
+from brinell.evaluate.adapt import adapt
 from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.plan import Plan, adapt
+from brinell.evaluate.plan import Plan
 from brinell.results import CLEAN, Run
 from brinell.results.manifest import lookup
 

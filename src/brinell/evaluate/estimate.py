@@ -8,11 +8,17 @@ import torch
 
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
-from brinell.engine.events import silent
+from brinell.engine.events import Note, silent
 from brinell.evaluate import inputs
 from brinell.evaluate.choice import remembered
-from brinell.evaluate.cost import Estimate, foresee
-from brinell.evaluate.evaluate import ahead, chosen_plan, prepare
+from brinell.evaluate.cost import Ahead, Estimate, foresee, worst_seconds
+from brinell.evaluate.prepare import chosen_plan, prepare
+from brinell.evaluate.session import Session, chunk_size
+from brinell.results import Run
+from brinell.results.stored import NOTHING, Stored
+
+# Evaluations that take less than so many seconds even if nothing breaks are not announced.
+WORTH_ASKING = 10.0
 
 
 def estimate(
@@ -61,3 +67,33 @@ def estimate(
             execution=execution,
         )
         return foresee(ahead(session, folder, escalate), seconds)
+
+
+def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
+    """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
+    first = s.first
+    rest, known = float(len(s.problem) - len(first)), NOTHING
+    if folder is not None and (folder / "manifest.json").exists():
+        stored = Stored(folder)
+        known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
+    return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
+
+
+def _rest(s: Session, run: Run, stored: Stored) -> float:
+    """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
+    n = len(s.problem) - len(s.first)
+    if run.finished or not n:
+        return 0.0
+    begun = stored.samples_beyond(s.first.ids.tolist())
+    # Chunks are begun one after another: of the samples begun, those of the last one may be half done.
+    last = begun % chunk_size(s.problem) or min(begun, chunk_size(s.problem))
+    return n - begun + last / 2
+
+
+def announce(s: Session, folder: Path | None, escalate: bool) -> None:
+    """Say what the evaluation will cost, where that is long enough to be worth a probe."""
+    if worst_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
+        return
+    told = foresee(ahead(s, folder, escalate))
+    for text in (f"expected: {told}", *told.notes):
+        s.setup.listener(Note(text))

@@ -19,6 +19,7 @@ from brinell.engine.precision import exact
 from brinell.errors import InputError, RunError
 from brinell.evaluate import door, inputs
 from brinell.evaluate.boards import BOARDS
+from brinell.evaluate.recheck import MISCLASSIFY, goal_of
 from brinell.evaluate.restrictions import restrictions
 from brinell.evaluate.submissions import (
     CHUNK,
@@ -31,7 +32,6 @@ from brinell.evaluate.submissions import (
     open_submission,
 )
 from brinell.evaluate.tables import clean
-from brinell.evaluate.verify import MISCLASSIFY, goal_of
 from brinell.results import Adversarials, Proportion, Run, outcome, records
 from brinell.results.bundle import digest
 from brinell.results.claims import refuse_incomplete, refuse_many

@@ -24,8 +24,7 @@ from brinell.engine.precision import FLOAT32
 from brinell.errors import InputError, PlanError, RunError
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.presets import by_name
-from brinell.evaluate.verify import MISCLASSIFY, reasons
-from brinell.evaluate.verify import verify as verify_run
+from brinell.evaluate.recheck import MISCLASSIFY, reasons, recheck
 from brinell.results import CLEAN, Adversarials, Run, outcome
 from brinell.results.bundle import MEMBER_BYTES, digest, is_bundle, opened
 from brinell.results.claims import contradictions
@@ -197,7 +196,7 @@ def check_run(
     """A Run: its adversarials that hold, those of the samples that were run again, and all that is wrong with it."""
     objections = [*contradictions(run), *_foreign(run, oracle.classifier), *_other_data(run, data)]
     _refuse_shapes(run, data)
-    found = verify_run(run, oracle.classifier, data, threat, oracle)
+    found = recheck(run, oracle.classifier, data, threat, oracle)
     failures = {**_facts(run, data, samples), **found.failures}
     adv = run.adversarials()
     keep = np.array([int(i) not in failures for i in adv.ids], dtype=bool)

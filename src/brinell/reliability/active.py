@@ -18,10 +18,12 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, ThreatError, one_of
 from brinell.evaluate import inputs
+from brinell.evaluate.adapt import adapt
 from brinell.evaluate.detectors import guarded, watched
-from brinell.evaluate.evaluate import Session, prepare
-from brinell.evaluate.plan import Plan, Stage, adapt
+from brinell.evaluate.plan import Plan, Stage
+from brinell.evaluate.prepare import prepare
 from brinell.evaluate.progress import listening
+from brinell.evaluate.session import Session
 from brinell.evaluate.stages import run_stage
 from brinell.evaluate.tables import clean
 from brinell.models.detector import Inverted, inverted

@@ -18,9 +18,10 @@ from brinell.engine.loop import Slots
 from brinell.engine.oracle import Oracle
 from brinell.errors import InputError, PlanError
 from brinell.evaluate import inputs
-from brinell.evaluate.evaluate import Session, prepare
 from brinell.evaluate.plan import Plan, Stage
+from brinell.evaluate.prepare import prepare
 from brinell.evaluate.progress import listening
+from brinell.evaluate.session import Session
 from brinell.evaluate.stages import run_stage
 from brinell.evaluate.tables import Clean
 from brinell.ops import rng

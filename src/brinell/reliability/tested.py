@@ -12,9 +12,10 @@ from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Threat
 from brinell.errors import InputError, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluate import inputs
+from brinell.evaluate.adapt import adapt
 from brinell.evaluate.detectors import guarded
 from brinell.evaluate.door import Check
-from brinell.evaluate.plan import Plan, adapt
+from brinell.evaluate.plan import Plan
 from brinell.reliability.active import test_attack
 from brinell.reliability.indicators import NEIGHBOURS
 from brinell.reliability.items import Probes

@@ -10,8 +10,9 @@ import torch
 from brinell.core.threat import Threat
 from brinell.errors import InputError, PlanError, ThreatError
 from brinell.evaluate import inputs
+from brinell.evaluate.adapt import audited
 from brinell.evaluate.environment import environment
-from brinell.evaluate.plan import Plan, audited
+from brinell.evaluate.plan import Plan
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.losses import LOSSES
 from brinell.train.curve import Epoch, best_of
