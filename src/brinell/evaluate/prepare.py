@@ -72,7 +72,7 @@ def prepare(
     threat.check(problem.shape(), len(problem))
     mode = door.train_mode(classifier)
     steering = precisions.FLOAT32 if precision == precisions.AUTO else precision
-    oracle = Oracle(classifier, default_block(device), listener, precision=steering, compiled=way == "compile")
+    oracle = Oracle(classifier, default_block(device), listener, precision=steering)
     first, answer, pace = _asked(oracle, problem)
     fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
     fitted, left_out = guarded(fitted, classifier, answer)
@@ -81,6 +81,8 @@ def prepare(
     notes = [*door.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
+    # Only now: what is asked a few times at the door would take longer to compile than to answer.
+    oracle = replace(oracle, compiled=way == "compile")
     recordable = _recordable(way, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
     recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
