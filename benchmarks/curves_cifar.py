@@ -6,8 +6,8 @@ Usage: python benchmarks/curves_cifar.py --model W.pt --data FIRST1000.npz --n 1
        python benchmarks/curves_cifar.py --scale            (CIFAR-10's test images from $BRINELL_SHARED)
 
 In Linf the radii are 1/255, 2/255, …; in L2 they are eighths of 0.5, so that the eighth is the usual one in both.
-AutoAttack starts at the smallest radius, and a sample that it breaks is left out at larger ones: it would break there
-too. Results go to OUT.json after every radius, and from that to OUT.md; with `--runs` what is finished is not repeated.
+AutoAttack sees a copy of the data for every radius, all in one evaluation. Results go to OUT.json and from that to
+OUT.md; with `--runs` what is finished is not repeated.
 `--plot FILE` draws the curves of all models in OUT.json (needs matplotlib).
 """
 
@@ -27,6 +27,8 @@ from brinell.curves import Curve
 
 RESULTS = Path(__file__).parent / "results"
 # The usual radii stand beside each other: 8/255 in Linf, 0.5 in L2.
+# The ids of copies lie so far apart.
+COPIES = 1_000_000
 UNIT = {"Linf": 1 / 255, "L2": 0.5 / 8, "L1": 12 / 8}
 
 
@@ -37,36 +39,45 @@ def folder(args: argparse.Namespace, what: str) -> Path | None:
 def measured(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tuple[Curve, dict[str, Any]]:
     out = folder(args, args.plan)
     begun = time.perf_counter()
-    curve = brinell.curve(model, data, args.norm, args.plan, out=out, resume=out is not None, device=args.device)
+    curve = brinell.curve(model, data, args.norm, args.plan, out=out, resume=out is not None, device=args.device,
+                          precision=args.precision, execution=args.execution)  # fmt: skip
     cost = brinell.Run.open(curve.path).cost if curve.path else None
     about = {"forwards": cost.forwards if cost else 0, "backwards": cost.backwards if cost else 0}
     return curve, {**about, "wall": round(time.perf_counter() - begun, 1)}
 
 
-def standing(args: argparse.Namespace, model: Any, data: brinell.Problem, k: int) -> tuple[set[int], int]:
-    """Ids that AutoAttack leaves standing at the k-th radius, and the forwards it took."""
-    threat = {"Linf": brinell.Linf, "L2": brinell.L2, "L1": brinell.L1}[args.norm](k * UNIT[args.norm])
-    out = folder(args, f"{args.against}-{k}")
-    run = brinell.evaluate(model, data, threat, args.against, out=out, resume=out is not None, device=args.device)
-    return set(run.survivors().tolist()), run.cost.forwards
+def standing(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tuple[list[set[int]], int]:
+    """Ids that the evaluation leaves standing at every radius, and the forwards it took.
+
+    One evaluation of as many copies of the data as there are radii, each copy with its own: nothing is started or
+    compiled twice, and no radius waits for the last samples of another.
+    """
+    n, most = len(data), args.most
+    radii = torch.arange(1, most + 1).repeat_interleave(n)
+    many = brinell.Problem(
+        data.x.repeat(most, *[1] * (data.x.ndim - 1)), data.y.repeat(most), data.ids.repeat(most) + radii * COPIES,
+        name=data.name,
+    )  # fmt: skip
+    threat = {"Linf": brinell.Linf, "L2": brinell.L2, "L1": brinell.L1}[args.norm](radii.double() * UNIT[args.norm])
+    out = folder(args, f"{args.against}-{most}")
+    run = brinell.evaluate(
+        model, many, threat, args.against, out=out, resume=out is not None, device=args.device,
+        precision=args.precision, execution=args.execution,
+    )  # fmt: skip
+    left = run.survivors().tolist()
+    return [{i % COPIES for i in left if i // COPIES == k} for k in range(1, most + 1)], run.cost.forwards
 
 
 def compare(args: argparse.Namespace, model: Any, data: brinell.Problem, curve: Curve, store: Any) -> None:
     """Radius by radius: what only the evaluation, and only the curve, breaks."""
-    left, forwards = data, 0
-    for k in range(1, args.most + 1):
+    sets, forwards = standing(args, model, data)
+    for k, ids in enumerate(sets, 1):
         eps = k * UNIT[args.norm]
-        ids, spent = standing(args, model, left, k)
-        forwards += spent
         mine = set(curve.ids[~curve.broken(eps)].tolist())
         store(k, {"eps": eps, "run": len(ids), "curve": len(mine), "only_run": sorted(mine - ids),
                   "only_curve": sorted(ids - mine), "forwards": forwards})  # fmt: skip
         print(f"{k}: {args.against} {len(ids)}, curve {len(mine)}; only one of them breaks "
               f"{len(mine - ids)} and {len(ids - mine)}", flush=True)  # fmt: skip
-        keep = [i for i, s in enumerate(left.ids.tolist()) if s in ids]
-        if not keep:
-            return
-        left = brinell.Problem(left.x[keep], left.y[keep], left.ids[keep], name=left.name)
 
 
 def page(everything: dict[str, Any]) -> str:
@@ -78,7 +89,9 @@ def page(everything: dict[str, Any]) -> str:
     ]
     for title, e in everything.items():
         spent = f"{e['cost']['forwards']:,} forwards, {e['cost']['wall']:,} s; {e['curve']['unresolved']} unresolved"
-        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: `{e['against']}`.", ""]
+        beside = next(iter(e["radii"].values()), {"forwards": 0})["forwards"]
+        whole = f"`{e['against']}`, {beside:,} forwards for all radii"
+        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: {whole}.", ""]
         lines += ["| radius | evaluation | curve | only evaluation | only curve |", "|---:|---:|---:|---:|---:|"]
         for k, r in e["radii"].items():
             told = f"{k}/255" if title.endswith("Linf") else f"{r['eps']:.4g}"
@@ -120,6 +133,8 @@ def main() -> None:
     parser.add_argument("--against", default="autoattack")
     parser.add_argument("--most", type=int, default=16, help="the last multiple of 1/255")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--execution", default="auto")
     parser.add_argument("--runs", help="a folder for the Runs, so that an interrupted call goes on")
     parser.add_argument(
         "--out", type=Path, default=RESULTS / "curves_cifar", help="name of the result files, no suffix"

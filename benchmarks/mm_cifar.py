@@ -86,8 +86,8 @@ def evaluate(args: argparse.Namespace, model: Any, data: brinell.Problem, plan: 
     folder = f"{Path(args.model).stem}-{args.norm}-{args.eps}-{len(data)}-{args.seed}-{plan}".replace("/", "_")
     out = None if args.runs is None else Path(args.runs) / folder
     run = brinell.evaluate(
-        model, data, threat, variant(plan), seed=args.seed, device=args.device, precision=args.precision, out=out,
-        resume=True,
+        model, data, threat, variant(plan), seed=args.seed, device=args.device, precision=args.precision,
+        execution=args.execution, out=out, resume=out is not None,
     )  # fmt: skip
     return {
         "clean": run.clean_accuracy.k,
@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--execution", default="auto")
     parser.add_argument("--runs", help="a folder for the Runs, so that an interrupted plan goes on")
     parser.add_argument("--out", type=Path, default=RESULTS / "mm_cifar", help="name of the result files, no suffix")
     parser.add_argument("--note", action="append", default=[], help="a sentence for the page")

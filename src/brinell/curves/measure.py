@@ -35,6 +35,7 @@ def curve(
     seed: int = 0,
     slots: int | None = None,
     precision: str = "float32",
+    execution: str = "auto",
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> Curve:
@@ -60,7 +61,7 @@ def curve(
     if left is not None:
         made = evaluate(
             model, data, threat, left, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
-            progress=progress,
+            execution=execution, progress=progress,
         )  # fmt: skip
         runs = [*runs, made]
     best = dict.fromkeys(ids.tolist(), math.inf)
