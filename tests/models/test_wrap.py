@@ -163,9 +163,30 @@ def test_a_copy_keeps_the_weights_of_products_in_another_kind_and_answers_like_a
     clf = wrap(net)
     copied = clf.copy(torch.bfloat16)
     kinds = {k: v.dtype for k, v in copied.module.named_parameters()}
-    coarse = {"0.weight", "0.bias", "3.weight", "3.bias"}
+    coarse = {"0.conv.weight", "0.conv.bias", "3.weight", "3.bias"}
     assert {k for k, v in kinds.items() if v is torch.bfloat16} == coarse
     assert all(v.dtype is torch.float32 and v.requires_grad for v in net.parameters()), "the model itself stays"
     x = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(copied.forward(x).logits, clf.forward(x).logits)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_copy_with_padded_channels_answers_and_leads_like_autocast(shared: bool) -> None:
+    """Zeros more or less: logits to the rounding of another kernel, and the way uphill is that of the model."""
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 3 if shared else 8, 3, padding=1)
+    again = first if shared else nn.Conv2d(8, 3, 3, padding=1, groups=1)
+    clf = wrap(nn.Sequential(first, nn.ReLU(), again, nn.Flatten(), nn.Linear(3 * 16, 4)).eval())
+    copied = clf.copy(torch.bfloat16)
+    x = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    grads = []
+    for c in (clf, copied):
+        point = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            z = c.forward(point).logits
+        grads.append((z.detach(), torch.autograd.grad(z[:, 0].float().sum(), point)[0]))
+    for ours, plain in zip(*grads, strict=True):
+        assert ours.shape == plain.shape
+        torch.testing.assert_close(ours, plain, rtol=0.02, atol=0.02)
+    assert first.in_channels == 3 and first.weight.dtype is torch.float32

@@ -1,6 +1,5 @@
 """Any torch module as a classifier."""
 
-import copy
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +11,9 @@ from torch import Tensor, nn
 from brinell.core.classifier import Output
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
+from brinell.models.layout import laid_out
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
-# Layers that autocast computes in lower precision, weights and all.
-PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def _column(values: Sequence[float] | float | None) -> Tensor | None:
@@ -118,17 +116,8 @@ class TorchClassifier:
         return replace(self, mean=mean, std=std, device=device)
 
     def copy(self, kept: torch.dtype | None = None) -> "TorchClassifier":
-        """The same classifier with weights of its own: frozen, and images' filters in the order accelerators like.
-
-        `kept` is how the weights of products are kept, those that autocast would convert at every call.
-        """
-        module: Any = copy.deepcopy(self.module).requires_grad_(False)
-        if kept is not None:
-            for part in module.modules():
-                # A layer of another kind, or one whose weights are computed, may use them for something else.
-                if type(part) in PRODUCTS and not hasattr(part, "parametrizations"):
-                    part.to(kept)
-        return replace(self, module=module.to(memory_format=torch.channels_last))
+        """The same classifier with weights of its own, laid out for an accelerator; see `laid_out` for `kept`."""
+        return replace(self, module=laid_out(self.module, kept))
 
     def _parts(self) -> list[nn.Module]:
         return [self.module] if self.detector is None else [self.module, self.detector.module]
