@@ -5,7 +5,8 @@ Run: python benchmarks/run.py [PART ...] [-- OPTIONS of benchmarks/speed.py]
 Parts: `speed` (model, `fast` and `autoattack` beside bare loops; on a GPU with `-- --model W.pt --data FIRST1000.npz
 --flags FLAGS.npy`, else on the demonstration model), `estimate` (cost told beforehand), `memory` (100,000 samples) and
 `scaling` (two workers measured, up to 1,024 simulated; needs the extra `ray`). Without parts: all of them. Each writes
-into benchmarks/results. A part that fails does not keep the others from running; the exit code says so.
+into benchmarks/results. A part that fails does not keep the others from running; the exit code says so. On a GPU:
+`benchmarks/gpu.py`, which measures everything that needs one.
 """
 
 import subprocess

@@ -136,7 +136,7 @@ def stages(run: brinell.Run, rates: dict[str, float] | None) -> list[dict]:
 
 def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, times: int = 1, **options: Any) -> dict:
     """One evaluation with its times; of several, the last, which finds libraries loaded and everything compiled."""
-    walls = []
+    walls, told = [], brinell.estimate(clf, data, threat, plan, **options)
     for _ in range(times):
         begun = time.perf_counter()
         run = brinell.evaluate(clf, data, threat, plan, progress=False, **options)
@@ -147,7 +147,8 @@ def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, t
         **{k: v for k, v in options.items() if k != "device"},
         "clean": str(run.clean_accuracy), "robust": str(run.robust_accuracy), "call": whole, "wall": wall,
         "start-up": start, "after start-up": wall - start, "forwards": run.cost.forwards,
-        "backwards": run.cost.backwards, "every time": walls, "notes": run.manifest["notes"],
+        "backwards": run.cost.backwards, "every time": walls,
+        "foretold": {"seconds": told.seconds, "forwards": told.forwards, "backwards": told.backwards}, "notes": run.manifest["notes"],
         "stages": stages(run, rates),
     }  # fmt: skip
     if flags is not None:
@@ -187,8 +188,8 @@ def markdown(found: dict[str, Any]) -> str:
             lines += [
                 f"## {name}, {what}", "",
                 f"Robust accuracy {r['robust']}; {r['after start-up']:.2f} s after {r['start-up']:.2f} s of start-up; "
-                f"{r['forwards']:,} forwards, {r['backwards']:,} backwards. Whole calls: "
-                f"{calls} s.", "",
+                f"{r['forwards']:,} forwards, {r['backwards']:,} backwards. Whole calls: {calls} s. Foretold: "
+                f"{r['foretold']['seconds']:.2f} s, {r['foretold']['forwards']:,} forwards.", "",
                 "| stage | attacked | broken | forwards | backwards | seconds | share of the bare loop |",
                 "|---|---:|---:|---:|---:|---:|---:|",
             ]  # fmt: skip
