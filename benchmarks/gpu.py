@@ -3,9 +3,9 @@
 Usage: python benchmarks/gpu.py --weights W.pt --first FIRST1000.npz --flags FLAGS.npy [--train TRAIN] [--keep FOLDER]
        [--parts speed fast ...] [--seconds 540]
 
-W.pt are the CIFAR-10 network's weights, FIRST1000.npz its test images (x in 8 bits, y), FLAGS.npy the recorded outcomes of
-the reference, TRAIN a .npz or the folder cifar-10-batches-py. Parts, each with its own limit of seconds: see PARTS. What
-is finished when the time is over is kept: Runs and trainings go on from `--keep` at the next call, tables are in `--out`.
+W.pt are the CIFAR-10 network's weights, FIRST1000.npz its test images (x in 8 bits, y), FLAGS.npy the outcomes of the
+reference, TRAIN a .npz or the folder cifar-10-batches-py. Parts, each with its own limit of seconds: see `parts`. What
+is finished when the time is over is kept: Runs and trainings go on from `--keep` at the next call, tables are in OUT.
 A part that fails or takes too long does not keep the others from running; the exit code says so.
 """
 
@@ -22,14 +22,15 @@ BEST = ["--precision", "bfloat16", "--execution", "compile"]
 def parts(a: argparse.Namespace) -> dict[str, tuple[int, list[str]]]:
     """For every part its limit and its command."""
     cifar, keep, out = ["--model", a.weights, "--data", a.first], Path(a.keep), Path(a.out)
+    ways = ["--ways", "tf32:graph", "tf32:compile", "bfloat16:compile"]
     speed = ["speed.py", *cifar, "--flags", a.flags, "--out", str(out / "speed_gpu")]
     curves = ["curves_cifar.py", *cifar, *BEST, "--runs", str(keep / "curves"), "--out", str(out / "curves_cifar")]
     train = ["train_cifar.py", "--data", str(a.train), "--test", a.first, "--out", str(keep / "train"), "--compile",
              "--validation", "0", "--test-precision", "tf32", "--epochs", str(a.epochs)]  # fmt: skip
     tested = ["--n", "512", "--eps", "8/255", "--device", "cuda"]
     return {
-        "throughput": (180, [*speed, "--only", "throughput", "--ways", "tf32:graph", "tf32:compile", "bfloat16:compile"]),
-        "fast": (150, [*speed, "--only", "fast", "--ways", "tf32:graph", "tf32:compile", "bfloat16:compile"]),
+        "throughput": (180, [*speed, "--only", "throughput", *ways]),
+        "fast": (150, [*speed, "--only", "fast", *ways]),
         "tf32": (240, [*speed, "--only", "autoattack", "--ways", "tf32:compile"]),
         "bfloat16": (240, [*speed, "--only", "autoattack", "--ways", "bfloat16:compile"]),
         "graph": (120, [*speed, "--only", "autoattack", "--ways", "tf32:graph"]),

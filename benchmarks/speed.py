@@ -148,8 +148,8 @@ def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, t
         "clean": str(run.clean_accuracy), "robust": str(run.robust_accuracy), "call": whole, "wall": wall,
         "start-up": start, "after start-up": wall - start, "forwards": run.cost.forwards,
         "backwards": run.cost.backwards, "every time": walls,
-        "foretold": {"seconds": told.seconds, "forwards": told.forwards, "backwards": told.backwards}, "notes": run.manifest["notes"],
-        "stages": stages(run, rates),
+        "foretold": {"seconds": told.seconds, "forwards": told.forwards, "backwards": told.backwards},
+        "notes": run.manifest["notes"], "stages": stages(run, rates),
     }  # fmt: skip
     if flags is not None:
         robust = np.zeros(len(flags), dtype=bool)
