@@ -24,8 +24,8 @@ from brinell.core.threat import Threat
 from brinell.engine import precision
 from brinell.engine.events import silent
 from brinell.evaluate import inputs
-from brinell.evaluate.cost import foresee
 from brinell.evaluate.estimate import ahead
+from brinell.evaluate.foresee import foresee
 from brinell.evaluate.prepare import chosen_plan, prepare
 from brinell.models.demo import demo_net
 

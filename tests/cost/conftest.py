@@ -11,8 +11,9 @@ import brinell
 from brinell.engine import precision
 from brinell.engine.events import silent
 from brinell.evaluate import inputs
-from brinell.evaluate.cost import Estimate, foresee
+from brinell.evaluate.cost import Estimate
 from brinell.evaluate.estimate import ahead
+from brinell.evaluate.foresee import foresee
 from brinell.evaluate.prepare import chosen_plan, prepare
 from brinell.testing import LinearWorld, duel
 

@@ -17,7 +17,8 @@ from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.evaluate import inputs, pilot
-from brinell.evaluate.cost import Ahead, foresee
+from brinell.evaluate.fates import Ahead
+from brinell.evaluate.foresee import foresee
 from brinell.evaluate.pilot import Pace, schedule, spread
 from brinell.evaluate.stages import Setup
 from brinell.evaluate.tables import clean

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from brinell.ops import norms, rng
-from brinell.ops.norms import NORMS, Norm, water_level
+from brinell.ops.levels import capped_scale, water_level
+from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rows import rows
 from brinell.testing import check_norm
 
@@ -267,7 +268,7 @@ def test_water_level_with_negative_weights():
 
 
 SOLVERS = pytest.mark.parametrize(
-    "solve", [partial(norms.capped_scale, looks=looks) for looks in (True, False)], ids=["looking", "turning"]
+    "solve", [partial(capped_scale, looks=looks) for looks in (True, False)], ids=["looking", "turning"]
 )
 
 

@@ -213,6 +213,15 @@ def test_bad_questions_are_refused():
         look(WORLD, "autoattack-rand")
 
 
+def test_a_stage_that_a_plan_has_only_in_this_norm():
+    """In L2 the plan has a stage that its stages for Linf lack."""
+    ddn, quick = (brinell.Stage(PGD(10), label=name) for name in ("ddn", "quick"))
+    plan = brinell.Plan("by norm", (quick,), norm_stages=(("Linf", (quick,)), ("L2", (quick, ddn))))
+    assert look(WORLD, plan, stage="ddn").attack == "ddn"
+    with pytest.raises(PlanError, match="a stage among quick, got"):
+        probe(WORLD.classifier, (WORLD.x, WORLD.y), brinell.Linf(0.1), plan, stage="ddn", **SHORT)
+
+
 def test_models_with_a_detector():
     """The goal includes the detector, and so do the black box and the noise."""
     far = WORLD.x.mean(0)

@@ -13,8 +13,9 @@ from brinell.cli import load, options
 from brinell.cli.show import WIDTH
 from brinell.core.threat import threat
 from brinell.reliability import Probes, probe
+from brinell.reliability.experiments import QUERIES
 from brinell.reliability.indicators import NEIGHBOURS
-from brinell.reliability.probes import QUERIES, SAMPLES
+from brinell.reliability.probes import SAMPLES
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -109,9 +109,8 @@ def suits(p: Plan, threat: Threat) -> None:
 def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True, norm: str = "") -> tuple[Plan, list[str]]:
     """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
     notes: list[str] = []
-    stages = p.sparse_stages if sparse and p.sparse_stages is not None else p.stages
-    stages = dict(p.norm_stages).get(norm, stages)
-    fitted = tuple(_fit(s if image else _flat(s, notes), classes, notes) for s in stages)
+    stages = (s if image else _flat(s, notes) for s in p.stages_in(norm, sparse))
+    fitted = tuple(_fit(s, classes, notes) for s in stages)
     return replace(p, stages=_numbered(fitted), sparse_stages=None, norm_stages=()), notes
 
 

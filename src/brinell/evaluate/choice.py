@@ -14,9 +14,9 @@ from brinell.engine.oracle import Oracle
 from brinell.engine.precision import AUTO, FLOAT32, candidates
 from brinell.evaluate.pilot import Clock, Ints, Watch, enough, look, positions, undisturbed
 from brinell.evaluate.plan import Plan, Stage
+from brinell.evaluate.points import check_points
 from brinell.evaluate.stages import Setup, claimed, records
 from brinell.evaluate.tables import Clean
-from brinell.evaluate.verify import check_points
 from brinell.results.manifest import MANIFEST, decode, lookup
 
 # Lower precision must take at most so much of float32's time; so many adversarials at least must show that it is safe.

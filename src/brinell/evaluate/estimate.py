@@ -11,7 +11,9 @@ from brinell.engine import precision as precisions
 from brinell.engine.events import Note, silent
 from brinell.evaluate import inputs
 from brinell.evaluate.choice import remembered
-from brinell.evaluate.cost import Ahead, Estimate, foresee, worst_seconds
+from brinell.evaluate.cost import Estimate, worst_seconds
+from brinell.evaluate.fates import Ahead
+from brinell.evaluate.foresee import foresee
 from brinell.evaluate.prepare import chosen_plan, prepare
 from brinell.evaluate.session import Session, chunk_size
 from brinell.results import Run

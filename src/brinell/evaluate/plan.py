@@ -225,6 +225,11 @@ class Plan:
         if self.draws < 1:
             raise PlanError(expected="at least 1 judging pass", got=f"draws = {self.draws}", remedy="Leave it out.")
 
+    def stages_in(self, norm: str, sparse: bool) -> tuple[Stage, ...]:
+        """The stages that are for a norm, by its name and whether its steps are sparse."""
+        usual = self.sparse_stages if sparse and self.sparse_stages is not None else self.stages
+        return dict(self.norm_stages).get(norm, usual)
+
     def changed(self, change: Callable[[tuple[Stage, ...]], tuple[Stage, ...]]) -> "Plan":
         """The plan with its stages changed, those for certain norms likewise."""
         return replace(

@@ -23,8 +23,11 @@ from brinell.results import CLEAN, Run, counted
 MISCLASSIFY = "misclassify"
 # Why a point does not reach a goal, where it is not a matter of the class alone.
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
-# Samples looked at at a time.
-CHUNK = 4096
+
+
+def goal_of(run: Run) -> Goal:
+    """The goal a Run was made for; Runs from before there were others are about the class."""
+    return GOALS[run.manifest["identity"].get("goal", MISCLASSIFY)]
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,6 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
         return recheck(opened, model, data, threat, oracle)
 
 
-def goal_of(run: Run) -> Goal:
-    """The goal a Run was made for; Runs from before there were others are about the class."""
-    return GOALS[run.manifest["identity"].get("goal", MISCLASSIFY)]
-
-
 def reasons(
     ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
@@ -100,7 +98,7 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
     goal = goal_of(run)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
-    for chunk in problem.chunks(CHUNK):
+    for chunk in problem.chunks(4096):
         rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in where]
         if not rows:
             continue
@@ -146,7 +144,7 @@ def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: 
     if not ids or run.manifest["identity"]["plan"].get("draws", 1) > 1:
         return {}
     failures: dict[int, str] = {}
-    for chunk in problem.chunks(CHUNK):
+    for chunk in problem.chunks(4096):
         index = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in ids], dtype=torch.long)
         if not len(index):
             continue

@@ -19,9 +19,9 @@ from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.recorder import Record
 from brinell.evaluate.plan import Stage
+from brinell.evaluate.points import Verified, check_claims, check_points
 from brinell.evaluate.ranking import last_logits
 from brinell.evaluate.tables import Clean, attack_rows
-from brinell.evaluate.verify import Verified, check_claims, check_points
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rows import concat, put, take

@@ -13,7 +13,7 @@ from brinell.core.problem import Chunk, sample_hashes
 from brinell.engine.recorder import Record
 from brinell.evaluate.audit import in_audit
 from brinell.evaluate.plan import Stage
-from brinell.evaluate.verify import Verified
+from brinell.evaluate.points import Verified
 from brinell.ops.losses import margin
 from brinell.results import AUDIT, CLEAN, ROWS
 

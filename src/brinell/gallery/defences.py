@@ -2,24 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from brinell.attacks import APGD, FGSM, PGD, Alternating, Joint, SelectivePGD
-from brinell.core.problem import Problem
 from brinell.core.threat import Linf, Threat
 from brinell.errors import one_of
-from brinell.evaluate.calibrate import calibrated
 from brinell.evaluate.plan import Plan, Restarts, Stage, Targets
-from brinell.gallery import detectors, parts
-from brinell.gallery.networks import bounded, judged, learnt, normalised, plain
+from brinell.gallery import builders
 from brinell.gallery.readouts import Squashed
-from brinell.models.bpda import bpda
-from brinell.models.wrap import TorchClassifier, wrap
-from brinell.ops import rng
+from brinell.models.wrap import TorchClassifier
 
 EPS = 0.1
 # What the test should say of the original evaluation.
@@ -73,148 +65,6 @@ PGD_MARGIN = _plan("pgd-100-margin", PGD(100, rel_step=0.05, loss="margin"))
 APGD_MARGIN = _plan("apgd-100-margin", APGD(100, loss="margin"))
 
 
-def _built(body: nn.Module, head: nn.Module, after: nn.Module | None, name: str) -> TorchClassifier:
-    return wrap(parts.Defended(body, head, after).eval().requires_grad_(False), name=name)
-
-
-def _before(name: str, module: nn.Module) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    return _built(nn.Sequential(module, body), head, None, name)
-
-
-LEVELS = 16
-
-
-def _thermometer(through: bool) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    code = parts.Thermometer(LEVELS)
-    encode = bpda(code, code.ramps if through else code.cliffs)
-    layers = [encode, parts.spread(body[0], LEVELS), *body[1:]]
-    return _built(nn.Sequential(*layers), head, None, "thermometer encoding")
-
-
-def _winners(through: bool) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    activation = parts.Winners(0.05)
-    sparse = nn.Sequential(*(activation if isinstance(layer, nn.ReLU) else layer for layer in body))
-    smooth = bpda(sparse, parts.Averaged(sparse, parts.Noise(0.03), 10)) if through else sparse
-    return _built(smooth, head, None, "k-winners-take-all")
-
-
-def _scaled() -> TorchClassifier:
-    body, head = parts.halves(plain())
-    return _built(body, head, parts.Scale(300.0), "logit scaling")
-
-
-def _quantised(through: bool) -> TorchClassifier:
-    step = parts.quantised(8)
-    return _before("input quantisation", bpda(step) if through else parts.module(step))
-
-
-def _jpeg(through: bool) -> TorchClassifier:
-    compress = parts.Jpeg(0.06)
-    return _before("block compression", bpda(compress) if through else compress)
-
-
-COPIES = 16
-
-
-def _noisy(through: bool) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    many = parts.Averaged(body, parts.Noise(0.3), COPIES)
-    once = parts.Averaged(body, parts.Noise(0.3), 1)
-    return _built(many if through else bpda(many, once), head, None, "random noise")
-
-
-def _mixed(through: bool) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    mixup = parts.Mixup(body, learnt()[0][:COPIES], share=0.5)
-    return _built(mixup if through else bpda(mixup, body), head, None, "mixup inference")
-
-
-def _ensemble(through: bool) -> TorchClassifier:
-    halves = [parts.halves(plain(seed)) for seed in range(3)]
-    net = parts.Vote([body for body, _ in halves], [head for _, head in halves], GAIN, through)
-    return wrap(net.eval().requires_grad_(False), name="ensemble with a vote")
-
-
-BITS, GAIN = 32, 20.0
-
-
-@cache
-def _code_head() -> tuple[nn.Linear, Tensor]:
-    """Keyed codes of the classes, and the linear map from features to bits that fits them best."""
-    body, _ = parts.halves(plain())
-    x, y = learnt()
-    codes = rng.signs(rng.keys(1, torch.arange(10)), (BITS,))
-    f = torch.cat([body(x), torch.ones(len(x), 1)], 1).double()
-    ridge = 1e-1 * torch.eye(f.shape[1], dtype=torch.float64)
-    weights = torch.linalg.solve(f.T @ f + ridge, f.T @ codes[y].double()).float()
-    head = nn.Linear(f.shape[1] - 1, BITS)
-    head.weight = nn.Parameter(weights[:-1].T.contiguous(), requires_grad=False)
-    head.bias = nn.Parameter(weights[-1].clone(), requires_grad=False)
-    return head, codes
-
-
-def _codes(through: bool) -> TorchClassifier:
-    body, _ = parts.halves(plain())
-    head, codes = _code_head()
-    return _built(body, head, parts.Codes(codes, GAIN, through), "error-correcting codes")
-
-
-def _prototypes() -> TorchClassifier:
-    body, _ = parts.halves(plain())
-    x, y = learnt()
-    f = body(x)
-    centres = torch.stack([f[y == c].mean(0) for c in range(10)])
-    return _built(body, parts.Prototypes(centres, 100.0), None, "class prototypes")
-
-
-def _rippled(through: bool) -> TorchClassifier:
-    body, head = parts.halves(plain())
-    ripple = parts.Ripple(0.3, 60.0)
-    return _built(nn.Sequential(body, bpda(ripple) if through else ripple), head, None, "rippled features")
-
-
-def _frozen(through: bool) -> TorchClassifier:
-    body, head = parts.halves(normalised())
-    own = nn.Sequential(*(parts.OwnStatistics(m) if isinstance(m, nn.BatchNorm2d) else m for m in body))
-    return _built(body if through else bpda(body, own), head, None, "batch statistics")
-
-
-def _bare() -> TorchClassifier:
-    body, head = parts.halves(plain())
-    return _built(body, head, None, "no defence")
-
-
-def _saturated(through: bool) -> TorchClassifier:
-    body, head = parts.halves(bounded())
-    flat = parts.squash(200.0, through)
-    return _built(nn.Sequential(*body[:-1], flat), head, None, "saturated activations")
-
-
-def _guarded(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchClassifier:
-    """A network whose detector rejects at most 5 % of these clean images."""
-    body, head = parts.halves(net)
-    module = parts.Defended(body, head).eval().requires_grad_(False)
-    return calibrated(wrap(module, detector=detector.eval().requires_grad_(False), name=name), data, rate=0.05)
-
-
-@cache
-def _shaken() -> TorchClassifier:
-    return _guarded(plain(), detectors.Shaken(plain(), 0.15), "statistical test", Problem(*learnt()))
-
-
-@cache
-def _left_out() -> TorchClassifier:
-    return _guarded(*detectors.left_out(), "leave-one-out attribution", judged())
-
-
-@cache
-def _trapdoor() -> TorchClassifier:
-    return _guarded(*detectors.trapdoor(), "trapdoors", judged())
-
-
 def _defence(
     name: str,
     imitates: str,
@@ -243,7 +93,7 @@ def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassif
     return either
 
 
-VOTES = (Squashed(GAIN, False), Squashed(GAIN, True))
+VOTES = (Squashed(builders.GAIN, False), Squashed(builders.GAIN, True))
 EVADING = Plan(
     "evading",
     (
@@ -260,7 +110,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Buckman et al. 2018, Thermometer encoding",
         "seven steps through an encoding relaxed so sharply that it is flat almost everywhere",
         "the gradient of a ramp instead of steps (BPDA), a margin loss, adaptive steps",
-        _thermometer,
+        builders.thermometer,
         (_plan("pgd-7", PGD(7)), APGD_MARGIN),
     ),
     _defence(
@@ -268,7 +118,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Xiao et al. 2020, k-winners-take-all",
         "ten steps along a gradient that jumps from point to point",
         "gradients averaged over a neighbourhood, a margin loss, restarts",
-        _winners,
+        builders.winners,
         (_plan("pgd-10", PGD(10)), _plan("pgd-30-margin x 4", Restarts(PGD(30, rel_step=0.1, loss="margin"), 4))),
         kappa=0.9,
     ),
@@ -277,7 +127,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Papernot et al. 2016, Defensive distillation",
         "cross-entropy of logits so large that its gradient is exactly zero",
         "a margin loss",
-        _same(_scaled),
+        _same(builders.scaled),
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -285,7 +135,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Nayebi & Ganguli 2017, Biologically inspired protection",
         "gradients through activations driven into their flat parts",
         "the slope 1 for the activation on the way back (BPDA)",
-        _saturated,
+        builders.saturated,
         (PGD20, PGD_MARGIN),
         eps=0.06,
     ),
@@ -294,7 +144,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Xu et al. 2018, Feature squeezing (bit depth)",
         "gradients through rounding, which has none",
         "the identity on the way back (BPDA)",
-        _quantised,
+        builders.quantised,
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -302,7 +152,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Guo et al. 2018, Countering adversarial images using input transformations (JPEG)",
         "gradients through rounded coefficients, which have none",
         "the identity on the way back (BPDA)",
-        _jpeg,
+        builders.jpeg,
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -310,7 +160,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Xie et al. 2018, Mitigating adversarial effects through randomization (here: noise)",
         "one step along the gradient of a single draw",
         "twenty steps, each along the mean gradient of 16 draws, with a margin loss",
-        _noisy,
+        builders.noisy,
         (_plan("fgsm", FGSM(), 5), _plan("pgd-20-margin", PGD(20, rel_step=0.15, loss="margin"), 5)),
         expected=MISSED,
         inner=49,
@@ -322,7 +172,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Pang et al. 2020, Mixup inference",
         "five steps along gradients of the network alone, without the mixtures",
         "gradients through the mixtures, a margin loss",
-        _mixed,
+        builders.mixed,
         (_plan("pgd-5", PGD(5)), _plan("pgd-40-margin", PGD(40, rel_step=0.1, loss="margin"))),
         eps=0.05,
         expected=MISSED,
@@ -333,7 +183,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Sen et al. 2020, EMPIR (the vote)",
         "gradients through votes, which are flat where the members are sure",
         "gradients of the mean of the members' logits, a margin loss",
-        _ensemble,
+        builders.ensemble,
         (PGD20, PGD_MARGIN),
         readouts=VOTES,
         layer=("heads.0", "heads.1", "heads.2"),
@@ -343,7 +193,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Verma & Swami 2019, Error-correcting output codes",
         "gradients through squashed bits, which are flat where a bit is clear",
         "gradients without the squashing, a margin loss",
-        _codes,
+        builders.codes,
         (PGD20, PGD_MARGIN),
         readouts=VOTES,
         layer="head",
@@ -353,7 +203,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Pang et al. 2020, Rethinking softmax cross-entropy loss (MMC)",
         "cross-entropy of squared distances so large that its gradient is exactly zero",
         "a margin loss",
-        _same(_prototypes),
+        _same(builders.prototypes),
         (PGD20, APGD_MARGIN),
         readouts=("prototypes", "prototypes"),
         layer="head",
@@ -363,7 +213,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Zhang & Wang 2019, Feature scattering (masked gradients)",
         "gradients of a fast ripple on the features instead of the features' own",
         "gradients without the ripple (BPDA), a margin loss, adaptive steps",
-        _rippled,
+        builders.rippled,
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -371,7 +221,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Sarkar et al. 2021, Curriculum adversarial training",
         "gradients with batch normalisation left in train mode",
         "gradients with frozen statistics, more steps, a margin loss",
-        _frozen,
+        builders.frozen,
         (PGD20, APGD_MARGIN),
         eps=0.05,
     ),
@@ -380,7 +230,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Zimmermann et al. 2022, a plain network attacked with steps that are too small",
         "steps 255 times too short, as if pixels went up to 255",
         "adaptive steps, a margin loss",
-        _same(_bare),
+        _same(builders.bare),
         (_plan("pgd-20", PGD(20, rel_step=0.25 / 255, random_start=False)), APGD_MARGIN),
         eps=0.06,
     ),
@@ -389,7 +239,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Sen et al. 2020, EMPIR (the evaluation)",
         "the attack runs away from the predicted label, and so puts mistakes of the model right",
         "the same attack, told the true label",
-        _same(_bare),
+        _same(builders.bare),
         (APGD_MARGIN, APGD_MARGIN),
         predicted=True,
         expected=MISSED,
@@ -400,7 +250,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Roth et al. 2019, The odds are odd",
         "an attack on the classifier that ignores the detector",
         "attacks that look at both",
-        _same(_shaken),
+        _same(builders.shaken),
         (PGD20, EVADING),
         eps=0.05,
     ),
@@ -409,7 +259,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Yang et al. 2020, ML-LOO",
         "an attack on the classifier that ignores the detector",
         "attacks that look at both",
-        _same(_left_out),
+        _same(builders.left_out),
         (PGD20, EVADING),
         eps=0.05,
     ),
@@ -418,7 +268,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Shan et al. 2020, Gotta catch 'em all",
         "steps so large that the attack falls into a trapdoor, and no eye for the detector",
         "attacks that look at both",
-        _same(_trapdoor),
+        _same(builders.trapdoor),
         (_plan("pgd-20", PGD(20, rel_step=0.5)), EVADING),
         eps=0.05,
     ),

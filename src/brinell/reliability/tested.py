@@ -17,10 +17,11 @@ from brinell.evaluate.detectors import guarded
 from brinell.evaluate.door import Check
 from brinell.evaluate.plan import Plan
 from brinell.reliability.active import test_attack
+from brinell.reliability.experiments import QUERIES
 from brinell.reliability.indicators import NEIGHBOURS
 from brinell.reliability.items import Probes
 from brinell.reliability.outcome import FAILED, PASSED, ActiveTest
-from brinell.reliability.probes import QUERIES, probe
+from brinell.reliability.probes import probe
 from brinell.results import Run, Writer
 
 NAME, PROBE = "active test", "probe"

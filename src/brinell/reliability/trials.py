@@ -13,9 +13,9 @@ from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle
 from brinell.evaluate.plan import Plan, Stage
+from brinell.evaluate.points import check_points
 from brinell.evaluate.stages import Setup, run_stage
 from brinell.evaluate.tables import clean
-from brinell.evaluate.verify import check_points
 from brinell.ops.losses import LOSSES
 from brinell.reliability.binary import Tasks
 from brinell.reliability.chance import Chance

@@ -1,0 +1,220 @@
+"""What every attack must hold, as a check that anyone can run on their own.
+
+It raises AssertionError with a sentence that says what was broken; nothing is returned.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows, cycle, norms_of
+from brinell.core.threat import Ball
+from brinell.engine.oracle import Oracle
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+from brinell.ops.losses import LOSSES
+from brinell.ops.norms import Norm
+from brinell.ops.rows import flat, rows, take
+from brinell.testing.require import SLACK, require
+
+CLASSES = 5
+
+
+class _Bent(nn.Module):
+    """A small smooth network with fixed weights: nothing about it is linear, and every class wins somewhere."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        noise = rng.normal(rng.keys(3, torch.arange(CLASSES + 16)), (size + 16,))
+        self.hidden = nn.Tanh()
+        self.first, self.second = nn.Parameter(noise[:16, :size], False), nn.Parameter(noise[16:, size:], False)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.hidden((flat(x) - 0.5) @ self.first.T) @ self.second.T
+
+
+def _watching(x: Tensor) -> Tensor:
+    """A smooth detector: high in the middle of every other coordinate."""
+    return torch.cos(3 * (flat(x)[:, ::2] - 0.5)).mean(1) - 0.7
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """An attack in front of a model that answers every row by itself."""
+
+    attack: AnyAttack
+    oracle: Oracle
+    steps: int
+
+    def answer(self, s: Any, p: Rows) -> Answer:
+        turns, chosen = cycle(self.attack), getattr(s, "target", None)
+        target = p.target if chosen is None else chosen
+        # Every row of a trial has had the same number of answers, unless it is done and only follows.
+        return self.oracle.ask(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
+
+    def follow(self, p: Rows, ball: Ball, spoil: "Callable[[Answer], Answer]" = lambda a: a) -> "list[Any]":
+        """The states after 0, 1, … answers, while there are rows that may ask."""
+        states = [self.attack.init(p, ball)]
+        for _ in range(self.steps):
+            if bool((states[-1].t >= self.attack.queries).all()):
+                break
+            states.append(self.attack.step(states[-1], spoil(self.answer(states[-1], p)), p, ball))
+        return states
+
+
+def check_attack(
+    attack: AnyAttack,
+    norms: Iterable[Norm] | None = None,
+    shape: tuple[int, ...] = (1, 6, 6),
+    *,
+    samples: int = 6,
+    steps: int = 12,
+    eps: float = 0.1,
+) -> None:
+    """Check that an attack keeps the contract of `brinell.core.attack.Attack` in every given norm, or in all its own.
+
+    Its description is sound; its state has one row per sample; `init` and `step` are pure, treat every row by itself,
+    draw noise only through the key, count their answers, respect box, ball and mask, take an explicit start, and
+    survive answers that are not finite. `eps` is in Linf; the other norms get the radius of the same volume, roughly.
+    An attack that looks for the smallest distance must also do so without any radius.
+
+    >>> from brinell.attacks import PGD
+    >>> check_attack(PGD(steps=3))
+    """
+    _check_description(attack)
+    size = int(torch.Size(shape).numel())
+    # One row per model call: the answer to a row cannot depend on its neighbours.
+    net = _Bent(size).eval()
+    trial = _Trial(attack, Oracle(wrap(net, detector=_watching, features="hidden"), 1), steps)
+    p = _rows(attack, trial.oracle, samples, shape)
+    mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
+    for norm in norms_of(attack) if norms is None else norms:
+        radius = torch.full((samples,), eps * {"L2": size**0.5 / 2, "L1": size / 4, "L0": size}.get(norm.name, 1.0))
+        radius = radius * torch.linspace(0.5, 1.5, samples)
+        balls = [Ball(norm, radius), Ball(norm, radius, mask)]
+        if attack.minimises:
+            balls.append(Ball(norm, torch.full_like(radius, torch.inf)))
+        for ball in balls:
+            _check_states(attack, [attack.init(p, ball)], p, ball)
+            states = trial.follow(p, ball)
+            _check_states(attack, states, p, ball)
+            _check_purity(trial, states, p, ball)
+            _check_rows(trial, states, p, ball)
+            _check_start(attack, p, ball)
+            _check_spoiled(trial, states, p, ball)
+
+
+def _check_description(attack: AnyAttack) -> None:
+    require(isinstance(attack, Attack), f"{attack!r} lacks a part of the protocol brinell.core.attack.Attack")
+    frozen = is_dataclass(attack) and type(attack).__dataclass_params__.frozen
+    require(frozen, "an attack must be a frozen dataclass")
+    require(attack.name and attack.name == attack.name.lower(), f"the name {attack.name!r} must be lower case")
+    require(attack.loss in LOSSES, f"the loss {attack.loss!r} is not in brinell.ops.losses.LOSSES")
+    require(isinstance(attack.needs, Needs), f"needs must be a Needs, not {attack.needs!r}")
+    require(isinstance(attack.queries, int) and attack.queries >= 1, f"queries must be at least 1: {attack.queries}")
+    require(isinstance(attack.minimises, bool), "minimises must be True or False")
+
+
+def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> Rows:
+    key = rng.keys(7, torch.arange(n))
+    # A quarter of the coordinates lie on the border of the box.
+    x = (1.4 * rng.uniform(rng.fold(key, 1), shape) - 0.2).clamp(0, 1)
+    order = oracle.output(x).logits.argsort(1, descending=True)
+    target = order[:, 1] if LOSSES[attack.loss].targeted else torch.full((n,), -1)
+    return Rows(x, order[:, 0], key, target, None, torch.arange(n) % 2)
+
+
+def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
+    """Names and tensors of a state, nested dataclasses included."""
+    found: list[tuple[str, Tensor]] = []
+    for f in fields(state):
+        value = getattr(state, f.name)
+        if isinstance(value, Tensor):
+            found.append((f.name, value))
+        elif value is not None:
+            require(is_dataclass(value), f"the state's field {f.name} is neither a tensor, a dataclass nor None")
+            found += [(f"{f.name}.{name}", v) for name, v in _each_tensor(value)]
+    return found
+
+
+def _check_states(attack: AnyAttack, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    where = f"{attack.name} in {ball.norm.name}" + ("" if ball.mask is None else " with a mask")
+    free = attack.minimises or getattr(attack, "larger_eps", False)
+    wide = replace(ball, eps=torch.full_like(ball.eps, torch.inf)) if free else ball
+    last = torch.full_like(p.y, -1)
+    for i, s in enumerate(states):
+        for name, value in _each_tensor(s):
+            require(len(value) == len(p.y), f"{where}: {name} has {len(value)} rows for {len(p.y)} samples")
+        one_more, at_the_end = s.t == last + 1, s.t == attack.queries
+        require((one_more | at_the_end).all(), f"{where}: t went from {last.tolist()} to {s.t.tolist()}")
+        last = s.t
+        asking = s.t < attack.queries
+        require(s.x.shape == p.x.shape and s.x.dtype == p.x.dtype, f"{where}: points changed shape or dtype")
+        require(s.x.isfinite().all(), f"{where}: points of step {i} are not finite")
+        require((wide.allows(p.x, s.x) | ~asking).all(), f"{where}: points of step {i} leave the box or the mask")
+        require((wide.contains(p.x, s.x) | ~asking).all(), f"{where}: points of step {i} leave the ball")
+
+
+def _frozen(*values: Any) -> "list[Tensor]":
+    """Copies of every tensor in some dataclasses, to see later whether they were changed."""
+    return [t.clone() for v in values for _, t in _each_tensor(v)]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    pairs = zip(_each_tensor(a), _each_tensor(b), strict=True)
+    return all(torch.equal(u.nan_to_num(), v.nan_to_num()) for (_, u), (_, v) in pairs)
+
+
+def _check_purity(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    attack, where = trial.attack, f"{trial.attack.name} in {ball.norm.name}"
+    generator = torch.get_rng_state()
+    before = _frozen(p), ball.eps.clone()
+    require(_equal(attack.init(p, ball), states[0]), f"{where}: init gives two results for one input")
+    for s, after in pairwise(states):
+        a = trial.answer(s, p)
+        inputs = _frozen(s, a)
+        require(_equal(attack.step(s, a, p, ball), after), f"{where}: step gives two results for one input")
+        kept = all(torch.equal(u, v) for u, v in zip(inputs, _frozen(s, a), strict=True))
+        require(kept, f"{where}: step changes its inputs in place")
+    same = all(torch.equal(u, v) for u, v in zip(before[0], _frozen(p), strict=True))
+    require(same and torch.equal(before[1], ball.eps), f"{where}: the rows or the radius were changed in place")
+    untouched = torch.equal(generator, torch.get_rng_state())
+    require(untouched, f"{where}: noise was drawn from a global generator instead of the key")
+
+
+def _check_rows(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    where, n = f"{trial.attack.name} in {ball.norm.name}", len(p.y)
+    shuffled, some = torch.arange(n).flip(0).roll(1), torch.arange(0, n, 2)
+    for how, index in (("another order", shuffled), ("fewer neighbours", some)):
+        others = trial.follow(take(p, index), replace(ball, eps=ball.eps[index]))
+        for i, s in enumerate(others):
+            require(_equal(s, take(states[i], index)), f"{where}: step {i} of a row changes with {how}")
+
+
+def _check_start(attack: AnyAttack, p: Rows, ball: Ball) -> None:
+    d = ball.norm.inside(rng.fold(p.key, 9), tuple(p.x.shape[1:]), ball.within_box(p.x).eps / 2)
+    start = ball.project(p.x, p.x + d)
+    first = attack.init(replace(p, start=start), ball).x
+    off = float((first - start).abs().max())
+    require(off <= SLACK, f"{attack.name} in {ball.norm.name}: ignores an explicit start (off by {off:.2g})")
+
+
+def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+    """The first row's answers are not numbers (its gradient is zero, as the engine makes it): it must not spread."""
+    where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
+
+    def spoil(a: Answer) -> Answer:
+        grad, jacobian = (None if g is None else torch.where(rows(first, g), 0.0, g) for g in (a.grad, a.jacobian))
+        logits, loss = torch.where(first[:, None], torch.nan, a.logits), torch.where(first, torch.nan, a.loss)
+        score = None if a.reject is None else torch.where(first, torch.nan, a.reject)
+        towards = None if a.reject_grad is None else torch.where(rows(first, a.reject_grad), 0.0, a.reject_grad)
+        return Answer(logits, loss, grad, jacobian, score, towards)
+
+    rest = torch.arange(1, len(p.y))
+    for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):
+        require(s.x.isfinite().all(), f"{where}: answers that are not finite make step {i} propose such points")
+        require(_equal(take(s, rest), take(states[i], rest)), f"{where}: answers that are not finite reach other rows")

@@ -1,0 +1,54 @@
+"""What every classifier must hold, as a check that anyone can run on their own."""
+
+import torch
+from torch import Tensor
+
+from brinell.core.classifier import Classifier
+from brinell.ops.rows import flat, rows
+from brinell.testing.require import require
+
+
+def check_classifier(classifier: Classifier, x: Tensor) -> None:
+    """Check that a classifier answers every row by itself, repeatably and, if it says so, with gradients.
+
+    `x` are at least four inputs in [0, 1].
+
+    >>> from brinell.models.wrap import wrap
+    >>> net = torch.nn.Linear(12, 3).eval()
+    >>> check_classifier(wrap(net), torch.rand(4, 12))
+    """
+    require(isinstance(classifier, Classifier), f"{classifier!r} lacks a part of brinell.core.classifier.Classifier")
+    require(len(x) >= 4, "give at least four inputs")
+    require(not classifier.modes(), f"parts in train mode: {classifier.modes()}")
+    require(classifier.fingerprint == classifier.fingerprint, "the fingerprint changes from call to call")
+    before = x.clone()
+    with torch.no_grad():
+        logits = classifier.forward(x).logits
+        again, flipped, part = (classifier.forward(v).logits for v in (x, x.flip(0), x[1:3]))
+    require(torch.equal(x, before), "forward changes its input in place")
+    require(
+        logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= 2, f"logits of shape {tuple(logits.shape)}"
+    )
+    require(logits.dtype == torch.float32 and logits.isfinite().all(), "logits must be finite float32 numbers")
+    slack = 1e-5 * float(logits.abs().max())
+    require(torch.allclose(logits, again, 1e-4, slack), "two passes over the same input differ")
+    require(torch.allclose(logits.flip(0), flipped, 1e-4, slack), "a row's answer depends on its place in the batch")
+    require(torch.allclose(logits[1:3], part, 1e-4, slack), "a row's answer depends on the other rows")
+    if classifier.differentiable:
+        _check_gradient(classifier, x)
+
+
+def _check_gradient(classifier: Classifier, x: Tensor) -> None:
+    point = x.detach().clone().requires_grad_()
+    logits = classifier.forward(point).logits
+    require(logits.requires_grad, "differentiable, but forward cuts the gradient")
+    grad = torch.autograd.grad(logits[:, 0].sum(), point)[0]
+    require(grad.isfinite().all(), "gradients must be finite")
+    # A short step along the gradient must change the logit as the gradient says, for most rows (kinks excepted).
+    slope = flat(grad).norm(dim=1)
+    h = 1e-2
+    step = rows(h / slope.clamp(min=1e-12), grad) * grad
+    with torch.no_grad():
+        up, down = (classifier.forward(v).logits[:, 0] for v in (x + step / 2, x - step / 2))
+    off = ((up - down) / h - slope).abs() / (slope + 1e-6)
+    require((slope == 0).all() or off.median() < 0.2, "gradients do not agree with finite differences")
