@@ -1,6 +1,6 @@
 """The gallery of broken defences, measured: Figures 2 and 4 of Zimmermann et al. 2022 as one table.
 
-Usage: python benchmarks/gallery.py [--n 16] [--out benchmarks/results/gallery.md]
+Usage: python benchmarks/gallery.py [--n 32] [--out benchmarks/results/gallery.md]
 
 One thread, CPU.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from brinell.gallery import Row, measure
+from brinell.gallery.measure import SAMPLES
 from brinell.results import Proportion
 
 
@@ -25,7 +26,7 @@ def line(row: Row) -> str:
     counts = dict.fromkeys((row.original.test.n, row.stronger.test.n))
     cells = [
         row.defence.name, row.defence.imitates, f"{row.defence.threat.eps:g}", f"{test.kappa:g}",
-        ", ".join(map(str, counts)), share(row.original.score), share(row.stronger.score), f"{100 * test.rasr:.0f}",
+        ", ".join(map(str, counts)), share(row.original.score), share(row.stronger.score), share(test.level.rasr),
         row.original.test.verdict, row.stronger.test.verdict, share(row.clean),
         share(row.original.robust), share(row.stronger.robust), f"{row.seconds:.0f}",
     ]  # fmt: skip
@@ -39,7 +40,7 @@ def halves(row: Row) -> list[str]:
         after = row.stronger.tests[kind]
         cells = [
             row.defence.name, kind, f"{test.kappa:g}", f"{test.n}", f"{test.skipped}", f"{test.drawn}",
-            share(test.level.score), share(after.level.score), f"{100 * after.rasr:.0f}" if after.n else "–",
+            share(test.level.score), share(after.level.score), share(after.level.rasr),
             test.verdict, after.verdict,
         ]  # fmt: skip
         out.append(f"| {' | '.join(cells)} |")
@@ -92,7 +93,7 @@ def report(rows: list[Row], n: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=16)
+    parser.add_argument("--n", type=int, default=SAMPLES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gallery.md"))
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """The binarization test as users see it: sound attacks pass, broken ones do not, and nothing depends on the batch."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -74,24 +75,30 @@ def small(attack, data=None, net="mlp", t=LINF, **options):
 
 @pytest.fixture(scope="module")
 def images():
-    return brinell.data.load("demo", 8)
+    return brinell.data.load("demo", 16)
 
 
 @pytest.mark.parametrize("attack", ["apgd", PGD()], ids=["apgd", "pgd20"])
 def test_a_sound_attack_passes_and_chance_does_not(images, attack):
     r = test_attack("demo", images, LINF, attack, inner=199, progress=False)
-    assert r.passed and r.score == 1.0 and r.rasr <= 0.25 and r.n == 8 and r.kappa == KAPPAS[0]
-    assert "Verdict: passed." in str(r) and "100.0 % [67.6, 100.0], n = 8" in str(r)
+    assert r.passed and r.score == 1.0 and r.rasr <= 0.25 and r.n == 16 and r.kappa == KAPPAS[0]
+    assert "Verdict: passed." in str(r) and "100.0 % [80.6, 100.0], n = 16" in str(r)
+
+
+def test_four_perfect_samples_are_no_pass(images):
+    r = test_attack("demo", images[:4], LINF, "apgd", inner=99, progress=False)
+    assert r.score == 1.0 and r.n == 4 and r.verdict == "inconclusive" and not r.passed
+    assert "Too few samples: with 4 the interval of the score begins at 51.0 %, below 80 %. Test at least 16" in str(r)
 
 
 @pytest.mark.parametrize("way", CRIPPLED)
 def test_a_crippled_pgd_fails(images, way):
     model, attack = CRIPPLED[way]
     other = replace(brinell.plan([APGD(steps=15, loss="margin")]), name="apgd-margin")
-    r = test_attack(model, images, LINF, attack, inner=199, kappa=0.999, reference=other, progress=False)
+    r = test_attack(model, images[:8], LINF, attack, inner=199, kappa=0.999, reference=other, progress=False)
     assert r.verdict == "failed" and not r.passed and r.score <= 0.5
     # It is the attack that fails: another one finds an adversarial example for every sample.
-    assert r.level.reference.value == 1.0 and "apgd-margin reaches 100.0 % on the same classifiers: try" in str(r)
+    assert r.level.reference.value == 1.0 and "apgd-margin reaches 100.0 % [67.6, 100.0] on the same classifiers: try" in str(r)
     if way == "saturated softmax":
         assert any("zero gradient (ce)" in w for w in r.warnings) and "zero gradient (ce)" in str(r)
 
@@ -124,8 +131,8 @@ def test_a_masked_gradient_fails_for_every_gradient_attack(images):
     def rounded(x):
         return (x * 64).round() / 64
 
-    masked = test_attack(Rounded(rounded).eval(), images[:8], LINF, "pgd20", inner=99, progress=False)
-    through = test_attack(Rounded(bpda(rounded)).eval(), images[:8], LINF, "pgd20", inner=99, progress=False)
+    masked = test_attack(Rounded(rounded).eval(), images, LINF, "pgd20", inner=99, progress=False)
+    through = test_attack(Rounded(bpda(rounded)).eval(), images, LINF, "pgd20", inner=99, progress=False)
     assert masked.verdict == "failed" and masked.score < 0.5 and through.passed
     assert "apgd reaches only" in str(masked) and "brinell.models.bpda" in str(masked)
 
@@ -196,12 +203,12 @@ def outcome(found: Level, skipped: int = 0) -> ActiveTest:
     [
         (200, 4, None, "passed", "passes this necessary check"),
         (190, 4, None, "passed", "The interval reaches below 0.95: test more samples"),
-        (189, 4, 200, "failed", "apgd reaches 100.0 % on the same classifiers: try that next"),
-        (189, 4, 150, "failed", "apgd reaches only 75.0 % too"),
-        (189, 120, 200, "failed", "which says little where random points reach 60.0 %"),
+        (189, 4, 200, "failed", "apgd reaches 100.0 % [98.1, 100.0] on the same classifiers: try that next"),
+        (189, 4, 150, "failed", "apgd reaches only 75.0 % [68.6, 80.5] too"),
+        (189, 120, 200, "failed", "which says little where random points reach 60.0 % [53.1, 66.5]"),
         (10, 20, None, "failed", "no better than random points"),
         (200, 101, None, "inconclusive", "inner=9999"),
-        (200, 100, None, "passed", "R-ASR, 21 random points each: 50.0 % (corners), 0.0 % (surface)"),
+        (200, 100, None, "passed", "R-ASR, 21 random points each: 50.0 % [43.1, 56.9] (corners), 0.0 % [0.0, 1.9] (surface)"),
     ],
 )
 def test_verdicts_and_what_to_try_next(k, chance, reference, verdict, said):
@@ -212,6 +219,31 @@ def test_verdicts_and_what_to_try_next(k, chance, reference, verdict, said):
     stored = json.loads(json.dumps(r.to_json()))
     assert (stored["score"], stored["verdict"], stored["skipped"], stored["n"]) == (k / 200, verdict, 3, 200)
     assert stored["text"] == str(r) and stored["curve"][0]["random"]["corners"]["k"] == chance
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "chance", "skipped", "verdict", "said"),
+    [
+        (16, 16, 8, 16, "passed", "passes this necessary check"),
+        (15, 15, 0, 0, "inconclusive", "Too few samples: with 15"),
+        (19, 20, 0, 0, "inconclusive", "Too few samples: with 20"),
+        (24, 25, 0, 0, "passed", "The interval reaches below 0.95"),
+        (16, 16, 0, 17, "inconclusive", "More than half of the samples were skipped (most: its two classes"),
+        (16, 16, 9, 0, "inconclusive", "Random points succeed too often"),
+        (3, 4, 4, 9, "failed", "do not trust"),
+        (0, 0, 0, 2, "inconclusive", "No sample could be used"),
+    ],
+)
+def test_a_pass_takes_enough_samples_few_skipped_and_chance_that_fails(k, n, chance, skipped, verdict, said):
+    """By Wilson's formula n of n begin at n / (n + 3.84): 0.8 takes 16."""
+    r = outcome(level(k, n, chance), skipped)
+    assert r.verdict == verdict and said in str(r) and r.passed == (verdict == "passed")
+
+
+def test_every_reason_for_doubt_is_said_at_once():
+    r = outcome(level(4, 4, 3), 5)
+    assert all(said in str(r) for said in ("Too few samples", "More than half", "Random points succeed"))
+    assert r.too_few and r.too_many_skipped and r.too_easy
 
 
 # ----------------------------------------------------------------------------------------------------------- invariance
@@ -271,7 +303,7 @@ def test_eps_per_sample():
 
 def test_the_plan_adapts_to_two_classes_and_says_so():
     r = small("autoattack", data=brinell.Problem(*samples(3)), random_queries=5)
-    assert any("2 classes" in note for note in r.notes) and r.passed
+    assert any("2 classes" in note for note in r.notes) and r.score == 1.0
     fast = small("fast", data=brinell.Problem(*samples(3)), random_queries=5)
     assert "fast: tested without its audit." in fast.notes
 
@@ -284,7 +316,7 @@ def test_random_points_match_the_queries_the_attack_may_make():
     both = brinell.plan([PGD(steps=7, **slow), brinell.Restarts(PGD(steps=3, loss="margin", **slow), 2)])
     assert small(both, data).queries == 8 + 2 * 4
     quick = small(PGD(steps=50), data)
-    assert quick.passed and max(quick.rows["forwards"].to_pylist()) < quick.queries == 51
+    assert quick.score == 1.0 and max(quick.rows["forwards"].to_pylist()) < quick.queries == 51
     assert small(PGD(steps=1000), data).queries == 400
     assert small(PGD(steps=450, **slow), data).queries == 451
     assert small(PGD(steps=50), data, random_queries=3).queries == 3
@@ -363,10 +395,15 @@ def run(*args: str):
 
 
 def test_the_program_prints_levels_and_a_paragraph():
-    done = run("--plan", "pgd20", "--kappa", "0.99")
+    done = run("--plan", "pgd20", "--kappa", "0.99", "--n", "16")
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
-    assert "kappa" in text and "random, corners" in text and "Verdict: passed." in text and "n = 6" in text
+    assert "kappa" in text and "random," in text and "corners" in text and "Verdict: passed." in text and "n = 16" in text
+    # Every percentage of the table has its interval, and the column beside them n.
+    table = done.output[: done.output.index("Binarization")]
+    assert len(re.findall(r"\d\.\d\s+\[", table)) == len(re.findall(r"\d\.\d\]", table)) == 3 and " 16 " in table
+    few = run("--plan", "pgd20", "--kappa", "0.99")
+    assert few.exit_code == 1 and "Too few samples: with 6" in " ".join(few.output.split())
 
 
 def test_the_program_writes_json_and_fails_for_a_failing_attack(tmp_path):

@@ -41,7 +41,7 @@ class Scaled(nn.Module):
 
 def judged(net: Any, data: Any, plan: Any, tmp_path: Path, threat: Any = THREAT) -> Any:
     run = brinell.evaluate(net, data, threat, plan, progress=False, out=tmp_path / "run")
-    return brinell.reliability.test_run(run, net, data, threat, plan, n=8, inner=49, progress=False)
+    return brinell.reliability.test_run(run, net, data, threat, plan, n=16, inner=49, progress=False)
 
 
 def test_a_plan_that_fails_makes_the_run_suspicious_and_the_reason_says_so(tmp_path: Path) -> None:
@@ -62,6 +62,13 @@ def test_a_second_test_replaces_the_first(tmp_path: Path) -> None:
     again = brinell.reliability.test_run(run, "demo", data, THREAT, SOUND, n=4, inner=49, progress=False)
     assert [c["name"] for c in again.checks].count("active test") == 1
     assert again.rows().equals(rows)
+
+
+def test_a_test_of_too_few_samples_vouches_for_nothing(tmp_path: Path) -> None:
+    run = judged("demo", brinell.data.load("demo", 4), SOUND, tmp_path)
+    check = run.checks[-1]
+    assert (check["name"], check["level"]) == ("active test", "info")
+    assert "Verdict: inconclusive. Too few samples" in check["message"]
 
 
 def test_another_plan_than_the_runs_is_refused(tmp_path: Path) -> None:
@@ -173,7 +180,7 @@ def world(classes: int, width: int) -> tuple[Any, brinell.Problem]:
     for i, p in enumerate(net.parameters()):
         noise = rng.normal(rng.keys(7, torch.tensor([i])), tuple(p.shape))[0]
         p.data.copy_(noise / (p.shape[-1] ** 0.5 if p.ndim > 1 else 10))
-    x = brinell.data.load("demo", 8).x
+    x = brinell.data.load("demo", 16).x
     return brinell.wrap(net.eval().requires_grad_(False)), brinell.Problem(x, net(x).argmax(1))
 
 

@@ -15,7 +15,7 @@ from brinell.core.threat import threat
 from brinell.evaluate.inputs import as_plan
 from brinell.evaluate.presets import chain
 from brinell.reliability.active import test_attack as binarization_test
-from brinell.reliability.outcome import PLAIN, ActiveTest, Level
+from brinell.reliability.outcome import PLAIN, ActiveTest, Level, bracketed
 from brinell.results import Proportion
 
 
@@ -91,14 +91,14 @@ def show(test: ActiveTest, console: Console) -> None:
 def _table(test: ActiveTest, console: Console) -> None:
     if test.curve:
         kind = "" if test.kind == PLAIN else f" · {test.kind} test"
-        title = Text(f"{test.model} · {test.threat} · n = {test.n}{kind}")
+        title = Text(f"{test.model} · {test.threat} · percent [95 % intervals]{kind}")
         table = Table(title=title, box=box.ROUNDED, title_justify="left")
-        for name in ("kappa", test.attack, f"{test.reference} (reference)", *_wheres(test.level)):
+        for name in ("kappa", "n", test.attack, f"{test.reference} (reference)", *_wheres(test.level)):
             table.add_column(name, justify="right")
         for level in test.curve:
             mark = " *" if level is test.level else ""
             cells = [level.score, level.reference, *(level.random.get(w) for w in test.level.random)]
-            table.add_row(f"{level.kappa:g}{mark}", *map(_percent, cells))
+            table.add_row(f"{level.kappa:g}{mark}", f"{level.score.n}", *map(_percent, cells))
         console.print(table, width=min(console.width, WIDTH))
 
 
@@ -107,4 +107,4 @@ def _wheres(level: Level) -> list[str]:
 
 
 def _percent(p: Proportion | None) -> str:
-    return "" if p is None or not p.n else f"{100 * p.value:.1f} %"
+    return "" if p is None or not p.n else bracketed(p).replace(" %", "")

@@ -15,8 +15,9 @@ from brinell.reliability.active import test_attack
 from brinell.reliability.outcome import FAILED, INVERTED, REGULAR, ActiveTest, both
 from brinell.results import Proportion
 
-# Samples per defence unless told otherwise: the whole gallery then takes minutes on one core.
-SAMPLES = 16
+# Samples per defence unless told otherwise: the whole gallery then takes minutes on one core, and half of them are
+# enough for a test to be passed.
+SAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def measure(
 
     Method: the closeness of the binarization test is the hardest that the stronger evaluation solves almost perfectly,
     and the original one is tested at the same. Where there is a detector both of its tests are made. `told` hears the
-    name of each defence before it is measured. Cost: for 16 samples about ten seconds per defence on one core, with a
+    name of each defence before it is measured. Cost: for 32 samples about twenty seconds per defence on one core, with a
     detector up to a few minutes.
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
 

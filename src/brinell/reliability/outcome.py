@@ -11,8 +11,12 @@ from brinell.results import Proportion
 
 # Zimmermann et al. 2022, sec. 4: an attack passes from this score on.
 PASS = 0.95
+# The lower end of the score's interval must reach this too: a perfect score takes 16 samples.
+SURE = 0.8
 # Where random points succeed this often, success says little about an attack.
 EASY = 0.5
+# Where more than this share of the samples was skipped, those left speak for themselves alone.
+LEFT_OUT = 0.5
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 # What is asked of a detector: nothing (there is none), its decision, or the opposite of it.
 PLAIN, REGULAR, INVERTED = "plain", "regular", "inverted"
@@ -132,8 +136,18 @@ class ActiveTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the attack reached the pass mark in a test that random points do not pass."""
+        """Whether the attack reached the pass mark, on enough samples, in a test that random points do not pass."""
         return self.verdict == PASSED
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the samples are too few for a high score: its interval begins below 0.8."""
+        return self.low < SURE
+
+    @property
+    def too_many_skipped(self) -> bool:
+        """Whether more than half of the samples are without a score."""
+        return self.skipped > LEFT_OUT * (self.n + self.skipped)
 
     @property
     def too_easy(self) -> bool:
@@ -143,11 +157,9 @@ class ActiveTest:
     @property
     def verdict(self) -> str:
         """ "passed", "failed" or "inconclusive"."""
-        if not self.n:
-            return INCONCLUSIVE
-        if self.score < PASS:
+        if self.n and self.score < PASS:
             return FAILED
-        return INCONCLUSIVE if self.too_easy else PASSED
+        return INCONCLUSIVE if self.too_few or self.too_many_skipped or self.too_easy else PASSED
 
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
@@ -188,31 +200,50 @@ class ActiveTest:
         skipped = f"{self.skipped} of {total} samples skipped" if self.skipped else "no sample skipped"
         if not self.n:
             return f"No score: {skipped}."
-        each = ", ".join(f"{100 * p.value:.1f} % ({where})" for where, p in self.level.random.items())
+        each = ", ".join(f"{bracketed(p)} ({where})" for where, p in self.level.random.items())
         which = {REGULAR: " that the detector accepts", INVERTED: " that the detector rejects"}.get(self.kind, "")
         return (
             f"An adversarial example{which} is known for each of {self.n} samples ({skipped}); the attack found one on "
-            f"{100 * self.score:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}. "
+            f"{self.level.score}. "
             f"R-ASR, {self.queries} random points each: {each}."
         )
 
     def _next(self) -> str:
         if not self.n:
-            why = max(set(self.reasons.values()), key=list(self.reasons.values()).count)
-            if "detector" in why:
-                return f"No sample could be used ({why}): use another radius, or points of the whole surface."
-            return (
-                f"No sample could be used ({why}): use fewer inner points, a larger gap, or name another layer of the "
-                "network."
-            )
+            return f"No sample could be used ({self._usual()}): {self._looser()}."
         if self.verdict == PASSED:
             return self._enough()
-        if self.verdict == INCONCLUSIVE:
-            return (
+        return " ".join(self._doubts()) if self.verdict == INCONCLUSIVE else self._failing()
+
+    def _doubts(self) -> list[str]:
+        """What keeps a high score from being a pass, and what to do about each."""
+        out = []
+        if self.too_few:
+            out.append(
+                f"Too few samples: with {self.n} the interval of the score begins at {100 * self.low:.1f} %, below "
+                f"{100 * SURE:.0f} %. Test at least {_needed()}, better 64 or more."
+            )
+        if self.too_many_skipped:
+            out.append(
+                f"More than half of the samples were skipped (most: {self._usual()}), and the others may be the easy "
+                f"ones: {self._looser()}."
+            )
+        if self.too_easy:
+            out.append(
                 f"Random points succeed too often for a high score to mean much (over {100 * EASY:.0f} %): make the "
                 f"test harder with more inner points, e.g. inner={10 * (self.inner + 1) - 1}, or a kappa nearer to 1."
             )
-        return self._failing()
+        return out
+
+    def _usual(self) -> str:
+        """The most frequent reason why a sample was skipped."""
+        return max(sorted(set(self.reasons.values())), key=list(self.reasons.values()).count)
+
+    def _looser(self) -> str:
+        """What lets more samples take part."""
+        if "detector" in self._usual():
+            return "use another radius, or points of the whole surface"
+        return "use fewer inner points, a larger gap, or name another layer of the network"
 
     def _enough(self) -> str:
         text = "The attack finds what is known to be there: its robust accuracy passes this necessary check."
@@ -228,19 +259,36 @@ class ActiveTest:
             text += " It does no better than random points."
         other = self.level.reference
         if other is not None and other.n and other.value >= PASS:
-            text += f" {self.reference} reaches {100 * other.value:.1f} % on the same classifiers"
+            text += f" {self.reference} reaches {bracketed(other)} on the same classifiers"
             if not self.too_easy:
                 return f"{text}: try that next."
             # Where chance does as well, nothing speaks for the reference either.
-            text += f", which says little where random points reach {100 * self.rasr:.1f} %."
+            text += f", which says little where random points reach {bracketed(self.level.rasr)}."
         elif other is not None and other.n:
-            text += f" {self.reference} reaches only {100 * other.value:.1f} % too."
+            text += f" {self.reference} reaches only {bracketed(other)} too."
         if self.kind != PLAIN:
             return f"{text} Try attacks that look at the detector: the plan detector has them all, with targets."
         return (
             f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised "
             "model, brinell.models.bpda for parts without a gradient, or the plan autoattack."
         )
+
+
+def bracketed(p: Proportion) -> str:
+    """The percentage and its interval, where n stands beside it.
+
+    >>> bracketed(Proportion(8, 10))
+    '80.0 % [49.0, 94.3]'
+    """
+    return str(p).split(", n")[0]
+
+
+def _needed() -> int:
+    """The fewest samples with which a perfect score can pass."""
+    n = 1
+    while Proportion(n, n).low < SURE:
+        n += 1
+    return n
 
 
 def both(tests: Sequence[ActiveTest]) -> ActiveTest:

@@ -52,7 +52,7 @@ def test_run(
     Reference: Zimmermann et al. 2022.
 
     >>> import brinell
-    >>> data, threat = brinell.data.load("demo", 8), brinell.Linf(0.1)
+    >>> data, threat = brinell.data.load("demo", 16), brinell.Linf(0.1)
     >>> run = brinell.evaluate("demo", data, threat, "pgd20", progress=False)
     >>> run = brinell.reliability.test_run(run, "demo", data, threat, "pgd20", inner=99, progress=False)
     >>> run.checks[-1]["name"], run.checks[-1]["level"]
@@ -186,10 +186,10 @@ class WithTest:
     """For `brinell.evaluate(..., also=[WithTest()])`: the binarization test of the plan, in the verdict (`test_run`).
 
     >>> import brinell
-    >>> data, also = brinell.data.load("demo", 8), [WithTest(n=4, inner=49)]
+    >>> data, also = brinell.data.load("demo", 16), [WithTest(inner=49)]
     >>> run = brinell.evaluate("demo", data, brinell.Linf(0.1), "pgd20", also=also, progress=False)
-    >>> run.checks[-1]["name"]
-    'active test'
+    >>> run.checks[-1]["name"], run.checks[-1]["level"]
+    ('active test', 'ok')
     """
 
     n: int = SAMPLES
