@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -150,9 +151,9 @@ def test_a_plateau_halves_once_every_other_checkpoint():
 
 
 def test_an_unchanged_best_loss_halves_at_the_first_checkpoint_in_the_paper_only():
-    """Steps fall far below the start, then rise 21 times of 22: the step size and the best loss are those of w_0 = 0."""
+    """Losses fall below the start's, then rise in 21 steps of 22: step size and best loss are those of w_0 = 0."""
     losses = [0.0, -50.0] + [float(i) for i in range(-49, -28)] + [-29.0] * 78
-    assert sum(b > a for a, b in zip(losses[:22], losses[1:23], strict=True)) == 21
+    assert sum(b > a for a, b in pairwise(losses[:23])) == 21
     assert last_size(losses, 100, None, 21) == pytest.approx(2.0) == last_size(losses, 100, "autoattack", 22)
     assert last_size(losses, 100, None, 22) == pytest.approx(1.0)
     # One loss above the start is an improvement: nothing is halved.

@@ -87,8 +87,9 @@ class APGD:
     with `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
     from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, no
     halving for an unchanged best loss at the first checkpoint, L2 by scaling then clipping, and in L1 the sparsity of
-    an explicit start and of rounding specks, rounded up, and steps wasted on coordinates at a face of the box. Cost per step: one forward, one backward; one more of each for the
-    start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
+    an explicit start and of rounding specks, rounded up, and steps wasted on coordinates at a face of the box.
+    Cost per step: one forward, one backward; one more of each for the start. Reference: Croce & Hein 2020 (Linf, L2)
+    and 2021 (L1).
     Limits: on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
     gradients are masked, shattered or random; follow it with a black-box attack.
 
