@@ -1,6 +1,8 @@
 """Accuracy under corruptions: counted right, averaged right, and read back from its own tables."""
 
+import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
 from brinell.engine.oracle import default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluate.corrupted import Average, average
-from brinell.results import Proportion
+from brinell.results import Proportion, wilson
 from brinell.results.findings import Findings
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -169,6 +171,55 @@ def test_the_interval_of_the_mce():
         about = CorruptionReport("m", "d", draw, None, 10, 0).relative_error(uneven)
         hits += about.low <= (0.4 / 0.8 + 0.2 / 0.1) / 2 <= about.high
     assert hits >= 285
+
+
+def test_the_relative_mce_by_hand():
+    """Ours: 60 % and 30 % wrong, 20 % clean. The baseline: 80 % and 50 %, 40 or 10 % clean."""
+    correct = {("fog", 1): np.arange(10) >= 5, ("fog", 2): np.arange(10) >= 7, ("snow", 1): np.arange(10) >= 3}
+    found = CorruptionReport("m", "d", correct, Proportion(8, 10), 10, 0)
+    single = {("fog", 1): 0.7, ("fog", 2): 0.9, ("snow", 1): 0.5}
+    told = found.relative_mce(Baseline("b", {}, single, clean=0.4))
+    assert told.value == pytest.approx((0.4 / 0.4 + 0.1 / 0.1) / 2) and told.n == 10
+    other = found.relative_mce(Baseline("b", {}, single, clean=0.1))
+    assert other.value == pytest.approx((0.4 / 0.7 + 0.1 / 0.4) / 2)
+    # Weights are 1 / (2 · 0.7) and 1 / (2 · 0.4); both errors bring Wilson's interval, joined by their squares.
+    a, b = 1 / 1.4, 1 / 0.8
+    wrong = a * 0.6 + b * 0.3
+    share = wrong / (a + b) * 10
+    low, high = wilson(math.floor(share), 10)[0] * (a + b), wilson(math.ceil(share), 10)[1] * (a + b)
+    clean, (c_low, c_high) = 0.2, wilson(2, 10)
+    assert other.low == pytest.approx(other.value - math.hypot(wrong - low, (a + b) * (c_high - clean)))
+    assert other.high == pytest.approx(other.value + math.hypot(high - wrong, (a + b) * (clean - c_low)))
+    assert f"Relative to the clean errors (of b 10 %): {other}." in found.summary(Baseline("b", {}, single, clean=0.1))
+    assert found.to_json(Baseline("b", {}, single, clean=0.4))["relative_mce"] == pytest.approx(1)
+
+
+def test_the_relative_mce_of_alexnet_beside_itself_is_one():
+    alexnet = Baseline.named("alexnet")
+    found = replace(report(dict(alexnet.means)), clean=Proportion(565, 1000))
+    assert found.relative_mce().value == pytest.approx(1, abs=1e-9)
+    assert found.relative_mce(Baseline.named("alexnet", clean_error=0.3)).value < 1
+    assert replace(found, clean=None).relative_mce() is None
+    assert found.relative_mce(Baseline("b", dict(alexnet.means), {})) is None, "its clean error is not known"
+
+
+def test_the_interval_of_the_relative_mce_covers():
+    source, hits = np.random.default_rng(1), 0
+    beside = Baseline("b", {}, {("fog", 1): 0.8, ("snow", 1): 0.5}, clean=0.3)
+    for _ in range(300):
+        plain, extra = source.random(80), source.random((2, 80))
+        draw = {("fog", 1): (plain >= 0.2) & (extra[0] >= 0.5), ("snow", 1): (plain >= 0.2) & (extra[1] >= 0.25)}
+        seen = CorruptionReport("m", "d", draw, Proportion(int((plain >= 0.2).sum()), 80), 10, 0).relative_mce(beside)
+        hits += seen.low <= (0.4 / 0.5 + 0.2 / 0.2) / 2 <= seen.high
+    assert hits >= 285
+
+
+def test_a_relative_error_needs_a_baseline_that_loses():
+    found = CorruptionReport("m", "d", {("fog", 1): np.arange(10) >= 5}, Proportion(8, 10), 10, 0)
+    with pytest.raises(InputError, match="more errors under fog than without"):
+        found.relative_mce(Baseline("b", {}, {("fog", 1): 0.3}, clean=0.3))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        Baseline.named("alexnet", clean_error=43.5)
 
 
 def test_without_a_standard_baseline_there_is_only_the_error(problem):

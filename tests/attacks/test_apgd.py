@@ -1,17 +1,21 @@
 """APGD's schedule and look-back, as the paper states them and as AutoAttack's code has them, in plain Python."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 import brinell
 from brinell.attacks import APGD
 from brinell.attacks.apgd import checkpoints, checkpoints_autoattack
-from brinell.attacks.apgd_sparse import phase_lengths
+from brinell.attacks.apgd_sparse import SparseAPGD, phase_lengths
 from brinell.core.attack import Answer, Rows
 from brinell.core.threat import threat
 from brinell.ops import rng
+from brinell.ops.norms import L1
 
 # ----------------------------------------------------------------------------------------------------------- schedules
 
@@ -63,7 +67,7 @@ def step_sizes(losses: list[float], steps: int, quirks: bool) -> list[float]:
     """The step size (as a multiple of eps) after each iteration, from the losses at the start and at every iterate."""
     marks = CODE[steps] if quirks else PAPER[steps]
     start, history = losses[0], losses[1:]
-    best, last_best, size, halved, out, before = start, start, 2.0, True, [], 0
+    best, last_best, size, halved, out, before = start, start, 2.0, quirks, [], 0
     for i, loss in enumerate(history, start=1):
         best = max(best, loss)
         if i in marks:
@@ -144,6 +148,16 @@ def test_a_plateau_halves_once_every_other_checkpoint():
     # Oscillating upwards enough not to count as few, but never above the best: halved only where not halved before.
     climbing = [1000.0] + [float(i) for i in range(100)]
     assert observed(torch.tensor(climbing)[:, None], 100, None)[-1].item() == pytest.approx(2 / 2**4)
+
+
+def test_an_unchanged_best_loss_halves_at_the_first_checkpoint_in_the_paper_only():
+    """Losses fall below the start's, then rise in 21 steps of 22: step size and best loss are those of w_0 = 0."""
+    losses = [0.0, -50.0] + [float(i) for i in range(-49, -28)] + [-29.0] * 78
+    assert sum(b > a for a, b in pairwise(losses[:23])) == 21
+    assert last_size(losses, 100, None, 21) == pytest.approx(2.0) == last_size(losses, 100, "autoattack", 22)
+    assert last_size(losses, 100, None, 22) == pytest.approx(1.0)
+    # One loss above the start is an improvement: nothing is halved.
+    assert last_size([*losses[:22], 0.5, *losses[23:]], 100, None, 22) == pytest.approx(2.0)
 
 
 def test_halving_goes_back_to_the_best_point_and_its_gradient():
@@ -238,6 +252,58 @@ def test_sparse_steps_follow_croce_and_hein_2021(quirks):
         x = land(x + size * kept / kept.abs().sum(1, keepdim=True))
     assert restarts >= 2 and blocked >= 2, "the test tests little"
     assert float(ball.norm.size(x - p.x)[0]) == pytest.approx(eps, rel=1e-4)
+
+
+def landed(step: float, k: int, n: int, quirks: str | None) -> list[float]:
+    """Where one step of that size on k of n coordinates leads from the corner 0 of the box."""
+    p = Rows(torch.zeros(2, n), torch.zeros(2).long(), rng.keys(0, torch.arange(2)), torch.full((2,), -1))
+    ball = threat("L1", 3.0).ball(torch.arange(2), torch.device("cpu"))
+    attack = APGD(100, quirks=quirks)
+    s = replace(attack.init(p, ball), x=p.x, step=torch.full((2,), step), density=torch.full((2,), (k - 0.5) / n))
+    grad = torch.arange(1.0, n + 1).repeat(2, 1)
+    return attack.step(s, Answer(torch.zeros(2, 2), torch.zeros(2), grad), p, ball).x[0].tolist()
+
+
+def test_a_step_is_shared_by_one_division_in_the_code():
+    """0.7 over 17 and 0.7 times (1 over 17) differ in the last place."""
+    f = np.float32
+    divided, multiplied = f(0.7) / f(17), f(0.7) * (f(1) / f(17))
+    assert divided != multiplied
+    assert landed(0.7, 17, 40, "autoattack") == [0.0] * 23 + [float(divided)] * 17
+    assert landed(0.7, 17, 40, None) == [0.0] * 23 + [float(multiplied)] * 17
+
+
+def test_equal_gradients_at_the_threshold_all_move():
+    """Two of six: the second largest is 2, and both of that size are kept. Zeros that are kept are not counted."""
+    step = L1.steepest(torch.tensor([[1.0, -2.0, 2.0, 0.5, 3.0, 0.0]]), torch.tensor([1.5 / 6]))
+    assert step[0].tolist() == pytest.approx([0, -1 / 3, 1 / 3, 0, 1 / 3, 0])
+    assert L1.steepest(torch.tensor([[0.0, -1.0, 0.0]]), torch.tensor([1.0]))[0].tolist() == [0, -1, 0]
+
+
+@pytest.mark.parametrize(("support", "n"), [(321, 784), (450, 784), (54, 60)])
+def test_how_many_move_is_found_by_two_divisions_in_the_code(support, n):
+    """Where 1/1.5 of the changed coordinates is whole, the last place of the share decides about one more."""
+    f = np.float32
+    rank = int((f(1) - f(support) / f(n) / f(1.5)) * f(n))
+    assert rank != int((f(1) - f(support) / f(1.5 * n)) * f(n)), "here the order does not matter"
+    share = SparseAPGD(100, False, quirks=True)._thinner(torch.tensor([float(support)]), float(n))
+    step = L1.steepest(torch.arange(1.0, n + 1)[None], share)
+    assert int((step != 0).sum()) == n - rank
+
+
+def test_the_first_point_of_the_larger_radii_has_the_code_s_specks():
+    """x + noise, less what the projection takes from the noise: where all of it goes, rounding stays behind."""
+    n, eps = 400, 2.0
+    key = rng.keys(5, torch.arange(2))
+    x0 = rng.uniform(rng.keys(6, torch.arange(2)), (n,))
+    p = Rows(x0, torch.zeros(2).long(), key, torch.full((2,), -1))
+    ball = threat("L1", eps).ball(torch.arange(2), torch.device("cpu"))
+    exact, quirky = (APGD(100, quirks=q, larger_eps=True).init(p, ball) for q in (None, "autoattack"))
+    noisy = x0 + L1.start(key, (n,), ball.eps)
+    specks = (exact.x == x0) & ((noisy - (noisy - x0)) != x0)
+    assert specks.any(1).all()
+    assert torch.equal((quirky.x != x0) & (exact.x == x0), specks)
+    assert torch.equal(quirky.support, exact.support + specks.sum(1))
 
 
 def test_larger_radii_come_first_and_only_the_last_counts():

@@ -22,8 +22,8 @@ FILE = (
 RUNS = [r for r in json.loads(FILE.read_text()) if r["attack"].startswith("apgd")] if FILE.exists() else []
 SAME_LOSS = 1e-3
 # Shares of rows: how many best losses agree to SAME_LOSS, how many robust flags agree. L1 walks on specks of rounding
-# (see `SparseAPGD._project`), so single rows drift apart; their median must not.
-LOSSES_AGREE, FLAGS_AGREE = 0.99, {"Linf": 0.995, "L2": 0.995, "L1": 0.98}
+# (see `SparseAPGD._corrected`), so over many steps single rows drift apart.
+LOSSES_AGREE, FLAGS_AGREE = {"Linf": 0.99, "L2": 0.99, "L1": 0.96}, 0.995
 
 
 # Rows are independent, so the default run may look at fewer of them where a run is long.
@@ -71,11 +71,8 @@ def test_reproduces_the_reference(shared, net, recorded, run, n):
         f"{run['key']}: losses {(off <= SAME_LOSS).mean():.4f}, median {np.median(off):.1e}, flags {agree.mean():.4f}"
     )
     # Of few rows, one may differ.
-    assert (~agree).sum() <= max(1, (1 - FLAGS_AGREE[run["norm"]]) * len(agree))
-    if run["norm"] == "L1":
-        assert np.median(off) <= SAME_LOSS
-    else:
-        assert (off > SAME_LOSS).sum() <= max(1, (1 - LOSSES_AGREE) * len(off))
+    assert (~agree).sum() <= max(1, (1 - FLAGS_AGREE) * len(agree))
+    assert (off > SAME_LOSS).sum() <= max(1, (1 - LOSSES_AGREE[run["norm"]]) * len(off))
     assert (rows["forwards"].to_numpy() == run["steps"] + 1).all()
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import brinell
 from brinell.cli.main import app
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -32,3 +33,18 @@ def test_rows_of_a_table_become_a_baseline(tmp_path):
         again = json.loads(run(*COMMON, "--severity", "1", "--severity", "5", "--baseline", spec, "--json"))
         assert again[0]["mce"] == pytest.approx(1) and again[0]["baseline"] == "demo"
         assert again[0]["mean"] == first[0]["mean"]
+
+
+def test_the_clean_error_of_a_baseline(tmp_path):
+    file = tmp_path / "all.csv"
+    first = json.loads(run(*COMMON, "--severity", "5", "--csv", str(file), "--json"))
+    clean = 100 * (1 - first[0]["clean"]["value"])
+    assert first[0]["relative_mce"] is None
+    words = (*COMMON, "--severity", "5", "--baseline", str(file))
+    again = json.loads(run(*words, "--clean-error", str(clean), "--json"))
+    assert again[0]["relative_mce"] == pytest.approx(1) and again[0]["baseline_clean_error"] == pytest.approx(
+        clean / 100
+    )
+    assert "Relative to the clean errors (of demo" in " ".join(run(*words, "--clean-error", str(clean)).split())
+    alone = CliRunner().invoke(app, [*COMMON, "--clean-error", "40"])
+    assert alone.exit_code != 0 and isinstance(alone.exception, brinell.InputError | SystemExit)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from published import cifar10, imagenet, mnist, pixels
+from scipy.io import savemat
 from serving import Source
 
 import brinell
@@ -56,7 +57,7 @@ def serve(source: Source, home: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
         old = {f.name: f for f in SETS[name].files}
         source.files |= {f"/{file}": blob for file, blob in blobs.items()}
         files = tuple(
-            File(file, (f"{source.url}/{file}",), md5(blob) if told else None, old[file].holds)
+            File(file, (f"{source.url}/{file}",), md5(blob) if told else None, old[file].holds, old[file].later)
             for file, blob in blobs.items()
         )
         monkeypatch.setitem(table.SETS, name, replace(SETS[name], files=files))
@@ -409,6 +410,19 @@ def test_check_counts_against_the_publication(tmp_path: Path, monkeypatch: pytes
     assert check("cifar10.1", root=tmp_path)[0].trouble == "labels from 0 to 10 instead of 0 to 9"
     np.save(tmp_path / "cifar10.1_v6_labels.npy", np.array([0, 1]))
     assert "not 3 labels" in check("cifar10.1", root=tmp_path)[0].trouble
+
+
+def test_extra_images_are_fetched_when_they_are_loaded(serve: Serve, source: Source, tmp_path: Path) -> None:
+    blobs = {}
+    for split in ("test", "train", "extra"):
+        savemat(tmp_path / "a.mat", {"X": pixels(len(split), 32, 32, 3, 2), "y": np.array([[1], [2]])})
+        blobs[f"{split}_32x32.mat"] = (tmp_path / "a.mat").read_bytes()
+    serve("svhn", blobs)
+    fetch("svhn")
+    assert state("svhn") == "whole" and not [path for path, _ in source.asked if "extra" in path]
+    assert (
+        torch.equal(load("svhn", split="extra").y, torch.tensor([1, 2])) and source.asked[-1][0] == "/extra_32x32.mat"
+    )
 
 
 @pytest.mark.parametrize("name", SETS)

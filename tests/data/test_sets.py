@@ -16,6 +16,7 @@ from scipy.io import savemat
 import brinell
 from brinell import InputError
 from brinell.data import CORRUPTIONS_3D, SETS, load
+from brinell.data.check import check
 from brinell.data.corruptions import COMMON
 from brinell.data.mat import read_mat
 from brinell.errors import PlanError
@@ -70,6 +71,23 @@ def test_svhn(compressed: bool, kind: Any, tmp_path: Path) -> None:
     same(load("svhn", root=tmp_path), x, [0, 1, 9, 0])
     savemat(tmp_path / "train_32x32.mat", stored, do_compression=compressed)
     same(load("svhn", split="train", root=tmp_path), x, [0, 1, 9, 0])
+    savemat(tmp_path / "extra_32x32.mat", {**stored, "X": 255 - stored["X"]}, do_compression=compressed)
+    same(load("svhn", split="extra", root=tmp_path), 255 - x, [0, 1, 9, 0])
+    assert load("svhn", 2, split="extra", root=tmp_path).name == "svhn/extra"
+
+
+def test_svhn_does_without_its_extra_images(tmp_path: Path) -> None:
+    stored = {"X": pixels(5, 32, 32, 3, 2), "y": np.array([[1], [2]])}
+    for split in ("test", "train"):
+        savemat(tmp_path / f"{split}_32x32.mat", stored)
+    assert [part.name for part in check("svhn", tmp_path)] == ["test", "train"]
+    with pytest.raises(InputError, match=r"extra_32x32\.mat"):
+        load("svhn", split="extra", root=tmp_path)
+    savemat(tmp_path / "extra_32x32.mat", stored)
+    (last,) = check("svhn", tmp_path)[2:]
+    assert last.name == "extra" and last.trouble == "2 images instead of 531,131"
+    with pytest.raises(PlanError, match="a split"):
+        load("cifar10", split="extra", root=tmp_path)
 
 
 @pytest.mark.parametrize("compressed", [True, False])

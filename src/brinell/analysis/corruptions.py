@@ -88,10 +88,34 @@ class CorruptionReport:
         the weights: Wilson's interval for n samples, stretched by that sum.
         """
         baseline = baseline or self._standard()
-        if baseline is None:
+        return None if baseline is None else self._weighted(self._weights(baseline.error))
+
+    def relative_mce(self, baseline: Baseline | None = None) -> Average | None:
+        """The relative mean corruption error: what corruption adds to the clean error, as a share of the same of the
+        baseline, then the mean over corruptions. None without a baseline, its clean error or one's own.
+
+        Method of the interval: those of both errors, joined as for a difference of independent shares (Zou & Donner
+        2008). A sample that is wrong without corruption is rather wrong with it too, so that it is wider than needed.
+        Reference: Hendrycks & Dietterich 2019.
+        """
+        baseline = baseline or self._standard()
+        if baseline is None or baseline.clean is None or self.clean is None:
             return None
+        weights = self._weights(baseline.loss)
+        all_, total, clean = self._weighted(weights), sum(weights.values()), self.clean
+        wrong, least, most = (total * (1 - p) for p in (clean.value, clean.high, clean.low))
+        value = all_.value - wrong
+        low = value - math.hypot(all_.value - all_.low, most - wrong)
+        high = value + math.hypot(all_.high - all_.value, wrong - least)
+        return Average(value, low, high, min(all_.n, clean.n))
+
+    def _weights(self, error: Callable[[str, list[int]], float]) -> dict[str, float]:
+        """What the error under each corruption counts for beside a baseline's."""
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
-        weight = {name: 1 / (len(self.names) * baseline.error(name, at[name])) for name in self.names}
+        return {name: 1 / (len(self.names) * error(name, at[name])) for name in self.names}
+
+    def _weighted(self, weight: Mapping[str, float]) -> Average:
+        """The sum over corruptions of the mean error times its weight."""
         value = sum((1 - self.mean_of(name).value) * w for name, w in weight.items())
         most, n = sum(weight.values()), self.mean.n
         # As many samples wrong altogether as would give this mean.
@@ -112,6 +136,7 @@ class CorruptionReport:
     def to_json(self, baseline: Baseline | None = None) -> dict[str, Any]:
         """For scripts."""
         told, beside = baseline or self._standard(), self.relative_error(baseline)
+        lost = self.relative_mce(baseline)
         return {
             "model": self.model, "data": self.data, "seed": self.seed,
             "clean": None if self.clean is None else _json(self.clean),
@@ -119,7 +144,10 @@ class CorruptionReport:
             "error": self.error,
             "mce": self.mce(baseline),
             "mce_interval": None if beside is None else [beside.low, beside.high],
+            "relative_mce": None if lost is None else lost.value,
+            "relative_mce_interval": None if lost is None else [lost.low, lost.high],
             "baseline": None if told is None else told.name,
+            "baseline_clean_error": None if told is None else told.clean,
             "corruptions": {name: _json(self.mean_of(name)) for name in self.names},
             "settings": [
                 {"corruption": name, "severity": severity, **_json(p)} for (name, severity), p in self.accuracy.items()
@@ -127,9 +155,11 @@ class CorruptionReport:
         }  # fmt: skip
 
     def summary(self, baseline: Baseline | None = None) -> str:
-        """In two sentences."""
-        told, mce = baseline or self._standard(), self.relative_error(baseline)
+        """In two or three sentences."""
+        told, mce, lost = baseline or self._standard(), self.relative_error(baseline), self.relative_mce(baseline)
         beside = "" if told is None or mce is None else f" Mean corruption error beside {told.name}: {mce}."
+        if told is not None and told.clean is not None and lost is not None:
+            beside += f" Relative to the clean errors (of {told.name} {100 * told.clean:.4g} %): {lost}."
         clean = "" if self.clean is None else f"; without corruption {self.clean}"
         kinds = self.names[0] if len(self.names) == 1 else f"{len(self.names)} corruptions"
         many = "severities" if len(self.severities) > 1 else "severity"

@@ -4,7 +4,7 @@ import csv
 import io
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from brinell.results.files import write_atomic
 
 Setting = tuple[str, int]
 ALEXNET = "alexnet"
+# AlexNet's share of errors on ImageNet without corruption (Hendrycks & Dietterich 2019, table 1).
+ALEXNET_CLEAN = 0.435
 FIVE = (1, 2, 3, 4, 5)
 # Whatever comes of a file that is no such table.
 DAMAGE = (OSError, ValueError, IndexError, KeyError, TypeError, csv.Error)
@@ -25,23 +27,39 @@ class Baseline:
     """What a reference model gets wrong: the share by corruption and severity, or by corruption over all five.
 
     >>> alexnet = Baseline.named("alexnet")
-    >>> round(alexnet.error("fog", FIVE), 3), len(alexnet.means)
-    (0.819, 15)
+    >>> round(alexnet.error("fog", FIVE), 3), len(alexnet.means), alexnet.clean
+    (0.819, 15, 0.435)
     """
 
     name: str
     means: Mapping[str, float]
     single: Mapping[Setting, float]
+    clean: float | None = None
+    """The share without corruption, where known: relative errors need it."""
 
     @classmethod
-    def named(cls, source: "str | os.PathLike[str]", row: str | None = None) -> "Baseline":
+    def named(
+        cls, source: "str | os.PathLike[str]", row: str | None = None, clean_error: float | None = None
+    ) -> "Baseline":
         """The shipped one ("alexnet", of ImageNet-C), or that of a CSV file; `row` names one of several models.
 
         A file holds columns `corruption` and `error` in per cent, or a table of accuracies as `save_table` writes it.
+        `clean_error` is the model's share of errors without corruption, which no file holds.
         """
+        if clean_error is not None and not 0 <= clean_error <= 1:
+            raise InputError(
+                expected="a baseline's clean error between 0 and 1 (on the command line 0 to 100 per cent)",
+                got=f"{clean_error:g}",
+                remedy="It is the share of images without corruption that it gets wrong: 0.435 for AlexNet.",
+            )
+        found = cls._read(source, row)
+        return found if clean_error is None else replace(found, clean=clean_error)
+
+    @classmethod
+    def _read(cls, source: "str | os.PathLike[str]", row: str | None) -> "Baseline":
         if str(source) == ALEXNET:
             text = (files("brinell.analysis") / "files" / "alexnet_imagenet_c.csv").read_text()
-            return cls("AlexNet", _means(text.splitlines()), {})
+            return cls("AlexNet", _means(text.splitlines()), {}, ALEXNET_CLEAN)
         path = Path(source)
         try:
             lines = path.read_text().splitlines()
@@ -73,6 +91,18 @@ class Baseline:
                 remedy="A share of nothing has no meaning: give another baseline.",
             )
         return error
+
+    def loss(self, name: str, severities: Sequence[int]) -> float:
+        """How much larger the mean share of errors is than without corruption."""
+        assert self.clean is not None, "asked of a baseline without a clean error"
+        more = self.error(name, severities) - self.clean
+        if more <= 0:
+            raise InputError(
+                expected=f"a baseline with more errors under {name} than without ({100 * self.clean:.4g} %)",
+                got=f"{100 * (more + self.clean):.4g} % of {self.name}",
+                remedy="A share of nothing lost has no meaning: check its clean error, or give another baseline.",
+            )
+        return more
 
 
 def _means(lines: list[str]) -> dict[str, float]:

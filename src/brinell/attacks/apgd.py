@@ -85,10 +85,11 @@ class APGD:
     Method: gradient step plus momentum 0.75; at checkpoints the step is halved if fewer than ρ of the steps since the
     last one increased the loss, or if neither step nor best loss changed. In L1 the sparse scheme of `apgd_sparse`,
     with `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
-    from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, L2
-    by scaling then clipping, and in L1 the sparsity of an explicit start and of rounding specks, rounded up, and steps
-    wasted on coordinates at a face of the box. Cost per step: one forward, one backward; one more of each for the
-    start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
+    from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, no
+    halving for an unchanged best loss at the first checkpoint, L2 by scaling then clipping, and in L1 the sparsity of
+    an explicit start and of rounding specks, rounded up, and steps wasted on coordinates at a face of the box.
+    Cost per step: one forward, one backward; one more of each for the start. Reference: Croce & Hein 2020 (Linf, L2)
+    and 2021 (L1).
     Limits: on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
     gradients are masked, shattered or random; follow it with a black-box attack.
 
@@ -134,7 +135,9 @@ class APGD:
         low = torch.full_like(ball.eps, -torch.inf)
         return State(
             t=torch.zeros_like(p.y), x=x, x_prev=x, x_best=x, g_best=torch.zeros_like(x), f_best=low, f_prev=low,
-            f_check=low, step=2 * ball.eps, ups=torch.zeros_like(low), halved=torch.ones_like(low, dtype=torch.bool),
+            f_check=low, step=2 * ball.eps, ups=torch.zeros_like(low),
+            # The paper's w_0 = 0 is a checkpoint without halving; in AutoAttack's code it counts as one with.
+            halved=torch.full_like(low, self.quirks is not None, dtype=torch.bool),
         )  # fmt: skip
 
     def step(self, s: Any, a: Answer, p: Rows, ball: Ball) -> Any:

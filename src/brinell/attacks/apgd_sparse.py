@@ -14,7 +14,7 @@ from brinell.ops.types import Labels, Points, Scalars
 
 # Croce & Hein 2021: a fifth of the coordinates at first, then 1/1.5 of those the best point changed; look every 4 % of
 # the steps; go back to a full step when the support shrank by 5 %, else divide the step by 1.5, never under eps / 10.
-SHARE, THINNER, LOOK_EVERY, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 0.1
+SHARE, THINNER, LOOK_EVERY, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 10.0
 # Changes up to this size are rounding.
 SPECK = 2.0**-20
 # The larger-eps schedule: radii as multiples of eps, and the shares of the steps spent at the first two.
@@ -104,7 +104,8 @@ class SparseAPGD:
         AutoAttack's code rounds up, so that from two changed coordinates it never goes to one.
         """
         if self.quirks:
-            return support / (THINNER * n)
+            # Two divisions, in this order: where the count is whole, the last place decides whether one more moves.
+            return support / n / THINNER
         # Half a coordinate less, so that the count survives its way through a share of n.
         return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
 
@@ -113,7 +114,7 @@ class SparseAPGD:
         t = torch.zeros_like(p.y)
         around = self._ball(ball, t)
         if p.start is None:
-            x = around.start(p.x, p.key)
+            x = self._random(p, around)
         else:
             x = p.start if self.quirks else around.project(p.x, p.start)
         n = float(flat(x).shape[1])
@@ -123,6 +124,13 @@ class SparseAPGD:
         density = self._thinner(support, n) if known else torch.full_like(full, SHARE)
         low = torch.full_like(full, -torch.inf)
         return State(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
+
+    def _random(self, p: Rows, around: Ball) -> Points:
+        if not (self.quirks and self.larger_eps):
+            return around.start(p.x, p.key)
+        noise = around.norm.start(p.key, tuple(p.x.shape[1:]), around.eps)
+        x = p.x + (noise if around.mask is None else noise * around.mask)
+        return self._corrected(around, p.x, x, x)
 
     def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
         """Take note, look back, move inside the phase's radius, or enter the next phase at the best point."""
@@ -138,24 +146,36 @@ class SparseAPGD:
         s, x, grad = self._look_back(s, a.gradient, p, around, due)
         if not self.quirks:
             grad = _unblocked(grad, x)
-        moved = self._project(around, p.x, x + rows(s.step, x) * around.steepest(grad, s.density))
+        moved = self._project(around, p.x, x + self._move(grad, s, around))
         s = replace(s, t=s.t + 1, x=moved)
         return self._enter(s, p, ball, ends) if self.larger_eps else s
 
-    def _project(self, around: Ball, x0: Points, x: Points) -> Points:
-        exact = around.project(x0, x)
+    def _move(self, grad: Points, s: State, around: Ball) -> Points:
+        unit = around.steepest(grad, s.density)
         if not self.quirks:
-            return exact
-        # AutoAttack's code adds the projection's correction to the unprojected point. Rounding then leaves specks of
-        # one unit in the last place where the result should be x0, and they count as changed coordinates: without
-        # them its sparsity, and so its trajectory, is not reproduced.
-        u = x - x0
-        return ((x0 + u) + ((exact - x0) - u)).clamp(LO, HI)
+            return rows(s.step, unit) * unit
+        # The step is shared among the coordinates by one division. A step times one over their number differs in the
+        # last place, which is what specks are made of.
+        signs = unit.sign()
+        return rows(s.step, signs) * signs / rows(flat(signs).abs().sum(1).clamp(min=1), signs)
+
+    def _project(self, around: Ball, x0: Points, x: Points) -> Points:
+        # AutoAttack's code takes the point apart into x0 and a change, and puts it together again to correct it.
+        return self._corrected(around, x0, x, x0 + (x - x0)) if self.quirks else around.project(x0, x)
+
+    def _corrected(self, around: Ball, x0: Points, x: Points, base: Points) -> Points:
+        """The projection of x as AutoAttack's code has it: what it takes away is added to `base`, the unprojected x.
+
+        Rounding then leaves specks of one unit in the last place where the result should be x0, and they count as
+        changed coordinates: without them its sparsity, and so its trajectory, is not reproduced.
+        """
+        exact = around.project(x0, x)
+        return (base + ((exact - x0) - (x - x0))).clamp(LO, HI) if self.quirks else exact
 
     def _look_back(self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
         support = self._changed(s.x_best, p.x)
         sparser = support / s.support < SHRANK
-        slower = torch.maximum(s.step / SLOWER, around.eps * SMALLEST)
+        slower = torch.maximum(s.step / SLOWER, around.eps / SMALLEST)
         back = due & sparser
         x, g = where(back, s.x_best, s.x), where(back, s.g_best, grad)
         n = float(flat(x).shape[1])
@@ -170,7 +190,7 @@ class SparseAPGD:
     def _enter(self, s: State, p: Rows, ball: Ball, ends: Tensor) -> State:
         """Where a phase ended: the next one starts at its best point, brought into the smaller radius."""
         around = self._ball(ball, s.t)
-        x = around.project(p.x, s.x_best)
+        x = self._corrected(around, p.x, s.x_best, s.x_best)
         support = self._changed(x, p.x)
         n = float(flat(x).shape[1])
         return replace(

@@ -18,6 +18,7 @@ from brinell.analysis.severities import Baseline
 from brinell.cli import load, options
 from brinell.cli.show import WIDTH
 from brinell.data.corruptions import COMMON, SEVERITIES
+from brinell.errors import InputError
 
 
 def command(
@@ -29,6 +30,12 @@ def command(
     baseline: Annotated[
         str | None, typer.Option(help="For the mean corruption error: alexnet, FILE.csv or FILE.csv:ROW.")
     ] = None,
+    clean_error: Annotated[
+        float | None,
+        typer.Option(
+            help="Per cent the baseline gets wrong without corruption, for the relative error. AlexNet's is known."
+        ),
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="A table of accuracies to add each model's row to.")] = None,
     seed: Annotated[int, typer.Option(help="With a sample's id it decides the noise.")] = 0,
     device: options.Device = None,
@@ -36,7 +43,7 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Measure accuracy under common corruptions: noise, blur, weather and digital ones at five severities."""
-    beside, problem = _baseline(baseline), load.data(data, n, None)
+    beside, problem = _baseline(baseline, clean_error), load.data(data, n, None)
     reports = []
     for spec in model:
         with _progress(spec, quiet) as told:
@@ -53,11 +60,18 @@ def command(
             show(found, beside, Console())
 
 
-def _baseline(spec: str | None) -> Baseline | None:
+def _baseline(spec: str | None, clean_error: float | None) -> Baseline | None:
     if spec is None:
+        if clean_error is not None:
+            raise InputError(
+                expected="--baseline beside --clean-error, which is an error of the baseline",
+                got=f"--clean-error {clean_error:g} alone",
+                remedy="Add --baseline FILE.csv or FILE.csv:ROW.",
+            )
         return None
     file, _, row = spec.rpartition(":")
-    return Baseline.named(file, row) if file and not Path(spec).exists() else Baseline.named(spec)
+    source, chosen = (file, row) if file and not Path(spec).exists() else (spec, None)
+    return Baseline.named(source, chosen, None if clean_error is None else clean_error / 100)
 
 
 @contextmanager

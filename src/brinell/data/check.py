@@ -36,7 +36,9 @@ def check(name: str, root: str | os.PathLike[str] | None = None) -> list[Checked
     """
     s = find(name)
     base = place(name) if root is None else Path(root).expanduser()
-    return [_part(s, choice, base, own=root is None) for choice in s.layout.choices()]
+    # Parts that may be absent are looked at where they are.
+    further = [c for c in getattr(s.layout, "optional", ()) if locate(s.layout, c, base) is not None]
+    return [_part(s, choice, base, own=root is None) for choice in (*s.layout.choices(), *further)]
 
 
 def state(name: str) -> str:

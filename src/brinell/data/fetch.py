@@ -26,12 +26,13 @@ def place(name: str) -> Path:
 def fetch(name: str, progress: Progress | None = None) -> Path:
     """Every file of a data set in the cache, whole and checked; what is there already is not fetched again.
 
-    Archives are unpacked and not kept. `progress` is called with bytes so far and in all, for each file anew.
+    Large parts for training (SVHN's `extra`) wait until they are loaded. Archives are unpacked and not kept.
+    `progress` is called with bytes so far and in all, for each file anew.
     """
     s = find(name)
     if not s.files:
         raise _absent(s, s.layout.choices()[0], place(name))
-    _fetch(s, s.files, progress)
+    _fetch(s, [f for f in s.files if not f.later], progress)
     return place(name)
 
 

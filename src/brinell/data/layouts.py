@@ -45,7 +45,7 @@ class Arrays(NamedTuple):
 
 @runtime_checkable
 class Layout(Protocol):
-    """`options` are those a user may choose by; `choices` are all parts there are."""
+    """`options` are those a user may choose by; `choices` are all parts there must be."""
 
     @property
     def options(self) -> tuple[str, ...]: ...
@@ -110,9 +110,10 @@ class Idx:
 
 @dataclass(frozen=True)
 class Mat:
-    """SVHN: MATLAB files with X (32, 32, 3, n) and y, in which ten stands for zero."""
+    """SVHN: MATLAB files with X (32, 32, 3, n) and y, in which ten stands for zero; perhaps one with extra images."""
 
     options: ClassVar[tuple[str, ...]] = ("split",)
+    optional: ClassVar[tuple[Choice, ...]] = (Choice("extra"),)
 
     def choices(self) -> tuple[Choice, ...]:
         return tuple(Choice(split) for split in SPLITS)

@@ -14,7 +14,7 @@ from brinell.data.arrays import ENDS, read_file
 from brinell.data.demo import demo
 from brinell.data.fetch import provide
 from brinell.data.images import Images, Preprocessing, class_folders, is_benchmark, preprocessing
-from brinell.data.layouts import SEVERITIES, SPLITS, Arrays, Choice
+from brinell.data.layouts import SEVERITIES, Arrays, Choice
 from brinell.data.sets import SETS, Set
 from brinell.errors import InputError, one_of
 
@@ -38,10 +38,10 @@ def load(
 
     A name is "demo" or one of `brinell.data.SETS`; "folder:PATH" or a path is a folder as CIFAR or MNIST are published
     or of class folders with pictures; "npz:PATH" or a path is a .npz or .safetensors file with `x`, `y` and optionally
-    `ids`. Of a named set, `split` is "test" (unless given) or "train", `corruption` and `severity` (1 to 5) choose from
-    corrupted sets, `version` from CIFAR-10.1; for pictures, `preprocessing` is a name or a `Preprocessing`, `paths` a
-    text file that lists the wanted ones. `root` is a folder that has the set; without it the cache, into which what is
-    published freely is fetched when first asked for. Pictures are decoded as they are needed.
+    `ids`. Of a named set, `split` is "test" (unless given), "train" or, of SVHN, "extra"; `corruption` and `severity`
+    (1 to 5) choose from corrupted sets, `version` from CIFAR-10.1; for pictures, `preprocessing` is a name or a
+    `Preprocessing`, `paths` a text file that lists the wanted ones. `root` is a folder that has the set; without it the
+    cache, into which what is published freely is fetched when first asked for. Pictures are decoded as they are needed.
 
     >>> len(load("demo", n=100))
     100
@@ -102,7 +102,7 @@ def _choice(s: Set, given: dict[str, Any]) -> Choice:
     _refuse({k: v for k, v in given.items() if (k, v) != ("split", "test")}, (*s.layout.options, "root"), s.name)
     choice = Choice(paths=given.get("paths"), steps=preprocessing(given.get("preprocessing", s.preprocessing)))
     if "split" in s.layout.options:
-        choice = replace(choice, split=one_of("a split", given.get("split", "test"), SPLITS))
+        choice = replace(choice, split=one_of("a split", given.get("split", "test"), s.sizes))
     if "version" in s.layout.options:
         choice = replace(choice, version=one_of("a version", given.get("version", next(iter(s.sizes))), s.sizes))
     if "corruption" in s.layout.options:

@@ -20,13 +20,15 @@ CORRUPTIONS_3D = (
 class File:
     """A published file: its name, its addresses, its digest ("md5:…" or "sha256:…") where known.
 
-    `holds` names what lies at the top of an archive; empty for a file that is used as it is.
+    `holds` names what lies at the top of an archive; empty for a file that is used as it is. One that comes `later` is
+    fetched when its part is loaded, not with the whole set.
     """
 
     name: str
     sources: tuple[str, ...]
     digest: str | None = None
     holds: tuple[str, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def _same(base: str, *files: tuple[str, str | None]) -> tuple[File, ...]:
 
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
+HOUSES = "http://ufldl.stanford.edu/housenumbers/"
 ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
 RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/"
 EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/"
@@ -137,12 +140,21 @@ SETS = {
             title="SVHN",
             paper="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
             classes=10,
-            sizes={"test": 26_032, "train": 73_257},
+            sizes={"test": 26_032, "train": 73_257, "extra": 531_131},
             layout=Mat(),
-            files=_same(
-                "http://ufldl.stanford.edu/housenumbers/",
-                ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
-                ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            files=(
+                *_same(
+                    HOUSES,
+                    ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+                    ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+                ),
+                # Easier images for training, more than a gigabyte of them.
+                File(
+                    "extra_32x32.mat",
+                    (f"{HOUSES}extra_32x32.mat",),
+                    "md5:a93ce644f1a588dc4d68dda5feec44a7",
+                    later=True,
+                ),
             ),
         ),
         Set(
