@@ -23,8 +23,11 @@ def text(
     classes: Sequence[str] = (),
     title: str = "",
     fail_under: float | None = None,
+    require: str | None = None,
 ) -> str:
     """The report of one or several Runs in a format: html, md, json, csv or junit.
+
+    `fail_under` and `require` are what JUnit's cases ask of the Runs; see `brinell.report.gate.objections`.
 
     >>> text([Run.open("tests/results/golden_run_v1")], "md").splitlines()[0]
     '| run | threat | plan | clean accuracy | robust accuracy | verdict |'
@@ -34,7 +37,7 @@ def text(
     one_of("a format", format, FORMATS)
     if format == "html":
         return document(runs, problem, classes, title)
-    return as_junit(runs, fail_under) if format == "junit" else PLAIN[format](runs)
+    return as_junit(runs, fail_under, require) if format == "junit" else PLAIN[format](runs)
 
 
 def write(
