@@ -58,7 +58,7 @@ def test_fail_under(brinell: Any, run: Run, here: Path) -> None:
 
 @pytest.mark.parametrize("gate", [("--fail-under", "0"), ("--require", "reliable")])
 def test_a_gate_does_not_pass_what_is_not_reliable(brinell: Any, run: Run, here: Path, gate: tuple[str, ...]) -> None:
-    code, out, err = brinell("report", "run", "run", *gate, "--out", "junit.xml")
+    code, _, err = brinell("report", "run", "run", *gate, "--out", "junit.xml")
     assert code == 1
     assert err.count("expected the verdict reliable, got suspicious: The plan fgsm is weak") == 2
     assert len(ElementTree.parse(here / "junit.xml").findall(".//failure")) == 2

@@ -15,6 +15,8 @@ SAME = 1e-4
 PROBABILITY_SLACK = 1e-5
 # Logits may happen to lie in [0, 1]; at least so many that reach so near both 0 and 1 were squashed.
 MANY, EDGE = 40, 0.02
+# How many channels pictures have.
+CHANNELS = (1, 3, 4)
 # What autograd calls the functions that give probabilities, and those that change no value.
 SQUASHING = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Hardsigmoid": "hard sigmoid"}
 RESHAPING = {
@@ -67,8 +69,18 @@ def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
             got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
-            remedy="Check the shape of the inputs and the model's dtype: model(x) must work on such a batch.",
+            remedy=_mend(oracle.classifier, tuple(chunk.x.shape[1:])),
         ) from error
+
+
+def _mend(classifier: Classifier, shape: tuple[int, ...]) -> str:
+    """What to do about a model that fails on inputs of this shape, the likeliest cause first."""
+    if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
+        return "The weights are not in float32: call net.float()."
+    said = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
+    if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
+        return f"Channels come first: x.permute(0, 3, 1, 2). {said}"
+    return f"Images have a channel: x[:, None]. {said}" if len(shape) == 2 else said
 
 
 def single_logit(logits: Tensor) -> list[str]:
@@ -84,14 +96,18 @@ def labels(chunk: Chunk, classes: int) -> None:
         raise InputError(
             expected=f"labels in 0..{classes - 1}, since the model has {classes} classes",
             got=f"label {int(chunk.y.max())}",
-            remedy="Check that the labels belong to this model.",
+            remedy="Check that the labels belong to this model and start at 0.",
         )
 
 
 def differ(a: Tensor, b: Tensor) -> float:
     """The largest difference of two sets of logits, relative to their spread."""
-    spread = float((a.amax(1) - a.amin(1)).median().clamp(min=1e-12))
-    return float((a - b).abs().max()) / spread
+    spreads = a.amax(1) - a.amin(1)
+    spreads = spreads[spreads.isfinite()]
+    spread = float(spreads.median().clamp(min=1e-12)) if len(spreads) else 1.0
+    # What is NaN or infinite both times is the same answer.
+    same = (a == b) | (a.isnan() & b.isnan())
+    return float((a - b).abs().masked_fill(same, 0).nan_to_num(nan=torch.inf).max()) / spread
 
 
 def probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Check:
@@ -192,11 +208,19 @@ def finite(logits: Tensor) -> Check:
     bad = int((~logits.isfinite()).any(1).sum())
     if not bad:
         return Check("non-finite logits", "ok", "all logits are finite")
+    if bad == len(logits):
+        raise ModelError(
+            expected="finite logits",
+            got=f"NaN or infinity for all {bad} clean inputs looked at",
+            remedy="Check that the weights were loaded whole and are finite: "
+            "all(p.isfinite().all() for p in net.parameters()).",
+        )
     return Check("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
 
 
 def inspect(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Check]:
     """What can be refused or said from one block of samples."""
+    numbers = finite(logits)
     noise = randomised(oracle, x, oracle.output(x).logits)
-    checks = [finite(logits), probabilities(oracle.classifier, x, logits), noise]
+    checks = [numbers, probabilities(oracle.classifier, x, logits), noise]
     return checks if noise.level != "ok" else [*checks, mixed_rows(oracle, x, logits)]

@@ -251,7 +251,7 @@ def _look(
 def _check_expected(s: Session, expected: float | None) -> None:
     if expected is None:
         return
-    if not 0 <= expected <= 1:
+    if not (isinstance(expected, int | float) and 0 <= expected <= 1):
         raise InputError(
             expected="expected_clean_accuracy between 0 and 1", got=f"{expected}", remedy="Write 0.85 for 85 %."
         )
@@ -309,6 +309,12 @@ def evaluate(
     if not isinstance(launch, Launcher):
         raise InputError(
             expected="a launcher", got=repr(launch)[:80], remedy="Write launch=brinell.launch.Ray(workers=2)."
+        )
+    if resume and out is None:
+        raise InputError(
+            expected="the folder of the Run to go on with",
+            got="resume=True (--resume) and no folder",
+            remedy="Pass out= (--out), the folder of the interrupted Run.",
         )
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)

@@ -35,6 +35,12 @@ def text(
     if not runs:
         raise InputError(expected="at least one Run", got="none", remedy="Name the folder of a Run.")
     one_of("a format", format, FORMATS)
+    if problem is not None and not hasattr(problem, "chunks"):
+        raise InputError(
+            expected="the data of the Runs as a Problem",
+            got=type(problem).__name__,
+            remedy="Pass problem=brinell.Problem(x, y).",
+        )
     if format == "html":
         return document(runs, problem, classes, title)
     return as_junit(runs, fail_under, require) if format == "junit" else PLAIN[format](runs)
