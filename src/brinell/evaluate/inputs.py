@@ -45,7 +45,7 @@ def _no_model(given: Any) -> ModelError:
     elif isinstance(given, type) and issubclass(given, nn.Module):
         got, remedy = f"the class {given.__name__}", f"Make a network of it: {given.__name__}(…).eval()."
     elif isinstance(given, str | os.PathLike):
-        remedy = "Load the model first: brinell.wrap(net) around the network, or, from the zoo, brinell.models.zoo.load(name)."
+        remedy = "Load the model first: brinell.wrap(net) around the network, or brinell.models.zoo.load(name)."
     elif callable(given):
         got = f"a function, {getattr(given, '__name__', type(given).__name__)}"
         remedy = "Put it into a module's forward, or make a black box of it: brinell.models.adapters.from_function(…)."
