@@ -51,6 +51,18 @@ class MissingExtra(BrinellError, ImportError):  # noqa: N818
     """An optional dependency is needed and not installed."""
 
 
+def did_you_mean(value: object, known: Iterable[object], otherwise: str = "Check the spelling.") -> str:
+    """A question with the names nearest to the value, upper and lower case aside, or what else to do.
+
+    >>> did_you_mean("Linfty", ["Linf", "L2"]), did_you_mean("PGD20", ["cw20", "pgd20"]), did_you_mean("x", ["abc"])
+    ("Did you mean 'Linf'?", "Did you mean 'pgd20'?", 'Check the spelling.')
+    """
+    names = {name.casefold(): name for name in known if isinstance(name, str)}
+    asked = str(value).casefold()
+    near = [asked] if asked in names else difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(repr(names[name]) for name in near)}?" if near else otherwise
+
+
 def one_of(what: str, value: T, known: Iterable[T]) -> T:
     """The value, if it is a known name; else a PlanError that offers the nearest ones.
 
@@ -60,9 +72,6 @@ def one_of(what: str, value: T, known: Iterable[T]) -> T:
     names = list(known)
     if value in names:
         return value
-    near = difflib.get_close_matches(str(value), [n for n in names if isinstance(n, str)], n=3, cutoff=0.3)
     raise PlanError(
-        expected=f"{what} among {', '.join(map(str, names))}",
-        got=repr(value),
-        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the spelling.",
+        expected=f"{what} among {', '.join(map(str, names))}", got=repr(value), remedy=did_you_mean(value, names)
     )

@@ -41,6 +41,24 @@ def wrapped():
     return brinell.wrap(demo_net(), name="mine")
 
 
+def five():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 5)).eval()
+
+
+def no_numbers():
+    net = demo_net()
+    nn.init.constant_(next(net.parameters()), float("nan"))
+    return net
+
+
+def squashed():
+    return nn.Sequential(demo_net(), nn.Sigmoid()).eval()
+
+
+def forgets():
+    demo_net()
+
+
 ready = demo_net()
 number = WIDTH
 '''
@@ -93,6 +111,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x, y = problem.x.numpy(), problem.y.numpy()
     np.savez(tmp_path / "data.npz", x=x, y=y)
     np.savez(tmp_path / "only_x.npz", x=x)
+    np.savez(tmp_path / "normalised.npz", x=(x - 0.5) / 0.25, y=y)
+    np.savez(tmp_path / "labels.npz", x=x, y=y + 1)
+    np.savez(tmp_path / "empty.npz", x=x[:0], y=y[:0])
+    np.savez(tmp_path / "named.npz", images=x, labels=y)
+    np.savez(tmp_path / "last.npz", x=x.transpose(0, 2, 3, 1), y=y)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
+    (tmp_path / "net.pt").write_bytes(b"")
     np.savez(tmp_path / "bytes.npz", x=(255 * x).astype(np.uint8), y=y)
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object), y=y)
     (tmp_path / "torn.npz").write_bytes((tmp_path / "data.npz").read_bytes()[:500])

@@ -48,17 +48,27 @@ def test_the_ending_tells_the_format(brinell: Any, run: Run, here: Path) -> None
 
 def test_fail_under(brinell: Any, run: Run, here: Path) -> None:
     low = 100 * run.robust_accuracy.low
-    assert brinell("report", "run", "--fail-under", str(int(low))).code == 0
-    code, _, err = brinell("report", "run", "--fail-under", str(int(low) + 1), "--out", "junit.xml")
+    accept = ("--require", "suspicious")
+    assert brinell("report", "run", "--fail-under", str(int(low)), *accept).code == 0
+    code, _, err = brinell("report", "run", "--fail-under", str(int(low) + 1), "--out", "junit.xml", *accept)
     assert code == 1
     assert "lower bound" in err and f"below {int(low) + 1} %" in err
     assert ElementTree.parse(here / "junit.xml").find(".//failure") is not None
+
+
+@pytest.mark.parametrize("gate", [("--fail-under", "0"), ("--require", "reliable")])
+def test_a_gate_does_not_pass_what_is_not_reliable(brinell: Any, run: Run, here: Path, gate: tuple[str, ...]) -> None:
+    code, _, err = brinell("report", "run", "run", *gate, "--out", "junit.xml")
+    assert code == 1
+    assert err.count("expected the verdict reliable, got suspicious: The plan fgsm is weak") == 2
+    assert len(ElementTree.parse(here / "junit.xml").findall(".//failure")) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("--fail-under", "0.45"), "per cent"),
+        (("--require", "reliably"), "Did you mean 'reliable'"),
         (("--format", "pdf"), "a format among"),
         (("--out", "report.doc"), "ending"),
         (("--out", "nowhere/report.html"), "folder"),

@@ -61,6 +61,10 @@ def net_with_batch_statistics() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784, track_running_stats=False), nn.Linear(784, 10)).eval()
 
 
+def five_classes() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 5)).eval()
+
+
 def run(
     model: Any = "demo", data: Any = (X, Y), threat: Any = None, plan: Any = "fgsm", **more: Any
 ) -> Callable[[Path], Any]:
@@ -128,8 +132,48 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "unknown precision": (PlanError, "float32", run(precision="float7")),
     "unknown device": (InputError, "cpu", run(device="quantum")),
     "no slots": (InputError, "at least 1", run(slots=0)),
+    "all weights are NaN": (ModelError, "weights", lambda out: run(_filled(torch.nan))(out)),
+    "weights instead of a model": (ModelError, "load_state_dict", run(demo_net().state_dict())),
+    "no model at all": (ModelError, "returns it", run(None)),
+    "class instead of a model": (ModelError, "Linear(…)", run(nn.Linear)),
+    "function instead of a model": (ModelError, "from_function", run(lambda x: x)),
+    "file of weights": (ModelError, "Load the model first", run("weights.pt")),
+    "model without weights": (ModelError, "load_state_dict", lambda out: run(demo_net().to("meta"))(out)),
+    "float64 weights": (ModelError, "net.float()", run(demo_net().double())),
+    "half-precision weights": (ModelError, "net.float()", run(demo_net().half())),
+    "model that returns a dictionary": (ModelError, "got dict", run(Around(after=lambda z: {"logits": z}))),
+    "model that returns classes": (ModelError, "without argmax", run(Around(after=lambda z: z.argmax(1)))),
+    "model of fewer classes": (InputError, "the model has 5 classes", run(five_classes())),
+    "one output for ten classes": (InputError, "the model has 2 classes", run(Around(after=lambda z: z[:, :1]))),
+    "channels last": (ModelError, "permute(0, 3, 1, 2)", run(data=(X.permute(0, 2, 3, 1), Y))),
+    "no channels": (ModelError, "x[:, None]", run(data=(X[:, 0], Y))),
+    "names as labels": (InputError, "numbers", run(data=(X, ["cat"] * 8))),
+    "float labels": (InputError, "y.long()", run(data=(X, Y.float()))),
+    "names as ids": (InputError, "ids as a tensor", lambda out: run(data=Problem(X, Y, ids=list("abcdefgh")))(out)),
+    "inputs without labels": (InputError, "Problem(x, y)", run(data=X)),
+    "number as threat": (ThreatError, "brinell.Linf('8/255')", run(threat=8 / 255)),
+    "decimal comma": (ThreatError, "8/255", lambda out: run(threat=Linf("0,03"))(out)),
+    "norm in lower case": (ThreatError, "Did you mean 'Linf'", lambda out: run(threat=threat("linf", 0.1))(out)),
+    "class instead of an attack": (PlanError, "brinell.attacks.PGD()", run(plan=attacks.PGD)),
+    "classes in a list": (PlanError, "the class PGD", run(plan=[attacks.PGD])),
+    "names in a list": (PlanError, "stands alone", run(plan=["pgd20"])),
+    "plan in upper case": (PlanError, "Did you mean 'pgd20'?", run(plan="PGD20")),
+    "clean accuracy in words": (InputError, "0.85", run(expected_clean_accuracy="85%")),
+    "mean in 0-255 units": (ModelError, "divide both by 255", lambda out: wrap(demo_net(), mean=(125.3,), std=63.0)),
+    "mean that is a word": (ModelError, "one number per channel", lambda out: wrap(demo_net(), mean="imagenet")),
+    "number of samples in words": (InputError, "whole number", lambda out: brinell.data.load("demo", n="10")),
+    "nothing to load": (InputError, "Problem(x, y)", lambda out: brinell.data.load(None)),
+    "no such Run": (RunError, "brinell evaluate --out", lambda out: brinell.Run.open(out)),
+    "comparison with no Run": (RunError, "brinell evaluate --out", lambda out: brinell.compare(out, out)),
+    "resume from nowhere": (InputError, "out=", lambda out: evaluate("demo", (X, Y), Linf(0.1), "fgsm", resume=True)),
     "seed beyond 64 bits": (InputError, "seed", run(seed=2**70)),
 }  # fmt: skip
+
+
+def _filled(value: float) -> nn.Module:
+    net = demo_net()
+    nn.init.constant_(next(net.parameters()), value)
+    return net
 
 
 def _one_layer() -> nn.Module:

@@ -192,3 +192,17 @@ def test_unverified_samples_are_attacked_again_by_the_next_stage(problem: Proble
     run = evaluate(wrap(TwoFaced()), problem[:8], Linf(0.001), stages, progress=False)
     attacked = [s.attacked for s in run.stages()]
     assert attacked[0] == attacked[1] > 0
+
+
+def test_a_model_that_is_always_wrong_does_not_pass_for_the_one_that_was_attacked(
+    honest: Path, problem: Problem
+) -> None:
+    run = Run.open(honest)
+    broken = int(run.clean_accuracy.k - run.robust_accuracy.k)
+    net = nn.Sequential(demo_net(), nn.Linear(10, 10, bias=False)).eval()
+    with torch.no_grad():
+        net[1].weight.copy_(-torch.eye(10))  # says what is least likely
+    found = verify(run, net, problem)
+    assert broken and found.checked == broken
+    assert sum("another model" in why for why in found.failures.values()) == broken
+    assert verify(run, "demo", problem).ok

@@ -139,3 +139,17 @@ def test_names_do_not_make_evaluations_different(tmp_path):
     evaluate("demo", data, Linf(0.1), "fgsm", out=tmp_path / "a", progress=False)
     again = evaluate("demo", data, Linf("1/10"), "fgsm", out=tmp_path / "a", resume=True, progress=False)
     assert again.finished and np.isclose(again.manifest["identity"]["threat"]["eps"], 0.1)
+
+
+def test_a_random_model_is_never_called_reliable():
+    data = brinell.data.load("demo", 60)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    generator = torch.Generator().manual_seed(0)
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.1, generator=generator)
+    strong = plan([attacks.FGSM()], strength="standard")
+    run = evaluate(net.eval(), data, Linf("1/255"), strong, progress=False)
+    assert run.clean_accuracy.value < 0.25
+    assert [reason.docs for reason in run.verdict.reasons] == ["verdict.md#guessing"]
+    good = evaluate("demo", data, Linf("1/255"), strong, progress=False)
+    assert good.verdict.level == "reliable", good.verdict

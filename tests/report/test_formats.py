@@ -11,7 +11,8 @@ import pytest
 from tests.report.conftest import Images
 
 from brinell.report import text
-from brinell.report.formats import as_junit, below
+from brinell.report.formats import as_junit
+from brinell.report.gate import below
 from brinell.results import Run, compare
 
 
@@ -52,11 +53,12 @@ def test_junit_parses_and_counts(run: Run) -> None:
     cases = {case.get("name"): case.find("failure") is not None for case in suite}
     assert cases == {
         "verdict": True,  # a failed check makes it invalid
+        "finished": False,
         "good": False,
         "bad <&> ": True,
         "robust accuracy of at least 45 %": False,
     }
-    assert suite.get("tests") == "4" and suite.get("failures") == "2"
+    assert suite.get("tests") == "5" and suite.get("failures") == "2"
 
 
 @pytest.mark.parametrize(("percent", "fails"), [(46.0, False), (47.0, True), (60.0, True), (None, False)])

@@ -1,6 +1,8 @@
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from brinell.results import Verdict, Writer, judge
+from brinell.results import ROWS, Run, Verdict, Writer, judge
 
 
 def check(level: str) -> dict[str, str]:
@@ -22,7 +24,7 @@ def check(level: str) -> dict[str, str]:
     ],
 )
 def test_the_worst_check_decides(tmp_path, world, checks, text: str) -> None:
-    run = world.run(tmp_path, {0: "...", 1: "x"})
+    run = world.run(tmp_path, {0: "...", 1: "...", 2: "x"})
     with Writer.resume(tmp_path, world.manifest()) as writer:
         writer.update(checks=checks)
     run = type(run).open(tmp_path)
@@ -67,7 +69,7 @@ def probe(attack: str, **levels: str) -> dict:
 
 
 def with_probes(tmp_path, world, *probes):
-    run = world.run(tmp_path, {0: "...", 1: "x"})
+    run = world.run(tmp_path, {0: "...", 1: "...", 2: "x"})
     with Writer.resume(tmp_path, world.manifest()) as writer:
         writer.update(probes=list(probes))
     return type(run).open(tmp_path)
@@ -89,3 +91,52 @@ def test_probes_that_find_nothing_and_weakness_of_one_attack_among_several_chang
     run = with_probes(tmp_path, world, probe("a", unavailable_gradients="ok", black_box="fail"))
     assert len(run.attacks) > 1
     assert run.verdict == Verdict("reliable")
+
+
+def answered(tmp_path, world, labels, answers, classes: int = 10, finished: bool = True) -> Run:
+    """A Run of a model that gave these answers, whose right ones no attack could change."""
+    rows = []
+    for i, (label, answer) in enumerate(zip(labels, answers, strict=True)):
+        wrong = bool(label != answer)
+        said = {"label": int(label), "clean_pred": int(answer)}
+        rows.append(world.record(i, "clean", broken=wrong, verified=True, distance=0.0, **said))
+        rows += [] if wrong else [world.record(i, attack, **said) for attack in ("one", "two")]
+    with Writer.create(tmp_path, world.manifest(model__classes=classes)) as writer:
+        writer.append(pa.Table.from_pylist(rows, schema=ROWS), np.zeros(0, np.int64), np.zeros((0, 2, 2), np.float32))
+        writer.update(finished=finished)
+    return Run.open(tmp_path)
+
+
+TEN = np.arange(200) % 10
+RARE = np.arange(200) % 10 == 0  # two classes, nine to one
+
+
+@pytest.mark.parametrize(
+    ("labels", "answers", "classes", "chance", "guesses"),
+    [
+        (TEN, np.random.default_rng(0).integers(0, 10, 200), 10, 0.1, True),  # at random
+        (TEN, np.full(200, 3), 10, 0.1, True),  # always the same
+        (RARE, np.zeros(200), 2, 0.9, True),  # always the frequent class: right in 90 %
+        (RARE, np.random.default_rng(0).permutation(RARE), 2, 0.82, True),  # often the frequent class, at random
+        (TEN, np.where(np.arange(200) < 60, TEN, (TEN + 1) % 10), 10, 0.1, False),  # 30 %, thrice as good as chance
+        (RARE, RARE, 2, 0.82, False),  # always right
+        (np.zeros(200), np.zeros(200), 2, 0.5, False),  # samples of one class: answers cannot be uneven
+        (np.zeros(3), np.zeros(3), 2, 0.5, True),  # all right, but three are too few to tell
+        (np.zeros(4), np.zeros(4), 2, 0.5, False),
+    ],
+)  # fmt: skip
+def test_a_model_that_guesses_has_nothing_to_break(
+    tmp_path, world, labels, answers, classes: int, chance: float, guesses: bool
+) -> None:
+    run = answered(tmp_path, world, labels, answers, classes)
+    assert run.chance == pytest.approx(chance, abs=0.01)
+    assert (run.verdict.level == "suspicious") is guesses
+    if guesses:
+        (reason,) = run.verdict.reasons
+        assert reason.startswith(f"Nothing to break: the clean accuracy, {run.clean_accuracy}, is not clearly above")
+        assert reason.docs == "verdict.md#guessing"
+
+
+def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:
+    run = answered(tmp_path, world, TEN, np.zeros(200), finished=False)
+    assert [reason.docs for reason in run.verdict.reasons] == ["verdict.md#unfinished"]

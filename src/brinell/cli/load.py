@@ -12,12 +12,14 @@ from torch import nn
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
 from brinell.data.load import load
-from brinell.errors import BrinellError, InputError, ModelError
+from brinell.errors import BrinellError, InputError, ModelError, PlanError, did_you_mean
 from brinell.evaluate.inputs import as_classifier
 from brinell.models import zoo
 from brinell.train.load import is_training
 from brinell.train.load import load as training
 
+# How files of weights end.
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras")
 # What brinell.data.load can be told besides the source and n.
 OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "root")
 
@@ -35,26 +37,51 @@ def model(spec: str) -> Classifier:
         return zoo.load(spec)
     file, _, factory = spec.rpartition(":")
     path = Path(file)
-    if not file or not path.exists():
+    if not file or not path.is_file():
         raise ModelError(
             expected="a model as FILE.py:FACTORY, the folder of a training, a model of the zoo, or demo",
             got=repr(spec),
-            remedy="E.g. --model my_model.py:make_net.",
+            remedy=_instead(spec),
         )
-    made = getattr(_module(path), factory, None)
+    module = _module(path)
+    made = getattr(module, factory, None)
     if made is None:
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise ModelError(
-            expected=f"a function {factory} in {path.name}", got="none of that name", remedy="Check the spelling."
+            expected=f"a function {factory} in {path.name}",
+            got="none of that name",
+            remedy=did_you_mean(factory, names),
         )
     if not callable(made) or isinstance(made, nn.Module):
         return as_classifier(made)
-    with _users_code(path, f"a function {factory} that needs no arguments and returns a model"):
+    call = f"cd {path.parent} && python -c 'import {path.stem}; {path.stem}.{factory}()'"
+    with _users_code(path, f"a function {factory} that needs no arguments and returns a model", call):
         made = made()
     return as_classifier(made)
 
 
+def _instead(spec: str) -> str:
+    """What to write instead of something that names no model."""
+    path, example = Path(spec), "E.g. --model my_model.py:make_net."
+    if path.suffix in WEIGHTS:
+        return f"Weights need their network: write a function that builds it, loads them and returns it. {example}"
+    if path.suffix == ".py" and path.is_file():
+        return f"Name the function in it that makes the model: --model {spec}:make_net."
+    file, dot, name = spec.replace(":", ".").rpartition(".")
+    if dot and Path(f"{file.replace('.', '/')}.py").is_file():
+        return f"Did you mean '{file.replace('.', '/')}.py:{name}'?"
+    if ".py" in spec:
+        return f"Check the path of the file. {example}"
+    if did_you_mean(spec, ["demo"], ""):
+        return did_you_mean(spec, ["demo"])
+    try:
+        return f"Did you mean {zoo.find(spec).name!r}?"
+    except PlanError as error:
+        return error.remedy if error.remedy.startswith("Did you mean") else example
+
+
 @contextmanager
-def _users_code(path: Path, expected: str) -> Iterator[None]:
+def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
     """What goes wrong in the user's file is told in one sentence."""
     try:
         yield
@@ -64,7 +91,7 @@ def _users_code(path: Path, expected: str) -> Iterator[None]:
         raise ModelError(
             expected=expected,
             got=f"{type(error).__name__} in {path.name}: {(str(error) or 'no message').splitlines()[0]}",
-            remedy=f"Run python {path} to see where it comes from.",
+            remedy=f"To see where it comes from: {call}",
         ) from error
 
 
@@ -78,7 +105,7 @@ def _module(path: Path) -> Any:
     # The file may import its neighbours, as it would when run as a script.
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        with _users_code(path, "a Python file that can be imported"):
+        with _users_code(path, "a Python file that can be imported", f"python {path}"):
             found.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent.resolve()))

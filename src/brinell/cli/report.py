@@ -7,8 +7,8 @@ import typer
 
 from brinell.cli import load
 from brinell.core.problem import Problem
-from brinell.errors import InputError, one_of
-from brinell.report.formats import below
+from brinell.errors import one_of
+from brinell.report.gate import check_percent, least, objections
 from brinell.report.write import FORMATS, format_of, save, text
 from brinell.results import Run
 from brinell.results.manifest import lookup
@@ -32,34 +32,39 @@ def command(
     title: Annotated[str, typer.Option(help="The title of the page.")] = "",
     fail_under: Annotated[
         float | None,
-        typer.Option(help="Exit code 1 if the lower bound of a robust accuracy is below so many per cent."),
+        typer.Option(
+            help="Exit code 1 unless every Run is finished, has the verdict of --require, and the lower bound of its "
+            "robust accuracy is at least so many per cent."
+        ),
+    ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            help="The least verdict that passes, reliable or suspicious; exit code 1 below it. Default with "
+            "--fail-under: reliable."
+        ),
     ] = None,
 ) -> None:
     """Write a report of one or several Runs: one self-contained file, or text for programs."""
-    _check(fail_under)
+    check_percent(fail_under)
+    least(fail_under, require)
     chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
     opened = [Run.open(path) for path in runs]
     made = text(
         opened, chosen, problem=_problem(data, opened) if chosen == "html" else None,
         classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=fail_under,
+        require=require,
     )  # fmt: skip
     if out is None and chosen != "html":
         typer.echo(made, nl=False)
     else:
         path = save(out or PAGE, made)
         typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
-    missed = below(opened, fail_under)
-    for sentence in missed:
-        typer.echo(sentence, err=True)
-    if missed:
+    against = [found for run in opened for found in objections(run, fail_under, require)]
+    for found in against:
+        typer.echo(found.sentence, err=True)
+    if against:
         raise typer.Exit(1)
-
-
-def _check(percent: float | None) -> None:
-    if percent is not None and not (percent == 0 or 1 <= percent <= 100):
-        raise InputError(
-            expected="--fail-under in per cent, from 1 to 100", got=f"{percent:g}", remedy="Write 45 for 45 %."
-        )
 
 
 def _problem(spec: str | None, runs: list[Run]) -> Problem | None:

@@ -33,7 +33,8 @@ class Chunk:
 
 def _tensor(values: Any, what: str) -> Tensor:
     try:
-        return torch.as_tensor(values)
+        found = torch.as_tensor(values)
+        return found if found.layout is torch.strided else found.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             expected=f"{what} as a tensor or array",
@@ -77,7 +78,7 @@ def _labels(y: Any, n: int) -> Tensor:
         raise InputError(
             expected=f"{n} integer labels, shape ({n},)",
             got=f"dtype {str(y.dtype).removeprefix('torch.')}, shape {tuple(y.shape)}",
-            remedy="Give one class index per sample (one-hot labels: y.argmax(1)).",
+            remedy="Give one class index per sample (one-hot labels: y.argmax(1); whole numbers in floats: y.long()).",
         )
     if n and int(y.min()) < 0:
         raise InputError(
@@ -90,7 +91,7 @@ def _labels(y: Any, n: int) -> Tensor:
 def _ids(ids: Any, n: int, offset: int = 0) -> Tensor:
     if ids is None:
         return torch.arange(offset, offset + n)
-    ids = torch.as_tensor(ids).detach().cpu()
+    ids = _tensor(ids, "ids").detach().cpu()
     whole = not ids.is_floating_point() and ids.dtype != torch.bool
     if not whole or ids.shape != (n,) or len(ids.unique()) != n:
         raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.errors import ThreatError
+from brinell.errors import ThreatError, did_you_mean
 from brinell.ops.norms import SIZES, Norm
 from brinell.ops.rows import flat
 from brinell.ops.types import Keys, Mask, Points, Scalars
@@ -33,7 +33,7 @@ def parse_eps(eps: float | int | str) -> float:
     if eps == UNLIMITED:
         return math.inf
     try:
-        value = float(Fraction(eps)) if isinstance(eps, str) else float(eps)
+        value = float(Fraction(eps.replace(" ", ""))) if isinstance(eps, str) else float(eps)
     except (ValueError, ZeroDivisionError, TypeError):
         raise ThreatError(
             expected='eps as a number or a fraction such as "8/255"',
@@ -212,7 +212,9 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     """
     if norm not in SIZES:
         raise ThreatError(
-            expected=f"a norm among {', '.join(SIZES)}", got=repr(norm), remedy="Names are case-sensitive."
+            expected=f"a norm among {', '.join(SIZES)}",
+            got=repr(norm),
+            remedy=f"{did_you_mean(norm, SIZES, 'Other norms are not known.')} Names are case-sensitive.",
         )
     many = isinstance(eps, Tensor)
     value = eps.detach().cpu().double() if isinstance(eps, Tensor) else parse_eps(eps)

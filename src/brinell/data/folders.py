@@ -34,7 +34,8 @@ def read(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]
         labels = _idx_file(path, f"{IDX[split]}-labels-idx1-ubyte") or path / f"{IDX[split]}-labels-idx1-ubyte.gz"
         return {"x": raw.idx(images, 3)[:, None], "y": raw.idx(labels, 1).astype(np.int64)}
     raise InputError(
-        expected=f"a folder with the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST ({split} split)",
+        expected=f"a folder with the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST ({split} split), or with one "
+        "folder of pictures per class",
         got=f"{path} with {', '.join(sorted(os.listdir(path))[:5]) or 'nothing'}",
         remedy="Unpack the archive as it is published, or save x and y with numpy.savez.",
     )

@@ -46,8 +46,10 @@ def load(
     >>> len(load("demo", n=100))
     100
     """
-    if n is not None and n < 1:
-        raise InputError(expected="n of at least 1", got=f"{n}", remedy="Leave it out for all samples.")
+    if n is not None and (not isinstance(n, int | np.integer) or n < 1):
+        raise InputError(
+            expected="n of at least 1, a whole number", got=repr(n), remedy="Leave it out for all samples."
+        )
     given: dict[str, Any] = {
         "split": split,
         "corruption": corruption,
@@ -58,6 +60,12 @@ def load(
         "root": None if root is None else Path(root).expanduser(),
     }
     given = {k: v for k, v in given.items() if v is not None}
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            expected="the name of a data set, a file or a folder",
+            got=type(source).__name__,
+            remedy="Arrays make a problem as they are: brinell.Problem(x, y).",
+        )
     name = os.fspath(source)
     if name == DEMO:
         _refuse(given, (), name)

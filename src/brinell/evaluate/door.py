@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brinell.core.classifier import Classifier, Output
+from brinell.core.classifier import Classifier, Output, answer
 from brinell.core.problem import Chunk
 from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError
@@ -13,6 +13,16 @@ from brinell.errors import BrinellError, InputError, ModelError
 # Two answers of the same row that differ by more than this share of the logits' spread are different answers.
 SAME = 1e-4
 PROBABILITY_SLACK = 1e-5
+# Logits may happen to lie in [0, 1]; at least so many that reach so near both 0 and 1 were squashed.
+MANY, EDGE = 40, 0.02
+# How many channels pictures have.
+CHANNELS = (1, 3, 4)
+# What autograd calls the functions that give probabilities, and those that change no value.
+SQUASHING = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Hardsigmoid": "hard sigmoid"}
+RESHAPING = {
+    "Alias", "Cat", "Clone", "Permute", "Reshape", "ReshapeAlias", "Select", "Slice", "Squeeze", "Stack", "T", "ToCopy",
+    "Transpose", "UnsafeView", "Unsqueeze", "View",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,18 @@ def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
             got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
-            remedy="Check the shape of the inputs and the model's dtype: model(x) must work on such a batch.",
+            remedy=_mend(oracle.classifier, tuple(chunk.x.shape[1:])),
         ) from error
+
+
+def _mend(classifier: Classifier, shape: tuple[int, ...]) -> str:
+    """What to do about a model that fails on inputs of this shape, the likeliest cause first."""
+    if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
+        return "The weights are not in float32: call net.float()."
+    said = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
+    if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
+        return f"Channels come first: x.permute(0, 3, 1, 2). {said}"
+    return f"Images have a channel: x[:, None]. {said}" if len(shape) == 2 else said
 
 
 def single_logit(logits: Tensor) -> list[str]:
@@ -76,29 +96,69 @@ def labels(chunk: Chunk, classes: int) -> None:
         raise InputError(
             expected=f"labels in 0..{classes - 1}, since the model has {classes} classes",
             got=f"label {int(chunk.y.max())}",
-            remedy="Check that the labels belong to this model.",
+            remedy="Check that the labels belong to this model and start at 0.",
         )
 
 
 def differ(a: Tensor, b: Tensor) -> float:
     """The largest difference of two sets of logits, relative to their spread."""
-    spread = float((a.amax(1) - a.amin(1)).median().clamp(min=1e-12))
-    return float((a - b).abs().max()) / spread
+    spreads = a.amax(1) - a.amin(1)
+    spreads = spreads[spreads.isfinite()]
+    spread = float(spreads.median().clamp(min=1e-12)) if len(spreads) else 1.0
+    # What is NaN or infinite both times is the same answer.
+    same = (a == b) | (a.isnan() & b.isnan())
+    return float((a - b).abs().masked_fill(same, 0).nan_to_num(nan=torch.inf).max()) / spread
 
 
-def probabilities(classifier: Classifier, logits: Tensor) -> Check:
-    """Outputs that look like probabilities flatten every gradient; logits are needed."""
-    slack = PROBABILITY_SLACK
-    inside = float(logits.min()) > -slack and float(logits.max()) < 1 + slack
-    if not (inside and float((logits.sum(1) - 1).abs().max()) < slack):
-        return Check("probabilities", "ok", "outputs are not probabilities")
-    return _refuse(
-        classifier,
-        "probabilities",
-        expected="logits",
-        got="outputs in [0, 1] that sum to 1: probabilities",
-        remedy="Remove the final softmax (or return its logarithm).",
-    )
+def probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Check:
+    """Outputs that are probabilities flatten every gradient; logits are needed.
+
+    Outputs in [0, 1] are refused where they sum to one or a sigmoid or softmax made them. Small logits pass: of what
+    merely fills [0, 1] and has no such ending it is only said that it looks like probabilities.
+    """
+    name, slack = "probabilities", PROBABILITY_SLACK
+    said = logits[:, 1:] if single_logit(logits) else logits
+    low, high = float(said.min()), float(said.max())
+    if not (low > -slack and high < 1 + slack):
+        return Check(name, "ok", "outputs are not probabilities")
+    sums = said.shape[1] > 1 and float((said.sum(1) - 1).abs().max()) < slack
+    last = "" if sums else last_function(classifier, x)
+    if sums or last:
+        one = said.shape[1] == 1
+        return _refuse(
+            classifier,
+            name,
+            expected="logits",
+            got=f"outputs in [0, 1] {'that sum to 1' if sums else f'from a final {last}'}: probabilities"
+            f"{', which as a single logit would always mean class 1' if one else ''}",
+            remedy=f"Remove the final {last or 'softmax'} (or return its {'argument' if one else 'logarithm'}).",
+        )
+    if said.numel() >= MANY and low < EDGE and high > 1 - EDGE:
+        return Check(
+            name,
+            "warn",
+            f"all outputs lie in [0, 1] and come near both ends ({low:.2g} to {high:.2g}): they look like "
+            "probabilities, which flatten gradients; if they are, return what their sigmoid or softmax is given.",
+        )
+    return Check(name, "ok", "outputs are not probabilities")
+
+
+def last_function(classifier: Classifier, x: Tensor) -> str:
+    """Which squashing function computed the outputs: "sigmoid", "softmax", or "" where none or none can be seen."""
+    try:
+        with torch.enable_grad():
+            node = answer(classifier, x.detach().clone().requires_grad_()).logits.grad_fn
+    except Exception:  # a black box, or whatever the model itself raises: its other checks will tell
+        return ""
+    while node is not None:
+        kind = type(node).__name__.partition("Backward")[0]
+        if kind in SQUASHING:
+            return SQUASHING[kind]
+        before = [function for function, _ in node.next_functions if function is not None]
+        if kind not in RESHAPING or len(before) != 1:
+            return ""
+        node = before[0]
+    return ""
 
 
 def randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
@@ -148,11 +208,19 @@ def finite(logits: Tensor) -> Check:
     bad = int((~logits.isfinite()).any(1).sum())
     if not bad:
         return Check("non-finite logits", "ok", "all logits are finite")
+    if bad == len(logits):
+        raise ModelError(
+            expected="finite logits",
+            got=f"NaN or infinity for all {bad} clean inputs looked at",
+            remedy="Check that the weights were loaded whole and are finite: "
+            "all(p.isfinite().all() for p in net.parameters()).",
+        )
     return Check("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
 
 
 def inspect(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Check]:
     """What can be refused or said from one block of samples."""
+    numbers = finite(logits)
     noise = randomised(oracle, x, oracle.output(x).logits)
-    checks = [finite(logits), probabilities(oracle.classifier, logits), noise]
+    checks = [numbers, probabilities(oracle.classifier, x, logits), noise]
     return checks if noise.level != "ok" else [*checks, mixed_rows(oracle, x, logits)]

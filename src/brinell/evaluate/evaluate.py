@@ -76,6 +76,12 @@ def evaluate(
         raise InputError(
             expected="a launcher", got=repr(launch)[:80], remedy="Write launch=brinell.launch.Ray(workers=2)."
         )
+    if resume and out is None:
+        raise InputError(
+            expected="the folder of the Run to go on with",
+            got="resume=True (--resume) and no folder",
+            remedy="Pass out= (--out), the folder of the interrupted Run.",
+        )
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
     folder = Path(out) if out is not None else None

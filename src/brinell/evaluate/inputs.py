@@ -1,5 +1,6 @@
 """What users may pass where a classifier, a problem, a threat or a plan is expected."""
 
+import os
 from typing import Any
 
 import torch
@@ -29,12 +30,26 @@ def as_classifier(classifier: Any, device: torch.device | str | None = None) -> 
         classifier = wrap(classifier)
     # Asked of the type: on the object itself Python 3.11 would compute the fingerprint to see whether there is one.
     if not all(hasattr(type(classifier), part) for part in ("forward", "fingerprint", "to", "modes", "dtypes")):
-        raise ModelError(
-            expected='a Classifier, a torch.nn.Module or "demo"',
-            got=repr(classifier)[:80],
-            remedy="Wrap the model: brinell.wrap(net, mean=…, std=…).",
-        )
+        raise _no_model(classifier)
     return classifier if device is None else classifier.to(_device(device))
+
+
+def _no_model(given: Any) -> ModelError:
+    """What is often passed instead of a model, and what to do about each."""
+    remedy, got = "Wrap the model: brinell.wrap(net, mean=…, std=…).", repr(given)[:80]
+    if isinstance(given, dict):
+        got = f"{type(given).__name__} with {len(given)} entries"
+        remedy = "These are weights: build the network, then net.load_state_dict(weights) and net.eval()."
+    elif given is None:
+        remedy = "Check that the function that makes the model returns it."
+    elif isinstance(given, type) and issubclass(given, nn.Module):
+        got, remedy = f"the class {given.__name__}", f"Make a network of it: {given.__name__}(…).eval()."
+    elif isinstance(given, str | os.PathLike):
+        remedy = "Load the model first: brinell.wrap(net) around the network, or brinell.models.zoo.load(name)."
+    elif callable(given):
+        got = f"a function, {getattr(given, '__name__', type(given).__name__)}"
+        remedy = "Put it into a module's forward, or make a black box of it: brinell.models.adapters.from_function(…)."
+    return ModelError(expected='a Classifier, a torch.nn.Module or "demo"', got=got, remedy=remedy)
 
 
 def _device(device: torch.device | str) -> torch.device:
@@ -77,9 +92,15 @@ def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
     if isinstance(chosen, str):
         return by_name(chosen)
     if isinstance(chosen, list | tuple):
-        return plan(chosen)
-    if isinstance(chosen, Stage) or hasattr(chosen, "step"):
+        return plan(list(chosen))
+    if isinstance(chosen, Stage) or (hasattr(chosen, "step") and not isinstance(chosen, type)):
         return plan([chosen])
+    if isinstance(chosen, type):
+        raise PlanError(
+            expected="a plan, its name or attacks",
+            got=f"the class {chosen.__name__}",
+            remedy=f"Make an attack of it: brinell.attacks.{chosen.__name__}().",
+        )
     raise PlanError(
         expected="a plan, its name or attacks", got=repr(chosen)[:80], remedy="brinell.plans() lists the names."
     )

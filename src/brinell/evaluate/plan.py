@@ -137,9 +137,11 @@ def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
     """An attack as a stage; a targeted loss gets the usual number of targets."""
     if isinstance(part, Stage):
         return replace(part, label=label) if label else part
-    if not hasattr(part, "step") or not hasattr(part, "init"):
+    if not hasattr(part, "step") or not hasattr(part, "init") or isinstance(part, type):
         raise PlanError(
-            expected="an attack or a stage", got=repr(part), remedy="Use e.g. brinell.attacks.APGD(steps=100)."
+            expected="an attack or a stage",
+            got=f"the class {part.__name__}" if isinstance(part, type) else repr(part),
+            remedy="Use e.g. brinell.attacks.APGD(steps=100); a named plan stands alone, without a list.",
         )
     targeted = LOSSES[part.loss].targeted
     return Stage(part, tuple(range(2, DEFAULT_TARGETS + 2)) if targeted else (), 1, label)

@@ -184,7 +184,7 @@ def _slots(
 def _check_expected(s: Session, expected: float | None) -> None:
     if expected is None:
         return
-    if not 0 <= expected <= 1:
+    if not (isinstance(expected, int | float) and 0 <= expected <= 1):
         raise InputError(
             expected="expected_clean_accuracy between 0 and 1", got=f"{expected}", remedy="Write 0.85 for 85 %."
         )

@@ -20,7 +20,7 @@ from brinell.errors import RunError
 from brinell.evaluate import door, inputs
 from brinell.results import CLEAN, Run, counted
 
-MISCLASSIFY = "misclassify"
+MISCLASSIFY, TRIP = "misclassify", "trip"
 # Why a point does not reach a goal, where it is not a matter of the class alone.
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
@@ -124,7 +124,7 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
             got=f"{len(seen)} of them",
             remedy="Verify with the data the Run was made from (same ids).",
         )
-    return Verification(len(hashes), {**_clean_failures(run, classifier, problem, oracle), **failures})
+    return Verification(len(hashes), {**_clean_failures(run, classifier, problem, oracle, set(hashes)), **failures})
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int]]:
@@ -136,11 +136,16 @@ def _stored(run: Run) -> tuple[dict[int, str], dict[int, int]]:
     return hashes, dict(zip(ids, rows["label"].to_pylist(), strict=True))
 
 
-def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: Oracle) -> dict[int, str]:
-    """Samples that count as broken because the model errs on the clean input, and does not."""
+def _clean_failures(
+    run: Run, classifier: Classifier, problem: Problem, oracle: Oracle, attacked: set[int]
+) -> dict[int, str]:
+    """Samples that count as broken because the model errs on the clean input, and does not; or because of an attack,
+    and it errs without: a model that is always wrong must not pass for the one that was attacked."""
     rows = run.rows()
     wrong = rows.filter(pa.array(counted(rows) & (np.asarray(rows["attack"]) == CLEAN)))
     ids = set(wrong["sample_id"].to_pylist())
+    attacked = attacked - ids if goal_of(run).name != TRIP else set()
+    ids |= attacked
     if not ids or run.manifest["identity"]["plan"].get("draws", 1) > 1:
         return {}
     failures: dict[int, str] = {}
@@ -152,5 +157,9 @@ def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: 
         right = (out.logits.argmax(1).cpu() == chunk.y[index]) & out.logits.isfinite().all(1).cpu()
         if out.reject is not None and goal_of(run).name != MISCLASSIFY:
             right &= (out.reject <= 0).cpu()
-        failures |= dict.fromkeys(chunk.ids[index[right]].tolist(), "the clean input is classified correctly")
+        for i, fine in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
+            if fine and i not in attacked:
+                failures[i] = "the clean input is classified correctly"
+            elif not fine and i in attacked:
+                failures[i] = "misclassified without an attack: another model than the Run's?"
     return failures

@@ -20,7 +20,12 @@ def _column(values: Sequence[float] | float | None) -> Tensor | None:
     """Per-channel numbers with shape (1, c, 1, 1), or (1, 1) for one number."""
     if values is None:
         return None
-    return torch.as_tensor(values, dtype=torch.float32).reshape(1, -1)
+    try:
+        return torch.as_tensor(values, dtype=torch.float32).reshape(1, -1)
+    except (TypeError, ValueError, RuntimeError):
+        raise ModelError(
+            expected="mean and std as numbers", got=repr(values)[:80], remedy="Give one number per channel."
+        ) from None
 
 
 def _shaped(v: Tensor, x: Tensor) -> Tensor:
@@ -59,7 +64,14 @@ class TorchClassifier:
             raise ModelError(
                 expected=f"logits of shape ({len(x)}, classes) for {len(x)} inputs",
                 got=got,
-                remedy="Return one row of logits per row of input.",
+                remedy="Return the tensor of logits itself, one row per row of input.",
+            )
+        if not raw.is_floating_point():
+            raise ModelError(
+                expected="logits in floating point",
+                got=f"{str(raw.dtype).removeprefix('torch.')}, as class numbers are",
+                remedy="Return the logits, without argmax; of a black box that gives classes see "
+                "brinell.models.adapters.from_function(…, outputs='labels').",
             )
         logits = raw.reshape(len(x), -1).float()
         if logits.shape[1] == 1:
@@ -170,13 +182,26 @@ def wrap(
     spread = _column(std)
     if spread is not None and not bool((spread > 0).all()):
         raise ModelError(expected="std above 0", got=str(std), remedy="Give one positive number per channel.")
+    centre = _column(mean)
+    if centre is not None and bool((centre > 1).any()):
+        raise ModelError(
+            expected="a mean in the units of the inputs, which live in [0, 1]",
+            got=str(mean),
+            remedy="If mean and std are in 0-255 units, divide both by 255.",
+        )
     first = next(iter([*module.parameters(), *module.buffers()]), None)
     device = torch.device("cpu") if first is None else first.device
+    if device.type == "meta":
+        raise ModelError(
+            expected="a model with weights",
+            got="one on the device meta, which has shapes only",
+            remedy="Load the weights: net.to_empty(device='cpu'), then net.load_state_dict(weights).",
+        )
     label = name if name is not None else type(module).__name__
     if features and features not in dict(module.named_modules()):
         raise ModelError(
             expected="the name of a layer of the module as features", got=repr(features), remedy="See named_modules()."
         )
     guard = None if detector is None else as_detector(detector)
-    centre, spread = (None if v is None else v.to(device) for v in (_column(mean), spread))
+    centre, spread = (None if v is None else v.to(device) for v in (centre, spread))
     return TorchClassifier(module, centre, spread, label, frozenset(allow), differentiable, device, guard, features)

@@ -8,6 +8,8 @@ ADVICE = {
     "unverified-adversarials": "The model may be randomised (use the plan autoattack-rand) or depend on its batch.",
     "unfinished": "Go on with brinell evaluate --resume; until then the robust accuracy is an upper bound.",
     "missing-rows": "Merge all parts (brinell merge), or evaluate again with --resume.",
+    "guessing": "The model hardly knows the classes: check its normalisation, channel order and label order, and "
+    "evaluate more samples.",
     "weak-plan": "Run the plan autoattack, or fast with its audit, before comparing this number with others.",
     "audit": "Evaluate with --resume --escalate, which runs the full plan on the rest, or with the plan autoattack.",
     "black-box-wins": "Gradients are probably masked: look with brinell probe, repair them with brinell.models.bpda, "

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 from brinell.errors import RunError
 from brinell.report.facts import facts
 from brinell.report.figures import costs
+from brinell.report.gate import bar, least, objections
 from brinell.report.words import label, labels, threat_text
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.manifest import lookup
@@ -31,23 +32,6 @@ def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
         except RunError as error:
             found.append((i, j, str(error)))
     return found
-
-
-def below(runs: Sequence[Run], percent: float | None) -> list[str]:
-    """A sentence for every Run whose robust accuracy may be under so many per cent: its lower bound is.
-
-    >>> run = Run.open("tests/results/golden_run_v1")
-    >>> below([run], 5.0), below([run], 45.0)[0][-50:]
-    ([], 'the lower bound of its 95 % interval is below 45 %')
-    """
-    if percent is None:
-        return []
-    why = f"the lower bound of its 95 % interval is below {percent:g} %"
-    return [
-        f"{run.path}: robust accuracy {run.robust_accuracy}; {why}"
-        for run in runs
-        if 100 * run.robust_accuracy.low < percent
-    ]
 
 
 def as_json(runs: Sequence[Run]) -> str:
@@ -95,15 +79,11 @@ def as_markdown(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
 
 
-def as_junit(runs: Sequence[Run], percent: float | None = None) -> str:
-    """A suite per Run: its verdict, its checks and, where asked for, whether it stays above so many per cent."""
+def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | None = None) -> str:
+    """A suite per Run: its verdict, its checks and, where asked for, whether it may pass."""
     root = ElementTree.Element("testsuites", name="brinell")
     for name, run in zip(labels(list(runs)), runs, strict=True):
-        cases = [_verdict_case(run), *((c["name"], c["message"], c["level"] == "fail") for c in run.checks)]
-        if percent is not None:
-            low = below([run], percent)
-            told = low[0] if low else f"robust accuracy {run.robust_accuracy}, not below {percent:g} %"
-            cases.append((f"robust accuracy of at least {percent:g} %", told, bool(low)))
+        cases = _cases(run, percent, require)
         failed = sum(bad for *_, bad in cases)
         seconds = f"{run.cost.seconds:.3f}"
         suite = ElementTree.SubElement(
@@ -119,8 +99,18 @@ def as_junit(runs: Sequence[Run], percent: float | None = None) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _verdict_case(run: Run) -> tuple[str, str, bool]:
-    return "verdict", str(run.verdict), run.verdict.level == "invalid"
+def _cases(run: Run, percent: float | None, require: str | None) -> list[tuple[str, str, bool]]:
+    """Name, what is told and whether it is bad of everything that was looked at."""
+    against = {found.about: found.sentence for found in objections(run, percent, require)}
+    invalid = {"verdict": str(run.verdict)} if run.verdict.level == "invalid" else {}
+    told = {"verdict": str(run.verdict)}
+    if least(percent, require) is not None:
+        told["finished"] = "the evaluation came to its end"
+    if percent is not None:
+        told[bar(percent)] = f"robust accuracy {run.robust_accuracy}, not below {percent:g} %"
+    bad = invalid | against
+    gate = [(name, bad.get(name, fine), name in bad) for name, fine in told.items()]
+    return [*gate, *((c["name"], c["message"], c["level"] == "fail") for c in run.checks)]
 
 
 def _whole(run: Run) -> dict[str, Any]:

@@ -23,8 +23,11 @@ def text(
     classes: Sequence[str] = (),
     title: str = "",
     fail_under: float | None = None,
+    require: str | None = None,
 ) -> str:
     """The report of one or several Runs in a format: html, md, json, csv or junit.
+
+    `fail_under` and `require` are what JUnit's cases ask of the Runs; see `brinell.report.gate.objections`.
 
     >>> text([Run.open("tests/results/golden_run_v1")], "md").splitlines()[0]
     '| run | threat | plan | clean accuracy | robust accuracy | verdict |'
@@ -32,9 +35,15 @@ def text(
     if not runs:
         raise InputError(expected="at least one Run", got="none", remedy="Name the folder of a Run.")
     one_of("a format", format, FORMATS)
+    if problem is not None and not hasattr(problem, "chunks"):
+        raise InputError(
+            expected="the data of the Runs as a Problem",
+            got=type(problem).__name__,
+            remedy="Pass problem=brinell.Problem(x, y).",
+        )
     if format == "html":
         return document(runs, problem, classes, title)
-    return as_junit(runs, fail_under) if format == "junit" else PLAIN[format](runs)
+    return as_junit(runs, fail_under, require) if format == "junit" else PLAIN[format](runs)
 
 
 def write(

@@ -1,5 +1,6 @@
 """Two Runs over the same samples: where they differ, by how much, and whether chance explains it."""
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,13 +87,14 @@ class Comparison:
         )
 
 
-def compare(a: Run, b: Run) -> Comparison:
-    """Compare two Runs on the samples they have in common, which must have equal inputs.
+def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]") -> Comparison:
+    """Compare two Runs, or folders of Runs, on the samples they have in common, which must have equal inputs.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(compare(run, run).agreement)
     100.0 % [61.0, 100.0], n = 6
     """
+    a, b = (run if isinstance(run, Run) else Run.open(run) for run in (a, b))
     ids = _common(a, b)
     in_a, in_b = np.isin(ids, a.survivors()), np.isin(ids, b.survivors())
     return Comparison(

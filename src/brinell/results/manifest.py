@@ -80,7 +80,9 @@ def decode(path: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
-            expected=f"a Run with a manifest at {file}", got="no such file", remedy="Check the path."
+            expected=f"a Run with a manifest at {file}",
+            got="no such file",
+            remedy="Name the folder that an evaluation wrote (brinell evaluate --out FOLDER).",
         ) from None
     except (OSError, ValueError) as error:
         raise _damaged(file, str(error)) from error

@@ -76,6 +76,22 @@ def samples(table: pa.Table) -> Ids:
     return np.unique(ids_of(table)[is_attack(table, CLEAN)])
 
 
+def chance(table: pa.Table, classes: int | None) -> float | None:
+    """Return the accuracy that guessing gets: one in so many classes, or more where labels and answers are uneven.
+
+    Method: Cohen's expected agreement, the chance that a label and an answer drawn apart from each other are the same;
+    of a model that always says one class it is the share of that class. With labels of one class only it tells nothing.
+    ``table`` needs the labels and predictions of the clean rows; None where nothing can be said.
+    """
+    _, first = np.unique(ids_of(table)[is_attack(table, CLEAN)], return_index=True)
+    table = table.filter(pa.array(is_attack(table, CLEAN))).take(first)
+    labels, answers = (np.asarray(table[name], dtype=np.int64) for name in ("label", "clean_pred"))
+    found = [1 / classes] if classes else []
+    if len(np.unique(labels)) > 1:
+        found.append(sum(float(np.mean(labels == c)) * float(np.mean(answers == c)) for c in np.unique(labels)))
+    return max(found, default=None)
+
+
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
     """Return the ids no counted row breaks, sorted; with ``attacks``, only these and the clean pass may break."""
     fallen = counted(table)

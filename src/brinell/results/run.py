@@ -71,6 +71,13 @@ class Run:
         """Return the columns of all rows that accuracies, costs and the verdict need: a fraction of the memory."""
         return self._numbers
 
+    @cached_property
+    def chance(self) -> float | None:
+        """The clean accuracy that guessing would get on these samples; None where it is unknown."""
+        columns = ("sample_id", "attack", "label", "clean_pred")
+        table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
+        return outcome.chance(table, lookup(self.manifest, "identity.model.classes"))
+
     @property
     def images(self) -> bool:
         """Whether the adversarials were kept."""

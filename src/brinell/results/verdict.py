@@ -111,6 +111,17 @@ def _incomplete(run: "Run") -> Iterable[str]:
         yield f"Of the samples counted as robust, {len(skipped)} lack a row of some attack of the plan."
 
 
+def _guessing(run: "Run") -> Iterable[str]:
+    found, chance = run.clean_accuracy, run.chance
+    if not run.finished or found.n == 0 or chance is None or found.low > chance:
+        return
+    yield (
+        f"Nothing to break: the clean accuracy, {found}, is not clearly above the {100 * chance:.1f} % that guessing "
+        "gets, so the robust accuracy says nothing about robustness; check normalisation, channel order and label "
+        "order, or evaluate more samples."
+    )
+
+
 def _weak(run: "Run") -> Iterable[str]:
     if lookup(run.manifest, "identity.plan.strength") == "weak":
         name = lookup(run.manifest, "identity.plan.name") or "unnamed"
@@ -224,6 +235,7 @@ RULES: tuple[tuple[Level, str, Callable[["Run"], Iterable[str]]], ...] = (
     ("suspicious", "unverified-adversarials", _unverified),
     ("suspicious", "unfinished", _unfinished),
     ("suspicious", "missing-rows", _incomplete),
+    ("suspicious", "guessing", _guessing),
     ("suspicious", "weak-plan", _weak),
     ("suspicious", "audit", _audited),
     ("suspicious", "black-box-wins", _black_box_wins),

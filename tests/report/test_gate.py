@@ -1,0 +1,74 @@
+"""A gate lets through what is finished, believed and high enough, and nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from tests.report.conftest import Images
+
+from brinell.errors import InputError, PlanError
+from brinell.report.formats import as_junit
+from brinell.report.gate import objections
+from brinell.results import Run
+
+LOW = 46.0  # under the lower bound of the Runs made here
+
+
+def about(run: Run, fail_under: float | None = None, require: str | None = None) -> list[str]:
+    return [found.about for found in objections(run, fail_under, require)]
+
+
+def worse(run: Run, level: str) -> Run:
+    run.manifest["checks"] = [{"name": "gradient", "level": level, "message": "it is zero"}]
+    return run
+
+
+def test_a_reliable_run_that_is_high_enough_passes(run: Run) -> None:
+    assert run.verdict.level == "reliable"
+    assert about(run, LOW) == about(run, LOW, "reliable") == about(run, None, "suspicious") == []
+    assert about(run, 47.0) == ["robust accuracy of at least 47 %"]
+
+
+def test_nothing_is_asked_without_a_percentage_or_a_verdict(run: Run) -> None:
+    assert about(worse(run, "fail")) == []
+
+
+def test_an_unfinished_run_never_passes(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
+    run = make(tmp_path / "half", images, finished=False)
+    assert about(run, LOW, "suspicious") == about(run, None, "suspicious") == ["finished"]
+    assert about(run, LOW) == ["finished", "verdict"]
+    (found,) = objections(run, LOW, "suspicious")
+    assert "half" in found.sentence and "--resume" in found.sentence
+
+
+def test_a_suspicious_run_passes_only_where_it_is_accepted(run: Run) -> None:
+    worse(run, "warn")
+    assert about(run, LOW) == about(run, LOW, "reliable") == about(run, None, "reliable") == ["verdict"]
+    assert about(run, LOW, "suspicious") == []
+    sentence = objections(run, LOW)[0].sentence
+    assert "expected the verdict reliable, got suspicious: Check gradient warns: it is zero." in sentence
+    assert "--require suspicious" in sentence
+
+
+def test_an_invalid_run_never_passes(run: Run) -> None:
+    worse(run, "fail")
+    assert about(run, LOW) == about(run, LOW, "suspicious") == about(run, 0, "suspicious") == ["verdict"]
+    assert "--require" not in objections(run, LOW)[0].sentence
+
+
+def test_invalid_is_nothing_to_require(run: Run) -> None:
+    with pytest.raises(PlanError, match="a verdict to require among reliable, suspicious, got 'invalid'"):
+        objections(run, LOW, "invalid")
+    with pytest.raises(InputError, match="Write 45 for 45 %"):
+        objections(run, 0.45)
+
+
+@pytest.mark.parametrize(("require", "failed"), [(None, {"verdict", "finished"}), ("suspicious", {"finished"})])
+def test_junit_says_the_same(
+    make: Callable[..., Run], images: Images, tmp_path: Path, require: str | None, failed: set[str]
+) -> None:
+    run = make(tmp_path / "half", images, finished=False)
+    (suite,) = ElementTree.fromstring(as_junit([run], LOW, require))
+    assert {case.get("name") for case in suite if case.find("failure") is not None} == failed
+    assert suite.get("failures") == str(len(failed))
