@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from brinell.ops import norms, rng
-from brinell.ops.levels import capped_scale, water_level
+from brinell.ops.levels import FEW_TURNS, capped_scale, water_level
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rows import rows
 from brinell.testing import check_norm
@@ -304,6 +304,19 @@ def test_capped_scale_is_exact_for_slopes_of_any_spread(solve, spread, caps):
     g = share * cap.sum(1)
     q = solve(v, cap, g)
     torch.testing.assert_close(torch.minimum(q[:, None] * v, cap).sum(1), g, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0, 8.0])
+@pytest.mark.parametrize("orders", [0.0, 3.0, 9.0])
+def test_few_turns_do_for_a_hyperplane_in_linf(spread, orders):
+    """Every term is capped where its own room ends, whatever its slope."""
+    key = rng.keys(1, torch.arange(24))
+    slope = (spread * rng.normal(rng.fold(key, 1), (3072,))).double().exp()
+    room = 10 ** (-orders * rng.uniform(rng.fold(key, 2), (3072,)).double()) * rng.uniform(key, (3072,)).double()
+    share = torch.tensor([0.01, 0.1, 0.5, 0.9, 0.999, 0.999999]).double().repeat(4)
+    g = share * (slope * room).sum(1)
+    until_still = capped_scale(slope, slope * room, g, looks=True)
+    assert torch.equal(capped_scale(slope, slope * room, g, looks=False, turns=FEW_TURNS), until_still)
 
 
 @SOLVERS

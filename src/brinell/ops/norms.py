@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from brinell.ops import hyperplane, rng
-from brinell.ops.levels import capped_scale, water_level
+from brinell.ops.levels import FEW_TURNS, capped_scale, water_level
 from brinell.ops.rows import flat, rows
 from brinell.ops.types import Doubles, Keys, Marks, Points, Scalars
 
@@ -155,7 +155,7 @@ class LinfNorm(Norm):
 
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
         sign, slope, room = hyperplane.facing(w, gap, lo, hi)
-        level = capped_scale(slope, slope * room, gap.double().abs())
+        level = capped_scale(slope, slope * room, gap.double().abs(), turns=FEW_TURNS)
         return hyperplane.placed(sign, torch.minimum(room, level[:, None]), w)
 
     def shrink(self, d: Points, amount: Scalars) -> Points:
