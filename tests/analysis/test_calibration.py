@@ -12,15 +12,8 @@ from torch import Tensor
 
 import brinell
 from brinell.analysis.answers import Answers
-from brinell.analysis.calibration import (
-    COLDEST,
-    Reliability,
-    calibration,
-    error_interval,
-    expected_calibration_error,
-    nll_temperature,
-    reliability,
-)
+from brinell.analysis.calibration import Reliability, calibration, reliability
+from brinell.analysis.miscalibration import COLDEST, error_interval, expected_calibration_error, nll_temperature
 from brinell.errors import InputError, RunError
 from brinell.results import Run
 from brinell.testing.worlds import linear_world

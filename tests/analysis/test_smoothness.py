@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import brinell
-from brinell.analysis.smoothness import OUTPUT, own_parts, smoothness
+from brinell.analysis.layers import OUTPUT, own_parts
+from brinell.analysis.smoothness import smoothness
 from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.testing.worlds import LinearWorld, linear_world

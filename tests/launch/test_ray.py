@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import brinell
 from brinell import Problem, Run, RunError
 from brinell.launch import Ray
-from brinell.launch.ray import RayHands
+from brinell.launch.hands import RayHands
 from brinell.results import Writer
 
 ray = pytest.importorskip("ray")

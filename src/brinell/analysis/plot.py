@@ -5,52 +5,30 @@ from typing import Any
 
 import numpy as np
 
-from brinell.errors import InputError, MissingExtra
+from brinell.errors import InputError
+from brinell.report.canvas import COLOURS, lasting, pyplot, refuse_ending, save
 from brinell.results.findings import Figure, Findings, Series
 
-SUFFIXES = (".svg", ".png", ".pdf")
-# Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Names longer than this in all are written at a slant.
 CROWDED = 45
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra(
-            expected="matplotlib", got="no such package", remedy="Install it: pip install 'brinell[report]'."
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
 def plot(findings: Findings, path: Path) -> Path:
     """One panel per figure of the findings, side by side."""
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy="Findings.save writes the numbers."
-        )
+    refuse_ending(path, "Findings.save writes the numbers.")
     if not findings.figures:
         raise InputError(
             expected="findings with a figure", got=f"none in {findings.kind}", remedy="Look at the tables instead."
         )
-    plt = _pyplot()
-    # Text as text, and no date or random names in the file: equal numbers give equal pictures.
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": 10}):
+    plt = pyplot()
+    with lasting(plt):
         widths = [_width(f) for f in findings.figures]
         panels, axes = plt.subplots(
             1, len(widths), figsize=(sum(widths), 4.4), squeeze=False, gridspec_kw={"width_ratios": widths}
         )
         for axis, figure in zip(axes[0], findings.figures, strict=True):
             _panel(axis, figure)
-        panels.tight_layout()
-        panels.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-        plt.close(panels)
-    return path
+        return save(plt, panels, path)
 
 
 def _width(figure: Figure) -> float:

@@ -1,21 +1,21 @@
 """How fast a model's answers can change: local Lipschitz constants from below, at the output and inside."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from brinell.analysis.layers import OUTPUT, Function, function, own_parts
 from brinell.analysis.numbers import Floats, Interval, bootstrap
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Chunk, Problem
 from brinell.core.threat import Ball, Linf, Threat
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import default_block
-from brinell.errors import InputError, ModelError, one_of
+from brinell.errors import InputError, one_of
 from brinell.evaluate import door, inputs
 from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
@@ -24,12 +24,9 @@ from brinell.results.findings import Figure, Findings, Series, Table
 
 # Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output over Linf.
 EPS, STEPS, REL_STEP, OUTPUT_NORM = "8/255", 50, 0.2, "L1"
-OUTPUT = "output"
 # Pairs nearer than this share of the radius are left aside: rounding of the answers would pass for slope.
 NEAREST = 1e-2
 TINY = 1e-30
-
-Function: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -166,81 +163,6 @@ def _check(model: Classifier, threat: Threat, data: Problem, steps: int, restart
 
 def _blocks(data: Problem, model: Classifier) -> Iterator[Chunk]:
     return data.chunks(default_block(model.device))
-
-
-# -------------------------------------------------------------------------------------------------------------- layers
-
-
-def _module(classifier: Classifier) -> nn.Module | None:
-    module = getattr(classifier, "module", None)
-    return module if isinstance(module, nn.Module) else None
-
-
-def own_parts(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
-    """The parts a network is made of, in the order they end: those with weights that run once and answer row by row.
-
-    Parts are the module's children; of a module with a single child, that child's. The last part is left out where its
-    answer is the logits. A classifier without a torch module has none.
-    """
-    module = _module(classifier)
-    if module is None:
-        return ()
-    prefix = ""
-    while len(parts := list(module.named_children())) == 1:
-        prefix, module = f"{prefix}{parts[0][0]}.", parts[0][1]
-    seen: list[tuple[str, Any]] = []
-    weighty = [(f"{prefix}{name}", m) for name, m in parts if any(True for _ in m.parameters())]
-
-    def note(name: str) -> Callable[..., None]:
-        return lambda _, given, result: seen.append((name, result))
-
-    handles = [m.register_forward_hook(note(name)) for name, m in weighty]
-    try:
-        with torch.no_grad():
-            logits = classifier.forward(x.to(classifier.device)).logits
-    finally:
-        for h in handles:
-            h.remove()
-    calls = [name for name, _ in seen]
-    sound = [(n, r) for n, r in seen if calls.count(n) == 1 and isinstance(r, Tensor) and len(r) == len(x)]
-    return tuple(n for n, r in sound if r.shape != logits.shape or not torch.equal(r.float(), logits))
-
-
-@contextmanager
-def function(classifier: Classifier, layer: str) -> Iterator[Function]:
-    """The network up to a layer as a function of the input, one flat row per row; "output" is all of it."""
-    if layer == OUTPUT:
-        yield lambda x: classifier.forward(x).logits
-        return
-    module = _module(classifier)
-    if module is None:
-        raise ModelError(
-            expected="a classifier with a torch module to look into",
-            got=type(classifier).__name__,
-            remedy="Leave the layers out: the output can always be looked at.",
-        )
-    known = dict(module.named_modules())
-    seen: list[Any] = []
-    handle = known[one_of("a layer", layer, known)].register_forward_hook(lambda *said: seen.append(said[2]))
-
-    def inner(x: Tensor) -> Tensor:
-        seen.clear()
-        classifier.forward(x)
-        if len(seen) != 1 or not isinstance(seen[0], Tensor) or len(seen[0]) != len(x):
-            raise ModelError(
-                expected=f"the layer {layer} to answer once, with one row per input",
-                got=f"{len(seen)} answers" + ("" if len(seen) != 1 else f" of {type(seen[0]).__name__}"),
-                remedy="Name a layer that every pass goes through once.",
-            )
-        return flat(seen[0]).float()
-
-    try:
-        yield inner
-    finally:
-        handle.remove()
-
-
-# -------------------------------------------------------------------------------------------------------------- search
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from brinell import analysis
-from brinell.analysis.calibration import BINS
+from brinell.analysis.miscalibration import BINS
 from brinell.analysis.numbers import plain
 from brinell.analysis.smoothness import EPS, STEPS
 from brinell.attacks import PGD
 from brinell.cli import load, options
 from brinell.cli.pictures import drawable
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put, tell, titled
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
 from brinell.core.threat import threat
@@ -102,7 +101,7 @@ def privacy(
     others: Annotated[str, typer.Option(help="Data of the same kind that it was not trained on.")],
     run: Folders = None,
     eps: Annotated[str | None, typer.Option(help="Attack every sample within this radius, e.g. 8/255.")] = None,
-    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    norm: options.Norm = "Linf",
     steps: Annotated[int, typer.Option(help="Steps of that attack.")] = 10,
     n: options.N = None,
     seed: Seed = 0,
@@ -271,12 +270,12 @@ def _finish(result: Any, runs: Sequence[Run], json: Path | None, save: bool, plo
 def show(findings: Findings, console: Console) -> None:
     """The tables, then the sentence."""
     for found in findings.tables:
-        console.print(_table(found), width=min(console.width, WIDTH))
-    console.print(Text(findings.summary), soft_wrap=not console.is_terminal)
+        put(_table(found), console)
+    tell(console, findings.summary)
 
 
 def _table(found: Found) -> Table:
-    table = Table(title=Text(found.title), box=box.ROUNDED, title_justify="left")
+    table = titled(found.title)
     for i, name in enumerate(found.columns):
         table.add_column(Text(name), justify="right" if i else "left")
     for row in found.rows:

@@ -10,12 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from brinell.cli import load, options
-from brinell.cli.show import COLOURS, WIDTH, show
+from brinell.cli import chosen, load, options
+from brinell.cli.show import COLOURS, show
+from brinell.cli.terminal import put, tell
 from brinell.errors import InputError
 from brinell.evaluate.benchmark import benchmark
-from brinell.evaluate.work import IN_PROCESS
-from brinell.launch.ray import GPU, Ray
 from brinell.results import Run, records
 from brinell.results.records import RECORD, Record
 
@@ -40,24 +39,15 @@ def command(
         Path | None, typer.Option(help="JSON file with title, link, authors, venue, reported … for the record.")
     ] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Measure a model that violates a restriction too.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")] = False,
-    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
-    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
-    precision: Annotated[
-        str, typer.Option(help="Of the attack's questions: float32, tf32, bfloat16, or auto.")
-    ] = "float32",
-    execution: Annotated[str, typer.Option(help="auto, eager, graph (CUDA) or compile.")] = "auto",
+    out: options.Out = None,
+    resume: options.Resume = False,
+    seed: options.Seed = 0,
+    slots: options.Slots = None,
+    precision: options.Precision = "float32",
+    execution: options.Execution = "auto",
     device: options.Device = None,
-    workers: Annotated[
-        str | None, typer.Option(help="Processes on the CPU, e.g. 4; gpu: one per GPU; gpu:4: on four GPUs.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="Address of a running Ray cluster, e.g. auto; default: RAY_ADDRESS, or a new one."),
-    ] = None,
+    workers: options.Workers = None,
+    ray: options.RayAddress = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -82,7 +72,7 @@ def command(
         execution=execution,
         device=device,
         progress=False if quiet else None,
-        launch=IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray),
+        launch=chosen.launcher(workers, ray),
     )
     if json:
         typer.echo(json_format.dumps(record.to_json(), indent=2))
@@ -128,12 +118,11 @@ def show_record(record: Record, console: Console) -> None:
             continue
         cells = [_percent(mine), "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"]
         table.add_row(what, *cells, *((_percent(theirs),) if known else ()))
-    console.print(table, width=min(console.width, WIDTH))
+    put(table, console)
     level = "" if record.verdict is None else f", {record.verdict}"
     status = Text.assemble("status: ", (record.status + level, COLOURS.get(record.verdict or "", "")))
     console.print(status)
-    for violated in record.restrictions:
-        console.print(Text(f"violated: {violated}"), soft_wrap=not console.is_terminal)
+    tell(console, *(f"violated: {violated}" for violated in record.restrictions))
     if record.run is not None:
         console.print(Text(f"Record: {Path(record.run) / RECORD}"), soft_wrap=True)
 

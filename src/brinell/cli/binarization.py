@@ -9,11 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from brinell.cli import load, options
-from brinell.cli.show import WIDTH
+from brinell.cli import chosen, load, options
+from brinell.cli.terminal import WIDTH
 from brinell.core.threat import threat
-from brinell.evaluate.inputs import as_plan
-from brinell.evaluate.presets import chain
 from brinell.reliability.active import test_attack as binarization_test
 from brinell.reliability.outcome import PLAIN, ActiveTest, Level, bracketed
 from brinell.results import Proportion
@@ -22,10 +20,10 @@ from brinell.results import Proportion
 def command(
     model: options.Model,
     data: options.Data,
-    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
-    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    eps: options.Eps,
+    norm: options.Norm = "Linf",
     plan: Annotated[str, typer.Option(help="What is tested; see brinell plans.")] = "apgd",
-    attacks: Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")] = None,
+    attacks: options.Attacks = None,
     n: options.N = None,
     kind: Annotated[
         str | None, typer.Option(help="Of a model with a detector: regular, inverted or both; default: both.")
@@ -44,8 +42,8 @@ def command(
         str | None, typer.Option(help="The strong plan that says how hard is too hard; default: one that suits.")
     ] = None,
     random_queries: Annotated[int | None, typer.Option(help="Random points; default: what the plan may ask.")] = (None),
-    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
-    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
+    seed: options.Seed = 0,
+    slots: options.Slots = None,
     device: options.Device = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -55,7 +53,7 @@ def command(
         load.model(model),
         load.data(data, n, None),
         threat(norm, eps),
-        chain(attacks.split(",")) if attacks else as_plan(plan),
+        chosen.plan(plan, attacks),
         kind=kind,
         inner=inner,
         boundary=boundary,

@@ -11,7 +11,7 @@ from brinell.results import Run, compare
 
 
 def command(
-    a: Annotated[Path, typer.Argument(help="Folder of a Run.")],
+    a: options.Folder,
     b: Annotated[Path, typer.Argument(help="Folder of another.")],
     json: options.Json = False,
 ) -> None:

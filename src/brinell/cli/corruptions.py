@@ -16,7 +16,7 @@ from rich.text import Text
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.severities import Baseline
 from brinell.cli import load, options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import WIDTH
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.errors import InputError
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
 from brinell.cli.pictures import drawable
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put, tell, titled
 from brinell.core.threat import parse_eps
 from brinell.curves import Curve, curve
 
@@ -27,7 +25,7 @@ def command(
     norm: Annotated[
         list[str] | None, typer.Option(help="Linf, L2, L1 or L0; several are allowed. Default: L2.")
     ] = None,
-    plan: Annotated[str, typer.Option(help="See brinell plans.")] = "minimal",
+    plan: options.Plan = "minimal",
     eps: Annotated[
         list[str] | None, typer.Option(help="A radius for the table and a dashed line; several are allowed.")
     ] = None,
@@ -39,9 +37,9 @@ def command(
         Path | None, typer.Option("--out", "-o", help="Folder for Runs, curves.json and .csv files.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves: a .svg, .png or .pdf file.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with interrupted Runs.")] = False,
-    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
-    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
+    resume: options.ResumeAll = False,
+    seed: options.Seed = 0,
+    slots: options.Slots = None,
     device: options.Device = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -84,7 +82,7 @@ def show(curves: list[Curve], radii: list[float], console: Console) -> None:
     for norm in dict.fromkeys(c.norm for c in curves):
         mine = [c for c in curves if c.norm == norm]
         at = radii or [s * max(c.median for c in mine if c.median < float("inf")) for s in SHARES]
-        table = Table(title=Text(f"robust error, {norm}, n = {mine[0].n}"), box=box.ROUNDED, title_justify="left")
+        table = titled(f"robust error, {norm}, n = {mine[0].n}")
         for name in ("model", "clean error", *(f"eps = {e:.4g}" for e in at), "median", "unresolved"):
             table.add_column(name, justify="left" if name == "model" else "right")
         for c in mine:
@@ -96,9 +94,9 @@ def show(curves: list[Curve], radii: list[float], console: Console) -> None:
                 str(c.unresolved),
             )
             table.add_row(*map(Text, cells))
-        console.print(table, width=min(console.width, WIDTH))
+        put(table, console)
         for a, b in combinations(mine, 2):
-            console.print(Text(str(a.crossings(b))), soft_wrap=not console.is_terminal)
+            tell(console, str(a.crossings(b)))
     for path in dict.fromkeys(c.path for c in curves):
         console.print(Text(f"Run: {path}"), soft_wrap=True)
 

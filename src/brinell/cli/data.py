@@ -14,7 +14,7 @@ from rich.text import Text
 
 from brinell import data
 from brinell.cli import options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put_facts
 from brinell.data.check import state
 from brinell.data.images import BENCHMARK
 from brinell.data.sets import Set, find
@@ -70,7 +70,7 @@ def show(name: Name, json: options.Json = False) -> None:
         typer.echo(json_format.dumps(_card(s), indent=2))
         return
     card = _card(s)
-    rows = {
+    facts = {
         "data set": s.title,
         "paper": s.paper,
         "classes": str(s.classes),
@@ -85,12 +85,7 @@ def show(name: Name, json: options.Json = False) -> None:
         "place in the cache": str(data.place(name)),
         "in cache": card["cache"],
     }
-    table = Table("what", "value", show_header=False, box=None)
-    for what, value in rows.items():
-        if value:
-            table.add_row(what, Text(value, overflow="fold"))
-    console = Console()
-    console.print(table, width=min(console.width, WIDTH))
+    put_facts(facts, Console())
 
 
 @app.command("fetch")

@@ -1,8 +1,5 @@
 """brinell demo."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 from rich.console import Console
 
@@ -17,10 +14,8 @@ EPS, PLAN = 0.1, "mm9"
 
 def command(
     n: options.N = None,
-    plan: Annotated[str, typer.Option(help="See brinell plans.")] = PLAN,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")
-    ] = None,
+    plan: options.Plan = PLAN,
+    out: options.Out = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -1,43 +1,36 @@
 """brinell evaluate."""
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from brinell.cli import load, options
+from brinell.cli import chosen, load, options
 from brinell.cli.show import as_json, show, show_estimate
 from brinell.core.threat import threat
 from brinell.errors import InputError, PlanError
 from brinell.evaluate.adapt import limited, ranked
 from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.inputs import as_plan
-from brinell.evaluate.presets import chain, reference
-from brinell.evaluate.work import IN_PROCESS
-from brinell.launch.ray import GPU, Ray
+from brinell.evaluate.plan import Plan
+from brinell.evaluate.presets import reference
 from brinell.reliability.tested import NOT_MADE, WithProbe, WithTest
 
 
 def command(
     model: options.Model,
     data: options.Data,
-    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
-    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
-    plan: Annotated[str, typer.Option(help="See brinell plans.")] = "autoattack",
-    attacks: Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")] = None,
+    eps: options.Eps,
+    norm: options.Norm = "Linf",
+    plan: options.Plan = "autoattack",
+    attacks: options.Attacks = None,
     n: options.N = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")] = False,
-    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
-    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
-    precision: Annotated[
-        str, typer.Option(help="Of the attack's questions: float32, tf32, bfloat16, or auto.")
-    ] = "float32",
-    execution: Annotated[str, typer.Option(help="auto, eager, graph (CUDA) or compile.")] = "auto",
+    out: options.Out = None,
+    resume: options.Resume = False,
+    seed: options.Seed = 0,
+    slots: options.Slots = None,
+    precision: options.Precision = "float32",
+    execution: options.Execution = "auto",
     device: options.Device = None,
     part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
     individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,
@@ -61,13 +54,8 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would cost, from a probe of two seconds at most.")
     ] = False,
-    workers: Annotated[
-        str | None, typer.Option(help="Processes on the CPU, e.g. 4; gpu: one per GPU; gpu:4: on four GPUs.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="Address of a running Ray cluster, e.g. auto; default: RAY_ADDRESS, or a new one."),
-    ] = None,
+    workers: options.Workers = None,
+    ray: options.RayAddress = None,
     test: Annotated[
         bool, typer.Option("--test", help="Test the plan where an adversarial is known to exist; part of the verdict.")
     ] = False,
@@ -78,66 +66,38 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Attack a model and report its robust accuracy."""
-    chosen = chain(attacks.split(",")) if attacks else as_plan(plan)
-    if rank_by is not None:
-        chosen = ranked(chosen, reference(rank_by), rank_eps)
-    elif rank_eps is not None:
-        raise PlanError(
-            expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
-        )
-    chosen = chosen if queries is None else limited(chosen, queries)
-    if probe and chosen.draws > 1:
+    tried = _plan(chosen.plan(plan, attacks), rank_by, rank_eps, queries)
+    if probe and tried.draws > 1:
         raise PlanError(
             expected="--probe with an attack on a model that is not randomised",
-            got=f"the plan {chosen.name}",
+            got=f"the plan {tried.name}",
             remedy="Leave --probe out.",
         )
-    classifier, problem, ball = load.model(model), load.data(data, n, part), threat(norm, eps)
+    what = load.model(model), load.data(data, n, part), threat(norm, eps), tried
+    how: dict[str, Any] = {
+        "out": out,
+        "resume": resume,
+        "seed": seed,
+        "slots": slots,
+        "precision": precision,
+        "execution": execution,
+        "device": device,
+        "individual": individual,
+        "audit": audit,
+        "escalate": escalate,
+    }
     if dry_run:
-        if workers is not None or ray is not None:
-            raise InputError(
-                expected="--dry-run for this process, which is what it can measure",
-                got="--workers or --ray with it",
-                remedy="Leave them out, and see brinell.launch.estimate for what several workers bring.",
-            )
-        told = estimate(
-            classifier,
-            problem,
-            ball,
-            chosen,
-            out=out,
-            resume=resume,
-            seed=seed,
-            slots=slots,
-            precision=precision,
-            execution=execution,
-            device=device,
-            individual=individual,
-            audit=audit,
-            escalate=escalate,
-        )
-        show_estimate(told, Console(), json)
+        _refuse_workers(workers, ray)
+        show_estimate(estimate(*what, **how), Console(), json)
         return
     shown = False if quiet else None
     run = evaluate(
-        classifier,
-        problem,
-        ball,
-        chosen,
-        out=out,
-        resume=resume,
-        seed=seed,
-        slots=slots,
-        precision=precision,
-        execution=execution,
-        device=device,
+        *what,
+        **how,
         progress=shown,
-        individual=individual,
-        audit=audit,
-        escalate=escalate,
         expected_clean_accuracy=expected_clean_accuracy,
         images=not no_images,
-        launch=IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray),
+        launch=chosen.launcher(workers, ray),
         also=[w for w, wanted in ((WithTest(progress=shown), test), (WithProbe(progress=shown), probe)) if wanted],
     )
     for check in run.checks:
@@ -147,3 +107,23 @@ def command(
         typer.echo(as_json(run))
     else:
         show(run, Console())
+
+
+def _plan(plan: Plan, rank_by: str | None, rank_eps: str | None, queries: int | None) -> Plan:
+    """The plan with the ranking of targets and the budget that were asked for."""
+    if rank_by is not None:
+        plan = ranked(plan, reference(rank_by), rank_eps)
+    elif rank_eps is not None:
+        raise PlanError(
+            expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
+        )
+    return plan if queries is None else limited(plan, queries)
+
+
+def _refuse_workers(workers: str | None, ray: str | None) -> None:
+    if workers is not None or ray is not None:
+        raise InputError(
+            expected="--dry-run for this process, which is what it can measure",
+            got="--workers or --ray with it",
+            remedy="Leave them out, and see brinell.launch.estimate for what several workers bring.",
+        )

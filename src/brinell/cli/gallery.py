@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import options
 from brinell.cli.pictures import drawable
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put, tell, titled
 from brinell.gallery.measure import SAMPLES, Row, measure
 from brinell.results import Proportion
 
@@ -23,7 +21,7 @@ def command(
         list[str] | None, typer.Option(help="Only this defence, e.g. thermometer; several are allowed.")
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Samples per defence.")] = SAMPLES,
-    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
+    seed: options.Seed = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the table: a .svg, .png or .pdf file.")] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -45,7 +43,7 @@ def command(
 def show(rows: Sequence[Row], console: Console) -> None:
     """One line per defence, then both scores of detectors, then in sentences what the test did not see."""
     title = f"original evaluation → stronger evaluation · n = {rows[0].clean.n}, [95 % intervals]"
-    table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
+    table = titled(title)
     for name in ("defence", "eps", "kappa", "test score (%)", "robust accuracy (%)", "test says"):
         table.add_column(name, justify="left" if name in ("defence", "test says") else "right")
     for row in rows:
@@ -57,12 +55,9 @@ def show(rows: Sequence[Row], console: Console) -> None:
             _arrow(row.original.robust, row.stronger.robust),
             row.original.test.verdict,
         )
-    console.print(table, width=min(console.width, WIDTH))
-    for text in filter(None, map(_halves, rows)):
-        console.print(Text(text), soft_wrap=not console.is_terminal)
-    for row in rows:
-        if row.defence.why:
-            console.print(Text(f"{row.defence.name}: {row.defence.why}"), soft_wrap=not console.is_terminal)
+    put(table, console)
+    tell(console, *filter(None, map(_halves, rows)))
+    tell(console, *(f"{row.defence.name}: {row.defence.why}" for row in rows if row.defence.why))
 
 
 def _halves(row: Row) -> str:

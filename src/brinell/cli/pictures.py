@@ -4,8 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from brinell.errors import InputError, MissingExtra
-
-SUFFIXES = (".svg", ".png", ".pdf")
+from brinell.report.canvas import SUFFIXES
 
 
 def drawable(path: Path | None) -> None:

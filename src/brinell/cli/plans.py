@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put
 from brinell.evaluate.presets import PLANS
 
 
@@ -24,5 +24,4 @@ def command(json: options.Json = False) -> None:
     table.add_column("what it runs, and where it comes from")
     for name, p in PLANS.items():
         table.add_row(name, p.strength, Text.assemble(p.description, ("\n" + p.citation if p.citation else "", "dim")))
-    console = Console()
-    console.print(table, width=min(console.width, WIDTH))
+    put(table, Console())

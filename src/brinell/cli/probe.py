@@ -4,13 +4,11 @@ import json as json_format
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put, tell, titled
 from brinell.core.threat import threat
 from brinell.reliability import Probes, probe
 from brinell.reliability.experiments import QUERIES
@@ -23,8 +21,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def command(
     model: options.Model,
     data: options.Data,
-    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
-    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    eps: options.Eps,
+    norm: options.Norm = "Linf",
     plan: Annotated[str, typer.Option(help="The plan whose attack is probed; see brinell plans.")] = "apgd-ce",
     stage: Annotated[str | None, typer.Option(help="Which attack of the plan; default: its first.")] = None,
     surrogate: Annotated[
@@ -34,7 +32,7 @@ def command(
     neighbours: Annotated[int, typer.Option(help="Random neighbours for the stability of predictions.")] = NEIGHBOURS,
     queries: Annotated[int, typer.Option(help="Passes of the attack without gradients.")] = QUERIES,
     seed: Annotated[int, typer.Option(help="Decides the noise.")] = 0,
-    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
+    slots: options.Slots = None,
     device: options.Device = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -66,17 +64,17 @@ def command(
 def show(found: Probes, console: Console) -> None:
     """One line per thing looked at, with what to do where it objects."""
     title = f"{found.attack} · {found.samples} samples, {found.broken} broken"
-    table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
+    table = titled(title)
     for name in ("looked at", "", "found"):
         table.add_column(name, no_wrap=name == "looked at")
     for item in found.items:
         advice = f"\n→ {item.mitigation}" if item.level != "ok" and item.mitigation else ""
         table.add_row(item.name, Text(item.level, COLOURS[item.level]), Text.assemble(item.sentence, (advice, "bold")))
-    console.print(table, width=min(console.width, WIDTH))
+    put(table, console)
     curve = ", ".join(f"{radius:.3g}: {100 * accuracy:.0f} %" for radius, accuracy in found.curve)
-    for text in (
+    tell(
+        console,
         f"accuracy left by radius: {curve}",
         f"cost: {found.forwards:,} forwards, {found.backwards:,} backwards",
         *found.notes,
-    ):
-        console.print(Text(text), soft_wrap=not console.is_terminal)
+    )

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put, tell, titled
 from brinell.core.threat import threat
 from brinell.errors import one_of
 from brinell.evaluate.plan import DEFAULT_TARGETS
@@ -23,17 +21,17 @@ BOTH = "both"
 def command(
     model: options.Model,
     data: options.Data,
-    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
-    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    eps: options.Eps,
+    norm: options.Norm = "Linf",
     steps: Annotated[str, typer.Option(help="fixed (20), adaptive (100) or both.")] = "fixed",
     targets: Annotated[int, typer.Option(help="How many wrong classes each attack tries.")] = DEFAULT_TARGETS,
     n: options.N = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the Runs, one per kind of steps; default: temporary.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with interrupted Runs.")] = False,
-    seed: Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")] = 0,
-    slots: Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")] = None,
+    resume: options.ResumeAll = False,
+    seed: options.Seed = 0,
+    slots: options.Slots = None,
     device: options.Device = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -67,7 +65,7 @@ def show(t: RescalingTable, console: Console) -> None:
     """The paper's layout: sizes, ranking, difference to the natural logits, and both differences of the sets."""
     identity = t.run.manifest["identity"]
     of = f"{identity['threat']['norm']}, eps = {identity['threat']['eps_text']} · {t.steps} steps · n = {t.clean.n}"
-    table = Table(title=Text(f"{identity['model']['name']} · {of}"), box=box.ROUNDED, title_justify="left")
+    table = titled(f"{identity['model']['name']} · {of}")
     for name in ("ID", "rescaling", "formulation"):
         table.add_column(name)
     for name in ("set size", "ranking", "diff.", "A∪B−A", "A∪B−B"):
@@ -76,12 +74,12 @@ def show(t: RescalingTable, console: Console) -> None:
         sets = ("/", "/") if i == 0 else (str(len(s.only_here)), str(len(s.only_natural)))
         cells = (s.rescaling.id, s.rescaling.name, s.rescaling.formula, str(s.size), s.place, str(s.difference), *sets)
         table.add_row(*map(Text, cells))
-    console.print(table, width=min(console.width, WIDTH))
+    put(table, console)
     natural, wrong = t.lines[0].share, t.clean.n - t.clean.k
-    for text in (
+    tell(
+        console,
         f"The set is every sample that falls, the {wrong} misclassified ones included. Natural logits: {natural}.",
         f"Samples that fall to any of the seven: {t.union}.",
         *t.run.manifest["notes"],
         f"Run: {t.run.path}",
-    ):
-        console.print(Text(text), soft_wrap=not console.is_terminal)
+    )

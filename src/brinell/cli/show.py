@@ -8,12 +8,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from brinell.cli.terminal import put, tell, titled
 from brinell.evaluate.cost import Estimate, duration, rounded
 from brinell.report.facts import facts
 from brinell.results import Proportion, Run
 from brinell.results.summary import mask_text
 
-WIDTH = 100
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 
 
@@ -24,12 +24,9 @@ def as_json(run: Run) -> str:
 
 def show(run: Run, console: Console) -> None:
     """Accuracy stage by stage, cost, verdict, and the sentence for a paper."""
-    width = min(console.width, WIDTH)
-    console.print(_stages(run), width=width)
-    console.print(Panel(_facts(run), box=box.ROUNDED, expand=False), width=width)
-    # On a terminal wrapped between words; elsewhere one line each, for whoever reads it with a program.
-    for text in (run.sentence(), f"Run: {run.path}"):
-        console.print(Text(text), soft_wrap=not console.is_terminal, width=width if console.is_terminal else None)
+    put(_stages(run), console)
+    put(Panel(_facts(run), box=box.ROUNDED, expand=False), console)
+    tell(console, run.sentence(), f"Run: {run.path}")
 
 
 def show_estimate(e: Estimate, console: Console, as_json: bool) -> None:
@@ -37,16 +34,15 @@ def show_estimate(e: Estimate, console: Console, as_json: bool) -> None:
     if as_json:
         console.file.write(json.dumps(e.to_json(), indent=2) + "\n")
         return
-    table = Table(box=box.ROUNDED, title=Text("expected cost; nothing was written"), title_justify="left")
+    table = titled("expected cost; nothing was written")
     for name in ("stage", "samples", "forwards", "backwards", "time"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     for s in e.stages:
         table.add_row(Text(s.stage), *map(rounded, (s.samples, s.forwards, s.backwards)), duration(s.seconds))
     table.add_section()
     table.add_row("together", *map(rounded, (e.samples, e.forwards, e.backwards)), duration(e.seconds))
-    console.print(table, width=min(console.width, WIDTH))
-    for text in (f"Expected: {e}.", *e.notes):
-        console.print(Text(text), soft_wrap=not console.is_terminal)
+    put(table, console)
+    tell(console, f"Expected: {e}.", *e.notes)
 
 
 def _stages(run: Run) -> Table:
@@ -54,7 +50,7 @@ def _stages(run: Run) -> Table:
     threat = identity["threat"]
     told = f"{threat['norm']}{mask_text(threat.get('mask'))}, eps = {threat['eps_text']}"
     title = f"{identity['model']['name']} · {told} · plan {identity['plan']['name']}"
-    table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
+    table = titled(title)
     table.add_column("after")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put, tell
 from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.models.networks import NETWORKS
@@ -35,9 +35,9 @@ def command(
         str,
         typer.Option("--data", "-d", help="FILE.npz or FILE.safetensors with x and y, or a folder of CIFAR or MNIST."),
     ],
-    eps: Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")],
+    eps: options.Eps,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the training.")],
-    norm: Annotated[str, typer.Option(help="Linf, L2 or L1.")] = "Linf",
+    norm: options.Norm = "Linf",
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "pgd",
     steps: Annotated[int | None, typer.Option(help="Steps of the method's attack; default: as published.")] = None,
     rel_step: Annotated[float | None, typer.Option(help="Length of its fixed steps in radii.")] = None,
@@ -70,7 +70,7 @@ def command(
     precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = R.precision,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the network first.")] = False,
     seed: Annotated[int, typer.Option(help="Decides order, crops, noise and initial weights.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; default: where the model is.")] = None,
+    device: options.Device = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = CHECKPOINT_EVERY,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
     json: options.Json = False,
@@ -200,9 +200,7 @@ def show(trained: Trained, console: Console) -> None:
         # As text: an interval's brackets are no markup.
         cells = [Text(c) for c in (*cells, f"{row.seconds:.0f}")]  # type: ignore[misc]
         table.add_row(*cells, style="bold cyan" if row is trained.best and robust is not None else None)
-    width = min(console.width, WIDTH)
-    console.print(table, width=width)
+    put(table, console)
     best = trained.best
     facts = "" if best.robust_accuracy is None else f": robust accuracy {best.robust_accuracy} on validation"
-    for text in (f"Model of epoch {best.epoch}{facts}.", f"Training: {trained.path}"):
-        console.print(Text(text), soft_wrap=not console.is_terminal, width=width if console.is_terminal else None)
+    tell(console, f"Model of epoch {best.epoch}{facts}.", f"Training: {trained.path}")

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
-from brinell.cli.show import WIDTH
+from brinell.cli.terminal import put_facts
 from brinell.models import zoo
 from brinell.models.zoo import Card
 
@@ -78,8 +78,7 @@ def show(
     if json:
         typer.echo(json_format.dumps(asdict(card), indent=2))
         return
-    table = Table("what", "value", show_header=False, box=None)
-    rows = {
+    facts = {
         "model": card.name,
         "paper": f"{card.paper} ({card.venue})" if card.paper else card.venue,
         "licence": card.licence,
@@ -97,11 +96,7 @@ def show(
         "sources": ", ".join(s for f in card.files for s in f.sources),
         "place in the cache": ", ".join(str(zoo.place(card, i)) for i in range(len(card.files))),
     }
-    for what, value in rows.items():
-        if value:
-            table.add_row(what, Text(value, overflow="fold"))
-    console = Console()
-    console.print(table, width=min(console.width, WIDTH))
+    put_facts(facts, Console())
 
 
 @app.command("fetch")

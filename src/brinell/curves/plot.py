@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from brinell.curves.curve import Curve
-from brinell.errors import InputError, MissingExtra
+from brinell.report.canvas import COLOURS, lasting, pyplot, refuse_ending, save
 
-# Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-SUFFIXES = (".svg", ".png", ".pdf")
 UNITS = {
     "Linf": "largest change of a value",
     "L2": "Euclidean distance",
@@ -20,32 +17,15 @@ UNITS = {
 }
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra(
-            expected="matplotlib", got="no such package", remedy="Install it: pip install 'brinell[report]'."
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
 def plot(
     curves: Sequence[Curve], path: Path, *, marks: Sequence[float] = (), title: str = "", limit: float | None = None
 ) -> Path:
     """One panel per norm, one colour per model: step functions with their band, thresholds as dashed lines."""
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy="Curve.save writes .csv and .json."
-        )
-    plt = _pyplot()
+    refuse_ending(path, "Curve.save writes .csv and .json.")
+    plt = pyplot()
     norms = list(dict.fromkeys(c.norm for c in curves))
     names = list(dict.fromkeys(c.name for c in curves))
-    # Text as text, and no date or random names in the file: equal curves give equal pictures.
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": 11}):
+    with lasting(plt, font_size=11):
         figure, axes = plt.subplots(1, len(norms), figsize=(1.5 + 5.5 * len(norms), 4.4), squeeze=False)
         for axis, norm in zip(axes[0], norms, strict=True):
             mine = [c for c in curves if c.norm == norm]
@@ -58,10 +38,7 @@ def plot(
         axes[0][0].set_ylabel("samples that can be broken (%)")
         if title:
             figure.suptitle(title)
-        figure.tight_layout()
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-        plt.close(figure)
-    return path
+        return save(plt, figure, path)
 
 
 def _limit(curves: Sequence[Curve]) -> float:

@@ -1,8 +1,9 @@
 """Shows what the engine tells: a bar with the remaining time on a terminal, plain lines elsewhere, or nothing."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -105,15 +106,22 @@ def _sentence(event: Event) -> str:
 
 
 @contextmanager
+def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Console], Any]) -> Iterator[Any]:
+    """What shows events to whoever is there: a bar, `terminal`, to people, and `lines` to files and pipes."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lines(console)
+        return
+    shown = terminal(console)
+    with shown.bar:
+        yield shown
+
+
+@contextmanager
 def listening(progress: bool | None) -> Iterator[Listener]:
     """A listener for the engine's events: None and True show them on standard error, False shows nothing."""
     if progress is False:
         yield silent
         return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield Lines(console)
-        return
-    terminal = Terminal(console)
-    with terminal.bar:
-        yield terminal
+    with on_standard_error(Lines, Terminal) as listener:
+        yield listener

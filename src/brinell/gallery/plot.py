@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brinell.errors import InputError, MissingExtra
 from brinell.gallery.measure import Row
 from brinell.reliability.outcome import PASS
+from brinell.report.canvas import COLOURS, lasting, pyplot, refuse_ending, save
 from brinell.results import Proportion
 
-SUFFIXES = (".svg", ".png", ".pdf")
-# Colours that people with any colour vision can tell apart (Okabe & Ito 2008).
-ORIGINAL, STRONGER = "#D55E00", "#0072B2"
+STRONGER, ORIGINAL = COLOURS[:2]
 
 
 def plot(rows: Sequence[Row], path: Path) -> Path:
@@ -21,21 +19,9 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
 
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
     """
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy="Use --json for the numbers."
-        )
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra(
-            expected="matplotlib", got="no such package", remedy="Install it: pip install 'brinell[report]'."
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    # Text as text, and no date or random names in the file: equal numbers give equal pictures.
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": 10}):
+    refuse_ending(path, "Use --json for the numbers.")
+    plt = pyplot()
+    with lasting(plt):
         figure, axes = plt.subplots(1, 2, figsize=(11, 1.4 + 0.34 * len(rows)), sharey=True, squeeze=False)
         left, right = axes[0]
         for i, row in enumerate(rows):
@@ -57,10 +43,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
         if any(len(row.original.tests) > 1 for row in rows):
             right.plot([], [], "^", color="0.35", label="with a detector: worse of two tests")
         right.legend(loc="lower right", fontsize=9)
-        figure.tight_layout()
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-        plt.close(figure)
-    return path
+        return save(plt, figure, path)
 
 
 def _mark(axis: Any, p: Proportion, at: float, colour: str, guarded: bool, main: bool = True) -> None:

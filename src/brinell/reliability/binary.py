@@ -188,6 +188,7 @@ def _fit(
     seed: int,
     planted: Planted,
 ) -> tuple[Heads, Facts]:
+    """The readouts of the samples at these places, and what is known of each."""
     device = features.device
     x, key = chunk.x[at].to(device), rng.keys(seed, chunk.ids[at].to(device))
     ball = threat.ball(at + chunk.offset, device)
@@ -209,23 +210,26 @@ def _fit(
     with torch.no_grad():
         heads = readout.fit(inner[:, :, :wide].double(), outer[:, :, :wide].double(), widths)
         q = _scores(heads, both[:, :, :wide])
+    return heads, _facts(design, q, both[:, :, wide:].flatten(1), ones)
+
+
+def _facts(design: Design, q: Tensor, z: Tensor, ones: Tensor) -> Facts:
+    """What is kept of every sample's readout: of its logits q on all points, of the network's own z, of the points."""
     d = q[:, :, 1] - q[:, :, 0]
     zeros, ends, far = d.split([design.inner + 1, design.boundary, ones.shape[1] - design.boundary], 1)
     best, which = ends.max(1)
-    z = both[:, :, wide:].flatten(1)
-    facts = Facts(
+    return Facts(
         inner=zeros.amax(1),
         weakest=d[:, design.inner + 1 :].amin(1),
         best=best,
         held=torch.cat([best[:, None], far], 1).amin(1),
-        witness=ones[torch.arange(n, device=device), which],
+        witness=ones[torch.arange(len(q), device=q.device), which],
         beyond=ones[:, design.boundary :],
         lo=q.amin(1),
         hi=q.amax(1),
         least=z.amin(1),
         range=z.amax(1) - z.amin(1),
     )
-    return heads, facts
 
 
 def _scores(heads: Heads, f: Tensor) -> Tensor:

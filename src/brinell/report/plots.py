@@ -1,10 +1,11 @@
-"""The figures of a report with matplotlib, for notebooks and papers; the only file here that needs it."""
+"""The figures of a report with matplotlib, for notebooks and papers."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from brinell.errors import InputError, MissingExtra
+from brinell.errors import InputError
 from brinell.report import figures
+from brinell.report.canvas import COLOURS, pyplot
 from brinell.report.kinds import Histogram, Waterfall
 from brinell.report.names import class_names
 from brinell.report.samples import samples
@@ -12,8 +13,7 @@ from brinell.results import Run
 from brinell.results.findings import Figure
 from brinell.results.manifest import lookup
 
-# Colours that people with any colour vision can tell apart (Okabe & Ito 2008), with markers of their own.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Markers and dashes tell series apart where colours do not.
 MARKERS, DASHES = "os^Dv*p", ("-", "--", ":", "-.")
 
 
@@ -48,7 +48,7 @@ def cost(run: Run, axes: Any = None) -> Any:
 def draw(figure: Figure | Waterfall | Histogram, axes: Any = None) -> Any:
     """Draw a figure on the axes, or on new ones; returns them."""
     if axes is None:
-        axes = _pyplot().subplots(figsize=(6.4, 4.0))[1]
+        axes = pyplot(shown=True).subplots(figsize=(6.4, 4.0))[1]
     if isinstance(figure, Waterfall):
         _waterfall(axes, figure)
     elif isinstance(figure, Histogram):
@@ -63,18 +63,6 @@ def draw(figure: Figure | Waterfall | Histogram, axes: Any = None) -> Any:
     for spine in ("top", "right"):
         axes.spines[spine].set_visible(False)
     return axes
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise MissingExtra(
-            expected="matplotlib for a picture",
-            got="no such package",
-            remedy="Install it: pip install 'brinell[report]'.",
-        ) from None
-    return plt
 
 
 def _there(figure: Any, run: Run) -> Any:

@@ -23,7 +23,7 @@ from brinell.train.methods import Method, as_method
 from brinell.train.progress import Listener, Said, listening
 from brinell.train.recipe import Recipe
 from brinell.train.samples import Samples, as_samples, split
-from brinell.train.trainee import as_trainee, ready
+from brinell.train.trainee import Trainee, as_trainee, ready
 
 # Seconds between two checkpoints within an epoch; one is also written at the end of each.
 CHECKPOINT_EVERY = 300.0
@@ -88,23 +88,27 @@ def fit(
             expected="checkpoint_every of at least 0 seconds", got=f"{checkpoint_every}", remedy="Use 300."
         )
     job = Job(trainee.classifier, classes, samples, held, threat, chosen, how, measured, checkpoint_every)
-    identity = {
-        "model": trainee.to_json(classes),
-        "data": _described(samples),
-        "validation": _described(held),
-        "plan": None if measured is None else measured.to_json(),
-        "threat": threat.to_json(),
-        "method": chosen.to_json(),
-        "recipe": how.to_json(),
-        "device": job.device.type,
-    }
     facts = {"environment": environment(job.device)}
-    with listening(progress) as listener, Folder(Path(out), identity, facts, resume) as folder:
+    with listening(progress) as listener, Folder(Path(out), _identity(job, trainee), facts, resume) as folder:
         for note in notes(job):
             listener(Said(note))
         with arithmetic(how.precision, job.device):
             curve = Loop(job, folder, listener).run()
     return Trained(Path(out), load(out, None if trainee.network else trainee.classifier, device=job.device), curve)
+
+
+def _identity(job: Job, trainee: Trainee) -> dict[str, Any]:
+    """What makes two trainings the same."""
+    return {
+        "model": trainee.to_json(job.classes),
+        "data": _described(job.samples),
+        "validation": _described(job.held),
+        "plan": None if job.plan is None else job.plan.to_json(),
+        "threat": job.threat.to_json(),
+        "method": job.method.to_json(),
+        "recipe": job.recipe.to_json(),
+        "device": job.device.type,
+    }
 
 
 def _described(samples: Samples | None) -> dict[str, Any] | None:

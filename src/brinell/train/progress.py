@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from brinell.evaluate.progress import on_standard_error
 from brinell.train.curve import Epoch
 
 EVERY = 10.0
@@ -123,10 +124,5 @@ def listening(progress: "bool | Listener | None") -> Iterator[Listener]:
     if progress is False:
         yield silent
         return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield Lines(console)
-        return
-    terminal = Terminal(console)
-    with terminal.bar:
-        yield terminal
+    with on_standard_error(Lines, Terminal) as listener:
+        yield listener
