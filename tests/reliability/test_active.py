@@ -98,7 +98,10 @@ def test_a_crippled_pgd_fails(images, way):
     r = test_attack(model, images[:8], LINF, attack, inner=199, kappa=0.999, reference=other, progress=False)
     assert r.verdict == "failed" and not r.passed and r.score <= 0.5
     # It is the attack that fails: another one finds an adversarial example for every sample.
-    assert r.level.reference.value == 1.0 and "apgd-margin reaches 100.0 % [67.6, 100.0] on the same classifiers: try" in str(r)
+    assert (
+        r.level.reference.value == 1.0
+        and "apgd-margin reaches 100.0 % [67.6, 100.0] on the same classifiers: try" in str(r)
+    )
     if way == "saturated softmax":
         assert any("zero gradient (ce)" in w for w in r.warnings) and "zero gradient (ce)" in str(r)
 
@@ -208,7 +211,13 @@ def outcome(found: Level, skipped: int = 0) -> ActiveTest:
         (189, 120, 200, "failed", "which says little where random points reach 60.0 % [53.1, 66.5]"),
         (10, 20, None, "failed", "no better than random points"),
         (200, 101, None, "inconclusive", "inner=9999"),
-        (200, 100, None, "passed", "R-ASR, 21 random points each: 50.0 % [43.1, 56.9] (corners), 0.0 % [0.0, 1.9] (surface)"),
+        (
+            200,
+            100,
+            None,
+            "passed",
+            "R-ASR, 21 random points each: 50.0 % [43.1, 56.9] (corners), 0.0 % [0.0, 1.9] (surface)",
+        ),
     ],
 )
 def test_verdicts_and_what_to_try_next(k, chance, reference, verdict, said):
@@ -398,7 +407,9 @@ def test_the_program_prints_levels_and_a_paragraph():
     done = run("--plan", "pgd20", "--kappa", "0.99", "--n", "16")
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
-    assert "kappa" in text and "random," in text and "corners" in text and "Verdict: passed." in text and "n = 16" in text
+    assert (
+        "kappa" in text and "random," in text and "corners" in text and "Verdict: passed." in text and "n = 16" in text
+    )
     # Every percentage of the table has its interval, and the column beside them n.
     table = done.output[: done.output.index("Binarization")]
     assert len(re.findall(r"\d\.\d\s+\[", table)) == len(re.findall(r"\d\.\d\]", table)) == 3 and " 16 " in table

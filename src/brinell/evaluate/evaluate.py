@@ -25,7 +25,7 @@ from brinell.engine.execution import settle
 from brinell.engine.lanes import Recordings
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError, RunError
-from brinell.evaluate import door, inputs
+from brinell.evaluate import agreement, door, inputs
 from brinell.evaluate.checks import watchful
 from brinell.evaluate.choice import Choice, choose, remembered
 from brinell.evaluate.cost import Ahead, foresee, worst_seconds
@@ -39,6 +39,7 @@ from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
 from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
 from brinell.results import ROWS, Run, Writer, new_manifest, wilson
+from brinell.results.claims import contradictions
 from brinell.results.stored import NOTHING, Known, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
@@ -524,7 +525,12 @@ def _start(start: Tensor | None, problem: Problem) -> Tensor | None:
 
 
 def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -> Verification:
-    """Re-check every stored adversarial of a Run on the model: class, distance in float64, box, finiteness, origin.
+    """Re-check a Run: its rows against its manifest and the data, and every stored adversarial on the model.
+
+    Method: schema, numbers of rows, ids, labels, hashes of inputs, attacks and their numbers, seed, threat and counts
+    must agree; of each adversarial class, distance in float64, box, finiteness and origin are looked at, and the model
+    is asked about every clean input. What a Run lacks because it is unfinished is no fault. A model with another
+    fingerprint than the Run's is told in the notes.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:32]
@@ -534,10 +540,17 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     """
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
+    objections = contradictions(opened, whole=opened.finished)
     threat = inputs.threat_of(opened)
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
+    agreement.refuse_shapes(opened, data)
     door.train_mode(model)
+    objections += [*agreement.other_data(opened, data), *agreement.strengthened(opened)]
+    notes = [*agreement.foreign(opened, model), *([] if opened.finished else ["The Run is not finished."])]
     with precisions.exact(model.device):
         oracle = Oracle(model, default_block(model.device))
-        return verify_run(opened, model, data, threat, oracle)
+        found = verify_run(opened, model, data, threat, oracle)
+        objections += agreement.other_classes(opened, oracle, data)
+    failures = {**found.failures, **agreement.facts(opened, data)}
+    return replace(found, failures=failures, objections=tuple(objections), notes=tuple(notes))
