@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import brinell
-from brinell import L2, InputError, Linf, Problem, Run, RunError, ThreatError, evaluate, review, wrap
+from brinell import L2, InputError, Linf, Problem, Run, RunError, evaluate, review, wrap
 from brinell.evaluate import submissions
 from brinell.evaluate.review import certify
 from brinell.models.demo import demo_net
@@ -23,6 +23,7 @@ from brinell.results import Proportion, records
 from brinell.results.bundle import opened, pack
 from brinell.results.claims import contradictions
 from brinell.results.files import read_rows, write_rows
+from brinell.results.manifest import attack_hash
 from brinell.results.records import RECORD
 from brinell.testing.worlds import linear_world
 
@@ -184,6 +185,8 @@ def test_robustness_that_is_only_told_is_found_by_running_again(run: Path) -> No
                 r.update(adv_margin=-1.0, first_broken_at=None, adv_shard=None, adv_row=None)
 
     edit_rows(run, lie)
+    assert contradictions(Run.open(run)) == [f"{len(fallen)} adversarials are stored that no row refers to."]
+    shutil.rmtree(run / "adversarials")
     assert contradictions(Run.open(run)) == []
     bundle = bundled(run)
     assert review([bundle], "demo", rerun=0).ok
@@ -302,9 +305,14 @@ def test_a_plan_of_ones_own_is_not_run_again(run: Path) -> None:
 
 def test_a_plan_with_other_numbers_is_told(run: Path) -> None:
     def weaker(m: dict[str, Any]) -> None:
-        m["identity"]["plan"]["stages"][0]["attack"]["steps"] = 1
+        stage = m["identity"]["plan"]["stages"][0]
+        stage["attack"]["steps"] = 1
+        del stage["hash"]
+        stage["hash"] = attack_hash(stage)
 
     edit_manifest(run, weaker)
+    hashed = Run.open(run).manifest["identity"]["plan"]["stages"][0]["hash"]
+    edit_rows(run, lambda rows: [r.update(attack_hash=hashed) for r in rows if r["attack"] != "clean"] and None)
     assert "Its plan has other numbers than pgd20" in str(review([bundled(run)], "demo", rerun=1))
 
 
@@ -474,7 +482,7 @@ def test_radii_of_their_own(tmp_path: Path) -> None:
 
 def test_radii_for_other_samples_are_refused(run: Path) -> None:
     edit_manifest(run, lambda m: m["identity"]["threat"].update(eps=[0.1] * 3))
-    with pytest.raises(ThreatError, match=r"one per sample \(40\), got 3"):
+    with pytest.raises(RunError, match="a radius for each of 40 samples, got 3"):
         review([run], "demo", rerun=0)
 
 
@@ -556,6 +564,7 @@ def test_a_run_on_chosen_samples_is_not_certified(run: Path) -> None:
     data, standing = brinell.data.load("demo", N), Run.open(run).survivors().tolist()
     edit_rows(run, lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample_id"] in standing]))
     edit_manifest(run, lambda m: m["identity"]["data"].update(n=len(standing)))
+    shutil.rmtree(run / "adversarials")
     records.of_run(Run.open(run), "demo", "Linf", "Mine").write(run / RECORD)
     result = review([run], "demo", data, rerun=1)
     assert result.ok and result.bound.value == 1

@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import socket
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from safetensors.torch import save
 from zoo_helpers import Source, made
 
 import brinell
-from brinell.errors import ModelError
+from brinell.data.sets import SETS
+from brinell.errors import InputError, ModelError
 from brinell.fetch import download
 from brinell.models.zoo import fetch, load, place
 from brinell.models.zoo.card import File
@@ -184,6 +186,35 @@ def test_offline_asks_nobody(source: Source, home: Path, tiny: Any, monkeypatch:
     with pytest.raises(ModelError, match="BRINELL_OFFLINE") as caught:
         fetch(card)
     assert source.asked == [] and str(place(card, 0)) in caught.value.remedy
+
+
+def test_offline_no_model_and_no_data_set_opens_a_connection(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a connection was opened")
+
+    for name in ("getaddrinfo", "create_connection"):
+        monkeypatch.setattr(socket, name, connected)
+    monkeypatch.setenv("BRINELL_OFFLINE", "1")
+    # A mirror is somebody to ask, too.
+    monkeypatch.setenv("BRINELL_MIRROR", "https://nowhere.invalid")
+    known = [card for card in brinell.models.cards().values() if not place(card, 0).exists()]
+    for card in known:
+        with pytest.raises(ModelError, match="BRINELL_OFFLINE") as caught:
+            fetch(card)
+        assert str(place(card, 0)) in caught.value.remedy and address(card.files[0].sources[0]) in caught.value.remedy
+    for name in SETS:
+        with pytest.raises(InputError):
+            brinell.data.load(name, **({"corruption": "fog", "severity": 1} if name.endswith("-c") else {}))
+    assert len(known) > 100 and left(home) == []
+
+
+@pytest.mark.parametrize("word", ["0", "false", "No", "off", ""])
+def test_offline_can_be_said_no_to(
+    source: Source, home: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    source.files[PATH] = tiny[1]
+    monkeypatch.setenv("BRINELL_OFFLINE", word)
+    assert fetch(made(NAME, File((source.url + PATH,))))[0].exists() and len(source.asked) == 1
 
 
 @pytest.mark.parametrize("safe", [False, True])

@@ -38,13 +38,20 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Re-check every adversarial example on the model; exit code 1 if any fails."""
+    """Re-check rows, manifest and every adversarial example on the model; exit code 1 if anything fails."""
     classifier, problem = load.model(model), None if data is None else load.data(data, n, None)
     alone = len(submissions) == 1 and submissions[0].is_dir() and rerun is None and record is None
     if alone:
         run = Run.open(submissions[0])
         result: Any = verify(run, classifier, _named(run, n) if problem is None else problem)
-        told = {"checked": result.checked, "failures": {str(k): v for k, v in result.failures.items()}}
+        told = {
+            "ok": result.ok,
+            "checked": result.checked,
+            "held": result.held,
+            "failures": {str(k): v for k, v in result.failures.items()},
+            "objections": list(result.objections),
+            "notes": list(result.notes),
+        }
     else:
         ball: Threat | None = None if eps is None else threat(norm, eps)
         result = review(submissions, classifier, problem, ball, rerun=RERUN if rerun is None else rerun, seed=seed)

@@ -12,7 +12,7 @@ from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
-from brinell.errors import InputError, ModelError, PlanError, ThreatError
+from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluate.plan import Plan, Stage, plan
 from brinell.evaluate.presets import by_name
 from brinell.models.demo import demo_net
@@ -107,5 +107,12 @@ def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
 
 
 def threat_of(run: Run) -> Threat:
-    """The threat a Run was made under."""
-    return threat_from_json(run.manifest["identity"]["threat"])
+    """The threat a Run was made under; a RunError for one that cannot be read, whoever made it."""
+    try:
+        return threat_from_json(run.manifest["identity"]["threat"])
+    except BrinellError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise RunError(
+            expected="a threat in the manifest", got=f"{type(error).__name__}: {error}", remedy="The Run is refused."
+        ) from error

@@ -1,7 +1,5 @@
 """Attacks combined as data: what runs, in which order, towards how many targets, how often."""
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
@@ -13,6 +11,7 @@ from brinell.engine.loop import Leg
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
 from brinell.results import CLEAN
+from brinell.results.manifest import attack_hash
 
 # How many target classes a targeted attack tries unless told otherwise (Croce & Hein 2020).
 DEFAULT_TARGETS = 9
@@ -94,8 +93,7 @@ class Stage:
             body["noise"] = self.noise
         if self.share is not None:
             body["share"] = self.share
-        text = json.dumps(body, sort_keys=True, default=str)
-        return {**body, "hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        return {**body, "hash": attack_hash(body)}
 
 
 def _numbers(attack: AnyAttack) -> dict[str, Any]:

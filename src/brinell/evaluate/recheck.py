@@ -1,8 +1,9 @@
 """A second look at a stored Run: every adversarial has to be what its row says, on this model and these samples."""
 
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,45 +18,70 @@ from brinell.core.threat import Ball, Threat
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import RunError
-from brinell.evaluate import door, inputs
+from brinell.evaluate import agreement, door, inputs
+from brinell.evaluate.agreement import WRONGLY_BROKEN, WRONGLY_RIGHT
 from brinell.results import CLEAN, Run, counted
+from brinell.results.claims import contradictions
+from brinell.results.manifest import lookup
 
-MISCLASSIFY, TRIP = "misclassify", "trip"
+SLACK = 1e-6
+MISCLASSIFY = "misclassify"
 # Why a point does not reach a goal, where it is not a matter of the class alone.
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
 
 def goal_of(run: Run) -> Goal:
     """The goal a Run was made for; Runs from before there were others are about the class."""
-    return GOALS[run.manifest["identity"].get("goal", MISCLASSIFY)]
+    name = run.manifest["identity"].get("goal", MISCLASSIFY)
+    if name not in GOALS:
+        raise RunError(expected=f"a goal among {', '.join(GOALS)}", got=repr(name)[:60], remedy="The Run is refused.")
+    return GOALS[name]
 
 
 @dataclass(frozen=True)
 class Verification:
     """The outcome of re-checking a Run: how many adversarials were looked at, and what is wrong with which sample.
 
+    `objections` are sentences about rows that do not fit the manifest or each other, `notes` what is no fault.
+
     >>> print(Verification(3, {7: "not misclassified"}))
-    2 of 3 adversarials verified; 1 failed: sample 7 (not misclassified)
+    2 of 3 adversarials verified; 1 sample failed: sample 7 (not misclassified)
+    >>> print(Verification(3, objections=("The rows have the seeds [1], the manifest 0.",)))
+    3 of 3 adversarials verified. Refused: The rows have the seeds [1], the manifest 0.
     """
 
     checked: int
     failures: Mapping[int, str] = field(default_factory=dict)
+    objections: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    attacked: frozenset[int] | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every adversarial holds."""
-        return not self.failures
+        """Whether every adversarial holds and the rows are what the manifest says."""
+        return not self.failures and not self.objections
+
+    @property
+    def held(self) -> int:
+        """Adversarials that hold."""
+        return self.checked - sum(self.attacked is None or i in self.attacked for i in self.failures)
 
     def __str__(self) -> str:
-        good = f"{self.checked - len(self.failures)} of {self.checked} adversarials verified"
-        if self.ok:
-            return good
-        some = ", ".join(f"sample {i} ({why})" for i, why in list(self.failures.items())[:5])
-        return f"{good}; {len(self.failures)} failed: {some}{' …' if len(self.failures) > 5 else ''}"
+        text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
+        if n:
+            some = ", ".join(f"sample {i} ({why})" for i, why in list(self.failures.items())[:5])
+            text += f"; {n} sample{'s' * (n > 1)} failed: {some}{' …' if n > 5 else ''}"
+        more = [*([f"Refused: {' '.join(self.objections)}"] if self.objections else []), *self.notes]
+        return ". ".join([text, " ".join(more)]) if more else text
 
 
 def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -> Verification:
-    """Re-check every stored adversarial of a Run on the model: class, distance in float64, box, finiteness, origin.
+    """Re-check a Run: its rows against its manifest and the data, and every stored adversarial on the model.
+
+    Method: schema, numbers of rows, ids, labels, hashes of inputs, attacks and their numbers, seed, threat and counts
+    must agree; of each adversarial class, distance in float64, box, finiteness and origin are looked at, and the model
+    is asked about every clean input. What a Run lacks because it is unfinished is no fault. A model with another
+    fingerprint than the Run's is told in the notes.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:32]
@@ -65,13 +91,20 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     """
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
+    objections = contradictions(opened, whole=opened.finished)
     threat = inputs.threat_of(opened)
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
+    agreement.refuse_shapes(opened, data)
     door.train_mode(model)
+    objections += [*agreement.other_data(opened, data), *agreement.strengthened(opened)]
+    notes = [*agreement.foreign(opened, model), *([] if opened.finished else ["The Run is not finished."])]
     with precisions.exact(model.device):
         oracle = Oracle(model, default_block(model.device))
-        return recheck(opened, model, data, threat, oracle)
+        found = recheck(opened, model, data, threat, oracle)
+        objections += agreement.other_classes(opened, oracle, data)
+    failures = {**found.failures, **agreement.facts(opened, data)}
+    return replace(found, failures=failures, objections=tuple(objections), notes=tuple(notes))
 
 
 def reasons(
@@ -92,9 +125,9 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
     """Re-check the adversarial of every sample that counts as broken by an attack; one that has none fails."""
     adv = run.adversarials()
     where = {int(i): k for k, i in enumerate(adv.ids)}
-    hashes, labels = _stored(run)
+    hashes, labels, told = _stored(run)
     # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
-    draws = run.manifest["identity"]["plan"].get("draws", 1)
+    draws = lookup(run.manifest, "identity.plan.draws") or 1
     goal = goal_of(run)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
@@ -111,6 +144,10 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
         for i, why in zip(ids, reasons(ball, goal, oracle, x0, x, y, y, draws), strict=True):
             if why:
                 failures[i] = why
+        for i, d in zip(ids, ball.distance(x0, x).tolist(), strict=True):
+            # Told in float64, and the same wherever it is measured but for the order of a sum.
+            if i not in failures and not abs(d - told.get(i, d)) <= SLACK * max(d, SLACK):
+                failures[i] = f"the distance is {d:.6g}, the Run tells of {told[i]:.6g}"
         for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):
             if hashes.get(i) != digest:
                 failures[i] = "the clean input is not the one that was attacked"
@@ -124,42 +161,38 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
             got=f"{len(seen)} of them",
             remedy="Verify with the data the Run was made from (same ids).",
         )
-    return Verification(len(hashes), {**_clean_failures(run, classifier, problem, oracle, set(hashes)), **failures})
+    failures = {**_clean_failures(run, classifier, problem, oracle), **failures}
+    return Verification(len(hashes), failures, attacked=frozenset(hashes))
 
 
-def _stored(run: Run) -> tuple[dict[int, str], dict[int, int]]:
-    """Hashes of the inputs and labels of the samples that attacks broke."""
+def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
+    """Hashes of the inputs, labels and distances of the samples that attacks broke; of several distances the least."""
     rows = run.rows()
     rows = rows.filter(pa.array(counted(rows) & (np.asarray(rows["attack"]) != CLEAN)))
     ids = rows["sample_id"].to_pylist()
     hashes = dict(zip(ids, rows["x_sha256"].to_pylist(), strict=True))
-    return hashes, dict(zip(ids, rows["label"].to_pylist(), strict=True))
+    nearest: dict[int, float] = {}
+    for i, d in zip(ids, rows["distance"].to_pylist(), strict=True):
+        nearest[i] = min(nearest.get(i, math.inf), math.inf if d is None else d)
+    return hashes, dict(zip(ids, rows["label"].to_pylist(), strict=True)), nearest
 
 
-def _clean_failures(
-    run: Run, classifier: Classifier, problem: Problem, oracle: Oracle, attacked: set[int]
-) -> dict[int, str]:
-    """Samples that count as broken because the model errs on the clean input, and does not; or because of an attack,
-    and it errs without: a model that is always wrong must not pass for the one that was attacked."""
-    rows = run.rows()
-    wrong = rows.filter(pa.array(counted(rows) & (np.asarray(rows["attack"]) == CLEAN)))
-    ids = set(wrong["sample_id"].to_pylist())
-    attacked = attacked - ids if goal_of(run).name != TRIP else set()
-    ids |= attacked
-    if not ids or run.manifest["identity"]["plan"].get("draws", 1) > 1:
+def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: Oracle) -> dict[int, str]:
+    """Samples whose clean input the model judges otherwise than the Run says."""
+    rows = run.rows().filter(pa.array(np.asarray(run.rows()["attack"]) == CLEAN))
+    told = dict(zip(rows["sample_id"].to_pylist(), counted(rows).tolist(), strict=True))
+    if (lookup(run.manifest, "identity.plan.draws") or 1) > 1:
         return {}
     failures: dict[int, str] = {}
     for chunk in problem.chunks(4096):
-        index = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in ids], dtype=torch.long)
+        index = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in told], dtype=torch.long)
         if not len(index):
             continue
         out = oracle.output(chunk.x[index].to(classifier.device))
         right = (out.logits.argmax(1).cpu() == chunk.y[index]) & out.logits.isfinite().all(1).cpu()
         if out.reject is not None and goal_of(run).name != MISCLASSIFY:
             right &= (out.reject <= 0).cpu()
-        for i, fine in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
-            if fine and i not in attacked:
-                failures[i] = "the clean input is classified correctly"
-            elif not fine and i in attacked:
-                failures[i] = "misclassified without an attack: another model than the Run's?"
+        for i, good in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
+            if good == told[i]:
+                failures[i] = WRONGLY_BROKEN if good else WRONGLY_RIGHT
     return failures

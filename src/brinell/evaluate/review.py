@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brinell.core.classifier import Classifier
-from brinell.core.goal import GOALS, Evade, Goal, Misclassify
+from brinell.core.goal import Evade, Goal, Misclassify
 from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.data.load import load
@@ -18,19 +18,11 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import InputError, RunError
 from brinell.evaluate import door, inputs
+from brinell.evaluate.agreement import CHUNK, first_ids
 from brinell.evaluate.boards import BOARDS
-from brinell.evaluate.recheck import MISCLASSIFY, goal_of
+from brinell.evaluate.recheck import goal_of
 from brinell.evaluate.restrictions import restrictions
-from brinell.evaluate.submissions import (
-    CHUNK,
-    Known,
-    Part,
-    check_file,
-    check_run,
-    distances,
-    first_ids,
-    open_submission,
-)
+from brinell.evaluate.submissions import Known, Part, check_file, check_run, distances, open_submission
 from brinell.evaluate.tables import clean
 from brinell.results import Adversarials, Proportion, Run, outcome, records
 from brinell.results.bundle import digest
@@ -150,9 +142,7 @@ def _refuse_unreadable(run: Run) -> None:
     """A RunError for a Run that cannot be checked at all, before its rows are read."""
     refuse_incomplete(run)
     refuse_many(run)
-    goal = run.manifest["identity"].get("goal", MISCLASSIFY)
-    if goal not in GOALS:
-        raise RunError(expected=f"a goal among {', '.join(GOALS)}", got=repr(goal)[:60], remedy="The Run is refused.")
+    goal_of(run)
 
 
 def certify(submission: str | os.PathLike[str], result: Review, classifier: Any, problem: Any = None) -> Record:
@@ -268,18 +258,8 @@ def _data(runs: list[Run]) -> Problem:
     return load(str(names.pop()), max(int(n) for _, n in named))
 
 
-def _told(run: Run) -> Threat:
-    """The threat of a Run that somebody else made."""
-    try:
-        return inputs.threat_of(run)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(
-            expected="a threat in the manifest", got=f"{type(error).__name__}: {error}", remedy="The Run is refused."
-        ) from error
-
-
 def _threat(runs: list[Run], threat: Threat | None) -> Threat:
-    threats = [_told(run) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
+    threats = [inputs.threat_of(run) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
     if not threats:
         raise InputError(
             expected="a threat, since no Run tells one", got="none", remedy="Pass threat= (--norm and --eps)."

@@ -17,23 +17,22 @@ from torch import Tensor
 
 from brinell.core.classifier import Classifier
 from brinell.core.goal import Goal
-from brinell.core.problem import Problem, sample_hashes
+from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, PlanError, RunError
+from brinell.errors import InputError, PlanError
+from brinell.evaluate.agreement import CHUNK, facts, foreign, other_data, refuse_shapes
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.presets import by_name
 from brinell.evaluate.recheck import MISCLASSIFY, reasons, recheck
-from brinell.results import CLEAN, Adversarials, Run, outcome
+from brinell.results import Adversarials, Run, outcome
 from brinell.results.bundle import MEMBER_BYTES, digest, is_bundle, opened
-from brinell.results.claims import contradictions
+from brinell.results.claims import BOX, contradictions
 from brinell.results.manifest import differences, lookup
 from brinell.results.outcome import INCIDENTAL
 
-CHUNK = 4096
 ENDS = (".npz", ".safetensors")
-BOX = [0.0, 1.0]
 # Checks whose outcome does not depend on which samples are looked at: they must not be better than here.
 STEADY = ("train mode", "probabilities", "mixed rows", "randomised", "optimisation in forward")
 # Of an image that fails for this reason nothing is claimed: attacks hand in what they could not break, too.
@@ -194,10 +193,10 @@ def check_run(
     seed: int,
 ) -> tuple[Part, Adversarials, Adversarials]:
     """A Run: its adversarials that hold, those of the samples that were run again, and all that is wrong with it."""
-    objections = [*contradictions(run), *_foreign(run, oracle.classifier), *_other_data(run, data)]
-    _refuse_shapes(run, data)
+    objections = [*contradictions(run), *foreign(run, oracle.classifier), *other_data(run, data)]
+    refuse_shapes(run, data)
     found = recheck(run, oracle.classifier, data, threat, oracle)
-    failures = {**_facts(run, data, samples), **found.failures}
+    failures = {**found.failures, **facts(run, data, {i: known.right for i, known in samples.items()})}
     adv = run.adversarials()
     keep = np.array([int(i) not in failures for i in adv.ids], dtype=bool)
     good = Adversarials(adv.ids[keep], adv.x[keep])
@@ -213,65 +212,6 @@ def check_run(
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
         again = _again(run, oracle.classifier, data, threat, plan, _chosen(run, rerun, seed), Path(folder) / "run")
         return _compared(part, run, again), good, again.adversarials()
-
-
-def _refuse_shapes(run: Run, data: Problem) -> None:
-    """A RunError for images that are not of the data's shape, which arithmetic might stretch to it."""
-    try:
-        shape = run.adversarials().x.shape[1:]
-    except (ValueError, IndexError) as error:
-        raise RunError(
-            expected="adversarials of one shape", got=f"others ({error})", remedy="The Run is refused."
-        ) from error
-    if shape and tuple(shape) != data.shape():
-        raise RunError(
-            expected=f"adversarials of shape {data.shape()}", got=f"{tuple(shape)}", remedy="The Run is refused."
-        )
-
-
-def _foreign(run: Run, model: Classifier) -> Iterator[str]:
-    told = lookup(run.manifest, "identity.model.fingerprint")
-    if told != model.fingerprint:
-        yield f"It was made with another model: fingerprint {str(told)[:16]}…, not {model.fingerprint[:16]}…."
-
-
-def first_ids(data: Problem, n: int) -> list[int]:
-    """The ids of the first n samples."""
-    chunks = data.chunks(CHUNK)
-    found: list[int] = []
-    while len(found) < n and (chunk := next(chunks, None)) is not None:
-        found += chunk.ids.tolist()
-    return found[:n]
-
-
-def _other_data(run: Run, data: Problem) -> Iterator[str]:
-    """The data's fingerprint, where it can be told: of the first samples in their order, read as they were then."""
-    told, ids = lookup(run.manifest, "identity.data"), outcome.samples(run.numbers()).tolist()
-    streamed = str(told.get("fingerprint")).startswith("stream-")
-    if told.get("sources") or streamed != data.streamed or first_ids(data, len(ids)) != ids:
-        return
-    if told.get("fingerprint") != (here := data[: len(ids)].fingerprint()):
-        yield f"It was made with other data: fingerprint {str(told.get('fingerprint'))[:16]}…, not {here[:16]}…."
-
-
-def _facts(run: Run, data: Problem, samples: Mapping[int, Known]) -> dict[int, str]:
-    """Samples whose input, label or clean outcome are not what the Run says; all of them, broken or not."""
-    rows = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
-    columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))
-    told = {i: (sha, label, broken) for i, sha, label, broken in zip(*columns, strict=True)}
-    failures = {i: "no such sample in the data" for i in told if i not in samples}
-    for chunk in data.chunks(CHUNK):
-        mine = [r for r, i in enumerate(chunk.ids.tolist()) if i in told]
-        for r, digest_ in zip(mine, sample_hashes(chunk.x[mine]) if mine else [], strict=True):
-            i = int(chunk.ids[r])
-            sha, label, broken = told[i]
-            if sha != digest_:
-                failures[i] = "the clean input is not the one that was attacked"
-            elif label != int(chunk.y[r]):
-                failures[i] = f"the label is {int(chunk.y[r])}, the Run was made with {label}"
-            elif not broken and not samples[i].right:
-                failures[i] = "the clean input is misclassified, and the Run counts it as right"
-    return failures
 
 
 def _chosen(run: Run, count: int, seed: int) -> list[int]:

@@ -13,6 +13,7 @@ from brinell.fetch.download import BLOCK, Progress, claimed, discard, part_of, t
 __all__ = ["Wanted", "obtain", "offline", "refuse_page", "sha256"]
 
 PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
+NO = ("", "0", "false", "no", "off")
 LOOK, BYTE_ORDER, SHOWN = 512, b"\xef\xbb\xbf", 16
 
 
@@ -37,8 +38,8 @@ class Wanted:
 
 
 def offline() -> bool:
-    """Whether nobody may be asked."""
-    return bool(os.environ.get("BRINELL_OFFLINE"))
+    """Whether nobody may be asked: BRINELL_OFFLINE is set, to anything but a word for no."""
+    return os.environ.get("BRINELL_OFFLINE", "").strip().lower() not in NO
 
 
 def sha256(path: Path) -> str:
@@ -135,11 +136,17 @@ def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progres
                 troubles.append(f"{error.got} instead of {error.expected}")
             except (OSError, HTTPException, ValueError) as error:
                 troubles.append(f"{url.partition('?')[0]}: {error or type(error).__name__}")
+    by_hand = f"fetch {' or '.join(wanted.urls)} by hand and put it at {wanted.path}."
+    if offline():
+        raise wanted.error(
+            expected=f"{wanted.what} at {wanted.path}",
+            got="no such file, and nobody was asked for it, since BRINELL_OFFLINE is set",
+            remedy=f"Unset BRINELL_OFFLINE, or {by_hand}",
+        )
     raise wanted.error(
         expected=f"{wanted.what} from one of its sources",
-        got="; ".join(troubles) or "none asked, since BRINELL_OFFLINE is set",
-        remedy=f"Try again later (a download that was cut goes on where it was), or fetch "
-        f"{' or '.join(wanted.urls)} by hand and put it at {wanted.path}.",
+        got="; ".join(troubles),
+        remedy=f"Try again later (a download that was cut goes on where it was), or {by_hand}",
     )
 
 

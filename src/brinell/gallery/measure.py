@@ -101,7 +101,7 @@ def measure(
 
     Method: the closeness of the binarization test is the hardest that the stronger evaluation solves almost perfectly,
     and the original one is tested at the same. Where there is a detector both of its tests are made. `told` hears the
-    name of each defence before it is measured. Cost: for 32 samples about twenty seconds per defence on one core, with a
+    name of each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core, with a
     detector up to a few minutes.
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
 

@@ -137,10 +137,7 @@ def unpack(
                     raise _refused(path, f"{name} with sha256 {wanted[:16]}…", f"{got[:16]}…: it was changed")
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise _refused(path, "a whole file", f"{type(error).__name__}: {error}") from error
-    try:
-        return Run.open(target)
-    except RecursionError as error:
-        raise _refused(path, "a manifest that can be read", "one nested without end") from error
+    return Run.open(target)
 
 
 def root_of(bundle: str | os.PathLike[str]) -> str:

@@ -1,8 +1,9 @@
 """Whether the rows of a Run that somebody else made fit its manifest and each other; the model is not asked."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -11,9 +12,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
 from brinell.results import files, outcome
-from brinell.results.manifest import lookup
+from brinell.results.manifest import attack_hash, lookup
 from brinell.results.run import Run
 from brinell.results.schema import CLEAN, counted
+from brinell.results.shape import misshapen
 
 # What a check of somebody else's Run needs to know of it.
 NEEDED = {
@@ -25,27 +27,26 @@ NEEDED = {
     "seed": int,
     "precision": str,
 }
-# Lists in a manifest, and what every entry must have; nothing: it is a text.
-LISTED: dict[str, dict[str, Any]] = {
-    "checks": {"name": str, "level": str, "message": str},
-    "probes": {"attack": str, "items": {"name": str, "level": str, "sentence": str}},
-    "notes": {},
-}
 # More judging passes than any plan has would only keep whoever checks the Run busy.
 DRAWS = 100
+STRENGTHS = ("weak", "standard")
+# Inputs live here.
+BOX = [0.0, 1.0]
 # Distances are told in float64 and may exceed eps by rounding only.
 SLACK = 1e-6
 
 
-def contradictions(run: Run) -> list[str]:
+def contradictions(run: Run, whole: bool = True) -> list[str]:
     """What is wrong with a Run by itself, in sentences; an empty list for one that an honest evaluation made.
+
+    Without `whole`, rows that are still to come are no fault.
 
     >>> contradictions(Run.open("tests/results/golden_run_v1"))
     []
     """
     refuse_incomplete(run)
     refuse_many(run)
-    return [sentence for rule in RULES for sentence in rule(run)]
+    return [sentence for rule in (*(WHOLE if whole else ()), *RULES) for sentence in rule(run)]
 
 
 def refuse_incomplete(run: Run) -> None:
@@ -59,39 +60,30 @@ def refuse_incomplete(run: Run) -> None:
     draws = lookup(run.manifest, "identity.plan.draws") or 1
     if not isinstance(draws, int) or not 1 <= draws <= DRAWS:
         raise RunError(expected=f"1 to {DRAWS} judging passes", got=repr(draws)[:60], remedy="The Run is refused.")
-    _refuse_malformed(run)
-    stages = run.manifest["identity"]["plan"]["stages"]
-    if not all(isinstance(s, dict) and isinstance(s.get("name"), str) for s in stages):
-        raise RunError(expected="a manifest with named stages", got=repr(stages)[:60], remedy="It is refused.")
+    # A manifest that was changed after it was read.
+    if wrong := misshapen(run.manifest):
+        raise RunError(expected=f"a manifest with {wrong[0]}", got=wrong[1], remedy="It is refused.")
+    _refuse_radii(run)
+    strength = lookup(run.manifest, "identity.plan.strength")
+    if strength not in (None, *STRENGTHS):
+        raise RunError(expected=f"a plan that is {' or '.join(STRENGTHS)}", got=strength[:60], remedy="It is refused.")
     text, eps = (lookup(run.manifest, f"identity.threat.{k}") for k in ("eps_text", "eps"))
-    if isinstance(eps, int | float) and text is not None and not same_radius(str(text), eps):
+    if not isinstance(eps, list) and text and not same_radius(str(text), math.inf if eps is None else eps):
         raise RunError(
             expected=f"a radius that is what its text says, {text}", got=f"{eps}", remedy="The Run is refused."
         )
 
 
-def _refuse_malformed(run: Run) -> None:
-    """A RunError for checks, probes or notes that the verdict could not read."""
-    for field, parts in LISTED.items():
-        held = run.manifest.get(field) or []
-        if not isinstance(held, list) or not all(_has(entry, parts) for entry in held):
-            raise RunError(
-                expected=f"a manifest with {field} as Brinell writes them", got=repr(held)[:60], remedy="It is refused."
-            )
-
-
-def _has(entry: object, parts: "dict[str, Any]") -> bool:
-    """Whether an entry has these parts: texts, or lists of entries with parts of their own."""
-    if not parts:
-        return isinstance(entry, str)
-    if not isinstance(entry, dict):
-        return False
-    return all(
-        isinstance(entry.get(name), str)
-        if kind is str
-        else isinstance(entry.get(name), list) and all(_has(inner, kind) for inner in entry[name])
-        for name, kind in parts.items()
-    )
+def _refuse_radii(run: Run) -> None:
+    """A RunError for radii of single samples that are not as many as there are samples."""
+    told = lookup(run.manifest, "identity.threat")
+    if "eps" not in told:
+        raise RunError(expected="a threat in the manifest with its eps", got="none", remedy="The Run is refused.")
+    n = run.manifest["identity"]["data"]["n"]
+    if isinstance(told["eps"], list) and len(told["eps"]) != n:
+        raise RunError(
+            expected=f"a radius for each of {n} samples", got=f"{len(told['eps'])}", remedy="The Run is refused."
+        )
 
 
 def same_radius(text: str, eps: float) -> bool:
@@ -100,6 +92,8 @@ def same_radius(text: str, eps: float) -> bool:
     >>> same_radius("8/255", 8 / 255), same_radius("8/255", 0.031), same_radius("a lot", 1.0)
     (True, False, False)
     """
+    if math.isinf(eps):
+        return text == "inf"
     try:
         return abs(float(Fraction(text)) - eps) <= SLACK * abs(eps)
     except (ValueError, ZeroDivisionError):
@@ -178,6 +172,15 @@ def _references(run: Run) -> Iterable[str]:
         yield f"{len(odd)} rows have an adversarial and are not broken, the first is of sample {odd[0]}."
 
 
+def _judged(run: Run) -> Iterable[str]:
+    """What broke was looked at again, and nothing else was."""
+    table = run.rows()
+    looked = np.asarray(pc.is_valid(table["verified"]), dtype=bool)
+    odd = outcome.ids_of(table)[looked != np.asarray(table["broken"], dtype=bool)]
+    if len(odd):
+        yield f"{len(odd)} rows are broken and not verified, or the reverse, the first is of sample {odd[0]}."
+
+
 def _distances(run: Run) -> Iterable[str]:
     eps, table = lookup(run.manifest, "identity.threat.eps"), run.rows()
     if not isinstance(eps, int | float):
@@ -196,14 +199,74 @@ def _costs(run: Run) -> Iterable[str]:
         yield f"{len(odd)} rows cost less than nothing, or no number, the first is of sample {odd[0]}."
 
 
+def _stages(run: Run) -> Iterable[str]:
+    """The numbers of an attack that a manifest tells give the hash it tells; Runs before these had none."""
+    for stage in lookup(run.manifest, "identity.plan.stages"):
+        body = {k: v for k, v in stage.items() if k != "hash"}
+        attack = body.get("attack")
+        if not isinstance(attack, dict):
+            yield f"The attack {stage['name']} of the plan has no numbers."
+        elif ("needs" in stage or "type" in attack) and stage.get("hash") != attack_hash(body):
+            yield f"The numbers of {stage['name']} in the plan are not those of its hash."
+    names = run.attacks
+    if len(set(names)) < len(names) or CLEAN in names:
+        yield "Two attacks of the plan have the same name."
+
+
+def _one_sample(run: Run) -> Iterable[str]:
+    """Every row of a sample is about the same input and label, and one of them about the clean input."""
+    table = run.rows()
+    ids, first = np.unique(outcome.ids_of(table), return_index=True)
+    start = first[np.searchsorted(ids, outcome.ids_of(table))]
+    for name, what in (("label", "label"), ("x_sha256", "input")):
+        column = np.array(table[name].to_pylist(), dtype=object)
+        odd = outcome.ids_of(table)[column != column[start]] if len(column) else ids
+        if len(odd):
+            yield f"The rows of {len(set(odd.tolist()))} samples disagree about their {what}, the first is {odd[0]}."
+    lone = np.setdiff1d(ids, outcome.samples(table))
+    if len(lone):
+        yield f"{len(lone)} samples have rows and no clean one, the first is {lone[0]}."
+
+
+def _classes(run: Run) -> Iterable[str]:
+    table, classes = run.rows(), lookup(run.manifest, "identity.model.classes")
+    if classes is None:
+        return
+    for name in ("label", "clean_pred", "adv_pred"):
+        value = np.asarray(pc.fill_null(table[name], 0), dtype=np.int64)
+        odd = outcome.ids_of(table)[(value < 0) | (value >= classes)]
+        if len(odd):
+            yield f"{len(odd)} rows have a {name} that is none of {classes} classes, the first is of sample {odd[0]}."
+
+
+def _unused(run: Run) -> Iterable[str]:
+    """Adversarials without a row: whoever calls a broken sample robust would leave them behind."""
+    table, folder = run.rows(), run.path / files.ADVERSARIALS_FOLDER
+    stored = files.shards(folder, files.ADVERSARIALS_END) if run.images else []
+    used = Counter(table["adv_shard"].drop_null().to_pylist())
+    rest = {name: len(files.read_adversarials(files.adversarials_file(run.path, name)).ids) for name in stored}
+    odd = sum(max(n - used[name], 0) for name, n in rest.items())
+    if odd:
+        yield f"{odd} adversarials are stored that no row refers to."
+
+
+def _box(run: Run) -> Iterable[str]:
+    box = lookup(run.manifest, "identity.threat.box")
+    if box is not None and box != BOX:
+        yield f"Its box is {str(box)[:60]}, not {BOX}."
+
+
+WHOLE: tuple[Callable[[Run], Iterable[str]], ...] = (_unfinished, _samples, _skipped, _unused)
 RULES: tuple[Callable[[Run], Iterable[str]], ...] = (
-    _unfinished,
-    _samples,
+    _box,
     _names,
+    _stages,
     _seeds,
-    _skipped,
+    _one_sample,
+    _classes,
     _clean,
     _references,
+    _judged,
     _distances,
     _costs,
 )

@@ -22,6 +22,7 @@ Layout, all plain JSON::
     wall_seconds     float, or null while unknown
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -30,6 +31,7 @@ from typing import Any
 
 from brinell.errors import InputError, RunError
 from brinell.results.schema import SCHEMA_VERSION
+from brinell.results.shape import misshapen
 
 MANIFEST = "manifest.json"
 ABSENT = "nothing"
@@ -77,25 +79,47 @@ def decode(path: Path) -> dict[str, Any]:
     """Return the manifest in the folder, or refuse a folder that has none that can be read."""
     file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest = json.loads(file.read_bytes(), parse_constant=_no_number)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             expected=f"a Run with a manifest at {file}",
             got="no such file",
             remedy="Name the folder that an evaluation wrote (brinell evaluate --out FOLDER).",
         ) from None
+    except RecursionError as error:
+        raise _damaged(file, "JSON nested without end") from error
     except (OSError, ValueError) as error:
         raise _damaged(file, str(error)) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
         raise _damaged(file, "JSON without an identity")
     version = manifest.get("schema_version")
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or version > SCHEMA_VERSION:
         raise RunError(
             expected=f"a Run of schema version {SCHEMA_VERSION} or earlier",
             got=f"version {version} in {file}",
             remedy="Update Brinell to read it.",
         )
+    if wrong := misshapen(manifest):
+        raise RunError(
+            expected=f"a manifest with {wrong[0]}",
+            got=f"{wrong[1]} in {file}",
+            remedy="It is refused: restore the file from a copy, or evaluate into a new folder.",
+        )
     return manifest
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name}, which is no JSON")
+
+
+def attack_hash(body: Mapping[str, Any]) -> str:
+    """Everything that decides the outcome of a stage, as one short hash.
+
+    >>> attack_hash({"name": "fgsm"}) == attack_hash({"name": "fgsm"}) != attack_hash({"name": "pgd"})
+    True
+    """
+    text = json.dumps(body, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
