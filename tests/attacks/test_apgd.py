@@ -60,6 +60,13 @@ def test_phases_of_the_larger_radii(steps, lengths):
     assert APGD(steps, larger_eps=True).queries == sum(n + 1 for n in lengths)
 
 
+@pytest.mark.parametrize("steps", [2, 4, 7, 11, 14, 20, 100])
+def test_phases_of_the_larger_radii_in_the_code(steps):
+    part = math.ceil(3 * steps / 10)
+    assert phase_lengths(steps, quirks=True) == (part, part, steps - 2 * part)
+    assert phase_lengths(steps)[2] >= phase_lengths(steps)[0]
+
+
 # ----------------------------------------------------------------------------------------------------------- look-back
 
 

@@ -65,6 +65,9 @@ def test_slope_beside_a_threshold():
     piled = made(np.concatenate([np.linspace(0.01, 0.4, 20), np.linspace(0.501, 0.55, 60)]))
     assert piled.slope(0.5, 0.1).above == 60 and piled.slope(0.5, 0.1).p_value < 1e-10
     assert piled.slope(0.5, 0.1).ratio > 5
+    for width in (0.6, 0.0, -0.1):
+        with pytest.raises(brinell.InputError, match=r"at most eps = 0\.5"):
+            even.slope(0.5, width)
 
 
 # ------------------------------------------------------------------------------------------------------------ crossings

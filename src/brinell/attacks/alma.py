@@ -42,7 +42,8 @@ class ALMA:
     running root mean square and carry momentum; their rate decays from the first success on. Cost per step: one
     forward, one backward; one more of each for the last point. Reference: Rony et al. 2021, "Augmented Lagrangian
     adversarial attacks", with its second penalty. Different here: in L1 a coordinate that would change sign stops at
-    zero and rests there while the penalty pulls less than the distance does, so that results are sparse; with fewer
+    zero and rests there while the penalty pulls less than the distance does, so that results are sparse; 1e-4 is added
+    to the ratio, not to the margin it divides; a point counts when it is misclassified, by however little; with fewer
     than four classes the plain margin takes the place of DLR.
     Limits: needs hundreds of steps; a short budget leaves the multiplier unsettled and distances too large. Blind
     where gradients are masked.

@@ -118,7 +118,7 @@ class APGD:
     @property
     def queries(self) -> int:
         """Every iterate and one start, or one per phase of the larger-eps schedule."""
-        return sum(n + 1 for n in phase_lengths(self.steps)) if self.larger_eps else self.steps + 1
+        return self.steps + (len(phase_lengths(self.steps)) if self.larger_eps else 1)
 
     def _sparse(self) -> SparseAPGD:
         return SparseAPGD(self.steps, self.larger_eps, quirks=self.quirks is not None)

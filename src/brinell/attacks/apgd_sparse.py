@@ -21,13 +21,14 @@ SPECK = 2.0**-20
 RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
 
 
-def phase_lengths(steps: int) -> tuple[int, ...]:
-    """Iterations at 3 eps, 2 eps and eps.
+def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
+    """Iterations at 3 eps, 2 eps and eps: the last phase is the longest, but not for all `steps` in AutoAttack's code.
 
-    >>> phase_lengths(100)
-    (30, 30, 40)
+    >>> phase_lengths(100), phase_lengths(7), phase_lengths(7, quirks=True)
+    ((30, 30, 40), (2, 2, 3), (3, 3, 1))
     """
-    part = min(math.ceil(round(PHASE_SHARE * steps, 9)), steps // 3 if steps >= 3 else 0)
+    most = steps // 2 if quirks else steps // 3
+    part = min(math.ceil(round(PHASE_SHARE * steps, 9)), most)
     return (part, part, steps - 2 * part)
 
 
@@ -81,7 +82,7 @@ class SparseAPGD:
 
     @property
     def _lengths(self) -> tuple[int, ...]:
-        return phase_lengths(self.steps) if self.larger_eps else (self.steps,)
+        return phase_lengths(self.steps, self.quirks) if self.larger_eps else (self.steps,)
 
     @property
     def _radii(self) -> tuple[float, ...]:

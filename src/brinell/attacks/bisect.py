@@ -49,7 +49,8 @@ class Bisect:
     distance that broke. A round ends at its first success, and every round has noise of its own. Cost: at most
     `grow` + `halve` times the attack's. Reference: the search of Foolbox 2.4 around PGD, as "How to compare adversarial
     robustness of classifiers from a global perspective" uses it (`paper_pgd`). Different here: success ends a round at
-    the distance of the point found, which may be below the radius.
+    the distance of the point found, which may be below the radius, and the first bisection begins at the largest radius
+    that failed, not at 0.
     Limits: costs a whole attack per halving, and inherits every weakness of the attack inside; success that is not
     monotone in eps ends at some boundary, not at the nearest.
 

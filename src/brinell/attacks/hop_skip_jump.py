@@ -12,7 +12,7 @@ from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
-from brinell.ops.norms import L2, LINF
+from brinell.ops.norms import L2, LINF, Norm
 from brinell.ops.rows import flat, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
@@ -21,7 +21,9 @@ SEARCH, BISECT, ESTIMATE, WALK = range(4)
 
 # Chen et al. 2020, alg. 2 and sec. IV: at most so many points for one gradient; the first ones lie so far out.
 MOST, FIRST_RADIUS = 10_000, 0.1
-# Bisections: at least so many, and not more than float32 can tell apart.
+# Bisections: the power of the number of coordinates to which they go, at least so many, and not more than float32 can
+# tell apart.
+PRECISION = {L2.name: 1.5, LINF.name: 2.0}
 LEAST_HALVINGS, MOST_HALVINGS = 10, 24
 # A step so often halved and still not adversarial leads nowhere: the slope is felt again.
 SHORTEST = 20
@@ -56,9 +58,9 @@ class HopSkipJump:
     between it and the clean point, in balls of smaller radius; (2) an estimate of the boundary's normal
     from `first`·√round random points around, at most 10,000, each at the radius distance / n; (3) a step of length
     distance / √round along it (its sign in Linf), halved until the point is adversarial. All of it one question per
-    step, for every row in its own phase. Different from the published method: the bisection has at least ten steps,
-    and directions are normal in Linf too. Cost per step: one forward; one more for the start. Reference: Chen, Jordan &
-    Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
+    step, for every row in its own phase. Different from the published method: the bisection has at least ten steps and
+    at most 24, and directions are normal in Linf too. Cost per step: one forward; one more for the start. Reference:
+    Chen, Jordan & Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
     Limits: needs thousands of queries, estimates a gradient from signs alone, and depends on its first adversarial;
     randomised decisions mislead its bisection.
 
@@ -99,7 +101,7 @@ class HopSkipJump:
         phase, count = s.phase, s.count + 1
         found = hit & ((phase == SEARCH) | (phase == WALK))
         s = self._heard(s, hit, found)
-        at_edge = (phase == BISECT) & (count >= halvings(flat(p.x).shape[1]))
+        at_edge = (phase == BISECT) & (count >= halvings(flat(p.x).shape[1], ball.norm))
         lost = (phase == WALK) & ~hit & (count >= SHORTEST)
         felt = (phase == ESTIMATE) & (count >= self._points(s.round))
         s = self._begun(s, p, ball, at_edge | lost, felt)
@@ -160,13 +162,13 @@ class HopSkipJump:
         return where(s.phase == BISECT, between, where(s.phase == ESTIMATE, around, x))
 
 
-def halvings(n: int) -> int:
-    """Steps of one bisection among n coordinates: to within n^−3/2 of the way, as in the paper for L2.
+def halvings(n: int, norm: Norm = L2) -> int:
+    """Steps of one bisection among n coordinates: to within n^−3/2 of the way in L2 and n^−2 in Linf (sec. IV).
 
-    >>> halvings(24), halvings(3072), halvings(10**6)
-    (10, 18, 24)
+    >>> halvings(24), halvings(3072), halvings(10**6), halvings(784, LINF)
+    (10, 18, 24, 20)
     """
-    return min(max(math.ceil(1.5 * math.log2(n)), LEAST_HALVINGS), MOST_HALVINGS)
+    return min(max(math.ceil(PRECISION[norm.name] * math.log2(n)), LEAST_HALVINGS), MOST_HALVINGS)
 
 
 def _anywhere(p: Rows, ball: Ball, t: Labels) -> Points:

@@ -165,10 +165,17 @@ class Curve:
     def slope(self, eps: float, width: float | None = None) -> Slope:
         """Whether samples gather just beyond a radius, such as the one a model was trained for.
 
-        `width` (default: half of eps) is how far to look to either side. Misclassified samples are left out.
+        `width` (default: half of eps) is how far to look to either side, at most eps: the exact test needs both sides
+        equally wide. Misclassified samples are left out.
         """
         _positive(eps)
         w = eps / 2 if width is None else width
+        if not 0 < w <= eps:
+            raise InputError(
+                expected=f"a width above 0 and at most eps = {eps:.4g}",
+                got=f"{w:.4g}",
+                remedy="There are no radii below 0 to compare with: leave it out for half of eps.",
+            )
         d = self.distances
         below = int(((d > max(eps - w, 0.0)) & (d <= eps)).sum())
         return Slope(eps, w, below, int(((d > eps) & (d <= eps + w)).sum()))
