@@ -40,6 +40,41 @@ def test_quiet_and_alone(browser: Browser, page: Path, name: str, width: int, da
     assert shown.requests == [page.with_name(name).as_uri()]
 
 
+WIDE = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_tables_fit_the_page(browser: Browser, page: Path, width: int) -> None:
+    """With as many stages, and numbers as long, as AutoAttack on thousands of samples has."""
+    run = make_run(page.parent / f"large-{width}", make_images(60))
+    names = {"first": "apgd-ce", "second": "apgd-t", "third": "square"}
+    text = write(run, page.with_name(f"large-{width}.html")).read_text()
+    for short, name in names.items():
+        text = text.replace(f">{short}<", f">{name}<")
+    page.with_name(f"large-{width}.html").write_text(text)
+    shown = browser.page(width)
+    shown.open(page.with_name(f"large-{width}.html").as_uri())
+    shown.run(
+        "[...document.querySelectorAll('[id$=cost] td.n:nth-child(3)')].forEach(e => { e.textContent = '103,376' })"
+    )
+    assert shown.run("document.querySelectorAll('[id$=cost] td').length") > 20
+    assert shown.run(WIDE) == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_what_is_robust_has_one_colour(browser: Browser, page: Path, dark: bool) -> None:
+    shown = browser.page(dark=dark)
+    shown.open(page.as_uri())
+    fills = "[...new Set([...document.querySelectorAll('[data-series=\"{}\"]')].map(e => getComputedStyle(e).fill))]"
+    robust, broken = (shown.run(fills.format(name)) for name in ("robust", "broken by an attack"))
+    assert len(robust) == len(broken) == 1 and robust != broken
+    # The classes' accuracies, the margins and the bars of the waterfall are all meant.
+    assert shown.run("document.querySelectorAll('figure.bars [data-series=robust]').length") > 2
+    assert shown.run("document.querySelectorAll('figure.histogram [data-series=robust]').length") > 2
+    assert shown.run("getComputedStyle(document.querySelector('figure.waterfall .bar')).fill") == robust[0]
+    assert shown.run("getComputedStyle(document.querySelector('figure.waterfall .drop')).fill") == broken[0]
+
+
 FIRST = "document.querySelector('figure.histogram')"
 TICKS = f"[...{FIRST}.querySelectorAll('.ticks-x text')].map(t => t.textContent).join(' ')"
 

@@ -53,7 +53,7 @@ def test_a_suspicious_run_passes_only_where_it_is_accepted(run: Run) -> None:
 
 def test_an_invalid_run_never_passes(run: Run) -> None:
     worse(run, "fail")
-    assert about(run, LOW) == about(run, LOW, "suspicious") == about(run, 0, "suspicious") == ["verdict"]
+    assert about(run, LOW) == about(run, LOW, "suspicious") == about(run, 0.0, "suspicious") == ["verdict"]
     assert "--require" not in objections(run, LOW)[0].sentence
 
 

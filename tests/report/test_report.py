@@ -53,7 +53,7 @@ class Reader(HTMLParser):
             self.ids += [value or ""] if name == "id" else []
             self.targets += [value or ""] if name == "href" else []
             self.handlers += [name] if name.startswith("on") else []
-        if tag not in ("meta", "link", "img", "br", "hr", "input"):
+        if tag not in ("meta", "link", "img", "br", "hr", "input", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

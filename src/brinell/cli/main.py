@@ -31,6 +31,7 @@ from brinell.cli import (
     verify,
     zoo,
 )
+from brinell.cli.panels import MEASURE, READ, START, SUPPLY, TRUST, grouped
 from brinell.errors import BrinellError
 from brinell.evaluate.environment import version
 
@@ -41,33 +42,43 @@ AGAIN = "interrupted; the same command with --out and --resume goes on where it 
 app = typer.Typer(
     name="brinell",
     help="Measure how hard a classifier is to break.",
+    epilog="A first look: brinell demo. Every command says more: brinell evaluate --help.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("evaluate")(evaluate.command)
-app.command("benchmark")(benchmark.command)
-app.command("test-attack")(binarization.command)
-app.command("train")(train.command)
-app.command("submit")(submit.command)
-app.command("verify")(verify.command)
-app.command("compare")(compare.command)
-app.command("report")(report.command)
-app.command("merge")(merge.command)
-app.command("plans")(plans.command)
-app.command("probe")(probe.command)
-app.command("gallery")(gallery.command)
-app.command("rescalings")(rescalings.command)
-app.command("curve")(curve.command)
-app.command("distances")(distances.command)
-app.command("corruptions")(corruptions.command)
-app.add_typer(analyze.app, name="analyze")
-app.add_typer(zoo.app, name="zoo")
-app.add_typer(data.app, name="data")
-app.add_typer(leaderboard.app, name="leaderboard")
-app.command("demo")(demo.command)
-app.command("doctor")(doctor.command)
+# Command, panel, the line in the list of commands; the panels in this order.
+COMMANDS = (
+    ("demo", demo.command, START, "Evaluate the embedded model on the embedded images."),
+    ("doctor", doctor.command, START, "What is installed, which devices, a small self-test."),
+    ("evaluate", evaluate.command, MEASURE, "Attack a model and report its robust accuracy."),
+    ("plans", plans.command, MEASURE, "List the plans: which attacks, how strong."),
+    ("benchmark", benchmark.command, MEASURE, "Measure as a leaderboard does, and write a record."),
+    ("curve", curve.command, MEASURE, "At which distance each sample breaks; a curve."),
+    ("corruptions", corruptions.command, MEASURE, "Accuracy under noise, blur, weather and the like."),
+    ("report", report.command, READ, "Write a report of Runs; a gate for releases."),
+    ("compare", compare.command, READ, "Compare two Runs sample by sample."),
+    ("verify", verify.command, READ, "Check every adversarial example again."),
+    ("merge", merge.command, READ, "Join Runs of parts of the data."),
+    ("submit", submit.command, READ, "Pack a finished Run into one file for others."),
+    ("test-attack", binarization.command, TRUST, "Test an attack where adversarials are known."),
+    ("probe", probe.command, TRUST, "Look for signs that an attack fails."),
+    ("gallery", gallery.command, TRUST, "Defences that did not hold, and what catches them."),
+    ("rescalings", rescalings.command, TRUST, "Seven rescalings of the logits, compared."),
+    ("train", train.command, SUPPLY, "Train a model to withstand a threat."),
+    ("distances", distances.command, SUPPLY, "How far apart the classes of a data set are."),
+)
+for _name, _function, _panel, _line in COMMANDS:
+    app.command(_name, rich_help_panel=_panel, short_help=_line)(grouped(_function))
+GROUPS = (
+    ("analyze", analyze.app, MEASURE, "Beyond robust accuracy: calibration, fairness, …"),
+    ("leaderboard", leaderboard.app, READ, "A static site that ranks models."),
+    ("zoo", zoo.app, SUPPLY, "Published models: list, show, fetch, check."),
+    ("data", data.app, SUPPLY, "Data sets by name: list, show, fetch, check."),
+)
+for _name, _group, _panel, _line in GROUPS:
+    app.add_typer(_group, name=_name, rich_help_panel=_panel, short_help=_line)
 
 
 def _version(wanted: bool) -> bool:

@@ -17,7 +17,7 @@ PAGE = Path("report.html")
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of one or several Runs.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of one or several Runs.", metavar="RUN")],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="The file; default: report.html, other formats on standard output."),

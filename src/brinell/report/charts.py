@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from brinell.report.kinds import Histogram, Mark, Waterfall
+from brinell.report.kinds import Histogram, Mark, Waterfall, tints
 from brinell.report.planes import WIDTH, histogram, legend_key, plane
 from brinell.report.rows import bars, matrix, waterfall
 from brinell.report.scales import number
@@ -14,6 +14,8 @@ from brinell.results.findings import Figure, Table
 Drawable = Figure | Waterfall | Histogram
 # A table of more rows than this helps nobody; the numbers are in the Run.
 MOST_ROWS = 400
+# Names of at most so many characters stay on one line.
+SHORT = 20
 
 
 def chart(
@@ -58,12 +60,13 @@ def table(content: Table, *, caption: bool = True) -> str:
     """The table as HTML; columns of numbers are set to the right.
 
     >>> table(Table("T", ("a", "b"), (("<x>", 1.5),)))
-    '<div class="scroll" tabindex="0"><table><caption>T</caption><thead><tr><th scope="col">a</th><th scope="col"
-    class="n">b</th></tr></thead><tbody><tr><td>&lt;x&gt;</td><td class="n">1.5</td></tr></tbody></table></div>'
+    '<div class="scroll" tabindex="0"><table><caption>T</caption><thead><tr><th scope="col" class="keep">a</th><th
+    scope="col" class="n">b</th></tr></thead><tbody><tr><td class="keep">&lt;x&gt;</td><td
+    class="n">1.5</td></tr></tbody></table></div>'
     """
     right = [all(not isinstance(row[i], str) for row in content.rows) for i in range(len(content.columns))]
-    kinds = ["n" if r and content.rows else None for r in right]
-    head = "".join(element("th", escape(c), scope="col", class_=k) for c, k in zip(content.columns, kinds, strict=True))
+    kinds = ["n" if r and content.rows else _kept(content, i) for i, r in enumerate(right)]
+    head = "".join(element("th", _head(c), scope="col", class_=k) for c, k in zip(content.columns, kinds, strict=True))
     rows = "".join(
         element("tr", *(element("td", escape(number(v)), class_=k) for v, k in zip(row, kinds, strict=True)))
         for row in content.rows
@@ -148,8 +151,19 @@ def _legend(figure: Drawable) -> str:
     if len(names) < 2 or (isinstance(figure, Figure) and figure.kind == "matrix"):
         return ""
     line = isinstance(figure, Figure) and figure.kind != "bars"
-    items = (element("li", legend_key(i, line), escape(name)) for i, name in enumerate(names))
+    tint = tints(names)
+    items = (element("li", legend_key(i, line, tint[i]), escape(name)) for i, name in enumerate(names))
     return element("ul", *items, class_="legend")
+
+
+def _head(name: str) -> str:
+    """The head of a column, which a narrow screen may break inside of the longest words."""
+    return escape(name).replace("wards", "<wbr>wards")
+
+
+def _kept(content: Table, column: int) -> str | None:
+    """Short names are not broken at their hyphens."""
+    return "keep" if content.rows and all(len(str(row[column])) <= SHORT for row in content.rows) else None
 
 
 def _unfold(content: Table) -> str:

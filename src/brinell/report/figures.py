@@ -124,7 +124,7 @@ def first_breaks(content: Table) -> Figure | None:
     if len(content.rows) < 2:
         return None
     names, counts = (tuple(row[i] for row in content.rows) for i in (0, BREAKS.index("first")))
-    series = Series("samples", tuple(map(str, names)), tuple(float(str(c)) for c in counts))
+    series = Series(OUTCOMES[1], tuple(map(str, names)), tuple(float(str(c)) for c in counts))
     return Figure("First to break", "bars", "attack", "samples", (series,))
 
 

@@ -21,7 +21,7 @@ class Objection(NamedTuple):
 def least(fail_under: float | None, require: str | None) -> Level | None:
     """The least verdict that passes: the one asked for, "reliable" where only a percentage is, else none.
 
-    >>> least(45, None), least(45, "suspicious"), least(None, None)
+    >>> least(45.0, None), least(45.0, "suspicious"), least(None, None)
     ('reliable', 'suspicious', None)
     """
     if require is not None:

@@ -1,6 +1,24 @@
 """Figures beyond those of analyses: a waterfall of accuracies and histograms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+# What has one meaning has one colour on all of a page; "clean" is a paler "robust", as in the bar of the headline.
+MEANINGS = {
+    "robust": "c0", "clean": "clean", "broken by an attack": "c1", "wrong by itself": "c2", "forward passes": "c7",
+    "backward passes": "c4",
+}  # fmt: skip
+
+
+def tints(names: Sequence[str]) -> list[str]:
+    """The colours of the bars of these series: by what they mean, else one after another.
+
+    >>> tints(["clean", "robust"]), tints(["robust", "mine"])
+    (['clean', 'c0'], ['c0', 'c1'])
+    """
+    if all(name in MEANINGS for name in names):
+        return [MEANINGS[name] for name in names]
+    return [f"c{i % 8}" for i in range(len(names))]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from brinell.report.kinds import Histogram, Mark
+from brinell.report.kinds import Histogram, Mark, tints
 from brinell.report.scales import Scale, finite, number, span, step, tick_text, ticks
 from brinell.report.svg import element, escape, path
 from brinell.results.findings import Figure, Series
@@ -53,23 +53,23 @@ def histogram(figure: Histogram, marks: Sequence[Mark] = ()) -> tuple[str, int, 
     low, high = figure.edges[0], figure.edges[-1]
     area = _area((low, high), span([0.0, *map(float, tops)]), ())
     parts, base = [], [0.0] * len(tops)
-    for i, (name, counts) in enumerate(zip(figure.names, figure.counts, strict=True)):
+    for tint, name, counts in zip(tints(figure.names), figure.names, figure.counts, strict=True):
         for j, count in enumerate(counts):
             if count:
                 ends = figure.edges[j], figure.edges[j + 1]
-                parts.append(_column(area, ends, base[j], count, i, name))
+                parts.append(_column(area, ends, base[j], count, tint, name))
                 base[j] += count
     parts += [_mark(area, mark) for mark in marks]
     return _dress(area, "".join(parts), figure.x, figure.y)
 
 
-def legend_key(i: int, line: bool) -> str:
+def legend_key(i: int, line: bool, tint: str = "") -> str:
     """The swatch of a series in the legend."""
     stroke = element("path", class_=f"line c{i % 8}", d="M0 7H26") if line else ""
     shape = SHAPES[i % len(SHAPES)] if line else "M5 1h16v12h-16z"
     mark = element(
         "path",
-        class_=f"dot c{i % 8}" if line else f"bar c{i % 8}",
+        class_=f"dot c{i % 8}" if line else f"bar {tint or f'c{i % 8}'}",
         d=shape,
         transform="translate(13 7)" if line else None,
     )
@@ -145,12 +145,12 @@ def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count:
     )  # fmt: skip
 
 
-def _column(area: Plane, ends: tuple[float, float], base: float, count: int, i: int, name: str) -> str:
+def _column(area: Plane, ends: tuple[float, float], base: float, count: int, tint: str, name: str) -> str:
     a, b = (area.x(e) for e in ends)
     top = area.y(base + count)
     tip = f"{name + ', ' if name else ''}{number(ends[0])} to {number(ends[1])}: {number(count)}"
     return element(
-        "rect", element("title", escape(tip)), class_=f"pt bar c{i % 8}", x=a, y=top, width=max(b - a, 0.3),
+        "rect", element("title", escape(tip)), class_=f"pt bar {tint}", x=a, y=top, width=max(b - a, 0.3),
         height=area.y(base) - top, data_series=name, data_from=ends[0], data_to=ends[1], data_value=count, data_tip=tip,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 from brinell.errors import InputError
 from brinell.report import figures
 from brinell.report.canvas import COLOURS, pyplot
-from brinell.report.kinds import Histogram, Waterfall
+from brinell.report.kinds import Histogram, Waterfall, tints
 from brinell.report.names import class_names
 from brinell.report.samples import samples
 from brinell.results import Run
@@ -92,7 +92,15 @@ def _waterfall(axes: Any, figure: Waterfall) -> None:
     axes.set_xlabel(figure.y)
 
 
+def _colour(tint: str) -> dict[str, Any]:
+    """How matplotlib paints a bar that a page paints so."""
+    if tint == "clean":
+        return {"color": "#A6CEE3", "edgecolor": COLOURS[0]}
+    return {"color": COLOURS[int(tint[1:]) % len(COLOURS)]}
+
+
 def _bars(axes: Any, figure: Figure) -> None:
+    tint = tints([s.name for s in figure.series])
     names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     thick = 0.8 / max(len(figure.series), 1)
     for i, s in enumerate(figure.series):
@@ -101,7 +109,7 @@ def _bars(axes: Any, figure: Figure) -> None:
         if s.low and s.high:
             below, above = zip(s.y, s.low, strict=True), zip(s.high, s.y, strict=True)
             ends = [[b - a for b, a in side] for side in (below, above)]
-        axes.barh(places, s.y, thick, xerr=ends, color=COLOURS[i % len(COLOURS)], label=s.name, ecolor="0.15")
+        axes.barh(places, s.y, thick, xerr=ends, label=s.name, ecolor="0.15", **_colour(tint[i]))
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel(figure.y)

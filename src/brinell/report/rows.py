@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from brinell.report.kinds import Waterfall
+from brinell.report.kinds import Waterfall, tints
 from brinell.report.scales import Scale, finite, number, span, step, tick_text, ticks
 from brinell.report.svg import element, escape
 from brinell.results.findings import Figure, Series
@@ -29,12 +29,13 @@ def bars(figure: Figure) -> tuple[str, int]:
     scale = _scale([0.0, *values], figure.y, left)
     parts = [_axis(scale, figure.y, height)]
     share = "%" in figure.y  # all to one decimal
+    tint = tints([s.name for s in figure.series])
     for row, name in enumerate(names):
         y = TOP + row * slot
         parts.append(_name(name, left, y + slot / 2))
         for i, s in enumerate(figure.series):
             at = [j for j, x in enumerate(s.x) if str(x) == name]
-            parts += [_bar(scale, s, j, i, y + (slot - thick * count) / 2 + i * thick, thick, share) for j in at]
+            parts += [_bar(scale, s, j, tint[i], y + (slot - thick * count) / 2 + i * thick, thick, share) for j in at]
     return "".join(parts), int(height + BOTTOM)
 
 
@@ -165,7 +166,7 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= max(most, 1) else text[: max(most - 1, 1)] + "…"
 
 
-def _bar(scale: Scale, s: Series, j: int, place: int, y: float, thick: float, share: bool) -> str:
+def _bar(scale: Scale, s: Series, j: int, tint: str, y: float, thick: float, share: bool) -> str:
     value = s.y[j]
     low, high = (b[j] if b else None for b in (s.low, s.high))
     interval = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
@@ -174,7 +175,7 @@ def _bar(scale: Scale, s: Series, j: int, place: int, y: float, thick: float, sh
         return element("text", "–", class_="value", x=scale(max(0.0, scale.low)) + 6, y=y + thick / 2, dy="0.35em")
     a, b = sorted((scale(max(0.0, scale.low) if scale.high > 0 else scale.high), scale(value)))
     box = element(
-        "rect", element("title", escape(tip)), class_=f"pt bar c{place % 8}", x=a, y=y + 0.5, width=max(b - a, 0.8),
+        "rect", element("title", escape(tip)), class_=f"pt bar {tint}", x=a, y=y + 0.5, width=max(b - a, 0.8),
         height=thick - 1, rx=2 if thick > 8 else 1, data_name=s.x[j], data_series=s.name, data_value=value,
         data_low=low, data_high=high, data_tip=tip,
     )  # fmt: skip

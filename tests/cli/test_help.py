@@ -1,0 +1,51 @@
+"""Help is grouped by purpose and readable on a terminal of 80 columns."""
+
+import inspect
+from typing import Any, get_args
+
+import pytest
+
+from brinell.cli import options, panels
+from brinell.cli.main import COMMANDS, GROUPS
+
+NAMES = [name for name, *_ in (*COMMANDS, *GROUPS)]
+PURPOSES = (panels.START, panels.MEASURE, panels.READ, panels.TRUST, panels.SUPPLY)
+
+
+def titles(text: str) -> list[str]:
+    return [line.strip("╭─╮ ") for line in text.splitlines() if line.startswith("╭")]
+
+
+def test_every_command_has_one_line_in_the_panel_of_its_purpose(brinell: Any) -> None:
+    out = brinell("--help", width=80).out
+    assert titles(out) == ["Options", *PURPOSES]
+    rows = [line.strip("│ ").split()[0] for line in out.splitlines() if line.startswith("│")]
+    assert sorted(rows) == sorted([*NAMES, "--version", "--help"])  # none goes on in a second line
+    assert "…" not in "".join(line for _, _, _, line in COMMANDS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_fits_80_columns_and_cuts_nothing_off(name: str, brinell: Any) -> None:
+    out = brinell(name, "--help", width=80).out
+    assert max(map(len, out.splitlines())) <= 80
+    for function in (function for command, function, *_ in COMMANDS if command == name):
+        for option in inspect.signature(function).parameters:
+            assert f"--{option.replace('_', '-')}" in out or option in ("runs", "run", "a", "b", "parts", "submissions")
+
+
+def test_the_usual_options_come_first(brinell: Any) -> None:
+    out = brinell("evaluate", "--help", width=80).out
+    assert titles(out) == ["Options", "Attack", "Where and how fast", "Trust", "Output"]
+    first = out[: out.index("Attack ─")]
+    for option in ("--model", "--data", "--eps", "--norm", "--plan", "--n", "--out", "--resume", "--dry-run"):
+        assert f" {option} " in first
+    assert titles(brinell("report", "--help", width=80).out) == ["Arguments", "Options"]
+
+
+def test_every_panel_names_options_that_exist() -> None:
+    known = {option for _, function, *_ in COMMANDS for option in inspect.signature(function).parameters}
+    assert set(panels.PANEL_OF) <= known
+
+
+def test_options_that_commands_share_are_not_changed() -> None:
+    assert get_args(options.Device)[1].rich_help_panel is None
