@@ -1,7 +1,6 @@
 """The leaderboard in a real browser: search, sort, filters and addresses do what they say, with a mouse and without."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.browser import PROGRAM, Browser
+from tests.report.test_leaderboard import copy_of_run
 
 from brinell.report.leaderboard import build
 from brinell.results import Run
@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="needs chromium"),
 ]
-GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 HOSTILE = "</td></table><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 HOSTILE += "&lt;img src=x onerror='window.broken = 1'&gt;"
 LINF = [r for r in published() if (r.dataset, r.threat) == ("cifar10", "Linf")]
@@ -32,8 +31,7 @@ SORTED += ".map((h) => [h.dataset.key, h.ariaSort])"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Published records, a Run with everything a stranger may write, and enough others for 300 rows on one board."""
     folder = tmp_path_factory.mktemp("site")
-    run = folder / "run"
-    shutil.copytree(GOLDEN, run)
+    run = copy_of_run(folder / "run", plan__name=HOSTILE, threat__norm="L2", threat__eps=0.5)
     evil = of_run(
         Run.open(run),
         "cifar10",
@@ -41,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "Evil",
         dict.fromkeys(("footnote", "title", "authors", "venue", "architecture"), HOSTILE),
     )
-    replace(evil, eps="0.5", plan=HOSTILE, reasons=(HOSTILE,), restrictions=(HOSTILE,)).write(run / RECORD)
+    replace(evil, eps="0.5", reasons=(HOSTILE,), restrictions=(HOSTILE,)).write(run / RECORD)
     for i in range(300 - 38):
         Record("cifar100", "Linf", f"Other{i}", eps="8/255", clean=60 + i / 10, autoattack=20 + i / 20).write(
             folder / "r"

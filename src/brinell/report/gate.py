@@ -25,7 +25,8 @@ def least(fail_under: float | None, require: str | None) -> Level | None:
     ('reliable', 'suspicious', None)
     """
     if require is not None:
-        return one_of("a verdict to require", require, REQUIRABLE)  # type: ignore[return-value]
+        names: tuple[str, ...] = REQUIRABLE
+        return LEVELS[names.index(one_of("a verdict to require", require, names))]
     return None if fail_under is None else LEVELS[0]
 
 
