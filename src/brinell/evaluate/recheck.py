@@ -1,9 +1,7 @@
 """A second look at a stored Run: every adversarial has to be what its row says, on this model and these samples."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +12,8 @@ from brinell.core.classifier import Classifier
 from brinell.core.goal import GOALS, Goal
 from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Ball, Threat
-from brinell.engine import precision as precisions
-from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.oracle import Oracle
 from brinell.errors import RunError
-from brinell.evaluate import door, inputs
 from brinell.results import CLEAN, Run, counted
 
 MISCLASSIFY = "misclassify"
@@ -52,26 +48,6 @@ class Verification:
             return good
         some = ", ".join(f"sample {i} ({why})" for i, why in list(self.failures.items())[:5])
         return f"{good}; {len(self.failures)} failed: {some}{' …' if len(self.failures) > 5 else ''}"
-
-
-def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -> Verification:
-    """Re-check every stored adversarial of a Run on the model: class, distance in float64, box, finiteness, origin.
-
-    >>> import brinell
-    >>> data = brinell.data.load("demo")[:32]
-    >>> run = brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", progress=False)
-    >>> brinell.verify(run, "demo", data).ok
-    True
-    """
-    opened = run if isinstance(run, Run) else Run.open(run)
-    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
-    threat = inputs.threat_of(opened)
-    if isinstance(threat.eps, Tensor):
-        threat.check(data.shape(), len(data))
-    door.train_mode(model)
-    with precisions.exact(model.device):
-        oracle = Oracle(model, default_block(model.device))
-        return recheck(opened, model, data, threat, oracle)
 
 
 def reasons(
