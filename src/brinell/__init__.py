@@ -14,9 +14,9 @@ from brinell.evaluate.estimate import estimate
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.evaluate.presets import plans
-from brinell.evaluate.recheck import verify
 from brinell.evaluate.rescalings import rescalings
 from brinell.evaluate.review import review
+from brinell.evaluate.verifying import verify
 from brinell.models.wrap import wrap
 from brinell.reliability.active import test_attack
 from brinell.results import Run, compare

@@ -10,8 +10,8 @@ from brinell.cli import load, options
 from brinell.core.problem import Problem
 from brinell.core.threat import Threat, threat
 from brinell.errors import InputError
-from brinell.evaluate.recheck import verify
 from brinell.evaluate.review import RERUN, certify, review
+from brinell.evaluate.verifying import verify
 from brinell.results import Run
 
 

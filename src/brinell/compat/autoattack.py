@@ -20,6 +20,7 @@ from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
 from brinell.models.wrap import wrap
 from brinell.results import Run
+from brinell.results.manifest import MANIFEST
 
 VERSIONS = {
     "standard": ["apgd-ce", "apgd-t", "fab-t", "square"],
@@ -184,7 +185,7 @@ class AutoAttack:
         return classifier if self.device is None else classifier.to(torch.device(self.device))
 
     def _evaluate(self, names: list[str], x: Tensor, y: Tensor, bs: int, state: Any) -> Run:
-        resume = state is not None and (Path(state) / "manifest.json").exists()
+        resume = state is not None and (Path(state) / MANIFEST).exists()
         run = evaluate(
             self._classifier(),
             (x, y),

@@ -7,11 +7,10 @@ from brinell.core.problem import Problem, sample_hashes
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError, RunError
 from brinell.evaluate.presets import by_name
+from brinell.evaluate.recheck import WRONGLY_RIGHT
 from brinell.results import CLEAN, Run, outcome
 from brinell.results.manifest import lookup
 
-WRONGLY_BROKEN = "the clean input is classified correctly"
-WRONGLY_RIGHT = "the clean input is misclassified, and the Run counts it as right"
 CHUNK = 4096
 
 

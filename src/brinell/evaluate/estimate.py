@@ -17,6 +17,7 @@ from brinell.evaluate.foresee import foresee
 from brinell.evaluate.prepare import chosen_plan, prepare
 from brinell.evaluate.session import Session, chunk_size
 from brinell.results import Run
+from brinell.results.manifest import MANIFEST
 from brinell.results.stored import NOTHING, Stored
 
 # Evaluations that take less than so many seconds even if nothing breaks are not announced.
@@ -75,7 +76,7 @@ def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
     """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING
-    if folder is not None and (folder / "manifest.json").exists():
+    if folder is not None and (folder / MANIFEST).exists():
         stored = Stored(folder)
         known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
     return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)

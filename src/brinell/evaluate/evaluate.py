@@ -24,6 +24,7 @@ from brinell.evaluate.progress import listening
 from brinell.evaluate.session import Session
 from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
 from brinell.results import Run, Writer, new_manifest
+from brinell.results.manifest import MANIFEST
 from brinell.results.stored import Known, Stored
 
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
@@ -119,7 +120,7 @@ def evaluate(
 
 def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
     manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
-    if not (resume and (folder / "manifest.json").exists()):
+    if not (resume and (folder / MANIFEST).exists()):
         more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
         if not images:
             more["images"] = False

@@ -1,10 +1,8 @@
 """A second look at a stored Run: every adversarial has to be what its row says, on this model and these samples."""
 
 import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -15,18 +13,16 @@ from brinell.core.classifier import Classifier
 from brinell.core.goal import GOALS, Goal
 from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Ball, Threat
-from brinell.engine import precision as precisions
-from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.oracle import Oracle
 from brinell.errors import RunError
-from brinell.evaluate import agreement, door, inputs
-from brinell.evaluate.agreement import WRONGLY_BROKEN, WRONGLY_RIGHT
 from brinell.results import CLEAN, Run, counted
-from brinell.results.claims import contradictions
 from brinell.results.manifest import lookup
 
 SLACK = 1e-6
 MISCLASSIFY = "misclassify"
 # Why a point does not reach a goal, where it is not a matter of the class alone.
+WRONGLY_BROKEN = "the clean input is classified correctly"
+WRONGLY_RIGHT = "the clean input is misclassified, and the Run counts it as right"
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
 
@@ -73,38 +69,6 @@ class Verification:
             text += f"; {n} sample{'s' * (n > 1)} failed: {some}{' …' if n > 5 else ''}"
         more = [*([f"Refused: {' '.join(self.objections)}"] if self.objections else []), *self.notes]
         return ". ".join([text, " ".join(more)]) if more else text
-
-
-def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -> Verification:
-    """Re-check a Run: its rows against its manifest and the data, and every stored adversarial on the model.
-
-    Method: schema, numbers of rows, ids, labels, hashes of inputs, attacks and their numbers, seed, threat and counts
-    must agree; of each adversarial class, distance in float64, box, finiteness and origin are looked at, and the model
-    is asked about every clean input. What a Run lacks because it is unfinished is no fault. A model with another
-    fingerprint than the Run's is told in the notes.
-
-    >>> import brinell
-    >>> data = brinell.data.load("demo")[:32]
-    >>> run = brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", progress=False)
-    >>> brinell.verify(run, "demo", data).ok
-    True
-    """
-    opened = run if isinstance(run, Run) else Run.open(run)
-    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
-    objections = contradictions(opened, whole=opened.finished)
-    threat = inputs.threat_of(opened)
-    if isinstance(threat.eps, Tensor):
-        threat.check(data.shape(), len(data))
-    agreement.refuse_shapes(opened, data)
-    door.train_mode(model)
-    objections += [*agreement.other_data(opened, data), *agreement.strengthened(opened)]
-    notes = [*agreement.foreign(opened, model), *([] if opened.finished else ["The Run is not finished."])]
-    with precisions.exact(model.device):
-        oracle = Oracle(model, default_block(model.device))
-        found = recheck(opened, model, data, threat, oracle)
-        objections += agreement.other_classes(opened, oracle, data)
-    failures = {**found.failures, **agreement.facts(opened, data)}
-    return replace(found, failures=failures, objections=tuple(objections), notes=tuple(notes))
 
 
 def reasons(

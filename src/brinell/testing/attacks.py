@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows, cycle, norms_of
-from brinell.core.threat import Ball
+from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.losses import LOSSES
 from brinell.ops.norms import Norm
 from brinell.ops.rows import flat, rows, take
-from brinell.testing.require import SLACK, require
+from brinell.testing.require import require
 
 CLASSES = 5
 
@@ -200,7 +200,7 @@ def _check_start(attack: AnyAttack, p: Rows, ball: Ball) -> None:
     start = ball.project(p.x, p.x + d)
     first = attack.init(replace(p, start=start), ball).x
     off = float((first - start).abs().max())
-    require(off <= SLACK, f"{attack.name} in {ball.norm.name}: ignores an explicit start (off by {off:.2g})")
+    require(off <= TOLERANCE, f"{attack.name} in {ball.norm.name}: ignores an explicit start (off by {off:.2g})")
 
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:

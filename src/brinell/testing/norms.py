@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from brinell.core.threat import Ball
+from brinell.core.threat import TOLERANCE, Ball
 from brinell.ops import rng
 from brinell.ops.norms import Norm
-from brinell.testing.require import SLACK, require
+from brinell.testing.require import require
 
 
 def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 16) -> None:
@@ -26,10 +26,8 @@ def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 
             _check_project(norm, key, a * eps, torch.full((samples,), eps))
             _check_random(norm, key, n, torch.full((samples,), eps))
         _check_to_hyperplane(norm, key, a)
-        corner = norm.size(torch.ones(1, n))
-        require(
-            (corner <= norm.diameter(n) * (1 + SLACK)).all(), f"{norm.name}: the unit box is larger than its diameter"
-        )
+        fits = norm.size(torch.ones(1, n)) <= norm.diameter(n) * (1 + TOLERANCE)
+        require(fits.all(), f"{norm.name}: the unit box is larger than its diameter")
 
 
 def _check_size(norm: Norm, a: Tensor, b: Tensor) -> None:
@@ -66,7 +64,7 @@ def _check_project(norm: Norm, key: Tensor, d: Tensor, eps: Tensor) -> None:
         z = norm.project(v, eps, lo, hi)
         require(((z >= lo) & (z <= hi)).all(), f"{norm.name}: a projection leaves the box")
         size = norm.size(z.double())
-        require((size <= eps.double() * (1 + SLACK)).all(), f"{norm.name}: a projection leaves the ball")
+        require((size <= eps.double() * (1 + TOLERANCE)).all(), f"{norm.name}: a projection leaves the ball")
         again = norm.project(z, eps, lo, hi)
         require(torch.allclose(again, z, rtol=1e-5, atol=1e-7), f"{norm.name}: projecting twice moves a point")
         # Obtuse angle: no feasible point lies further along v − z than z itself.
@@ -83,8 +81,8 @@ def _check_project(norm: Norm, key: Tensor, d: Tensor, eps: Tensor) -> None:
 
 
 def _check_random(norm: Norm, key: Tensor, n: int, eps: Tensor) -> None:
-    inside = norm.inside(key, (n,), eps)
-    require((norm.size(inside.double()) <= eps.double() * (1 + SLACK)).all(), f"{norm.name}: inside leaves the ball")
+    size = norm.size(norm.inside(key, (n,), eps).double())
+    require((size <= eps.double() * (1 + TOLERANCE)).all(), f"{norm.name}: inside leaves the ball")
     for draw in (norm.inside, norm.start):
         require(
             torch.equal(draw(key, (n,), eps)[2:5], draw(key[2:5], (n,), eps[2:5])), f"{norm.name}: noise mixes rows"
