@@ -87,7 +87,7 @@ def evaluate(args: argparse.Namespace, model: Any, data: brinell.Problem, plan: 
     out = None if args.runs is None else Path(args.runs) / folder
     run = brinell.evaluate(
         model, data, threat, variant(plan), seed=args.seed, device=args.device, precision=args.precision, out=out,
-        resume=True,
+        resume=out is not None,
     )  # fmt: skip
     return {
         "clean": run.clean_accuracy.k,

@@ -291,7 +291,7 @@ def evaluate(
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
-    temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
+    temporary folder. `resume=True` goes on with the interrupted Run in `out`. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
     `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
     those of a finished Run. `images=False` verifies adversarials and stores none. `precision` is that of the attacks'
@@ -311,6 +311,7 @@ def evaluate(
         raise InputError(
             expected="a launcher", got=repr(launch)[:80], remedy="Write launch=brinell.launch.Ray(workers=2)."
         )
+    inputs.refuse_nowhere(resume, out)
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
     folder = Path(out) if out is not None else None

@@ -29,7 +29,7 @@ NEEDED = {
 }
 # More judging passes than any plan has would only keep whoever checks the Run busy.
 DRAWS = 100
-STRENGTHS = ("weak", "standard")
+STRENGTHS = ("weak", "standard", "audited")
 # Inputs live here.
 BOX = [0.0, 1.0]
 # Distances are told in float64 and may exceed eps by rounding only.
