@@ -40,6 +40,7 @@ from brinell.evaluate.verify import verify as verify_run
 from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
 from brinell.results import ROWS, Run, Writer, new_manifest, wilson
 from brinell.results.claims import contradictions
+from brinell.results.radii import SAMPLE_IDS
 from brinell.results.stored import NOTHING, Known, Stored
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
@@ -398,6 +399,9 @@ def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
         more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
         if not images:
             more["images"] = False
+        if isinstance(s.setup.threat.eps, Tensor):
+            # Whose radii these are: parts of an evaluation are put together by it.
+            more[SAMPLE_IDS] = [i for chunk in s.problem.chunks(agreement.CHUNK) for i in chunk.ids.tolist()]
         notes = s.notes if images else [*s.notes, UNKEPT]
         # In one writing: a Run that is killed now must not lack its checks later.
         return Writer.create(folder, {**manifest, "checks": [c.to_json() for c in s.checks], "notes": notes, **more})
@@ -542,7 +546,7 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
     objections = contradictions(opened, whole=opened.finished)
-    threat = inputs.threat_of(opened)
+    threat = agreement.threat_for(opened, data)
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
     agreement.refuse_shapes(opened, data)
