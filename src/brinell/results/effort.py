@@ -41,7 +41,7 @@ def shortfalls(run: "Run") -> Iterable[str]:
     if not following:
         yield "none of its attacks follows gradients"
     elif steps < STEPS:
-        yield f"some samples it calls robust were attacked with {steps} gradients in all (at least {STEPS} are expected)"
+        yield f"some samples it calls robust were attacked with {steps} gradients in all (at least {STEPS} expected)"
     # The attacks of an audit answer for what a first stage missed; on randomised models every attack is one more draw.
     if audit or (lookup(run.manifest, "identity.plan.draws") or 1) > 1:
         return
@@ -49,7 +49,7 @@ def shortfalls(run: "Run") -> Iterable[str]:
     if not asking:
         yield "it has no attack without gradients, so that masked gradients would go unnoticed"
     elif queries < QUERIES:
-        yield f"its attacks without gradients asked {queries} times in all (at least {QUERIES} are expected)"
+        yield f"its attacks without gradients asked {queries} times in all (at least {QUERIES} expected)"
 
 
 def _standing(run: "Run", audit: bool) -> outcome.Ids:
