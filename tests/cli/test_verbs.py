@@ -135,7 +135,8 @@ def test_verify(brinell: Any, here: Path) -> None:
     code, out, _ = brinell("verify", "run", "--model", "demo", "--data", "demo")
     assert (code, out) == (0, f"{n} of {n} adversarials verified\n")
     code, out, _ = brinell("verify", "run", "--model", "demo", "--data", "demo", "--n", 40, "--json")
-    assert json.loads(out) == {"checked": n, "failures": {}}
+    told = {"ok": True, "checked": n, "held": n, "failures": {}, "objections": [], "notes": []}
+    assert json.loads(out) == told
 
 
 def test_verify_fails_with_exit_code_1(brinell: Any, here: Path) -> None:
@@ -151,7 +152,10 @@ def test_verify_fails_with_exit_code_1(brinell: Any, here: Path) -> None:
     assert "failed: sample" in out
     code, out, _ = brinell("verify", "run", "-m", "other.py:make", "-d", "demo", "--json")
     assert code == 1
-    assert set(json.loads(out)["failures"].values()) == {"not misclassified"}
+    told = json.loads(out)
+    assert not told["ok"] and told["held"] == 0 and "another model" in told["notes"][0]
+    attacked = Run.open("run").adversarials().ids.tolist()
+    assert {told["failures"][str(i)] for i in attacked} == {"not misclassified"}
 
 
 def test_compare(brinell: Any, here: Path) -> None:

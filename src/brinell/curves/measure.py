@@ -51,6 +51,7 @@ def curve(
     >>> found.n, found.unresolved, 0 <= found.median < 1
     (16, 0, True)
     """
+    inputs.refuse_nowhere(resume, out)
     model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
     runs = [run if isinstance(run, Run) else Run.open(run) for run in known]
     for run in runs:

@@ -1,15 +1,22 @@
 """Whether a Run is about the data and the model at hand; of its adversarials nothing is asked yet."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem, sample_hashes
+from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError, RunError
+from brinell.evaluate import inputs
 from brinell.evaluate.presets import by_name
 from brinell.evaluate.recheck import WRONGLY_RIGHT
 from brinell.results import CLEAN, Run, outcome
 from brinell.results.manifest import lookup
+from brinell.results.radii import own_radii
 
 CHUNK = 4096
 
@@ -26,6 +33,16 @@ def refuse_shapes(run: Run, data: Problem) -> None:
         raise RunError(
             expected=f"adversarials of shape {data.shape()}", got=f"{tuple(shape)}", remedy="The Run is refused."
         )
+
+
+def threat_for(run: Run, data: Problem) -> Threat:
+    """The threat of a Run, radii of single samples in the order of this data; samples that are not the Run's have one
+    that is never used."""
+    threat, own = inputs.threat_of(run), own_radii(run.manifest)
+    if own is None or not isinstance(threat.eps, Tensor):
+        return threat
+    ids = first_ids(data, len(data))
+    return replace(threat, eps=torch.tensor([own.get(i, max(own.values())) for i in ids], dtype=threat.eps.dtype))
 
 
 def foreign(run: Run, model: Classifier) -> Iterator[str]:

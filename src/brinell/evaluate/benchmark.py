@@ -69,6 +69,7 @@ def benchmark(
     >>> record.key, record.n, record.autoattack, record.restrictions
     ('demo/Linf/demo', 4, 0.0, ())
     """
+    inputs.refuse_nowhere(resume, out)
     chosen, model = board(dataset, threat), inputs.as_classifier(classifier, device)
     if chosen.ball is None and eps is not None:
         raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")

@@ -53,6 +53,7 @@ def estimate(
     >>> told.samples, told.forwards <= 32 + 2 * 32
     (32, True)
     """
+    inputs.refuse_nowhere(resume, out)
     model = inputs.as_classifier(classifier, device)
     chosen = chosen_plan(plan, audit, escalate)
     folder = Path(out) if resume and out is not None else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Chunk, Problem
@@ -15,6 +16,7 @@ from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.errors import InputError, RunError
 from brinell.evaluate import inputs
+from brinell.evaluate.agreement import CHUNK
 from brinell.evaluate.choice import remembered
 from brinell.evaluate.environment import environment
 from brinell.evaluate.estimate import announce
@@ -25,6 +27,7 @@ from brinell.evaluate.session import Session
 from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
 from brinell.results import Run, Writer, new_manifest
 from brinell.results.manifest import MANIFEST
+from brinell.results.radii import SAMPLE_IDS
 from brinell.results.stored import Known, Stored
 
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
@@ -57,7 +60,7 @@ def evaluate(
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
     `classifier` may be a bare module or "demo", `problem` a bare (x, y) or "demo". Without `out` the Run goes to a new
-    temporary folder. `resume=True` goes on with a Run that was interrupted. `individual=True` lets every attack see
+    temporary folder. `resume=True` goes on with the interrupted Run in `out`. `individual=True` lets every attack see
     every sample. `audit` is the share of its survivors that the plan "fast" attacks at full strength (0: no audit);
     `escalate=True` attacks all of them so where the audit objects or is too small or a check warns, with `resume` also
     those of a finished Run. `images=False` verifies adversarials and stores none. `precision` is that of the attacks'
@@ -77,12 +80,7 @@ def evaluate(
         raise InputError(
             expected="a launcher", got=repr(launch)[:80], remedy="Write launch=brinell.launch.Ray(workers=2)."
         )
-    if resume and out is None:
-        raise InputError(
-            expected="the folder of the Run to go on with",
-            got="resume=True (--resume) and no folder",
-            remedy="Pass out= (--out), the folder of the interrupted Run.",
-        )
+    inputs.refuse_nowhere(resume, out)
     model = inputs.as_classifier(classifier, device)
     data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
     folder = Path(out) if out is not None else None
@@ -124,6 +122,9 @@ def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
         more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
         if not images:
             more["images"] = False
+        if isinstance(s.setup.threat.eps, Tensor):
+            # Whose radii these are: parts of an evaluation are put together by it.
+            more[SAMPLE_IDS] = [i for chunk in s.problem.chunks(CHUNK) for i in chunk.ids.tolist()]
         notes = s.notes if images else [*s.notes, UNKEPT]
         # In one writing: a Run that is killed now must not lack its checks later.
         return Writer.create(folder, {**manifest, "checks": [c.to_json() for c in s.checks], "notes": notes, **more})

@@ -106,6 +106,16 @@ def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
     )
 
 
+def refuse_nowhere(resume: bool, out: Any) -> None:
+    """An InputError where somebody wants to go on and does not say with what."""
+    if resume and out is None:
+        raise InputError(
+            expected="the folder of the Run to go on with",
+            got="resume without out",
+            remedy="Pass out= (--out) with resume=True (--resume): a Run in a temporary folder cannot be found again.",
+        )
+
+
 def threat_of(run: Run) -> Threat:
     """The threat a Run was made under; a RunError for one that cannot be read, whoever made it."""
     try:

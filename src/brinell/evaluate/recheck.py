@@ -22,6 +22,7 @@ SLACK = 1e-6
 MISCLASSIFY = "misclassify"
 # Why a point does not reach a goal, where it is not a matter of the class alone.
 WRONGLY_BROKEN = "the clean input is classified correctly"
+WRONGLY_ACCEPTED = "the clean input is misclassified or rejected, and the Run counts it as right"
 WRONGLY_RIGHT = "the clean input is misclassified, and the Run counts it as right"
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
@@ -158,5 +159,6 @@ def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: 
             right &= (out.reject <= 0).cpu()
         for i, good in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
             if good == told[i]:
-                failures[i] = WRONGLY_BROKEN if good else WRONGLY_RIGHT
+                wrong = WRONGLY_RIGHT if out.reject is None else WRONGLY_ACCEPTED
+                failures[i] = WRONGLY_BROKEN if good else wrong
     return failures

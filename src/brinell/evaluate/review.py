@@ -18,7 +18,7 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import InputError, RunError
 from brinell.evaluate import door, inputs
-from brinell.evaluate.agreement import CHUNK, first_ids
+from brinell.evaluate.agreement import CHUNK, first_ids, threat_for
 from brinell.evaluate.boards import BOARDS
 from brinell.evaluate.recheck import goal_of
 from brinell.evaluate.restrictions import restrictions
@@ -131,7 +131,7 @@ def review(
         for run in runs:
             _refuse_unreadable(run)
         data = _data(runs) if problem is None else inputs.as_problem(problem)
-        ball = _threat(runs, threat)
+        ball = _threat(runs, threat, data)
         ball.check(data.shape(), len(data))
         drawn = secrets.randbits(SEED_BITS) if seed is None else seed
         with exact(model.device):
@@ -258,8 +258,8 @@ def _data(runs: list[Run]) -> Problem:
     return load(str(names.pop()), max(int(n) for _, n in named))
 
 
-def _threat(runs: list[Run], threat: Threat | None) -> Threat:
-    threats = [inputs.threat_of(run) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
+def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
+    threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
     if not threats:
         raise InputError(
             expected="a threat, since no Run tells one", got="none", remedy="Pass threat= (--norm and --eps)."

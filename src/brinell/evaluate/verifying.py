@@ -31,7 +31,7 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
     objections = contradictions(opened, whole=opened.finished)
-    threat = inputs.threat_of(opened)
+    threat = agreement.threat_for(opened, data)
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
     agreement.refuse_shapes(opened, data)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 from brinell.errors import RunError
 from brinell.results import files, outcome
 from brinell.results.manifest import attack_hash, lookup
+from brinell.results.radii import own_radii
 from brinell.results.run import Run
 from brinell.results.schema import CLEAN, counted
 from brinell.results.shape import misshapen
@@ -29,7 +31,7 @@ NEEDED = {
 }
 # More judging passes than any plan has would only keep whoever checks the Run busy.
 DRAWS = 100
-STRENGTHS = ("weak", "standard")
+STRENGTHS = ("weak", "standard", "audited")
 # Inputs live here.
 BOX = [0.0, 1.0]
 # Distances are told in float64 and may exceed eps by rounding only.
@@ -181,10 +183,25 @@ def _judged(run: Run) -> Iterable[str]:
         yield f"{len(odd)} rows are broken and not verified, or the reverse, the first is of sample {odd[0]}."
 
 
+def _radius(run: Run) -> Any:
+    """The radius of every row, or one for all; None where there is none, or the manifest does not say whose it is."""
+    eps, own = lookup(run.manifest, "identity.threat.eps"), own_radii(run.manifest)
+    if own is None:
+        return eps if isinstance(eps, int | float) else None
+    return np.array([own.get(i, 0.0) for i in outcome.ids_of(run.rows()).tolist()])
+
+
+def _owners(run: Run) -> Iterable[str]:
+    own = own_radii(run.manifest)
+    odd = [] if own is None else [i for i in outcome.samples(run.numbers()).tolist() if i not in own]
+    if odd:
+        yield f"{len(odd)} samples have no radius in the manifest, the first is {odd[0]}."
+
+
 def _distances(run: Run) -> Iterable[str]:
-    eps, table = lookup(run.manifest, "identity.threat.eps"), run.rows()
-    if not isinstance(eps, int | float):
-        return  # one per sample, or none: the adversarials themselves are measured
+    eps, table = _radius(run), run.rows()
+    if eps is None:
+        return  # no radius, or nobody knows whose: the adversarials themselves are measured
     told = np.asarray(pc.fill_null(table["distance"], 0.0), dtype=np.float64)
     odd = outcome.ids_of(table)[counted(table) & ~(told <= eps * (1 + SLACK))]
     if len(odd):
@@ -259,6 +276,7 @@ def _box(run: Run) -> Iterable[str]:
 WHOLE: tuple[Callable[[Run], Iterable[str]], ...] = (_unfinished, _samples, _skipped, _unused)
 RULES: tuple[Callable[[Run], Iterable[str]], ...] = (
     _box,
+    _owners,
     _names,
     _stages,
     _seeds,

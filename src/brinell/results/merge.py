@@ -15,17 +15,20 @@ from brinell.errors import InputError, RunError
 from brinell.results import outcome
 from brinell.results.files import Adversarials
 from brinell.results.manifest import differences, lookup, material, new_manifest
+from brinell.results.radii import SAMPLE_IDS, joined
 from brinell.results.run import Run, gather
 from brinell.results.store import Writer
 
 SHARD_ROWS = 2048
+OWN = "one per sample"
 KEPT = ("environment", "created", "finished", "wall_seconds")
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
     """Write the rows and adversarials of several Runs as one Run in a new folder.
 
-    The Runs must agree in their identity apart from ``data``. A (sample, attack) that occurs twice with one outcome is
+    The Runs must agree in their identity apart from ``data``; where every sample has a radius of its own, each keeps it
+    and must have the same one wherever it occurs. A (sample, attack) that occurs twice with one outcome is
     kept once; with two outcomes it is refused. The result does not depend on the order of ``paths``.
 
     >>> merge([], "nowhere")
@@ -36,9 +39,11 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
         raise InputError(expected="at least one Run to merge", got="none", remedy="Pass the folders of the Runs.")
     runs = sorted((Run.open(path) for path in paths), key=lambda run: (_fingerprint(run), str(run.path)))
     _refuse_different(runs)
+    # Before the rows, which would only say that two outcomes differ.
+    radii = joined(run.manifest for run in runs)
     table, origin = _merged_rows(runs)
     out = Path(out)
-    with Writer.create(out, _merged_manifest(runs, len(outcome.samples(table)))) as writer:
+    with Writer.create(out, _merged_manifest(runs, outcome.samples(table), radii)) as writer:
         try:
             for start in range(0, table.num_rows, SHARD_ROWS):
                 _copy(writer, runs, table.slice(start, SHARD_ROWS), origin[start : start + SHARD_ROWS])
@@ -64,7 +69,11 @@ def _refuse_different(runs: Sequence[Run]) -> None:
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.manifest["identity"].items() if name != "data"}
+    """What parts of one evaluation have in common: all but the data, and the radii where every sample has its own."""
+    shared = {name: value for name, value in run.manifest["identity"].items() if name != "data"}
+    if isinstance(lookup(run.manifest, "identity.threat.eps"), list):
+        shared["threat"] = {**shared["threat"], "eps": OWN, "eps_text": OWN}
+    return shared
 
 
 def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, outcome.Ids]:
@@ -94,12 +103,21 @@ def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: outcome.
     return writer.append(table, found.ids, found.x)
 
 
-def _merged_manifest(runs: Sequence[Run], n: int) -> dict[str, Any]:
+def _merged_manifest(runs: Sequence[Run], ids: outcome.Ids, radii: dict[int, float] | None) -> dict[str, Any]:
     sources = _distinct(source for run in runs for source in _sources(run))
     names = _distinct(source.get("name") for source in sources)
     digest = hashlib.sha256("\n".join(sorted(str(s.get("fingerprint")) for s in sources)).encode()).hexdigest()
-    data = {"fingerprint": digest, "n": n, "name": " + ".join(map(str, names)) if any(names) else None}
-    manifest = new_manifest({**_shared(runs[0]), "data": {**data, "sources": sources}}, _environment(runs))
+    data = {"fingerprint": digest, "n": len(ids), "name": " + ".join(map(str, names)) if any(names) else None}
+    identity = {**_shared(runs[0]), "data": {**data, "sources": sources}}
+    if radii is not None:
+        # Of unfinished parts some samples have no rows yet.
+        radii = {i: radii[i] for i in ids.tolist() if i in radii}
+        eps = list(radii.values())
+        text = f"{min(eps):.4g}…{max(eps):.4g}" if eps else OWN
+        identity["threat"] = {**identity["threat"], "eps": eps, "eps_text": text}
+    manifest = new_manifest(identity, _environment(runs))
+    if radii is not None:
+        manifest[SAMPLE_IDS] = list(radii)
     walls = [run.manifest.get("wall_seconds") for run in runs]
     manifest["wall_seconds"] = sum(wall for wall in walls if wall is not None) if any(walls) else None
     manifest["checks"] = _distinct(check for run in runs for check in run.checks)

@@ -35,6 +35,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "environment": (dict,),
     "resumed": (list,),
     "merged_from": (list,),
+    "sample_ids": (list,),
     "created": (str,),
     "finished": (bool,),
     "images": (bool,),
@@ -67,6 +68,8 @@ def misshapen(manifest: Mapping[str, Any]) -> tuple[str, str] | None:
     radii = _list(manifest, "identity.threat.eps")
     if not all(isinstance(e, NUMBER) and not isinstance(e, bool) for e in radii):
         return "threat.eps as numbers", _short(radii)
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in _list(manifest, "sample_ids")):
+        return "sample_ids as whole numbers", _short(manifest["sample_ids"])
     for field, parts in LISTED.items():
         held = manifest.get(field) or []
         if not isinstance(held, list) or not all(_has(entry, parts) for entry in held):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from brinell.results import outcome
+from brinell.results.effort import shortfalls
 from brinell.results.manifest import lookup
 from brinell.results.schema import counted, flagged
 
@@ -17,6 +18,8 @@ Level = Literal["reliable", "suspicious", "invalid"]
 LEVELS: tuple[Level, ...] = ("reliable", "suspicious", "invalid")
 STRONGER = "autoattack"
 EVADE = "evade"
+# What a plan calls itself; anything else, and nothing, is weak.
+STRONG = ("standard", "audited")
 # Where every rule is explained, with what to do.
 PAGE = "verdict.md"
 
@@ -123,7 +126,7 @@ def _guessing(run: "Run") -> Iterable[str]:
 
 
 def _weak(run: "Run") -> Iterable[str]:
-    if lookup(run.manifest, "identity.plan.strength") == "weak":
+    if lookup(run.manifest, "identity.plan.strength") not in STRONG:
         name = lookup(run.manifest, "identity.plan.name") or "unnamed"
         if lookup(run.manifest, "identity.goal") == EVADE:
             yield (
@@ -135,6 +138,13 @@ def _weak(run: "Run") -> Iterable[str]:
             f"The plan {name} is weak: without a strong ensemble that includes a black-box attack the robust accuracy "
             f"is only an upper bound; run the plan {STRONGER}."
         )
+
+
+def _claimed(run: "Run") -> Iterable[str]:
+    name, lacks = lookup(run.manifest, "identity.plan.name") or "unnamed", list(shortfalls(run))
+    if lacks:
+        what = "The audit of" if lookup(run.manifest, "identity.plan.strength") == "audited" else "The plan"
+        yield f"{what} {name} is called strong, but {'; '.join(lacks)}: run the plan {STRONGER}."
 
 
 def _audited(run: "Run") -> Iterable[str]:
@@ -237,6 +247,7 @@ RULES: tuple[tuple[Level, str, Callable[["Run"], Iterable[str]]], ...] = (
     ("suspicious", "missing-rows", _incomplete),
     ("suspicious", "guessing", _guessing),
     ("suspicious", "weak-plan", _weak),
+    ("suspicious", "weak-plan", _claimed),
     ("suspicious", "audit", _audited),
     ("suspicious", "black-box-wins", _black_box_wins),
     ("suspicious", "non-finite-logits", _non_finite),
