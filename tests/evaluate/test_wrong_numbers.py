@@ -150,6 +150,7 @@ def test_a_random_model_is_never_called_reliable():
     strong = plan([attacks.FGSM()], strength="standard")
     run = evaluate(net.eval(), data, Linf("1/255"), strong, progress=False)
     assert run.clean_accuracy.value < 0.25
-    assert [reason.docs for reason in run.verdict.reasons] == ["verdict.md#guessing"]
+    assert "verdict.md#guessing" in [reason.docs for reason in run.verdict.reasons]
+    assert run.verdict.level == "suspicious"
     good = evaluate("demo", data, Linf("1/255"), strong, progress=False)
-    assert good.verdict.level == "reliable", good.verdict
+    assert "verdict.md#guessing" not in [reason.docs for reason in good.verdict.reasons]

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import brinell
 from brinell.attacks import APGD, FGSM, PGD, Square
+from brinell.models.demo import demo_net
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 DATA = brinell.data.load("demo", 6)
@@ -52,6 +55,39 @@ def test_an_audit_must_look_hard_too() -> None:
     assert reason.startswith("The audit of mine") and "attacked with" in reason
     sound = judged([FGSM(), brinell.Stage(APGD(steps=25), share=1.0)], strength="audited", audit=1.0)
     assert not [r for r in sound.verdict.reasons if "is called strong, but" in r]
+
+
+class Astray(torch.autograd.Function):
+    """Gradients that lead the wrong way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return -g
+
+
+class Masked(nn.Module):
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.net, self.noise = demo_net(), noise
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(Astray.apply(x)) + self.noise * torch.randn(len(x), 10)
+
+
+@pytest.mark.parametrize(("noise", "random"), [(0.0, False), (0.5, True)])
+def test_a_plan_for_randomised_models_makes_no_allowances_where_nothing_is_random(noise: float, random: bool) -> None:
+    torch.manual_seed(0)
+    stages = (brinell.Stage(APGD(steps=25)), brinell.Stage(Square(steps=200)))
+    plan = brinell.Plan("mine", stages, strength="standard", draws=5)
+    net = brinell.wrap(Masked(noise).eval())
+    run = brinell.evaluate(net, brinell.data.load("demo", 24), brinell.Linf(0.1), plan, progress=False)
+    (check,) = [c for c in run.checks if c["name"] == "randomised"]
+    assert check["level"] == ("ok" if random else "info")
+    assert any("black-box attack square" in r for r in run.verdict.reasons) != random
 
 
 @pytest.mark.parametrize("strength", [None, "mighty"])

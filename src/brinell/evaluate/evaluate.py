@@ -33,6 +33,228 @@ from brinell.results.stored import Known, Stored
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
 """What is done with a finished Run and what it was made with; the Run as it is then."""
 UNKEPT = "Adversarials were verified and not stored, as asked: this Run cannot be verified again from disk."
+<<<<<<< HEAD
+=======
+# Evaluations that take less than so many seconds even if nothing breaks are not announced.
+WORTH_ASKING = 10.0
+
+
+def _slots(
+    slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], recordings: Recordings | None
+) -> int:
+    if slots is None:
+        lanes = BLOCKS.get(device.type, 1) if recordings is None else lanes_for(oracle, shape)
+        return oracle.block * lanes
+    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+        raise InputError(
+            expected="slots of at least 1, a whole number", got=f"{slots}", remedy="Leave it out for the default."
+        )
+    return slots
+
+
+def _chunk_size(problem: Problem) -> int:
+    size = 4 * int(np.prod(problem.shape()))
+    return max(1, min(CHUNK, CHUNK_BYTES // size))
+
+
+@dataclass
+class Session:
+    """An evaluation ready to go: everything has been checked, nothing has been written."""
+
+    setup: Setup
+    plan: Plan
+    problem: Problem
+    first: Chunk
+    first_output: Output
+    checks: list[door.Check]
+    notes: list[str]
+    device: torch.device
+    individual: bool = False
+    pace: float = 0.0
+    choice: Choice | None = None
+
+    @property
+    def oracle(self) -> Oracle:
+        """The model."""
+        return self.setup.oracle
+
+    @property
+    def first_logits(self) -> Tensor:
+        """The model's logits for the first chunk."""
+        return self.first_output.logits
+
+    def facts(self) -> Clean:
+        """What is known of the first chunk by now, without the hashes of its inputs."""
+        return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_output]), chunk=self.first)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Every chunk, checked."""
+        for chunk in self.problem.chunks(_chunk_size(self.problem)):
+            door.labels(chunk, self.first_logits.shape[1])
+            if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):
+                raise InputError(
+                    expected="data that read the same every time",
+                    got="other inputs at the second reading",
+                    remedy="Remove random augmentation from the data set.",
+                )
+            yield chunk
+
+    def clean(self, chunk: Chunk) -> Clean:
+        """The model's clean answers about a chunk; those of the first one were asked for at the door."""
+        x = chunk.x.to(self.oracle.classifier.device)
+        known = [self.first_output] if chunk.offset == 0 else []
+        more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
+        return clean(chunk, known + more)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two evaluations the same."""
+        c = self.oracle.classifier
+        return {
+            "brinell_format": 1,
+            "threat": self.setup.threat.to_json(),
+            "goal": self.setup.goal.name,
+            "plan": self.plan.to_json(),
+            "individual": self.individual,
+            "model": {"fingerprint": c.fingerprint, "name": c.name, "classes": self.first_logits.shape[1]},
+            "data": {"fingerprint": self.problem.fingerprint(), "n": len(self.problem), "name": self.problem.name},
+            "seed": self.setup.seed,
+            "precision": self.setup.precision,
+            "block": default_block(self.device),
+            **({"execution": "compile"} if self.oracle.compiled else {}),
+        }
+
+
+def prepare(
+    classifier: Classifier,
+    problem: Problem,
+    threat: Threat,
+    plan: Plan,
+    *,
+    seed: int,
+    slots: int | None,
+    precision: str,
+    listener: Listener,
+    early_exit: bool = True,
+    expected: float | None = None,
+    individual: bool = False,
+    execution: str = "auto",
+    device: torch.device | None = None,
+) -> Session:
+    """Look at everything before anything is written; `device` is what the work is done on, if not here."""
+    device = classifier.device if device is None else device
+    precisions.check(precision)
+    way = settle(execution, device)
+    if precision == precisions.AUTO and device.type != classifier.device.type:
+        raise InputError(
+            expected="a precision to use on the workers",
+            got=f"auto, with the model on {classifier.device} where nothing about {device.type} can be measured",
+            remedy="Choose float32, tf32 or bfloat16, or put the model on the workers' kind of device.",
+        )
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
+    threat.check(problem.shape(), len(problem))
+    mode = door.train_mode(classifier)
+    oracle = Oracle(classifier, default_block(device), listener, precision=_steering(precision))
+    oracle = replace(oracle, compiled=way == "compile")
+    first = next(problem.chunks(_chunk_size(problem)))
+    begun = time.perf_counter()
+    answer = door.first_answer(oracle, first)
+    pace = (time.perf_counter() - begun) / -(-len(first) // oracle.block) / oracle.block
+    logits = answer.logits
+    if not problem.streamed:  # then every label can be looked at now
+        door.labels(Chunk(problem.ids, problem.x, problem.y), logits.shape[1])
+    image, norm = first.x.ndim == 4, threat.norm
+    fitted, notes = adapt(plan, classes=logits.shape[1], sparse=norm.sparse, image=image, norm=norm.name)
+    suits(fitted, threat)
+    for s in fitted.stages:
+        s.ranking_threat(threat).check(problem.shape(), len(problem))
+    fitted, more = guarded(fitted, classifier, answer)
+    checks = [mode, *_look(oracle, fitted, threat, first, logits, notes), *watched(oracle, fitted, first, answer)]
+    notes = [*door.single_logit(logits), *notes, *more]
+    for note in notes:
+        listener(Note(note))
+    recordable = _recordable(way, device, checks, fitted)
+    # Workers elsewhere record and measure for themselves.
+    recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
+    shape = problem.shape()
+    setup = Setup(
+        oracle,
+        threat,
+        seed,
+        _slots(slots, oracle, device, shape, recordings),
+        oracle.precision,
+        # Without a radius no success is near enough to stop at.
+        early_exit and not threat.unlimited,
+        goal=Misclassify() if answer.reject is None else Evade(),
+        listener=listener,
+        draws=fitted.draws,
+        recordings=recordings,
+        recordable=recordable,
+        shape=shape if slots is None else None,
+    )
+    alone = individual or threat.unlimited
+    session = Session(setup, fitted, problem, first, answer, checks, notes, device, alone, pace)
+    _check_expected(session, expected)
+    return _settled(session) if precision == precisions.AUTO else session
+
+
+def _steering(precision: str) -> str:
+    return precisions.FLOAT32 if precision == precisions.AUTO else precision
+
+
+def _settled(s: Session) -> Session:
+    """The evaluation with the precision that a probe finds best, and a note that says why."""
+    choice = choose(s.setup, s.plan, s.facts())
+    s.setup.listener(Note(str(choice)))
+    setup = replace(s.setup, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
+    return replace(s, setup=setup, notes=[*s.notes, str(choice)], choice=choice)
+
+
+def _recordable(execution: str, device: torch.device, checks: list[door.Check], plan: Plan) -> bool:
+    """Where iterations can be recorded: not of a randomised model, whose noise may come from the host."""
+    steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
+    return execution != "eager" and device.type == "cuda" and steady
+
+
+def _look(
+    oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, logits: Tensor, notes: list[str]
+) -> list[door.Check]:
+    """What one block of samples tells about the model before the first attack step."""
+    door.labels(first, logits.shape[1])
+    if plan.needs_gradients:
+        door.gradients(oracle.classifier)
+    n = min(len(first), oracle.block)
+    x, y, logits = first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n]
+    checks = door.inspect(oracle, x, logits)
+    if plan.draws > 1:
+        # The plan is made for randomised models.
+        checks = [_expected_noise(c) if c.name == "randomised" else c for c in checks]
+    return [*checks, *watchful(oracle, plan, threat, x, y, logits, notes)]
+
+
+def _expected_noise(check: door.Check) -> door.Check:
+    """Noise is what the plan is for; without any the verdict must not make allowances for it."""
+    if check.level == "ok":
+        return replace(check, level="info", message=f"{check.message}: the plan is for randomised models, this is none")
+    return replace(check, level="ok")
+
+
+def _check_expected(s: Session, expected: float | None) -> None:
+    if expected is None:
+        return
+    if not 0 <= expected <= 1:
+        raise InputError(
+            expected="expected_clean_accuracy between 0 and 1", got=f"{expected}", remedy="Write 0.85 for 85 %."
+        )
+    good, n = int(clean(s.first, [s.first_output]).correct.sum()), len(s.first)
+    low, high = wilson(good, n, EXPECTED_CONFIDENCE)
+    if not low <= expected <= high:
+        raise ModelError(
+            expected=f"a clean accuracy of {100 * expected:.1f} %",
+            got=f"{100 * good / n:.1f} % on {n} samples",
+            remedy="Check normalisation, channel order, resizing and label order before attacking.",
+        )
+>>>>>>> trust
 
 
 def evaluate(

@@ -88,7 +88,7 @@ def _warned(run: "Run") -> Iterable[str]:
 
 
 def _unverified(run: "Run") -> Iterable[str]:
-    if _draws(run) > 1:
+    if _randomised(run):
         return  # judged on repeated draws: what does not hold there was never claimed
     table = run.numbers()
     count = int((np.asarray(table["broken"], dtype=bool) & ~counted(table)).sum())
@@ -172,9 +172,11 @@ def _audited(run: "Run") -> Iterable[str]:
         )
 
 
-def _draws(run: "Run") -> int:
+def _randomised(run: "Run") -> bool:
+    """Whether the model is judged by repeated draws, and is random indeed."""
     draws = lookup(run.manifest, "identity.plan.draws")
-    return draws if isinstance(draws, int) else 1
+    steady = any(c["name"] == "randomised" and c["level"] == "info" for c in run.checks)
+    return isinstance(draws, int) and draws > 1 and not steady
 
 
 # Black-box attacks may find this share of the samples that gradient attacks missed (AutoAttack's rule: 0.2 points).
@@ -182,7 +184,7 @@ LUCK = 0.002
 
 
 def _black_box_wins(run: "Run") -> Iterable[str]:
-    if _draws(run) > 1:
+    if _randomised(run):
         return  # on a randomised model every attack is one more draw
     stages = lookup(run.manifest, "identity.plan.stages") or []
     rows = run.numbers()
