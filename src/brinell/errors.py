@@ -51,6 +51,24 @@ class MissingExtra(BrinellError, ImportError):  # noqa: N818
     """An optional dependency is needed and not installed."""
 
 
+def first_line(error: BaseException) -> str:
+    """An error's message, as much of it as fits into another one.
+
+    >>> first_line(ValueError("bad header\\n  at byte 7")), first_line(MemoryError())
+    ('bad header', 'no message')
+    """
+    return next(iter(str(error).strip().splitlines()), "no message")
+
+
+def told(error: BaseException) -> str:
+    """An error of somebody else's in one line: its kind and what it says.
+
+    >>> told(KeyError("weight"))
+    "KeyError: 'weight'"
+    """
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def did_you_mean(value: object, known: Iterable[object], otherwise: str = "Check the spelling.") -> str:
     """A question with the names nearest to the value, upper and lower case aside, or what else to do.
 

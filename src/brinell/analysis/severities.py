@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
-from brinell.errors import InputError
+from brinell.errors import InputError, told
 from brinell.results.files import write_atomic
 
 Setting = tuple[str, int]
@@ -169,6 +169,6 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
         expected=f"a table of corruptions in {path}",
-        got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+        got=told(error),
         remedy="Columns are corruption,error; or two rows of corruptions and severities above rows of accuracies.",
     )

@@ -12,7 +12,7 @@ from torch import nn
 from brinell.core.classifier import Classifier
 from brinell.core.problem import Problem
 from brinell.data.load import load
-from brinell.errors import BrinellError, InputError, ModelError, PlanError, did_you_mean
+from brinell.errors import BrinellError, InputError, ModelError, PlanError, did_you_mean, first_line
 from brinell.evaluate.inputs import as_classifier
 from brinell.models import zoo
 from brinell.train.load import is_training
@@ -90,7 +90,7 @@ def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
     except Exception as error:
         raise ModelError(
             expected=expected,
-            got=f"{type(error).__name__} in {path.name}: {(str(error) or 'no message').splitlines()[0]}",
+            got=f"{type(error).__name__} in {path.name}: {first_line(error)}",
             remedy=f"To see where it comes from: {call}",
         ) from error
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset
 
 from brinell.core.threat import HI, LO
-from brinell.errors import InputError
+from brinell.errors import InputError, first_line
 
 # Values this close outside the box are rounding and are clipped; anything further is an error.
 SLACK = 1e-5
@@ -38,7 +38,7 @@ def _tensor(values: Any, what: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             expected=f"{what} as a tensor or array",
-            got=f"{type(values).__name__} ({str(error).splitlines()[0]})",
+            got=f"{type(values).__name__} ({first_line(error)})",
             remedy="Call Problem(x, y) with numbers.",
         ) from None
 

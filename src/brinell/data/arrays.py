@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from brinell.data.raw import DAMAGE
-from brinell.errors import InputError
+from brinell.errors import InputError, told
 
 ENDS = (".npz", ".safetensors")
 
@@ -46,7 +46,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (*DAMAGE, KeyError, BadZipFile, SafetensorError) as error:
         raise InputError(
             expected=f"a readable file {path.name} of plain arrays",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            got=told(error),
             remedy="Save it again with numpy.savez(path, x=x, y=y).",
         ) from error
     missing = [k for k in ("x", "y") if k not in stored]

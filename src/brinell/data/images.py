@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.errors import InputError, MissingExtra, one_of
+from brinell.errors import InputError, MissingExtra, one_of, told
 
 __all__ = ["BENCHMARK", "PREPROCESSINGS", "Images", "Preprocessing", "class_folders", "preprocessing"]
 
@@ -133,7 +133,7 @@ class Images(Dataset[tuple[Tensor, int]]):
         except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
             raise InputError(
                 expected=f"a picture in {path}",
-                got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+                got=told(error),
                 remedy="Restore the file.",
             ) from error
         size = resized(image.size, self.steps.resize)

@@ -12,6 +12,7 @@ from torch import Tensor
 from brinell.engine.events import Listener, Note, silent
 from brinell.engine.recorder import Record
 from brinell.engine.slots import Slots
+from brinell.errors import first_line
 from brinell.ops.rows import clone, overwrite, overwrite_rows, put, same, take
 
 Iterations = Callable[[Slots], Slots]
@@ -194,7 +195,7 @@ class Recordings:
             return self.make(slots, busy, iterations)
         except (RuntimeError, MismatchError) as error:
             self.failed = True
-            why = str(error).splitlines()[0] if str(error) else "the replay gave other numbers"
+            why = first_line(error) if str(error) else "the replay gave other numbers"
             self.listener(Note(f"Iterations are not recorded on this device ({why}); going on without."))
             return Plain(slots, busy, iterations)
         finally:

@@ -14,7 +14,7 @@ from brinell.core.classifier import Classifier, Output, answer
 from brinell.engine.compiling import fused
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
-from brinell.errors import ModelError
+from brinell.errors import ModelError, first_line
 from brinell.ops.losses import LOGITS, LOSSES
 from brinell.ops.rows import average, concat, head
 
@@ -237,7 +237,7 @@ class Oracle:
         if self.block == 1:
             raise ModelError(
                 expected="memory for one sample at a time",
-                got=f"out of memory ({str(error).splitlines()[0]})",
+                got=f"out of memory ({first_line(error)})",
                 remedy="Use a smaller model or input, or a device with more memory.",
             ) from error
         self.block //= 2

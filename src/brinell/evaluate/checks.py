@@ -12,7 +12,7 @@ from torch.autograd import backward, grad
 from brinell.core.attack import Needs
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
-from brinell.errors import ModelError
+from brinell.errors import ModelError, first_line, told
 from brinell.evaluate.door import SAME, Check, differ
 from brinell.evaluate.plan import Plan
 from brinell.evaluate.stages import ranked_targets
@@ -86,7 +86,7 @@ def batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
     try:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
-        why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+        why = told(error)
         return Check("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:
@@ -190,7 +190,7 @@ def watchful(
     except RuntimeError as error:
         raise ModelError(
             expected="a model with gradients with respect to its input",
-            got=str(error).splitlines()[0],
+            got=first_line(error),
             remedy="Remove torch.no_grad(), detach() and non-differentiable parts from forward, wrap them with "
             "brinell.models.bpda, or use a plan without gradients (blackbox).",
         ) from error

@@ -9,7 +9,7 @@ from brinell.core.attack import Needs
 from brinell.core.classifier import Output
 from brinell.core.problem import Chunk
 from brinell.engine.oracle import Oracle
-from brinell.errors import ModelError, PlanError
+from brinell.errors import ModelError, PlanError, first_line
 from brinell.evaluate.door import Check
 from brinell.evaluate.plan import Plan, Stage
 from brinell.ops.losses import LOSSES
@@ -86,7 +86,7 @@ def _blind(oracle: Oracle, plan: Plan, first: Chunk) -> list[Check]:
     except RuntimeError as error:
         raise ModelError(
             expected="a detector with gradients with respect to the input",
-            got=str(error).splitlines()[0],
+            got=first_line(error),
             remedy="Wrap its non-differentiable parts with brinell.models.bpda, or use a plan without gradients.",
         ) from error
     dead = float((flat(a.score_gradient) == 0).all(1).float().mean())

@@ -8,7 +8,7 @@ from torch import Tensor
 from brinell.core.classifier import Classifier, Output, answer
 from brinell.core.problem import Chunk
 from brinell.engine.oracle import Oracle
-from brinell.errors import BrinellError, InputError, ModelError
+from brinell.errors import BrinellError, InputError, ModelError, told
 
 # Two answers of the same row that differ by more than this share of the logits' spread are different answers.
 SAME = 1e-4
@@ -68,7 +68,7 @@ def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
     except Exception as error:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            got=told(error),
             remedy=_mend(oracle.classifier, tuple(chunk.x.shape[1:])),
         ) from error
 

@@ -12,7 +12,7 @@ from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
-from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError
+from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError, first_line
 from brinell.evaluate.plan import Plan, Stage, plan
 from brinell.evaluate.presets import by_name
 from brinell.models.demo import demo_net
@@ -59,7 +59,7 @@ def _device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             expected="a device this machine has",
-            got=f"{device} ({str(error).splitlines()[0]})",
+            got=f"{device} ({first_line(error)})",
             remedy="Try device='cpu'.",
         ) from None
     return found

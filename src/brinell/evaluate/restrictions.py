@@ -15,6 +15,7 @@ from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
+from brinell.errors import first_line
 from brinell.evaluate import checks, door
 from brinell.evaluate.door import SAME, Check
 from brinell.ops import rng
@@ -112,7 +113,7 @@ def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
 
 
 def _line(error: Exception) -> str:
-    return (str(error) or "no message").splitlines()[0].rstrip(".")
+    return first_line(error).rstrip(".")
 
 
 def restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Check]:

@@ -21,7 +21,7 @@ from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, PlanError
+from brinell.errors import InputError, PlanError, told
 from brinell.evaluate.agreement import CHUNK, facts, foreign, other_data, refuse_shapes
 from brinell.evaluate.evaluate import evaluate
 from brinell.evaluate.presets import by_name
@@ -111,7 +111,7 @@ def _file(path: Path) -> Adversarials:
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
         raise InputError(
             expected=f"arrays ids and x in {path.name}",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            got=told(error),
             remedy="Save them with numpy.savez(path, ids=ids, x=x).",
         ) from error
     whole = np.issubdtype(ids.dtype, np.integer) and ids.ndim == 1

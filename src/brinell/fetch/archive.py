@@ -12,7 +12,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from brinell.errors import BrinellError
+from brinell.errors import BrinellError, told
 from brinell.fetch.download import fcntl
 
 __all__ = ["unpack"]
@@ -40,7 +40,7 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
         except DAMAGE as trouble:
             raise error(
                 expected=f"{what} as a whole archive",
-                got=f"{type(trouble).__name__}: {(str(trouble) or 'no message').splitlines()[0]}",
+                got=told(trouble),
                 remedy=f"Delete {archive} and fetch it again; look whether there is room on the disk.",
             ) from trouble
         inspect(Path(hidden))

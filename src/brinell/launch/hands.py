@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from brinell.errors import told
 from brinell.evaluate.chunks import Part
 from brinell.evaluate.work import Job, Unit
 from brinell.launch.drive import Died, Drive, Ended, Joined, News, Told
@@ -102,7 +103,7 @@ class RayHands:
             raise error.cause from error
         except errors.RayError as error:
             self._forget(worker)
-            yield Died(worker, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            yield Died(worker, told(error))
 
     def _forget(self, worker: int) -> None:
         for pending in (self._hellos, self._streams):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from brinell.errors import InputError, MissingExtra, RunError
+from brinell.errors import InputError, MissingExtra, RunError, told
 from brinell.evaluate.plan import Plan
 from brinell.evaluate.stages import Setup
 from brinell.evaluate.work import Crew
@@ -161,7 +161,7 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> I
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise RunError(
                     expected=f"a Ray cluster at {options['address']}",
-                    got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+                    got=told(error),
                     remedy="Check the address and that `ray status` works on this machine.",
                 ) from error
         stack.callback(ray.shutdown)

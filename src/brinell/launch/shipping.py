@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from brinell.engine.events import silent
-from brinell.errors import ModelError
+from brinell.errors import ModelError, told
 from brinell.evaluate.plan import Plan
 from brinell.evaluate.stages import Setup
 
@@ -36,7 +36,7 @@ def pack(setup: Setup, plan: Plan) -> bytes:
     except Exception as error:  # whatever the user's classes raise
         raise ModelError(
             expected="a model that can be pickled, since every worker needs its own",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            got=told(error),
             remedy="Keep open files, locks, connections and generators out of the module, or evaluate in one process.",
         ) from error
     finally:

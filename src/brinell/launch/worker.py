@@ -12,7 +12,7 @@ from brinell.engine import precision as precisions
 from brinell.engine.calibration import lanes_for
 from brinell.engine.events import Event, Shrunk
 from brinell.engine.lanes import Recordings
-from brinell.errors import ModelError
+from brinell.errors import ModelError, first_line
 from brinell.evaluate.chunks import Part
 from brinell.evaluate.environment import environment
 from brinell.evaluate.plan import Plan
@@ -86,7 +86,7 @@ def _unpack(packed: bytes) -> tuple[Setup, Plan]:
     except Exception as error:  # whatever the user's classes raise
         raise ModelError(
             expected="a model that every worker can build",
-            got=f"{type(error).__name__} on one: {(str(error) or 'no message').splitlines()[0]}",
+            got=f"{type(error).__name__} on one: {first_line(error)}",
             remedy="Install the package the model comes from on every machine, or define it in the script itself.",
         ) from None
     return setup, plan

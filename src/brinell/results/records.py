@@ -10,7 +10,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from brinell.errors import InputError, RunError
+from brinell.errors import InputError, RunError, told
 from brinell.results.bundle import digest
 from brinell.results.manifest import lookup
 from brinell.results.record import ABOUT, PERCENTAGES, RECORD, Interval, Record
@@ -48,7 +48,7 @@ def read(path: str | os.PathLike[str]) -> Record:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(
             expected=f"a record of a leaderboard in {place}",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            got=told(error),
             remedy="Restore the file, or measure the model again.",
         ) from error
 

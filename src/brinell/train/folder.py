@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from brinell.errors import RunError
+from brinell.errors import RunError, first_line, told
 from brinell.results import differences
 from brinell.results.files import is_temporary, write_atomic
 from brinell.results.lock import LOCK, Lock
@@ -69,7 +69,7 @@ def read_weights(path: Path) -> Weights:
     except (OSError, SafetensorError) as error:
         raise RunError(
             expected=f"readable weights in {path}",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            got=told(error),
             remedy="A training writes them at the end of its first epoch; go on with --resume.",
         ) from error
 
@@ -135,7 +135,7 @@ class Folder:
         except Exception as error:
             raise RunError(
                 expected=f"a readable checkpoint {file}",
-                got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:80]}",
+                got=f"{type(error).__name__}: {first_line(error)[:80]}",
                 remedy="Restore it from a copy, or train again in a new folder.",
             ) from error
         return stored

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from brinell.errors import ModelError, one_of
+from brinell.errors import ModelError, first_line, one_of
 from brinell.models.networks import network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.train.folder import BEST, CONFIG, LAST, read_config, read_weights
@@ -50,7 +50,7 @@ def load(
     except (RuntimeError, AttributeError) as error:
         raise ModelError(
             expected=f"the module that was trained in {path}",
-            got=str(error).splitlines()[0],
+            got=first_line(error),
             remedy="Build it as it was.",
         ) from error
     classifier.module.eval().requires_grad_(False)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from brinell.errors import BrinellError, InputError, ModelError
+from brinell.errors import BrinellError, InputError, ModelError, told
 from brinell.evaluate.inputs import as_classifier
 from brinell.models.networks import NETWORKS, Network
 from brinell.models.wrap import TorchClassifier, wrap
@@ -104,7 +104,7 @@ def _classes(classifier: TorchClassifier, samples: Samples) -> int:
     except Exception as error:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(x.shape[1:])}",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}",
+            got=told(error),
             remedy="Check the shape of the inputs: model(x) must work on such a batch.",
         ) from error
     if int(samples.y.max()) >= classes:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from brinell.errors import InputError, MissingExtra, ModelError, one_of
+from brinell.errors import InputError, MissingExtra, ModelError, first_line, one_of
 from brinell.models.wrap import TorchClassifier, wrap
 
 OUTPUTS = ("logits", "probabilities", "labels")
@@ -170,7 +170,7 @@ def as_logits(raw: Any, outputs: str, rows: int, classes: int | None = None) -> 
         said = said.astype(np.int64 if outputs == "labels" else np.float64, casting="same_kind")
     except (TypeError, ValueError) as error:
         kind = "whole numbers" if outputs == "labels" else "numbers"
-        raise _wrong(f"{outputs} as an array of {kind}", str(error).splitlines()[0]) from None
+        raise _wrong(f"{outputs} as an array of {kind}", first_line(error)) from None
     if said.ndim not in ((1,) if outputs == "labels" else (1, 2)) or len(said) != rows:
         shape = f"({rows},)" if outputs == "labels" else f"({rows}, classes)"
         raise _wrong(f"{outputs} of shape {shape} for {rows} inputs", f"shape {said.shape}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from brinell.errors import InputError, ModelError, one_of
+from brinell.errors import InputError, ModelError, one_of, told
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, framework, numbers
 from brinell.models.wrap import TorchClassifier
 
@@ -33,7 +33,7 @@ class OnnxBridge(Bridge):
         except Exception as error:  # the runtime has a class of errors for every reason
             raise ModelError(
                 expected="an ONNX model that onnxruntime can open",
-                got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                got=told(error),
                 remedy="Check the file with onnx.checker, and that weights in other files lie beside it.",
             ) from None
         entry = self._session.get_inputs()[0]

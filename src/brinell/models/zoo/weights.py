@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from brinell.errors import ModelError
+from brinell.errors import ModelError, first_line
 from brinell.fetch import refuse_page
 from brinell.models.zoo.card import Keys
 
@@ -40,7 +40,7 @@ def read(path: Path, what: str) -> Any:
     except Exception as error:
         raise ModelError(
             expected=f"weights of {what} that can be read without running code",
-            got=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}",
+            got=f"{type(error).__name__}: {first_line(error)[:200]}",
             remedy="The file is damaged, or holds more than tensors. If you trust it, convert it to .safetensors.",
         ) from error
 
