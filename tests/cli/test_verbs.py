@@ -167,7 +167,9 @@ def test_compare(brinell: Any, here: Path) -> None:
     told = json.loads(brinell("compare", "a", "b", "--json").out)
     assert told["n"] == 12
     assert told["only_b"] == []
-    assert told["difference"]["low"] <= told["difference"]["value"] <= told["difference"]["high"]
+    shares = [told["difference"], told["agreement"], *told["robust"]]
+    assert all(s["low"] <= s["value"] <= s["high"] for s in shares)
+    assert told["agreement"]["k"] == 12 - len(told["only_a"]) and told["agreement"]["n"] == 12
 
 
 def test_parts_merge_to_the_whole(brinell: Any, here: Path) -> None:

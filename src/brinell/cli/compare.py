@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from brinell.cli import options
+from brinell.cli.terminal import counts
 from brinell.results import Run, compare
 
 
@@ -25,8 +26,8 @@ def command(
         json_format.dumps(
             {
                 "n": result.n,
-                "agreement": result.agreement.value,
-                "robust": [result.robust_a.value, result.robust_b.value],
+                "agreement": counts(result.agreement),
+                "robust": [counts(result.robust_a), counts(result.robust_b)],
                 "difference": {"value": difference.value, "low": difference.low, "high": difference.high},
                 "p_value": result.p_value,
                 "only_a": [int(i) for i in result.ids_only_a],

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from brinell.results import Proportion
+
 WIDTH = 100
 
 
@@ -35,3 +37,8 @@ def put_facts(facts: Mapping[str, str], console: Console) -> None:
         if value:
             table.add_row(what, Text(value, overflow="fold"))
     put(table, console)
+
+
+def counts(p: Proportion | None) -> dict[str, Any] | None:
+    """A percentage for programs: value, interval and what it is made of."""
+    return None if p is None else {"value": p.value, "low": p.low, "high": p.high, "n": p.n, "k": p.k}

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli import load, options
-from brinell.cli.terminal import put, tell
+from brinell.cli.terminal import counts, put, tell
 from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.models.networks import NETWORKS
-from brinell.results import Proportion
 from brinell.train.fit import CHECKPOINT_EVERY, Trained, fit
 from brinell.train.load import is_training
 from brinell.train.methods import METHODS, Method, as_method
@@ -166,10 +165,6 @@ def _method(name: str, steps: int | None, rel_step: float | None, beta: float | 
     return replace(changed, description=f"{method.description}; here {told}") if told else changed
 
 
-def _counts(p: Proportion | None) -> dict[str, Any] | None:
-    return None if p is None else {"value": p.value, "low": p.low, "high": p.high, "n": p.n, "k": p.k}
-
-
 def as_json(trained: Trained) -> str:
     """Everything a script needs."""
     best = trained.best
@@ -177,8 +172,8 @@ def as_json(trained: Trained) -> str:
         {
             "path": str(trained.path),
             "best_epoch": best.epoch,
-            "clean_accuracy": _counts(best.clean_accuracy),
-            "robust_accuracy": _counts(best.robust_accuracy),
+            "clean_accuracy": counts(best.clean_accuracy),
+            "robust_accuracy": counts(best.robust_accuracy),
             "curve": [row.to_json() for row in trained.curve],
         },
         indent=2,
