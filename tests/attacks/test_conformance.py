@@ -47,8 +47,9 @@ def test_conforms(attack, norm):
     check_attack(attack, [norm], samples=4, steps=4)
 
 
-def test_the_larger_radii_of_l1_conform():
-    check_attack(APGD(8, larger_eps=True), [NORMS["L1"]], samples=4)
+@pytest.mark.parametrize("quirks", [None, "autoattack"])
+def test_the_larger_radii_of_l1_conform(quirks):
+    check_attack(APGD(8, larger_eps=True, quirks=quirks), [NORMS["L1"]], samples=4)
 
 
 @pytest.mark.parametrize("attack", [a for a in SHORT.values() if a.name != "square"], ids=lambda a: a.name)

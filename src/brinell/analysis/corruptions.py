@@ -91,12 +91,12 @@ class CorruptionReport:
         return None if baseline is None else self._weighted(self._weights(baseline.error))
 
     def relative_mce(self, baseline: Baseline | None = None) -> Average | None:
-        """The relative mean corruption error: what corruption adds to the clean error, as a share of the same of the
-        baseline, then the mean over corruptions. None without a baseline, its clean error or one's own.
+        """The relative mean corruption error: what a corruption adds to the clean error, as a share of the baseline's.
 
-        Method of the interval: those of both errors, joined as for a difference of independent shares (Zou & Donner
-        2008). A sample that is wrong without corruption is rather wrong with it too, so that it is wider than needed.
-        Reference: Hendrycks & Dietterich 2019.
+        The mean over corruptions, with its interval, the baseline taken as exact; None without a baseline, its clean
+        error or the model's own. Method of the interval: those of both errors, joined as for a difference of
+        independent shares (Zou & Donner 2008). A sample that is wrong without corruption is rather wrong with it too,
+        so that it is wider than needed. Reference: Hendrycks & Dietterich 2019.
         """
         baseline = baseline or self._standard()
         if baseline is None or baseline.clean is None or self.clean is None:
