@@ -14,7 +14,9 @@ from brinell.cli.show import WIDTH
 from brinell.core.threat import threat
 from brinell.reliability import Probes, probe
 from brinell.reliability.indicators import NEIGHBOURS
+from brinell.reliability.outcome import bracketed
 from brinell.reliability.probes import QUERIES, SAMPLES
+from brinell.results import Proportion
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -72,9 +74,10 @@ def show(found: Probes, console: Console) -> None:
         advice = f"\n→ {item.mitigation}" if item.level != "ok" and item.mitigation else ""
         table.add_row(item.name, Text(item.level, COLOURS[item.level]), Text.assemble(item.sentence, (advice, "bold")))
     console.print(table, width=min(console.width, WIDTH))
-    curve = ", ".join(f"{radius:.3g}: {100 * accuracy:.0f} %" for radius, accuracy in found.curve)
+    left = ((radius, Proportion(round(a * found.samples), found.samples)) for radius, a in found.curve)
+    curve = ", ".join(f"{radius:.3g}: {bracketed(p)}" for radius, p in left)
     for text in (
-        f"accuracy left by radius: {curve}",
+        f"accuracy left by radius, n = {found.samples}: {curve}",
         f"cost: {found.forwards:,} forwards, {found.backwards:,} backwards",
         *found.notes,
     ):

@@ -38,7 +38,7 @@ from brinell.evaluate.tables import Clean, clean
 from brinell.evaluate.verify import Verification
 from brinell.evaluate.verify import verify as verify_run
 from brinell.evaluate.work import IN_PROCESS, Crew, Job, Launcher
-from brinell.results import ROWS, Run, Writer, new_manifest, wilson
+from brinell.results import ROWS, Proportion, Run, Writer, new_manifest, wilson
 from brinell.results.claims import contradictions
 from brinell.results.radii import SAMPLE_IDS
 from brinell.results.stored import NOTHING, Known, Stored
@@ -269,7 +269,7 @@ def _check_expected(s: Session, expected: float | None) -> None:
     if not low <= expected <= high:
         raise ModelError(
             expected=f"a clean accuracy of {100 * expected:.1f} %",
-            got=f"{100 * good / n:.1f} % on {n} samples",
+            got=f"{Proportion(good, n)}",
             remedy="Check normalisation, channel order, resizing and label order before attacking.",
         )
 
