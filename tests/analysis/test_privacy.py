@@ -11,7 +11,7 @@ import torch
 
 import brinell
 from brinell.analysis.answers import Answers, answers, crafted
-from brinell.analysis.privacy import best_threshold, leakage, privacy
+from brinell.analysis.privacy import Privacy, best_threshold, leakage, privacy
 from brinell.errors import InputError, ModelError, RunError
 from brinell.testing.worlds import linear_world
 
@@ -140,3 +140,23 @@ def test_the_point_of_largest_loss_is_taken_not_the_last() -> None:
     # Float32 answers of other batches agree to the last bits only.
     assert all(bool((b >= a - 1e-5).all()) for a, b in pairwise(losses))
     assert bool((losses[-1] > losses[0] + 1e-3).any())
+
+
+def test_what_confidences_tell_beyond_the_label_has_a_paired_interval() -> None:
+    """Scores one deviation apart: the threshold tells Φ(1/2), the label, a threshold at 0, half of 1/2 + Φ(1)."""
+    generator = np.random.default_rng(5)
+    found = leakage(said(generator.normal(1, 1, 4000)), said(generator.normal(0, 1, 4000), 5000))
+    half, one = (0.5 * (1 + math.erf(z / math.sqrt(2))) for z in (0.5, 1))
+    assert found.beyond.value == pytest.approx(found.honest.value - found.label.value, abs=1e-12)
+    assert found.beyond.low <= half - (0.5 + one) / 2 <= found.beyond.high
+    # Paired over the same samples, and so narrower than two intervals side by side.
+    width = (found.honest.high - found.honest.low) + (found.label.high - found.label.low)
+    assert 0 < found.beyond.high - found.beyond.low < width / 2
+
+
+def test_every_percentage_of_the_page_has_an_interval_or_says_that_it_has_none() -> None:
+    generator = np.random.default_rng(5)
+    side = leakage(said(generator.normal(size=40)), said(generator.normal(size=40), 100))
+    (table,) = Privacy("net", side).findings().tables
+    for name, cell in table.rows[1:]:
+        assert "[" in str(cell) or "no interval" in str(cell), name

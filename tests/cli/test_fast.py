@@ -19,7 +19,7 @@ FAST = ("evaluate", "--model", "demo", "--data", "demo", "--n", N, "--eps", "0.1
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    short, audit = Stage(Pursuit(steps=4, targets=2, again=0)), Stage(PGD(steps=3), share=0.125)
+    short, audit = Stage(Pursuit(steps=4, targets=2, again=0)), Stage(PGD(steps=20), share=0.125)
     small = replace(presets.by_name("fast"), stages=(short, audit), sparse_stages=None)
     monkeypatch.setitem(presets.PLANS, "fast", small)
 

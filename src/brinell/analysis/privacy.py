@@ -1,5 +1,6 @@
 """Whether a model's answers tell which samples it was trained on."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from brinell.core.problem import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.errors import InputError
 from brinell.evaluate import inputs
-from brinell.results import Difference, Proportion
+from brinell.results import Difference, Proportion, paired_difference
 from brinell.results.findings import Cell, Figure, Findings, Series, Table
 
 # Ten steps of a quarter of the radius, for every sample to the end: not stopped where a sample breaks.
@@ -38,7 +39,8 @@ class Leakage:
 
     `best` is the paper's: the best threshold on the confidence in the label, chosen and measured on the same samples,
     never below 1/2. `honest` measures each half at the other half's threshold. `label` calls a sample a member where
-    the model is right about it: 1/2 plus half the generalisation gap.
+    the model is right about it: 1/2 plus half the generalisation gap. `beyond` is what confidences tell more than that
+    baseline, sample by sample.
     """
 
     inputs: str
@@ -47,6 +49,7 @@ class Leakage:
     best: float
     honest: Interval
     label: Interval
+    beyond: Difference
 
     @property
     def gap(self) -> Difference:
@@ -76,8 +79,10 @@ class Privacy:
             ("accuracy on others, %", *(percent(s.others) for s in sides)),
             ("generalisation gap, points", *(percent(s.gap) for s in sides)),
             ("told by confidence, %", *(percent(s.honest) for s in sides)),
-            ("  best threshold, same samples, %", *(f"{100 * s.best:.1f}" for s in sides)),
+            # No interval: chosen on the samples it is measured on, it is above 50 % for any model.
+            ("  best threshold, chosen on these samples, %", *(f"{100 * s.best:.1f} (no interval)" for s in sides)),
             ("told by the label alone, %", *(percent(s.label) for s in sides)),
+            ("confidence beyond the label, points", *(percent(s.beyond) for s in sides)),
         ]
         table = Table("Membership", ("", *(s.inputs for s in sides)), tuple(rows))
         told = (
@@ -166,9 +171,11 @@ def leakage(members: Answers, others: Answers, name: str = "clean", seed: int = 
     right = Proportion(int(members.right.sum()), len(members)), Proportion(int(others.right.sum()), len(others))
     wrong = Proportion(right[1].n - right[1].k, right[1].n)
     first = halves(members.ids, seed, "members"), halves(others.ids, seed, "others")
-    return Leakage(
-        name, *right, best_threshold(own, foreign)[1], _honest(own, foreign, *first), middle(right[0], wrong)
-    )
+    called = _called(own, foreign, *first)
+    told, kept = (Proportion(int(hit.sum()), len(hit)) for hit in called)
+    baseline = middle(right[0], wrong)
+    beyond = _beyond(called, (members.right, ~others.right))
+    return Leakage(name, *right, best_threshold(own, foreign)[1], middle(told, kept), baseline, beyond)
 
 
 def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
@@ -189,10 +196,24 @@ def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
     return float(cuts[best[(len(best) - 1) // 2]]), float(value.max())
 
 
-def _honest(members: Floats, others: Floats, first: Bools, second: Bools) -> Interval:
-    told = rejected = 0
+def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tuple[Bools, Bools]:
+    """Which members and which others are told for what they are, each half at the threshold of the other."""
+    told, kept = np.zeros(len(members), dtype=bool), np.zeros(len(others), dtype=bool)
     for a, b in ((first, second), (~first, ~second)):
         threshold, _ = best_threshold(members[a], others[b])
-        told += int((members[~a] >= threshold).sum())
-        rejected += int((others[~b] < threshold).sum())
-    return middle(Proportion(told, len(members)), Proportion(rejected, len(others)))
+        told[~a], kept[~b] = members[~a] >= threshold, others[~b] < threshold
+    return told, kept
+
+
+def _beyond(called: tuple[Bools, Bools], label: tuple[Bools, Bools]) -> Difference:
+    """Accuracy by confidence minus accuracy by the label, over the same samples; members and others count half each.
+
+    Method: Newcombe's paired interval of either group, squared and added, as in `middle`.
+    """
+    parts = [
+        paired_difference(int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum()), int((~a & ~b).sum()))
+        for a, b in zip(called, label, strict=True)
+    ]
+    value = sum(p.value for p in parts) / 2
+    down = math.hypot(*(p.value - p.low for p in parts)) / 2
+    return Difference(value, value - down, value + math.hypot(*(p.high - p.value for p in parts)) / 2)

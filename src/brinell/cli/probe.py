@@ -13,7 +13,9 @@ from brinell.core.threat import threat
 from brinell.reliability import Probes, probe
 from brinell.reliability.experiments import QUERIES
 from brinell.reliability.indicators import NEIGHBOURS
+from brinell.reliability.outcome import bracketed
 from brinell.reliability.probes import SAMPLES
+from brinell.results import Proportion
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -71,10 +73,11 @@ def show(found: Probes, console: Console) -> None:
         advice = f"\n→ {item.mitigation}" if item.level != "ok" and item.mitigation else ""
         table.add_row(item.name, Text(item.level, COLOURS[item.level]), Text.assemble(item.sentence, (advice, "bold")))
     put(table, console)
-    curve = ", ".join(f"{radius:.3g}: {100 * accuracy:.0f} %" for radius, accuracy in found.curve)
+    left = ((radius, Proportion(round(a * found.samples), found.samples)) for radius, a in found.curve)
+    curve = ", ".join(f"{radius:.3g}: {bracketed(p)}" for radius, p in left)
     tell(
         console,
-        f"accuracy left by radius: {curve}",
+        f"accuracy left by radius, n = {found.samples}: {curve}",
         f"cost: {found.forwards:,} forwards, {found.backwards:,} backwards",
         *found.notes,
     )

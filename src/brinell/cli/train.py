@@ -182,15 +182,14 @@ def as_json(trained: Trained) -> str:
 
 def show(trained: Trained, console: Console) -> None:
     """The curve as a table, the best epoch marked, and what to do next."""
-    table = Table(box=box.ROUNDED)
-    for name in ("epoch", "lr", "loss", "clean", "robust", "95 % interval", "seconds"):
-        table.add_column(name, justify="left" if name == "95 % interval" else "right")
+    table = Table(title=Text("percent with 95 % intervals"), box=box.ROUNDED, title_justify="left")
+    for name in ("epoch", "lr", "loss", "n", "clean, %", "robust, %", "seconds"):
+        table.add_column(name, justify="right")
     for row in trained.curve:
         clean, robust = row.clean_accuracy, row.robust_accuracy
         cells = [str(row.epoch), f"{row.lr:.2g}", f"{row.loss:.3f}"]
         cells += ["", "", ""] if clean is None or robust is None else [
-            f"{100 * clean.value:.1f} %", f"{100 * robust.value:.1f} %",
-            f"[{100 * robust.low:.1f}, {100 * robust.high:.1f}]",
+            str(robust.n), *(f"{100 * p.value:.1f} [{100 * p.low:.1f}, {100 * p.high:.1f}]" for p in (clean, robust)),
         ]  # fmt: skip
         # As text: an interval's brackets are no markup.
         cells = [Text(c) for c in (*cells, f"{row.seconds:.0f}")]  # type: ignore[misc]

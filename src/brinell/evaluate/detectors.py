@@ -14,6 +14,7 @@ from brinell.evaluate.door import Check
 from brinell.evaluate.plan import Plan, Stage
 from brinell.ops.losses import LOSSES
 from brinell.ops.rows import flat
+from brinell.results import Proportion
 
 PLAN = "detector"
 
@@ -60,8 +61,8 @@ def watched(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Ch
     """Whether the plan sees the detector, and whether the detector has gradients for it."""
     if answer.reject is None:
         return []
-    share = float((answer.reject > 0).float().mean())
-    facts = f"the detector rejects {100 * share:.1f} % of {len(answer.reject)} clean inputs"
+    share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))
+    facts = f"the detector rejects {share} clean inputs"
     rule = getattr(getattr(oracle.classifier, "detector", None), "describe", None)
     if rule is not None:
         facts += f" ({rule()})"

@@ -27,7 +27,7 @@ from brinell.evaluate.plan import Plan
 from brinell.evaluate.session import Session, chunk_size
 from brinell.evaluate.stages import Setup
 from brinell.evaluate.tables import clean
-from brinell.results import wilson
+from brinell.results import Proportion, wilson
 
 # Blocks of rows in flight unless told otherwise: enough to spread the engine's own work.
 BLOCKS = {"cpu": 4}
@@ -200,7 +200,7 @@ def _check_expected(s: Session, expected: float | None) -> None:
     if not low <= expected <= high:
         raise ModelError(
             expected=f"a clean accuracy of {100 * expected:.1f} %",
-            got=f"{100 * good / n:.1f} % on {n} samples",
+            got=f"{Proportion(good, n)}",
             remedy="Check normalisation, channel order, resizing and label order before attacking.",
         )
 
