@@ -119,9 +119,10 @@ def test_noise_with_a_fixed_seed_is_no_noise(tiny: Any, data: Any, quiet: Any, l
     assert level(run, "randomised") == "ok"
 
 
-def test_probabilities(tiny: Any, data: Any, quiet: Any, level: Any) -> None:
-    soft = Changed(tiny(), after=lambda z: z.softmax(1)).eval()
-    with pytest.raises(ModelError, match="softmax"):
+@pytest.mark.parametrize("last", ["softmax", "sigmoid"])
+def test_probabilities(last: str, tiny: Any, data: Any, quiet: Any, level: Any) -> None:
+    soft = Changed(tiny(), after=lambda z: z.softmax(1) if last == "softmax" else z.sigmoid()).eval()
+    with pytest.raises(ModelError, match=last):
         quiet(soft, data, EPS, PLAN)
     run = quiet(wrap(soft, allow=["probabilities"]), data, EPS, PLAN)
     assert level(run, "probabilities") == "fail"
@@ -129,7 +130,7 @@ def test_probabilities(tiny: Any, data: Any, quiet: Any, level: Any) -> None:
     assert "probabilities" in str(run)
 
 
-@pytest.mark.parametrize("after", [lambda z: z.log_softmax(1), lambda z: z.sigmoid(), lambda z: 2 * z.softmax(1)])
+@pytest.mark.parametrize("after", [lambda z: z.log_softmax(1), lambda z: 2 * z.sigmoid(), lambda z: 2 * z.softmax(1)])
 def test_what_only_resembles_probabilities(after: Any, tiny: Any, data: Any, quiet: Any, level: Any) -> None:
     assert level(quiet(Changed(tiny(), after=after).eval(), data, EPS, PLAN), "probabilities") == "ok"
 
