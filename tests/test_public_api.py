@@ -65,6 +65,7 @@ HEAVY += ["torch._dynamo", "torch._inductor"]
 
 def in_new_process(code: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(Path(brinell.__file__).parents[1])}
+    env.pop("MKL_CBWR", None)  # set by this process's own import
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -127,3 +128,17 @@ def test_results_do_without_torch() -> None:
         "print(run.robust_accuracy.n, 'torch' in sys.modules)"
     )
     assert in_new_process(code).split() == ["6", "False"]
+
+
+def test_equal_rows_get_equal_answers_wherever_they_stand():
+    """Small products, in a process of its own: the library is told before its first one."""
+    code = """
+import torch, brinell
+for k in (5, 30, 36):
+    for n in (3, 4, 8, 10):
+        w, row = torch.rand(n, k, generator=torch.Generator().manual_seed(k)) - 0.5, torch.rand(1, k)
+        z = torch.nn.functional.linear(row.repeat(32, 1), w)
+        assert (z == z[0]).all(), (k, n)
+print("equal")
+"""
+    assert in_new_process(code).strip() == "equal"

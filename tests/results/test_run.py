@@ -50,7 +50,7 @@ def test_a_run_without_rows_or_facts_still_speaks(tmp_path, world) -> None:
     assert run.robust_accuracy == Proportion(0, 0) and run.attacks == []
     assert run.adversarials().ids.tolist() == [] and run.adversarials().x.dtype == np.float32
     assert run.cost.forwards == 0 and run.cost.seconds_per_sample == 0
-    assert str(run).count("unnamed") == 6
+    assert str(run).count("unnamed") == 7
     assert "Brinell of unknown version" in run.sentence()
 
 

@@ -59,8 +59,9 @@ class HopSkipJump:
     from `first`·√round random points around, at most 10,000, each at the radius distance / n; (3) a step of length
     distance / √round along it (its sign in Linf), halved until the point is adversarial. All of it one question per
     step, for every row in its own phase. Different from the published method: the bisection has at least ten steps and
-    at most 24, and directions are normal in Linf too. Cost per step: one forward; one more for the start. Reference:
-    Chen, Jordan & Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
+    at most 24, and directions are normal in Linf too.
+    Cost per step: one forward; one more for the start.
+    Reference: Chen, Jordan & Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
     Limits: needs thousands of queries, estimates a gradient from signs alone, and depends on its first adversarial;
     randomised decisions mislead its bisection.
 

@@ -1,5 +1,6 @@
 """Arithmetic while the engine runs: float32 as written, or less for the attack's own questions to the model."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -7,6 +8,10 @@ from typing import Any
 import torch
 
 from brinell.errors import PlanError
+
+# Without it, on some processors, Intel's library rounds rows of one product differently by their place in it. It reads
+# this with its first product, and is as fast so.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "bfloat16")

@@ -175,10 +175,11 @@ def _references(run: Run) -> Iterable[str]:
 
 
 def _judged(run: Run) -> Iterable[str]:
-    """What broke was looked at again, and nothing else was."""
+    """What an attack broke was looked at again, and nothing else of its was."""
     table = run.rows()
     looked = np.asarray(pc.is_valid(table["verified"]), dtype=bool)
-    odd = outcome.ids_of(table)[looked != np.asarray(table["broken"], dtype=bool)]
+    attacked = np.asarray(table["attack"]) != CLEAN
+    odd = outcome.ids_of(table)[attacked & (looked != np.asarray(table["broken"], dtype=bool))]
     if len(odd):
         yield f"{len(odd)} rows are broken and not verified, or the reverse, the first is of sample {odd[0]}."
 
