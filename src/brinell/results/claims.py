@@ -175,11 +175,11 @@ def _references(run: Run) -> Iterable[str]:
 
 
 def _judged(run: Run) -> Iterable[str]:
-    """What an attack broke was looked at again, and nothing else of its was."""
+    """What broke was looked at again, and nothing else was; the first Runs said so of every clean input too."""
     table = run.rows()
-    looked = np.asarray(pc.is_valid(table["verified"]), dtype=bool)
+    looked, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = np.asarray(table["attack"]) != CLEAN
-    odd = outcome.ids_of(table)[attacked & (looked != np.asarray(table["broken"], dtype=bool))]
+    odd = outcome.ids_of(table)[(broken & ~looked) | (attacked & looked & ~broken)]
     if len(odd):
         yield f"{len(odd)} rows are broken and not verified, or the reverse, the first is of sample {odd[0]}."
 
