@@ -121,8 +121,8 @@ Written by `benchmarks/scaling.py`.{quick} Python {python}, torch {torch}, ray {
 
 The demonstration model, `{plan}`, {n} samples, one thread per worker; samples per second between the first and the last
 stored row, in turns, so that both see the same machine. The second worker joins some seconds after the first,
-which is included. Load of the machine before the measurement: {load:.1f}; where others use it too, the ratio is not that of
-two free cores.
+which is included. Load of the machine before the measurement: {load:.1f}; where others use it too, the ratio is not
+that of two free cores.
 
 | repetition | 1 worker | 2 workers | ratio |
 |---|---:|---:|---:|
@@ -139,8 +139,8 @@ waiting over the simulated time; slow workers and deaths therefore lower it even
 
 {table}
 
-50,000 samples are 196 blocks of {block}: beyond some 100 workers there is nothing to hand out, and a GPU with less than a
-block is no faster. What that means in hours and money is in [docs/scaling.md](../../docs/scaling.md).
+50,000 samples are 196 blocks of {block}: beyond some 100 workers there is nothing to hand out, and a GPU with less
+than a block is no faster. What that means in hours and money is in [docs/scaling.md](../../docs/scaling.md).
 """
 
 
