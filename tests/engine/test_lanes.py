@@ -280,6 +280,8 @@ def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("case", ["apgd", "square", "fab"])
 def test_compiled_steps_agree_with_called_ones(case):
     attack, t, legs = CASES[case]

@@ -32,7 +32,7 @@ class Average(NamedTuple):
     """A mean of accuracies over the same n samples, with a 95 % interval.
 
     >>> print(Average(0.478, 0.447, 0.509, 1000))
-    47.8 % [44.7, 50.9], n = 1000
+    47.8 % [44.7, 50.9], n = 1,000
     """
 
     value: float
@@ -41,7 +41,7 @@ class Average(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}"
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n:,}"
 
 
 def average(correct: Sequence[Correct]) -> Average:

@@ -32,7 +32,7 @@ class Spread:
     n: int
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} % ± {100 * self.deviation:.1f} over {self.passes} passes, n = {self.n}"
+        return f"{100 * self.mean:.1f} % ± {100 * self.deviation:.1f} over {self.passes} passes, n = {self.n:,}"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Proportion:
         return wilson(self.k, self.n)[1]
 
     def __str__(self) -> str:
-        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}"
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n:,}"
 
 
 class Difference(NamedTuple):

@@ -21,7 +21,7 @@ def sentence(run: "Run") -> str:
     p = run.robust_accuracy
     accuracy = (
         f"a robust accuracy of {100 * p.value:.1f} % "
-        f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n}{_data(run)})"
+        f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n:,}{_data(run)})"
     )
     text = f"{_threat(run)}, {_identity(run, 'model.name') or 'the model'} has {accuracy} against {_plan(run)}"
     if run.audit is not None and not run.audit.complete:
