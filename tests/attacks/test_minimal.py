@@ -44,7 +44,7 @@ QUICK = {
     "fab-refined": Refine(FAB(20)),
 }
 LONG = {
-    "pdgd": Refine(PDGD(1000, rate=0.3)),
+    "pdgd": Refine(PDGD(2000, rate=1.0)),
     "pdpgd": Refine(PDPGD(2000, rate=1.0)),
     "cw": CW(300, rate=3e-3),
     "ead": Refine(EAD(500, rate=3e-4, beta=3e-3)),

@@ -39,7 +39,7 @@ def quick() -> dict[str, Row]:
 
 @cache
 def everything() -> dict[str, Row]:
-    return {row.defence.name: row for row in measure(n=16)}
+    return {row.defence.name: row for row in measure(n=32)}
 
 
 def test_there_are_enough_and_their_names_differ() -> None:
