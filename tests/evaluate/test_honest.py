@@ -1,0 +1,71 @@
+"""Honest Runs are never refused: interrupted, read in another order, or written in another way."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from brinell import Linf, Problem, evaluate, review, verify
+from brinell.ops import rng
+from brinell.results import Writer
+
+# By name: `brinell.evaluate` is a function.
+SESSION = import_module("brinell.evaluate.session")
+N = 12
+
+
+def network() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    for i, p in enumerate(net.parameters()):
+        p.data.copy_(rng.normal(rng.keys(3, torch.tensor([i])), tuple(p.shape))[0])
+    return net.requires_grad_(False)
+
+
+NET = network()
+X = rng.uniform(rng.keys(5, torch.arange(N)), (1, 4, 4))
+Y = NET(X).argmax(1)
+PROBLEM = Problem(X, Y)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let an evaluation die at its next writing after so many."""
+    append, left = Writer.append, [after]
+
+    def once(self: Writer, *args: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        append(self, *args)
+
+    monkeypatch.setattr(Writer, "append", once)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_an_interrupted_run_is_of_its_data(after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(SESSION, "CHUNK", 4)  # as much data as several chunks hold
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, after)
+        evaluate(NET, PROBLEM, Linf(0.05), "fgsm", out=tmp_path / "run", progress=False)
+    found = verify(tmp_path / "run", NET, PROBLEM)
+    assert found.ok, found
+    assert found.notes == ("The Run is not finished.",)
+    evaluate(NET, PROBLEM, Linf(0.05), "fgsm", out=tmp_path / "run", resume=True, progress=False)
+    assert verify(tmp_path / "run", NET, PROBLEM).ok
+
+
+@pytest.mark.parametrize("made", ["forwards", "backwards"])
+def test_the_order_of_the_data_is_no_fault(made: str, tmp_path: Path) -> None:
+    turned = Problem(X.flip(0), Y.flip(0), PROBLEM.ids.flip(0))
+    first, second = (PROBLEM, turned) if made == "forwards" else (turned, PROBLEM)
+    run = evaluate(NET, first, Linf(0.05), "fgsm", out=tmp_path / "run", progress=False)
+    for data in (first, second):
+        assert verify(run, NET, data).ok
+        assert review([run.path], NET, data, rerun=2).ok
+
+
+def test_a_radius_may_be_written_with_spaces(tmp_path: Path) -> None:
+    run = evaluate(NET, PROBLEM, Linf("8 / 255"), "fgsm", out=tmp_path / "run", progress=False)
+    assert verify(run, NET, PROBLEM).ok
