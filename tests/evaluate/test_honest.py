@@ -69,3 +69,12 @@ def test_the_order_of_the_data_is_no_fault(made: str, tmp_path: Path) -> None:
 def test_a_radius_may_be_written_with_spaces(tmp_path: Path) -> None:
     run = evaluate(NET, PROBLEM, Linf("8 / 255"), "fgsm", out=tmp_path / "run", progress=False)
     assert verify(run, NET, PROBLEM).ok
+
+
+@pytest.mark.parametrize("audit", [0, 0.5, 1])
+def test_an_audit_of_another_size_is_no_other_plan(audit: float, tmp_path: Path) -> None:
+    run = evaluate(NET, PROBLEM, Linf(0.01), "fast", audit=audit, out=tmp_path / "run", progress=False)
+    assert len(run.survivors()) > 2
+    found = review([run.path], NET, PROBLEM, rerun=3)
+    assert found.ok, found
+    assert found.parts[0].alike == found.parts[0].rerun == 3

@@ -22,8 +22,10 @@ from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.errors import InputError, PlanError, told
+from brinell.evaluate.adapt import audited
 from brinell.evaluate.agreement import CHUNK, facts, foreign, other_data, refuse_shapes
 from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.plan import Plan
 from brinell.evaluate.presets import by_name
 from brinell.evaluate.recheck import MISCLASSIFY, reasons, recheck
 from brinell.results import Adversarials, Run, outcome
@@ -205,13 +207,22 @@ def check_run(
     if not rerun or not part.ok:
         return part, good, none
     try:
-        plan = by_name(str(lookup(run.manifest, "identity.plan.name")))
+        plan = _plan_of(run)
     except PlanError:
         told = lookup(run.manifest, "identity.plan.name")
         return replace(part, notes=(f"The plan {told} is none of Brinell's: nothing was run again.",)), good, none
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
         again = _again(run, oracle.classifier, data, threat, plan, _chosen(run, rerun, seed), Path(folder) / "run")
         return _compared(part, run, again), good, again.adversarials()
+
+
+def _plan_of(run: Run) -> Plan:
+    """The plan of that name, its audit as large as the Run's: whoever evaluates may choose that, the verdict judges it."""
+    plan, stages = by_name(str(lookup(run.manifest, "identity.plan.name"))), lookup(run.manifest, "identity.plan.stages")
+    if all(s.share is None for s in plan.stages):
+        return plan
+    shares = [s["share"] for s in stages if isinstance(s.get("share"), int | float)]
+    return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)
 
 
 def _chosen(run: Run, count: int, seed: int) -> list[int]:
