@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from brinell import Linf, Problem, evaluate, review, verify
+from brinell import Linf, Plan, Problem, Stage, evaluate, review, verify
+from brinell.attacks import PGD
 from brinell.ops import rng
 from brinell.results import Writer
 
@@ -78,3 +79,69 @@ def test_an_audit_of_another_size_is_no_other_plan(audit: float, tmp_path: Path)
     found = review([run.path], NET, PROBLEM, rerun=3)
     assert found.ok, found
     assert found.parts[0].alike == found.parts[0].rerun == 3
+
+
+class Rounds(nn.Module):
+    """A randomised model whose draws are a list, in turn: itself, or right about whatever is near a clean input."""
+
+    def __init__(self, itself: list[bool]) -> None:
+        super().__init__()
+        self.net, self.itself, self.calls = NET, itself, 0
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.itself[self.calls % len(self.itself)]:
+            return self.net(x)
+        nearest = torch.cdist(x.flatten(1), X.flatten(1)).argmin(1)
+        return nn.functional.one_hot(Y[nearest], 3).float() * 5 - 1
+
+
+def test_an_adversarial_that_fools_fewer_passes_later_is_in_doubt_and_no_failure(tmp_path: Path) -> None:
+    run = evaluate(NET, PROBLEM, Linf(0.05), "fgsm", out=tmp_path / "run", progress=False)
+    broken = len(run.adversarials().ids)
+    assert broken > 1
+    run.manifest["identity"]["plan"]["draws"] = 5
+    seldom = verify(run, Rounds([True] + [False] * 7), PROBLEM)
+    assert not seldom.failures
+    assert (seldom.held, len(seldom.doubtful)) == (0, broken)
+    assert any("randomised" in note for note in seldom.notes)
+
+
+def test_what_never_fools_a_randomised_model_fails(tmp_path: Path) -> None:
+    run = evaluate(NET, PROBLEM, Linf(0.05), "fgsm", out=tmp_path / "run", progress=False)
+    run.manifest["identity"]["plan"]["draws"] = 5
+    never = verify(run, Rounds([False]), PROBLEM)
+    assert set(never.failures.values()) == {"not misclassified"}
+    assert not never.doubtful
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = NET
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) + 0.5 * torch.randn(len(x), 3)
+
+
+def test_a_run_of_a_randomised_model_is_not_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    chosen = Plan("noisy", (Stage(PGD(steps=5), eot=2),), draws=5)
+    run = evaluate(Noisy(), PROBLEM, Linf(0.03), chosen, out=tmp_path / "run", progress=False)
+    for _ in range(3):
+        assert verify(run, Noisy(), PROBLEM).ok
+        assert review([run.path], Noisy(), PROBLEM, rerun=0).ok
+
+
+def test_samples_without_an_answer_do_not_stop_a_review(tmp_path: Path) -> None:
+    class Mute(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x.flatten(1)[:, :1] > silent, torch.nan, NET(x))
+
+    silent = float(X.flatten(1)[:, 0].median())
+    run = evaluate(Mute().eval(), PROBLEM, Linf(0.001), "fgsm", out=tmp_path / "run", progress=False)
+    found = [review([run.path], Mute().eval(), PROBLEM, rerun=1, seed=s) for s in range(6)]
+    assert all(r.ok for r in found)
+    assert {r.parts[0].rerun for r in found} == {0, 1}, "some of the chosen samples must have no answer"
