@@ -47,9 +47,10 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_an_interrupted_run_is_of_its_data(after: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(SESSION, "CHUNK", 4)  # as much data as several chunks hold
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         interrupt(patch, after)
-        evaluate(NET, PROBLEM, Linf(0.05), "fgsm", out=tmp_path / "run", progress=False)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(NET, PROBLEM, Linf(0.05), "fgsm", out=tmp_path / "run", progress=False)
     found = verify(tmp_path / "run", NET, PROBLEM)
     assert found.ok, found
     assert found.notes == ("The Run is not finished.",)

@@ -227,11 +227,12 @@ def check_run(
 
 
 def _plan_of(run: Run) -> Plan:
-    """The plan of that name, its audit as large as the Run's: whoever evaluates may choose that, the verdict judges it."""
-    plan, stages = by_name(str(lookup(run.manifest, "identity.plan.name"))), lookup(run.manifest, "identity.plan.stages")
+    """The plan of that name with an audit as large as the Run's, which is its maker's choice; the verdict judges it."""
+    told = run.manifest["identity"]["plan"]
+    plan = by_name(told["name"])
     if all(s.share is None for s in plan.stages):
         return plan
-    shares = [s["share"] for s in stages if isinstance(s.get("share"), int | float)]
+    shares = [s["share"] for s in told["stages"] if isinstance(s.get("share"), int | float)]
     return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)
 
 
