@@ -15,6 +15,7 @@ from brinell.evaluate import inputs
 from brinell.evaluate.presets import by_name
 from brinell.evaluate.recheck import WRONGLY_RIGHT
 from brinell.results import CLEAN, Run, outcome
+from brinell.results.files import read_all_rows
 from brinell.results.manifest import lookup
 from brinell.results.radii import own_radii
 
@@ -80,13 +81,23 @@ def first_ids(data: Problem, n: int) -> list[int]:
 
 
 def other_data(run: Run, data: Problem) -> Iterator[str]:
-    """The data's fingerprint, where it can be told: of the first samples in their order, read as they were then."""
-    told, ids = lookup(run.manifest, "identity.data"), outcome.samples(run.numbers()).tolist()
+    """The data's fingerprint, where it can be told: of all the Run's samples, in the order they were read in then.
+
+    A fingerprint depends on the order, and of a Run that has not seen all its samples nothing follows from it.
+    """
+    told, ids = lookup(run.manifest, "identity.data"), _as_written(run)
     streamed = str(told.get("fingerprint")).startswith("stream-")
-    if told.get("sources") or streamed != data.streamed or first_ids(data, len(ids)) != ids:
+    known = len(ids) == told.get("n") and not told.get("sources")
+    if not known or streamed != data.streamed or first_ids(data, len(ids)) != ids:
         return
     if told.get("fingerprint") != (here := data[: len(ids)].fingerprint()):
         yield f"It was made with other data: fingerprint {str(told.get('fingerprint'))[:16]}…, not {here[:16]}…."
+
+
+def _as_written(run: Run) -> list[int]:
+    """The samples in the order in which their clean rows were stored: that of the data, unless workers shared it."""
+    rows = read_all_rows(run.path, columns=("sample_id", "attack"))
+    return list(dict.fromkeys(outcome.ids_of(rows)[outcome.is_attack(rows, CLEAN)].tolist()))
 
 
 def facts(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:

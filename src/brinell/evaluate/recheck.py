@@ -15,6 +15,7 @@ from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import RunError
+from brinell.evaluate.chance import doubt, ever_fooled
 from brinell.results import CLEAN, Run, counted
 from brinell.results.manifest import lookup
 
@@ -35,11 +36,17 @@ def goal_of(run: Run) -> Goal:
     return GOALS[name]
 
 
+def missed_goal(goal: Goal) -> str:
+    """Why a point that does not reach the goal fails."""
+    return MISSED.get(goal.name, "not misclassified")
+
+
 @dataclass(frozen=True)
 class Verification:
     """The outcome of re-checking a Run: how many adversarials were looked at, and what is wrong with which sample.
 
-    `objections` are sentences about rows that do not fit the manifest or each other, `notes` what is no fault.
+    `objections` are sentences about rows that do not fit the manifest or each other, `notes` what is no fault. Of a
+    randomised model `doubtful` adversarials fool some passes, this time not most of them.
 
     >>> print(Verification(3, {7: "not misclassified"}))
     2 of 3 adversarials verified; 1 sample failed: sample 7 (not misclassified)
@@ -52,6 +59,7 @@ class Verification:
     objections: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     attacked: frozenset[int] | None = None
+    doubtful: frozenset[int] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -61,7 +69,8 @@ class Verification:
     @property
     def held(self) -> int:
         """Adversarials that hold."""
-        return self.checked - sum(self.attacked is None or i in self.attacked for i in self.failures)
+        wrong = {i for i in self.failures if self.attacked is None or i in self.attacked}
+        return self.checked - len(wrong | self.doubtful)
 
     def __str__(self) -> str:
         text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
@@ -81,7 +90,7 @@ def reasons(
         (~x.flatten(1).isfinite().all(1), "not finite"),
         (~ball.allows(x0, x), "outside the box"),
         (~ball.contains(x0, x), "further than eps"),
-        (2 * fooled.sum(1) <= draws, MISSED.get(goal.name, "not misclassified")),
+        (2 * fooled.sum(1) <= draws, missed_goal(goal)),
     ]
     return [next((why for mask, why in tests if bool(mask[i])), "") for i in range(len(x))]
 
@@ -96,6 +105,7 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
     goal = goal_of(run)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
+    doubtful: set[int] = set()
     for chunk in problem.chunks(4096):
         rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in where]
         if not rows:
@@ -106,9 +116,12 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
         x = torch.from_numpy(np.stack([adv.x[where[i]] for i in ids])).to(device)
         ball = threat.ball(index + chunk.offset, device)
-        for i, why in zip(ids, reasons(ball, goal, oracle, x0, x, y, y, draws), strict=True):
-            if why:
-                failures[i] = why
+        said = reasons(ball, goal, oracle, x0, x, y, y, draws)
+        missed = [k for k, why in enumerate(said) if draws > 1 and why == missed_goal(goal)]
+        for k, fooled in zip(missed, ever_fooled(goal, oracle, x[missed], y[missed], draws), strict=True):
+            said[k] = "" if fooled else said[k]
+            doubtful |= {ids[k]} if fooled else set()
+        failures |= {i: why for i, why in zip(ids, said, strict=True) if why}
         for i, d in zip(ids, ball.distance(x0, x).tolist(), strict=True):
             # Told in float64, and the same wherever it is measured but for the order of a sum.
             if i not in failures and not abs(d - told.get(i, d)) <= SLACK * max(d, SLACK):
@@ -127,7 +140,9 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
             remedy="Verify with the data the Run was made from (same ids).",
         )
     failures = {**_clean_failures(run, classifier, problem, oracle), **failures}
-    return Verification(len(hashes), failures, attacked=frozenset(hashes))
+    doubtful -= set(failures)
+    notes = tuple(doubt(len(doubtful), draws))
+    return Verification(len(hashes), failures, (), notes, frozenset(hashes), frozenset(doubtful))
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:

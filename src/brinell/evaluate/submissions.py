@@ -21,9 +21,12 @@ from brinell.core.problem import Problem
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, PlanError, told
+from brinell.errors import InputError, ModelError, PlanError, told
+from brinell.evaluate.adapt import audited
 from brinell.evaluate.agreement import CHUNK, facts, foreign, other_data, refuse_shapes
+from brinell.evaluate.chance import ever_right, fallen
 from brinell.evaluate.evaluate import evaluate
+from brinell.evaluate.plan import Plan
 from brinell.evaluate.presets import by_name
 from brinell.evaluate.recheck import MISCLASSIFY, reasons, recheck
 from brinell.results import Adversarials, Run, outcome
@@ -196,22 +199,49 @@ def check_run(
     objections = [*contradictions(run), *foreign(run, oracle.classifier), *other_data(run, data)]
     refuse_shapes(run, data)
     found = recheck(run, oracle.classifier, data, threat, oracle)
-    failures = {**found.failures, **facts(run, data, {i: known.right for i, known in samples.items()})}
+    failures = {**found.failures, **facts(run, data, _right(run, oracle, data, samples))}
     adv = run.adversarials()
-    keep = np.array([int(i) not in failures for i in adv.ids], dtype=bool)
+    keep = np.array([int(i) not in failures and int(i) not in found.doubtful for i in adv.ids], dtype=bool)
     good = Adversarials(adv.ids[keep], adv.x[keep])
-    part = Part(name, found.checked, len(good.ids), failures, tuple(objections), root=digest(run.path))
+    root = digest(run.path)
+    part = Part(name, found.checked, len(good.ids), failures, tuple(objections), notes=found.notes, root=root)
     none = Adversarials(adv.ids[:0], adv.x[:0])
     if not rerun or not part.ok:
         return part, good, none
     try:
-        plan = by_name(str(lookup(run.manifest, "identity.plan.name")))
+        plan = _plan_of(run)
     except PlanError:
         told = lookup(run.manifest, "identity.plan.name")
-        return replace(part, notes=(f"The plan {told} is none of Brinell's: nothing was run again.",)), good, none
+        said = f"The plan {told} is none of Brinell's: nothing was run again."
+        return replace(part, notes=(*part.notes, said)), good, none
+    ids = _chosen(run, rerun, seed)
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
-        again = _again(run, oracle.classifier, data, threat, plan, _chosen(run, rerun, seed), Path(folder) / "run")
+        try:
+            again = _again(run, oracle.classifier, data, threat, plan, ids, Path(folder) / "run")
+        except ModelError as error:
+            if any(samples[i].right for i in ids):
+                raise
+            # None of these few gets an answer that could be attacked, which says nothing about the model.
+            return replace(part, notes=(*part.notes, f"Nothing was run again: {error}")), good, none
         return _compared(part, run, again), good, again.adversarials()
+
+
+def _plan_of(run: Run) -> Plan:
+    """The plan of that name with an audit as large as the Run's, which is its maker's choice; the verdict judges it."""
+    told = run.manifest["identity"]["plan"]
+    plan = by_name(told["name"])
+    if all(s.share is None for s in plan.stages):
+        return plan
+    shares = [s["share"] for s in told["stages"] if isinstance(s.get("share"), int | float)]
+    return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)
+
+
+def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Known]) -> dict[int, bool]:
+    """Whether the model is right about every clean input; a randomised one is where it ever is."""
+    draws = lookup(run.manifest, "identity.plan.draws") or 1
+    wrong = {i for i, known in samples.items() if not known.right} if draws > 1 else set()
+    wrong -= ever_right(oracle, data, wrong, draws)
+    return {i: known.right if draws == 1 else i not in wrong for i, known in samples.items()}
 
 
 def _chosen(run: Run, count: int, seed: int) -> list[int]:
@@ -246,20 +276,31 @@ def _again(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any
 def _compared(part: Part, run: Run, again: Run) -> Part:
     """What the samples that were run again say about the Run."""
     ids = outcome.samples(again.numbers())
-    objections, failures = list(part.objections), dict(part.failures)
+    objections, failures, notes = list(part.objections), dict(part.failures), list(part.notes)
     other = differences(*(_terms(r) for r in (run, again)))
     if any(field.startswith("plan") for field in other):
         objections.append(f"Its plan has other numbers than {again.manifest['identity']['plan']['name']} has here.")
     objections += [f"Its {k} is {str(other[k][0])[:60]}, not {other[k][1]}." for k in ("goal", "box") if k in other]
-    standing = set(run.survivors().tolist())
-    for i in sorted(set(ids.tolist()) & standing - set(again.survivors().tolist())):
-        failures[i] = "counted as robust, broken when run again"
+    stood = set(ids.tolist()) & set(run.survivors().tolist())
+    fell = sorted(stood - set(again.survivors().tolist()))
+    if _random(again):
+        wrong, explained = fallen(len(fell), len(stood))
+        objections, notes = [*objections, *wrong], [*notes, *explained]
+    else:
+        failures |= dict.fromkeys(fell, "counted as robust, broken when run again")
     level = {c["name"]: c["level"] for c in run.checks}
     for c in again.checks:
         if c["name"] in STEADY and c["level"] in ("warn", "fail") and level.get(c["name"]) not in ("warn", "fail"):
             objections.append(f"The check {c['name']} objects here and not in the Run.")
     alike = sum(_outcome(run, int(i)) == _outcome(again, int(i)) for i in ids)
-    return replace(part, failures=failures, objections=tuple(objections), rerun=len(ids), alike=alike)
+    part = replace(part, failures=failures, objections=tuple(objections), notes=tuple(notes))
+    return replace(part, rerun=len(ids), alike=alike)
+
+
+def _random(run: Run) -> bool:
+    """Whether the plan judges by several passes, and the model answered differently."""
+    steady = any(c["name"] == "randomised" and c["level"] == "info" for c in run.checks)
+    return (lookup(run.manifest, "identity.plan.draws") or 1) > 1 and not steady
 
 
 def _terms(run: Run) -> dict[str, Any]:

@@ -43,4 +43,4 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
         found = recheck(opened, model, data, threat, oracle)
         objections += agreement.other_classes(opened, oracle, data)
     failures = {**found.failures, **agreement.facts(opened, data)}
-    return replace(found, failures=failures, objections=tuple(objections), notes=tuple(notes))
+    return replace(found, failures=failures, objections=tuple(objections), notes=(*found.notes, *notes))

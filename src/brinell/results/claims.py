@@ -93,11 +93,13 @@ def same_radius(text: str, eps: float) -> bool:
 
     >>> same_radius("8/255", 8 / 255), same_radius("8/255", 0.031), same_radius("a lot", 1.0)
     (True, False, False)
+    >>> same_radius("8 / 255", 8 / 255)  # spaces are allowed where a threat is made
+    True
     """
     if math.isinf(eps):
         return text == "inf"
     try:
-        return abs(float(Fraction(text)) - eps) <= SLACK * abs(eps)
+        return abs(float(Fraction(text.replace(" ", ""))) - eps) <= SLACK * abs(eps)
     except (ValueError, ZeroDivisionError):
         return False
 
