@@ -48,7 +48,7 @@ def test_wilson_covers_the_truth_about_as_often_as_it_says(p: float, n: int) -> 
 
 
 def test_the_text_of_a_proportion() -> None:
-    assert str(Proportion(478, 1000)) == "47.8 % [44.7, 50.9], n = 1000"
+    assert str(Proportion(478, 1000)) == "47.8 % [44.7, 50.9], n = 1,000"
     assert str(Proportion(0, 0)) == "nan % [0.0, 100.0], n = 0"
     assert math.isnan(Proportion(0, 0))
 
