@@ -54,7 +54,7 @@ def _refuse_other_order(run: Run, data: Problem) -> None:
     ids = _as_written(run)
     if first_ids(data, len(ids)) != ids and data.fingerprint() != lookup(run.manifest, "identity.data.fingerprint"):
         raise RunError(
-            expected="the samples in the order the Run was made with, since it does not say which sample has which radius",
+            expected="the samples in the order the Run was made with, since it does not say whose its radii are",
             got="another order",
             remedy="Pass the data as they were then, or evaluate again: Runs made now say it.",
         )
