@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from brinell import Linf, Plan, Problem, RunError, Stage, evaluate, review, verify
-from brinell.attacks import PGD
+from brinell.attacks import PGD, Square
 from brinell.ops import rng
 from brinell.results import Writer
 
@@ -155,3 +155,10 @@ def test_radii_of_nobody_are_not_given_to_others(tmp_path: Path) -> None:
     assert verify(run, NET, PROBLEM).ok
     with pytest.raises(RunError, match="in the order the Run was made with"):
         verify(run, NET, Problem(X.flip(0), Y.flip(0), PROBLEM.ids.flip(0)))
+
+
+def test_one_sample_is_told_as_one() -> None:
+    timid = Stage(PGD(steps=1, rel_step=1e-6, random_start=False))
+    run = evaluate(NET, PROBLEM[:1], Linf(0.3), Plan("pair", (timid, Stage(Square(steps=300)))), progress=False)
+    assert run.robust_accuracy.k == 0
+    assert "broke 1 sample that the gradient attacks" in str(run.verdict)
