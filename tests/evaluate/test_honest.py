@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brinell import Linf, Plan, Problem, Stage, evaluate, review, verify
-from brinell.attacks import PGD
+from brinell import Linf, Plan, Problem, RunError, Stage, evaluate, review, verify
+from brinell.attacks import PGD, Square
 from brinell.ops import rng
 from brinell.results import Writer
 
@@ -146,3 +146,19 @@ def test_samples_without_an_answer_do_not_stop_a_review(tmp_path: Path) -> None:
     found = [review([run.path], Mute().eval(), PROBLEM, rerun=1, seed=s) for s in range(6)]
     assert all(r.ok for r in found)
     assert {r.parts[0].rerun for r in found} == {0, 1}, "some of the chosen samples must have no answer"
+
+
+def test_radii_of_nobody_are_not_given_to_others(tmp_path: Path) -> None:
+    radii = torch.linspace(0.01, 0.2, N)
+    run = evaluate(NET, PROBLEM, Linf(radii), "fgsm", out=tmp_path / "run", progress=False)
+    del run.manifest["sample_ids"]  # as in Runs of earlier versions
+    assert verify(run, NET, PROBLEM).ok
+    with pytest.raises(RunError, match="in the order the Run was made with"):
+        verify(run, NET, Problem(X.flip(0), Y.flip(0), PROBLEM.ids.flip(0)))
+
+
+def test_one_sample_is_told_as_one() -> None:
+    timid = Stage(PGD(steps=1, rel_step=1e-6, random_start=False))
+    run = evaluate(NET, PROBLEM[:1], Linf(0.3), Plan("pair", (timid, Stage(Square(steps=300)))), progress=False)
+    assert run.robust_accuracy.k == 0
+    assert "broke 1 sample that the gradient attacks" in str(run.verdict)

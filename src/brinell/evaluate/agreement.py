@@ -40,10 +40,24 @@ def threat_for(run: Run, data: Problem) -> Threat:
     """The threat of a Run, radii of single samples in the order of this data; samples that are not the Run's have one
     that is never used."""
     threat, own = inputs.threat_of(run), own_radii(run.manifest)
-    if own is None or not isinstance(threat.eps, Tensor):
+    if not isinstance(threat.eps, Tensor):
+        return threat
+    if own is None:
+        _refuse_other_order(run, data)
         return threat
     ids = first_ids(data, len(data))
     return replace(threat, eps=torch.tensor([own.get(i, max(own.values())) for i in ids], dtype=threat.eps.dtype))
+
+
+def _refuse_other_order(run: Run, data: Problem) -> None:
+    """A RunError where a Run does not say whose its radii are and the data are not in the order it was made in."""
+    ids = _as_written(run)
+    if first_ids(data, len(ids)) != ids and data.fingerprint() != lookup(run.manifest, "identity.data.fingerprint"):
+        raise RunError(
+            expected="the samples in the order the Run was made with, since it does not say whose its radii are",
+            got="another order",
+            remedy="Pass the data as they were then, or evaluate again: Runs made now say it.",
+        )
 
 
 def foreign(run: Run, model: Classifier) -> Iterator[str]:

@@ -201,7 +201,7 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
         alone = len(np.setdiff1d(broken, followed))
         if any_gradient and alone > LUCK * max(run.clean_accuracy.n, 1):
             yield (
-                f"The black-box attack {stage['name']} broke {alone} samples that the gradient "
+                f"The black-box attack {stage['name']} broke {_samples(alone)} that the gradient "
                 "attacks before it did not: gradients may be masked."
             )
 
@@ -210,7 +210,7 @@ def _non_finite(run: "Run") -> Iterable[str]:
     rows = run.numbers()
     count = len(np.intersect1d(outcome.ids_of(rows)[flagged(rows, "non-finite logits")], run.survivors()))
     if count:
-        yield f"{count} samples counted as robust got NaN or infinite logits inside the threat."
+        yield f"{_samples(count)} counted as robust got NaN or infinite logits inside the threat."
 
 
 # What probes look at: whether gradients lead anywhere, whether the attack works at all, and how far it gets. The first
@@ -234,6 +234,10 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
                     yield _sentence(f"Probe of {probes['attack']}, {item['name']}: {item['sentence']}{advice}")
 
     return rule
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
 
 
 def _sentence(text: str) -> str:
