@@ -11,7 +11,7 @@ ADVICE = {
     "guessing": "The model hardly knows the classes: check its normalisation, channel order and label order, and "
     "evaluate more samples.",
     "weak-plan": "Run the plan autoattack, or fast with its audit, before comparing this number with others.",
-    "audit": "Evaluate with an audit and --escalate, which runs the full plan on the rest, or with the plan autoattack.",
+    "audit": "Evaluate with an audit and --escalate, which runs the full plan on the rest, or use the plan autoattack.",
     "black-box-wins": "Gradients are probably masked: look with brinell probe, repair them with brinell.models.bpda, "
     "and evaluate again.",
     "non-finite-logits": "Evaluate in float32 and remove what divides by zero or takes logarithms of it.",
