@@ -23,7 +23,7 @@ class Spread:
     """Mean and standard deviation of an accuracy over so many passes on n samples.
 
     >>> print(Spread(0.412, 0.0083, passes=5, n=1000))
-    41.2 % ± 0.8 over 5 passes, n = 1000
+    41.2 % ± 0.8 over 5 passes, n = 1,000
     """
 
     mean: float

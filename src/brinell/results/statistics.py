@@ -34,7 +34,7 @@ class Proportion:
     """k of n, with its value and its 95 % Wilson interval.
 
     >>> print(Proportion(478, 1000))
-    47.8 % [44.7, 50.9], n = 1000
+    47.8 % [44.7, 50.9], n = 1,000
     >>> float(Proportion(1, 4)), Proportion(0, 0).low, Proportion(0, 0).high
     (0.25, 0.0, 1.0)
     """
