@@ -6,8 +6,9 @@ Usage: python benchmarks/curves_cifar.py --model W.pt --data FIRST1000.npz --n 1
        python benchmarks/curves_cifar.py --scale            (CIFAR-10's test images from $BRINELL_SHARED)
 
 In Linf the radii are 1/255, 2/255, …; in L2 they are eighths of 0.5, so that the eighth is the usual one in both.
-AutoAttack sees a copy of the data for every radius, all in one evaluation. Results go to OUT.json and from that to
-OUT.md; with `--runs` what is finished is not repeated.
+Of every sample the smallest radius at which AutoAttack breaks it is found by halving; with `--every` AutoAttack sees a
+copy of the data for every radius. Results go to OUT.json and from that to OUT.md; with `--runs` what is finished is not
+repeated.
 `--plot FILE` draws the curves of all models in OUT.json (needs matplotlib).
 """
 
@@ -46,8 +47,20 @@ def measured(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tup
     return curve, {**about, "wall": round(time.perf_counter() - begun, 1)}
 
 
+def at_radii(args: argparse.Namespace, model: Any, part: brinell.Problem, k: torch.Tensor, what: str) -> Any:
+    """One evaluation with a radius of its own, k units, for every sample: who stands, and the forwards it took."""
+    threat = {"Linf": brinell.Linf, "L2": brinell.L2, "L1": brinell.L1}[args.norm](k.double() * UNIT[args.norm])
+    out = folder(args, f"{args.against}-{args.most}-{what}")
+    run = brinell.evaluate(
+        model, part, threat, args.against, out=out, resume=out is not None, device=args.device,
+        precision=args.precision, execution=args.execution,
+    )  # fmt: skip
+    print(f"{what}: {run.robust_accuracy}", flush=True)
+    return run.survivors().tolist(), run.cost.forwards
+
+
 def standing(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tuple[list[set[int]], int]:
-    """Ids that the evaluation leaves standing at every radius, and the forwards it took.
+    """Ids that the evaluation leaves standing at every radius, and the forwards it took: every sample at every radius.
 
     One evaluation of as many copies of the data as there are radii, each copy with its own: nothing is started or
     compiled twice, and no radius waits for the last samples of another.
@@ -58,19 +71,46 @@ def standing(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tup
         data.x.repeat(most, *[1] * (data.x.ndim - 1)), data.y.repeat(most), data.ids.repeat(most) + radii * COPIES,
         name=data.name,
     )  # fmt: skip
-    threat = {"Linf": brinell.Linf, "L2": brinell.L2, "L1": brinell.L1}[args.norm](radii.double() * UNIT[args.norm])
-    out = folder(args, f"{args.against}-{most}")
-    run = brinell.evaluate(
-        model, many, threat, args.against, out=out, resume=out is not None, device=args.device,
-        precision=args.precision, execution=args.execution,
-    )  # fmt: skip
-    left = run.survivors().tolist()
-    return [{i % COPIES for i in left if i // COPIES == k} for k in range(1, most + 1)], run.cost.forwards
+    left, forwards = at_radii(args, model, many, radii, "all")
+    return [{i % COPIES for i in left if i // COPIES == k} for k in range(1, most + 1)], forwards
+
+
+def halving(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tuple[list[set[int]], int]:
+    """The same from about a quarter of the passes: every sample's smallest radius at which it breaks, by halving.
+
+    What breaks at a radius breaks at all larger ones, by the same point. That what stands at a radius stands at smaller
+    ones is taken for granted, and tried: `--spot` samples are attacked once more at a smaller radius, drawn at random.
+    """
+    rank = {i: k for k, i in enumerate(data.ids.tolist())}
+    # Stands at `low`, breaks at `high`: none stands at most, or breaks at all.
+    low, high = torch.zeros(len(data), dtype=torch.long), torch.full((len(data),), args.most + 1)
+    forwards, turn = 0, 0
+    while bool((open_ := high - low > 1).any()):
+        at = open_.nonzero()[:, 0]
+        k = (low[at] + high[at]) // 2
+        left, passes = at_radii(args, model, _part(data, at), k, f"halving-{turn}")
+        stands = torch.zeros(len(data), dtype=torch.bool)
+        stands[[rank[i] for i in left]] = True
+        low[at] = torch.where(stands[at], k, low[at])
+        high[at] = torch.where(stands[at], high[at], k)
+        forwards, turn = forwards + passes, turn + 1
+    if args.spot:
+        g = torch.Generator().manual_seed(0)
+        able = (low > 1).nonzero()[:, 0]
+        at = able[torch.randperm(len(able), generator=g)[: args.spot]].sort()[0]
+        k = (1 + torch.rand(len(at), generator=g) * (low[at] - 1)).long()
+        left, _ = at_radii(args, model, _part(data, at), k, "spot")
+        print(f"taken for standing, tried: {len(at)}; broken after all: {len(at) - len(left)}", flush=True)
+    return [set(data.ids[low >= k].tolist()) for k in range(1, args.most + 1)], forwards
+
+
+def _part(data: brinell.Problem, at: torch.Tensor) -> brinell.Problem:
+    return brinell.Problem(data.x[at], data.y[at], data.ids[at], name=data.name)
 
 
 def compare(args: argparse.Namespace, model: Any, data: brinell.Problem, curve: Curve, store: Any) -> None:
     """Radius by radius: what only the evaluation, and only the curve, breaks."""
-    sets, forwards = standing(args, model, data)
+    sets, forwards = (standing if args.every else halving)(args, model, data)
     for k, ids in enumerate(sets, 1):
         eps = k * UNIT[args.norm]
         mine = set(curve.ids[~curve.broken(eps)].tolist())
@@ -132,6 +172,8 @@ def main() -> None:
     parser.add_argument("--plan", default="minimal")
     parser.add_argument("--against", default="autoattack")
     parser.add_argument("--most", type=int, default=16, help="the last multiple of 1/255")
+    parser.add_argument("--every", action="store_true", help="every sample at every radius, not by halving")
+    parser.add_argument("--spot", type=int, default=100, help="samples tried at a radius they are taken to stand")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--execution", default="auto")

@@ -12,7 +12,7 @@ from brinell.models.wrap import wrap
 
 
 @pytest.mark.parametrize(
-    ("rates", "expected"), [([1, 1], 1), ([1, 1.03], 1), ([1, 1.9, 1.95], 2), ([1, 2, 4, 8, 16], 8)]
+    ("rates", "expected"), [([1, 1], 2), ([1, 1.03], 2), ([1, 1.9, 1.95], 4), ([1, 2, 4, 8, 16], 8)]
 )
 def test_lanes_double_while_that_pays(rates, expected):
     asked = []
@@ -22,7 +22,7 @@ def test_lanes_double_while_that_pays(rates, expected):
         return Measured(float(rates[len(asked) - 1]), 1, 100)
 
     assert choose(measure) == expected
-    assert asked == [2**k for k in range(len(asked))]
+    assert asked == [2 ** (k + 1) for k in range(len(asked))]
 
 
 def test_lanes_leave_memory():

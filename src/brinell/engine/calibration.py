@@ -36,10 +36,12 @@ class Measured:
 def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
     """As many lanes as pay: doubled while that is faster and there is memory; what runs out of memory does not count.
 
+    Two in any case where there is memory: the device works on one while the host looks at the other.
+
     >>> choose(lambda lanes: Measured(rate=min(float(lanes), 3.0), taken=1, free=9))
     4
     """
-    best, lanes = 0.0, 1
+    best, chosen, lanes = 0.0, 1, 2
     while lanes <= most:
         try:
             found = measure(lanes)
@@ -47,11 +49,11 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
             break
         if found.rate < best * GAIN:
             break
-        best = found.rate
+        best, chosen = found.rate, lanes
         if found.free < found.taken:
-            return lanes
+            break
         lanes *= 2
-    return max(lanes // 2, 1)
+    return chosen
 
 
 def lanes_for(oracle: Oracle, shape: tuple[int, ...]) -> int:

@@ -30,9 +30,10 @@ Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
 BLOCK = {"cpu": 32, "cuda": 256}
-# Where few rows are left early on, a call about many would keep the last ones waiting: attacks that give samples up,
-# and second tries. Fixed as well.
+# Where few rows are left early on, a call about many would keep the last ones waiting: attacks that give samples up.
+# And where few begin: claims of lower precision that are tried again in float32. Fixed as well.
 FEW = {"cpu": 32, "cuda": 32}
+AGAIN = {"cpu": 32, "cuda": 8}
 
 
 def default_block(device: torch.device) -> int:
@@ -200,7 +201,8 @@ class Oracle:
 
     def exact(self) -> "Oracle":
         """The same model asked in float32, as it is, about few rows; always the same oracle for the same block."""
-        block = min(self.block, small_block(self.classifier.device))
+        device = self.classifier.device
+        block = min(self.block, AGAIN.get(device.type, small_block(device)))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk)
         return self._exact

@@ -12,6 +12,9 @@ from brinell.errors import PlanError
 # Without it, on some processors, Intel's library rounds rows of one product differently by their place in it. It reads
 # this with its first product, and is as fast so.
 os.environ.setdefault("MKL_CBWR", "AUTO")
+# How NVIDIA's library chooses its convolutions: by its better model of their speed, which, unlike timing them, chooses
+# the same ones every time. Read with the first convolution.
+os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "bfloat16")

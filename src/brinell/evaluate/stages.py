@@ -12,6 +12,7 @@ from torch import Tensor
 from brinell.core.attack import Answer, Rows, uneven
 from brinell.core.goal import Goal, Misclassify
 from brinell.core.threat import TOLERANCE, Ball, Threat
+from brinell.engine.calibration import MOST
 from brinell.engine.events import Listener, Progress, StageStarted, silent
 from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine, Slots, Work
@@ -101,15 +102,22 @@ def oracle_for(setup: Setup, stage: Stage) -> Oracle:
     return setup.oracle.few() if uneven(stage.attack) else setup.oracle
 
 
+def _room(setup: Setup, oracle: Oracle) -> int:
+    """Slots: those asked for, else no more lanes, which take their time to record, of small blocks than of large."""
+    measured = setup.recordings is not None and setup.shape is not None
+    return min(setup.slots, MOST * oracle.block) if measured else setup.slots
+
+
 def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
+    oracle = oracle_for(setup, stage)
     return Engine(
-        oracle_for(setup, stage),
+        oracle,
         stage.attack,
         setup.goal,
         lambda eps: replace(ball, eps=eps),
         stage.legs(),
-        setup.slots,
+        _room(setup, oracle),
         setup.early_exit and setup.draws == 1,
         stage.eot,
         # What is observed is not recorded: the observer sits on the host.
