@@ -115,7 +115,7 @@ def main() -> None:
     t = threat(args.norm, args.eps)
     device = torch.cuda.get_device_name() if plain.device.type == "cuda" else "CPU"
     mine = {"threat": str(t), "device": device, "torch": torch.__version__.partition("+")[0], "rows": []}
-    found[title] = mine
+    found[f"{title}, {args.inner} inner points"] = mine
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for name in args.cases:
         saturated, attack = CASES[name]

@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--test-precision", default="float32")
+    parser.add_argument("--test-execution", default="auto")
     parser.add_argument("--n", type=int, default=1000)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
@@ -85,7 +86,7 @@ def main() -> None:
             options = {"audit": 0} if plan == "fast" else {}
             run = brinell.evaluate(
                 model, (x, y), EPS, plan, out=Path(args.out) / f"{method}-{plan}", resume=True, device=args.device,
-                precision=args.test_precision, **options,
+                precision=args.test_precision, execution=args.test_execution, **options,
             )  # fmt: skip
             mine["clean"] = run.clean_accuracy.k
             mine[plan] = {"robust": run.robust_accuracy.k, "forwards": run.cost.forwards, "seconds": run.cost.seconds}

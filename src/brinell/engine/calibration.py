@@ -17,7 +17,7 @@ from brinell.home import home
 from brinell.ops import rng
 
 FILE = "lanes.json"
-MOST = 8
+LEAST, MOST = 4, 8
 # Twice as many calls side by side must be this much faster, and leave as much memory free as they take.
 GAIN = 1.04
 # Calls in a row whose time is taken, and how often.
@@ -36,7 +36,8 @@ class Measured:
 def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
     """As many lanes as pay: doubled while that is faster and there is memory; what runs out of memory does not count.
 
-    Two in any case where there is memory: the device works on one while the host looks at the other.
+    Up to `LEAST` there only has to be memory: the device works on some while the host looks at another, and samples that
+    find no place would be the last ones to end.
 
     >>> choose(lambda lanes: Measured(rate=min(float(lanes), 3.0), taken=1, free=9))
     4
@@ -47,7 +48,7 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
             found = measure(lanes)
         except torch.OutOfMemoryError:
             break
-        if found.rate < best * GAIN:
+        if lanes > LEAST and found.rate < best * GAIN:
             break
         best, chosen = found.rate, lanes
         if found.free < found.taken:

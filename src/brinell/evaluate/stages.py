@@ -222,8 +222,9 @@ def _finish(
     if setup.precision != FLOAT32 and setup.draws == 1 and bool(doubted.any()):
         # What lower precision took for a success is attacked once more in float32, from there.
         index = doubted.nonzero()[:, 0]
-        r = put(r, index, _in_float32(setup, stage, take(work, pos[index]), take(r, index), left[index]))
-        target, v = _verified(setup, work, pos, r, ball)
+        second = _in_float32(setup, stage, take(work, pos[index]), take(r, index), left[index])
+        aims, answers = _verified(setup, work, pos[index], second, replace(ball, eps=ball.eps[index]))
+        r, v, target = put(r, index, second), put(v, index, answers), target.index_copy(0, index, aims)
         precision[index.cpu().numpy()] = FLOAT32
     if setup.draws > 1:
         # A randomised model is broken where most fresh passes are fooled, whatever the attack itself saw.
