@@ -36,8 +36,8 @@ class Measured:
 def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
     """As many lanes as pay: doubled while that is faster and there is memory; what runs out of memory does not count.
 
-    Up to `LEAST` there only has to be memory: the device works on some while the host looks at another, and samples that
-    find no place would be the last ones to end.
+    Up to `LEAST` there only has to be memory: the device works on some while the host looks at another, and samples
+    that find no place would be the last ones to end.
 
     >>> choose(lambda lanes: Measured(rate=min(float(lanes), 3.0), taken=1, free=9))
     4
