@@ -69,6 +69,7 @@ CASES: dict[str, tuple[bool, Any]] = {
 def row(name: str, r: Any, seconds: float) -> dict[str, Any]:
     return {
         "case": name, "score": r.score, "low": r.low, "high": r.high, "rasr": r.rasr, "n": r.n, "skipped": r.skipped,
+        "random": {k: str(p) for k, p in r.level.random.items()}, "queries": r.level.queries,
         "kappa": r.kappa, "verdict": r.verdict, "warnings": list(r.warnings), "seconds": seconds,
     }  # fmt: skip
 
@@ -76,7 +77,9 @@ def row(name: str, r: Any, seconds: float) -> dict[str, Any]:
 def line(r: dict[str, Any]) -> str:
     flags = "; ".join(w.partition(".")[0] for w in r["warnings"])
     share = f"{100 * r['score']:.1f} % [{100 * r['low']:.1f}, {100 * r['high']:.1f}], n = {r['n']}"
-    return f"| {r['case']} | {share} | {100 * r['rasr']:.1f} % | {r['kappa']} | {r['verdict']} | {flags} |"
+    chance = "; ".join(f"{where} {p}" for where, p in r.get("random", {}).items()) or f"{100 * r['rasr']:.1f} %"
+    points = f"{r['queries']:,}" if "queries" in r else ""
+    return f"| {r['case']} | {share} | {chance} | {points} | {r['kappa']} | {r['verdict']} | {flags} |"
 
 
 def page(found: dict[str, Any]) -> str:
@@ -87,7 +90,8 @@ def page(found: dict[str, Any]) -> str:
     ]
     for title, e in found.items():
         lines += ["", f"## {title}", "", f"{e['threat']}, {e['device']}, torch {e['torch']}.", "",
-                  "| evaluation | score | R-ASR | κ | verdict | flagged |", "|---|---|---|---|---|---|",
+                  "| evaluation | score | R-ASR | random points | κ | verdict | flagged |",
+                  "|---|---|---|---:|---|---|---|",
                   *map(line, e["rows"])]  # fmt: skip
     return "\n".join([*lines, ""])
 
@@ -100,6 +104,7 @@ def main() -> None:
     parser.add_argument("--eps", default="0.1")
     parser.add_argument("--n", type=int, default=24)
     parser.add_argument("--inner", type=int, default=999)
+    parser.add_argument("--surface", action="store_true", help="plant on the ball's surface, not in its corners")
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--block", type=int, help="rows per model call")
     parser.add_argument("--device")
@@ -115,12 +120,16 @@ def main() -> None:
     t = threat(args.norm, args.eps)
     device = torch.cuda.get_device_name() if plain.device.type == "cuda" else "CPU"
     mine = {"threat": str(t), "device": device, "torch": torch.__version__.partition("+")[0], "rows": []}
-    found[f"{title}, {args.inner} inner points"] = mine
+    where = ", planted on the surface" if args.surface else ""
+    found[f"{title}, {args.inner} inner points{where}"] = mine
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for name in args.cases:
         saturated, attack = CASES[name]
         begun = time.perf_counter()
-        r = brinell.test_attack(loud if saturated else plain, data, t, attack, inner=args.inner, progress=False)
+        r = brinell.test_attack(
+            loud if saturated else plain, data, t, attack, inner=args.inner, progress=False,
+            corners=False if args.surface else None,
+        )  # fmt: skip
         mine["rows"].append(row(name, r, time.perf_counter() - begun))
         print(line(mine["rows"][-1]), f"{mine['rows'][-1]['seconds']:.1f} s", flush=True)
         stored.write_text(json.dumps(found, indent=1) + "\n")

@@ -26,7 +26,9 @@ def parts(a: argparse.Namespace) -> dict[str, tuple[int, list[str]]]:
     speed = ["speed.py", *cifar, "--flags", a.flags, "--out", str(out / "speed_gpu")]
     curves = ["curves_cifar.py", *cifar, *BEST, "--runs", str(keep / "curves"), "--out", str(out / "curves_cifar")]
     train = ["train_cifar.py", "--data", str(a.train), "--test", a.first, "--out", str(keep / "train"), "--compile",
-             "--validation", "0", "--test-precision", "tf32", "--epochs", str(a.epochs)]  # fmt: skip
+             "--validation", "0", "--test-precision", "bfloat16", "--test-execution", "compile",
+             "--epochs", str(a.epochs)]  # fmt: skip
+    tests = ["--plans", "autoattack", "mm+", "pgd20", "cw20"]
     tested = ["--n", "512", "--eps", "8/255", "--device", "cuda"]
     return {
         "throughput": (180, [*speed, "--only", "throughput", *ways]),
@@ -35,14 +37,14 @@ def parts(a: argparse.Namespace) -> dict[str, tuple[int, list[str]]]:
         "bfloat16": (240, [*speed, "--only", "autoattack", "--ways", "bfloat16:compile"]),
         "graph": (120, [*speed, "--only", "autoattack", "--ways", "tf32:graph"]),
         "overhead": (180, [*speed, "--only", "overhead", "--ways", "tf32:graph", "bfloat16:compile"]),
-        "mm": (300, ["mm_cifar.py", *cifar, "--precision", "tf32", "--runs", str(keep / "mm"),
-                     "--out", str(out / "mm_cifar")]),
+        "mm": (300, ["mm_cifar.py", *cifar, *BEST, "--runs", str(keep / "mm"), "--out", str(out / "mm_cifar")]),
         "active": (180, ["active_test.py", *cifar, *tested, "--alone", "64", "--out", str(out / "active_test")]),
         "crippled": (180, ["active_crippled.py", *cifar, "--eps", "8/255", "--n", "64", "--device", "cuda",
                            "--out", str(out / "active_crippled")]),
         "corruptions": (60, ["corruptions.py", "--out", str(out)]),
-        "pgd-at": (480, [*train, "--methods", "pgd", "--plans", "autoattack", "mm+", "pgd20", "cw20"]),
-        "mm-at": (540, [*train, "--methods", "mm3-f10", "--plans", "autoattack", "mm+", "pgd20", "cw20"]),
+        "trades-at": (480, [*train, "--methods", "trades", *tests]),
+        "pgd-at": (480, [*train, "--methods", "pgd", *tests]),
+        "mm-at": (540, [*train, "--methods", "mm3-f10", *tests]),
         "curves-linf": (540, [*curves, "--norm", "Linf"]),
         "curves-l2": (540, [*curves, "--norm", "L2"]),
     }  # fmt: skip
@@ -53,7 +55,7 @@ def main() -> int:
     for name in ("weights", "first", "flags"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--train")
-    parser.add_argument("--epochs", type=int, default=28)
+    parser.add_argument("--epochs", type=int, default=22)
     parser.add_argument("--keep", default="build/gpu", help="a folder for Runs and trainings")
     parser.add_argument("--out", default=str(HERE / "results"), help="a folder for the tables")
     parser.add_argument("--parts", nargs="+")

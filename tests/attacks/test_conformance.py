@@ -7,7 +7,21 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.attacks import APGD, DDN, FAB, FGSM, FMN, PGD, Bisect, Joint, Matching, Refine, SelectivePGD, Square
+from brinell.attacks import (
+    APGD,
+    DDN,
+    FAB,
+    FGSM,
+    FMN,
+    PGD,
+    Bisect,
+    Descend,
+    Joint,
+    Matching,
+    Refine,
+    SelectivePGD,
+    Square,
+)
 from brinell.core.attack import Needs, norms_of
 from brinell.core.references import References
 from brinell.models.wrap import TorchClassifier, wrap
@@ -35,6 +49,7 @@ VARIANTS = {
     "DDN targeted": DDN(6, loss="ce-targeted"),
     "Refine FAB": Refine(FAB(3), 3),
     "Bisect Square": Bisect(Square(4), grow=2, halve=2),
+    "Descend targeted": Descend(APGD(4, "minimum-margin"), before=FMN(4, loss="minimum-margin"), rounds=3),
 }
 EVERY_NORM = pytest.mark.parametrize("norm", SIZES.values(), ids=SIZES.keys())
 

@@ -23,6 +23,8 @@ from brinell.attacks import (
     PGD,
     Bisect,
     DeepFool,
+    Descend,
+    Pursuit,
     Refine,
     Square,
 )  # fmt: skip
@@ -106,6 +108,19 @@ def test_one_rival_with_patience(attack, norm):
 @pytest.mark.parametrize("norm", [LINF, L2], ids=lambda n: n.name)
 def test_any_attack_of_a_fixed_radius(norm):
     close(duel(classes=2, n=8), norm, Bisect(APGD(25, "margin")))
+
+
+@pytest.mark.parametrize("norm", [LINF, L2, L1], ids=lambda n: n.name)
+def test_down_from_a_known_distance(norm):
+    close(duel(classes=2, n=8), norm, Descend(Pursuit(), before=FMN(20)))
+
+
+def test_going_down_gains_what_the_minimiser_left():
+    world = relu_world(inputs=8, hidden=8, classes=3, n=12)
+    before, after = (found(world, "Linf", a) for a in (FMN(8), Descend(Pursuit(), before=FMN(8))))
+    broken = before.isfinite() & (before > 0)
+    assert broken.any() and (after[broken] <= before[broken]).all()
+    assert float((after / before)[broken].min()) < 0.95, "a short minimiser leaves something to gain"
 
 
 @pytest.mark.slow
@@ -205,7 +220,9 @@ class Dull(nn.Module):
         return torch.stack([2 + 0 * x.flatten(1).sum(1), 0 * x.flatten(1).sum(1)], 1)
 
 
-@pytest.mark.parametrize("attack", [FMN(5), DDN(5), ALMA(5), PDGD(5), CW(5, 2), Bisect(PGD(2), grow=2, halve=2)])
+@pytest.mark.parametrize(
+    "attack", [FMN(5), DDN(5), ALMA(5), PDGD(5), CW(5, 2), Bisect(PGD(2), grow=2, halve=2), Descend(before=FMN(3))]
+)
 def test_what_cannot_be_broken_is_not(attack):
     rows = brinell.attack(Dull().eval(), (torch.rand(3, 4), torch.zeros(3).long()), brinell.L2(), attack)
     assert rows["broken"].to_pylist() == [False] * 3 and rows["distance"].to_pylist() == [None] * 3
@@ -214,7 +231,14 @@ def test_what_cannot_be_broken_is_not(attack):
 def test_slots_order_and_company_change_nothing():
     world = linear_world(4, n=12)
     x, y, ids = world.x, world.y, torch.arange(12)
-    for attack in (FMN(30), DDN(30), CW(20, 3), Bisect(APGD(5), grow=3, halve=3), Refine(DeepFool())):
+    for attack in (
+        FMN(30),
+        DDN(30),
+        CW(20, 3),
+        Bisect(APGD(5), grow=3, halve=3),
+        Refine(DeepFool()),
+        Descend(before=FMN(9)),
+    ):
         whole = brinell.attack(world.classifier, brinell.Problem(x, y, ids), brinell.L2(), attack)
         flipped = brinell.Problem(x.flip(0), y.flip(0), ids.flip(0))
         other = brinell.attack(world.classifier, flipped, brinell.L2(), attack, slots=3)
@@ -243,6 +267,9 @@ def test_bisect_runs_black_box_attacks():
         (lambda: Bisect(APGD(larger_eps=True)), "fixed radius"),
         (lambda: Bisect(PGD(), factor=1.0), "factor > 1"),
         (lambda: Refine(PGD()), "smallest distance"),
+        (lambda: Descend(FMN()), "fixed radius"),
+        (lambda: Descend(PGD(loss="ce")), "the same loss"),
+        (lambda: Descend(least=0.5), "least ≤ cut"),
         (lambda: FMN(loss="ce"), "a margin loss"),
         (lambda: DDN(gamma=1.5), "gamma below 1"),
         (lambda: CW(rounds=0), "at least 1 round"),

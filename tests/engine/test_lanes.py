@@ -112,7 +112,7 @@ def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
     attack, t, legs = CASES[case]
     world = images()
     expected = run(*world, t, attack, legs=legs)
-    monkeypatch.setitem(loop.LOOK, "cpu", look)
+    monkeypatch.setitem(loop.LOOK, "cpu", (look, look))
     for slots in (8, 16):
         got = run(*world, t, attack, Recordings(make=Fixed), legs=legs, slots=slots)
         assert same(got, expected), f"{slots} slots"

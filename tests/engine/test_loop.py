@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import brinell
-from brinell.attacks import APGD, FAB, FGSM, PGD, Square
-from brinell.core.attack import Needs
+from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
+from brinell.core.attack import Needs, cycle
 from brinell.core.goal import HitClass, Misclassify
 from brinell.core.threat import L2, Linf, threat
 from brinell.engine import loop
@@ -326,7 +326,22 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
     legs, args = (Leg(2, 0), Leg(2, 1), Leg(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
     often = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
-    monkeypatch.setitem(loop.LOOK, "cpu", 5)
+    monkeypatch.setitem(loop.LOOK, "cpu", (5, 5))
     seldom = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
     for name, value in vars(often).items():
         assert torch.equal(value, getattr(seldom, name)), name
+
+
+@pytest.mark.parametrize(
+    ("attack", "expected"),
+    [(APGD(100), 6), (APGD(50), 9), (Square(5000), 9), (FAB(100, targeted=True), 10), (Pursuit(), 8)],
+    ids=lambda v: getattr(v, "name", v),
+)
+def test_looks_come_where_a_whole_budget_ends(attack, expected):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    every = loop.look_every(attack, gpu)
+    assert every == expected and every % len(cycle(attack)) == 0
+    if attack.name != "pursuit":
+        waste = -attack.queries % every
+        assert all(waste <= -attack.queries % k for k in range(6, 11) if k % len(cycle(attack)) == 0)
+    assert loop.look_every(attack, cpu) == len(cycle(attack))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch._functorch import config as functorch_config
 
 import brinell
 from brinell.attacks import APGD
@@ -254,3 +255,29 @@ def test_the_model_always_sees_whole_blocks(world):
         a = oracle.ask(x, y, torch.full((n,), -1), "margin", Needs.GRAD)
         assert len(a.logits) == len(a.gradient) == len(a.loss) == len(oracle.output(x).logits) == n
     assert sizes == {16}
+
+
+class Watched(nn.Module):
+    """Notes on every way back whether the compiler may hand buffers on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.seen = nn.Linear(4, 3).requires_grad_(False), []
+
+    def forward(self, x):
+        z = self.linear(x)
+        if z.requires_grad:
+            z.register_hook(lambda g: self.seen.append(functorch_config.donated_buffer))
+        return z
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled, monkeypatch):
+    """The compiler looks at this setting when the way back is gone, and refuses a second one otherwise."""
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    net = Watched().eval()
+    oracle, y = Oracle(wrap(net), 4, compiled=compiled), torch.zeros(4).long()
+    before = functorch_config.donated_buffer
+    a = oracle.ask(torch.rand(4, 4), y, y - 1, "margin", Needs.JACOBIAN)
+    assert a.jacobian.shape == (4, 3, 4)
+    assert net.seen == [before and not compiled] * 3 and functorch_config.donated_buffer == before

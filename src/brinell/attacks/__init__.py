@@ -7,6 +7,7 @@ from brinell.attacks.bisect import Bisect
 from brinell.attacks.cw import CW
 from brinell.attacks.ddn import DDN
 from brinell.attacks.deepfool import DeepFool
+from brinell.attacks.descend import Descend
 from brinell.attacks.ead import EAD
 from brinell.attacks.fab import FAB
 from brinell.attacks.fgsm import FGSM
@@ -37,6 +38,7 @@ __all__ = [
     "Alternating",
     "Bisect",
     "DeepFool",
+    "Descend",
     "HopSkipJump",
     "Joint",
     "Matching",

@@ -1,7 +1,7 @@
 """Functions compiled into few kernels. Importing the compiler takes longer than all of this package: only on demand."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,9 +14,8 @@ VERSIONS = 1024
 
 
 def fused(function: F) -> F:
-    """The same function compiled, for inputs of fixed shapes, so that several gradients can be taken of one answer."""
+    """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`."""
     compiled: Any = torch.compile(function, dynamic=False)
-    functions: Any = functorch_config
 
     def run(*inputs: Any) -> Any:
         from torch._dynamo import config
@@ -24,8 +23,18 @@ def fused(function: F) -> F:
         versions: Any = config
         with ExitStack() as settings:
             settings.enter_context(versions.patch(recompile_limit=VERSIONS, accumulated_recompile_limit=VERSIONS))
-            # Buffers that one way back may overwrite would be gone for the next one.
-            settings.enter_context(functions.patch(donated_buffer=False))
+            settings.enter_context(repeatable())
             return compiled(*inputs)
 
     return cast(F, run)
+
+
+def repeatable() -> AbstractContextManager[Any]:
+    """For calling what is compiled and for the way back: several gradients can be taken of one answer.
+
+    Buffers that one way back may overwrite would be gone for the next one. The compiler looks at the setting both when
+    it compiles and when the way back is gone.
+    """
+    functions: Any = functorch_config
+    context: AbstractContextManager[Any] = functions.patch(donated_buffer=False)
+    return context

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, AnyAttack, Rows, cycle
+from brinell.core.attack import Answer, AnyAttack, Rows, cycle, uneven
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.compiling import fused
@@ -22,14 +22,21 @@ from brinell.ops.rows import concat, head, take
 __all__ = ["Engine", "Leg", "Slots", "Work"]
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
-LOOK = {"cpu": 1}
-LOOK_ELSEWHERE = 8
+LOOK = {"cpu": (1, 1)}
+LOOK_ELSEWHERE = (6, 10)
 
 
 def look_every(attack: AnyAttack, device: torch.device) -> int:
-    """Iterations between two looks: whole cycles of the attack."""
+    """Iterations between two looks: whole cycles of the attack, so many that a whole budget wastes the fewest.
+
+    Rows that use all of their budget move on in vain until the host looks.
+    """
     turns = len(cycle(attack))
-    return -(-LOOK.get(device.type, LOOK_ELSEWHERE) // turns) * turns
+    least, most = LOOK.get(device.type, LOOK_ELSEWHERE)
+    if uneven(attack):  # most rows use a small part of it
+        least = most = (least + most) // 2
+    some = sorted({-(-k // turns) * turns for k in range(least, most + 1)}, reverse=True)
+    return min(some, key=lambda k: -(-attack.queries // k) * k)
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,9 @@ class Engine:
 
     def iterations(self, device: torch.device) -> Callable[[Slots], Slots]:
         """So many iterations as one function of the slots."""
-        recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, self.oracle.slack)
+        # A search without a radius wants the nearest point, however sure: float32 settles it afterwards.
+        endless = self.attack.minimises and not self.early_exit
+        recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, 0.0 if endless else self.oracle.slack)
         turns = cycle(self.attack)
         needs = [turns[k % len(turns)] for k in range(look_every(self.attack, device))]
 

@@ -1,7 +1,7 @@
 """The only model call. Always the same batch shape, so that a row's answer does not depend on its neighbours."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output, answer
-from brinell.engine.compiling import fused
+from brinell.engine.compiling import fused, repeatable
 from brinell.engine.events import Listener, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
@@ -162,7 +162,9 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
-        return question(self._responder(loss, x), needs, x, y, target, self.precision, *id)
+        respond = self._responder(loss, x)
+        with repeatable() if self.compiled else nullcontext():
+            return question(respond, needs, x, y, target, self.precision, *id)
 
     def _responder(self, loss: str, x: Tensor) -> Respond:
         if loss not in self._responders:

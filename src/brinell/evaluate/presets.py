@@ -14,6 +14,7 @@ from brinell.attacks import (
     Alternating,
     Bisect,
     DeepFool,
+    Descend,
     HopSkipJump,
     Joint,
     Matching,
@@ -229,8 +230,14 @@ _QUICK = (_own(FMN(steps=100), "fmn-100"),)
 _TARGETED = (_own(FMN(loss="minimum-margin"), "fmn-t"), _own(Refine(FAB(targeted=True)), "fab-t"))
 _SEARCHED = (_own(FMN(steps=1000), "fmn-1000"), _own(Bisect(APGD(loss="dlr-targeted")), "apgd-t-bisect"))
 _DDN, _ALMA, _EAD = _own(DDN(), "ddn"), _own(ALMA(), "alma"), _own(EAD(), "ead")
+_DOWN = _own(Descend(Pursuit()), "pursuit-down")
 _DEEPFOOL = _own(DeepFool(), "deepfool")
-_MINIMAL = {"Linf": _TARGETED, "L2": (_DDN, *_TARGETED), "L1": _TARGETED, "L0": (_TARGETED[0], _DEEPFOOL)}
+_MINIMAL = {
+    "Linf": (*_TARGETED, _DOWN),
+    "L2": (_DDN, *_TARGETED, _DOWN),
+    "L1": (*_TARGETED, _DOWN),
+    "L0": (_TARGETED[0], _DEEPFOOL),
+}
 _FULL = {"Linf": _SEARCHED, "L2": (_ALMA, *_SEARCHED), "L1": (_ALMA, _EAD, *_SEARCHED), "L0": _SEARCHED[:1]}
 
 
@@ -243,7 +250,11 @@ def _minimal(name: str, description: str, *parts: dict[str, tuple[Stage, ...]]) 
 
 _ALL += [
     _minimal("minimal-quick", "Smallest distances, a first look: FMN, 100 steps"),
-    _minimal("minimal", "Smallest distances: FMN, also towards 9 classes, and by norm FAB-T, DDN, DeepFool", _MINIMAL),
+    _minimal(
+        "minimal",
+        "Smallest distances: FMN, also towards 9 classes; by norm FAB-T, DDN, DeepFool, Pursuit",
+        _MINIMAL,
+    ),
     _minimal("minimal-full", "The same, then FMN with 1,000 steps, ALMA, EAD and bisected APGD-T", _MINIMAL, _FULL),
 ]
 _ALL.append(

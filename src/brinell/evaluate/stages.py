@@ -22,6 +22,7 @@ from brinell.engine.recorder import Record
 from brinell.evaluate.plan import Stage
 from brinell.evaluate.points import Verified, check_claims, check_points
 from brinell.evaluate.ranking import last_logits
+from brinell.evaluate.shorten import shortened
 from brinell.evaluate.tables import Clean, attack_rows
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
@@ -145,7 +146,7 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
     work = _work(setup, stage, c, at, start)
     engine = _engine(setup, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
-    ranking = (last - begun) / len(at)
+    ranking, loaded = (last - begun) / len(at), _loading(setup)
     held: list[tuple[Tensor, Record]] = []
     for which, own in engine.run(work):
         record = _with_ranking(own, before, backwards)
@@ -156,12 +157,18 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
         setup.listener(Progress(stage.name, finished, broken, passes))
         now = time.perf_counter()
         if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
-            # The time since the last batch is shared out by passes, so that the rows' seconds add up to the clock's;
-            # that of the ranking, which was done for all samples at once, by samples.
-            spent = now - last + ranking * sum(len(p[0]) for p in held)
+            # The time since the last batch is shared out by passes, so that the rows' seconds add up to the clock's but
+            # for start-up; that of the ranking, which was done for all samples at once, by samples.
+            starting, loaded = _loading(setup) - loaded, _loading(setup)
+            spent = max(now - last - starting, 0.0) + ranking * sum(len(p[0]) for p in held)
             rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
             yield _finish(setup, stage, c, work, at, held, rate)
             held, last = [], now
+
+
+def _loading(setup: Setup) -> float:
+    """Seconds spent on recording and compiling so far."""
+    return 0.0 if setup.recordings is None else setup.recordings.seconds
 
 
 def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
@@ -216,6 +223,8 @@ def _finish(
     if setup.oracle.slack > 0:
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
         r = replace(r, broken=claimed(r, ball))
+        if setup.threat.unlimited and setup.draws == 1 and not ball.norm.counts:
+            r = shortened(setup.oracle, setup.goal, r, take(work, pos), work.targets[pos, r.leg], ball)
     target, v = _verified(setup, work, pos, r, ball)
     precision = np.full(len(pos), setup.precision)
     doubted = r.broken & ~v.ok
