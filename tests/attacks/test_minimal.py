@@ -269,6 +269,10 @@ def test_bisect_runs_black_box_attacks():
         (lambda: Refine(PGD()), "smallest distance"),
         (lambda: Descend(FMN()), "fixed radius"),
         (lambda: Descend(PGD(loss="ce")), "the same loss"),
+        (
+            lambda: Descend(APGD(loss="minimum-margin"), before=FAB(targeted=True)),
+            "the same of every answer",
+        ),
         (lambda: Descend(least=0.5), "least ≤ cut"),
         (lambda: FMN(loss="ce"), "a margin loss"),
         (lambda: DDN(gamma=1.5), "gamma below 1"),

@@ -12,7 +12,7 @@ from brinell.models.wrap import wrap
 
 
 @pytest.mark.parametrize(
-    ("rates", "expected"), [([1, 1, 1], 4), ([1, 0.9, 0.93], 4), ([1, 1.9, 1.95], 4), ([1, 2, 4, 8, 16], 8)]
+    ("rates", "expected"), [([1, 1, 1], 4), ([1, 0.9, 0.95], 4), ([1, 1.9, 1.95], 4), ([1, 2, 4, 8, 16], 8)]
 )
 def test_lanes_double_while_that_pays(rates, expected):
     asked = []

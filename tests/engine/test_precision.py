@@ -7,8 +7,10 @@ from torch import nn
 
 import brinell
 from brinell.core.attack import Needs
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
+from brinell.evaluate import stages
 from brinell.models.demo import demo_net
 from brinell.results import counted
 from brinell.testing import duel
@@ -88,7 +90,7 @@ def test_what_bfloat16_breaks_is_verified_and_named(norm):
 @pytest.mark.parametrize(("norm", "most"), [("Linf", 1.01), ("L2", 1.01), ("L1", 1.03)])
 def test_smallest_distances_found_in_bfloat16_are_those_of_float32(norm, most):
     """A margin that bfloat16 can be sure of lies some per cent too far out: float32 has the last word."""
-    world = duel(classes=2, n=16)
+    world = duel(classes=4, n=16)
     found = brinell.curve(
         world.classifier, (world.x, world.y), norm, brinell.attacks.FMN(150), precision="bfloat16", progress=False
     )
@@ -96,6 +98,31 @@ def test_smallest_distances_found_in_bfloat16_are_those_of_float32(norm, most):
     assert (ratio >= 1 - 1e-5).all() and (ratio <= most).all(), ratio.tolist()
     run = brinell.Run.open(found.path)
     assert run.unverified.num_rows == 0 and brinell.verify(run, world.classifier, (world.x, world.y)).ok
+
+
+@pytest.mark.parametrize(
+    ("eps", "draws", "precision", "expected"),
+    [
+        (None, 1, "bfloat16", True),
+        (None, 1, "float32", False),
+        (2.0, 1, "bfloat16", False),
+        (2.0, 3, "bfloat16", False),  # the vote of a randomised model would throw out what is found by a hair
+    ],
+)
+def test_unsure_points_are_kept_only_where_float32_settles_them(eps, draws, precision, expected, monkeypatch):
+    seen = []
+
+    def engine(*given, **more):
+        made = Engine(*given, **more)
+        seen.append(made.settled)
+        return made
+
+    monkeypatch.setattr(stages, "Engine", engine)
+    plan = brinell.Plan("one", (brinell.Stage(brinell.attacks.FMN(3)),), draws=draws)
+    threat = brinell.L2() if eps is None else brinell.L2(eps)
+    brinell.evaluate("demo", brinell.data.load("demo", 4), threat, plan, precision=precision, progress=False)
+    # A second try is in float32, where nothing is unsure.
+    assert seen[0] == expected and not any(seen[1:])
 
 
 def test_distances_that_bfloat16_only_dreams_of_are_searched_again():

@@ -8,7 +8,7 @@ import torch
 from brinell.attacks._minimal import fooled
 from brinell.attacks.fmn import FMN
 from brinell.attacks.pgd import PGD
-from brinell.core.attack import Answer, AnyAttack, Needs, Rows, norms_of
+from brinell.core.attack import Answer, AnyAttack, Needs, Rows, cycle, norms_of
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -41,9 +41,12 @@ class State:
 
     @property
     def target(self) -> Labels | None:
-        """The inner attack's own choice of targets, where it makes one; none before."""
-        chosen: Labels | None = getattr(self.inner, "target", None)
-        return None if chosen is None else torch.where(self.down, chosen, -1)
+        """The choice of targets of the attack in progress, where one of the two makes a choice."""
+        first, then = (getattr(part, "target", None) for part in (self.before, self.inner))
+        if first is None and then is None:
+            return None
+        none = torch.full_like(self.t, -1)
+        return torch.where(self.down, none if then is None else then, none if first is None else first)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Descend:
     Method: a round's radius is the smallest distance that broke so far, less the share `cut`. Success lowers the
     distance to that of the point found and the next round follows; failure halves the share. It is over when the share
     falls below `least` or after `rounds` rounds, each with noise of its own. What is left standing by the attack at a
-    radius is so left standing here, up to `least`. Cost: the minimiser's, then at most `rounds` times the attack's.
+    radius is so left standing here, up to twice `least`, unless the rounds run out.
+    Cost: the minimiser's, then at most `rounds` times the attack's.
     Reference: this project.
     Limits: a sample that the minimiser does not break is not searched; inherits every weakness of the attack inside.
 
@@ -81,6 +85,12 @@ class Descend:
                 expected="two attacks that follow the same loss",
                 got=f"{self.attack.name} ({self.attack.loss}) and {self.before.name} ({self.before.loss})",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN(loss="margin")).',
+            )
+        if len(cycle(self.attack)) > 1 or len(cycle(self.before)) > 1:
+            raise PlanError(
+                expected="attacks that need the same of every answer, since rows change over in their own time",
+                got=f"{self.attack.name} after {self.before.name}",
+                remedy="Use FMN or DDN before, not FAB.",
             )
         if not (0 < self.least <= self.cut < 1 and self.rounds >= 1):
             raise PlanError(
@@ -114,6 +124,12 @@ class Descend:
         """Every round to its end."""
         return self.before.queries + self.rounds * self.attack.queries
 
+    @property
+    def usual_queries(self) -> int:
+        """The minimiser's, and every round as long as the attack takes as a rule."""
+        each = getattr(self.attack, "usual_queries", self.attack.queries)
+        return min(self.before.queries + self.rounds * int(each), self.queries)
+
     def init(self, p: Rows, ball: Ball) -> State:
         """As the minimiser begins."""
         before = self.before.init(p, ball)
@@ -136,8 +152,8 @@ class Descend:
         over, down = spent | won | failed, s.down | spent
         cut = torch.where(failed, s.cut / 2, s.cut)
         tried = s.tried + (won | failed).long()
-        # A row without an adversarial has nothing to go down from.
-        done = over & (high.isinf() | (cut < self.least) | (tried >= self.rounds))
+        # A row without an adversarial has nothing to go down from, one that is wrong by itself nowhere to go.
+        done = over & (high.isinf() | (high <= 0) | (cut < self.least) | (tried >= self.rounds))
         eps = torch.where(over & high.isfinite(), high * (1 - cut), s.eps)
         key = torch.where(over, rng.fold(p.key, tried + 1), s.key)
         fresh = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=eps))

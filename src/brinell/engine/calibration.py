@@ -50,7 +50,7 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
             break
         if lanes > LEAST and found.rate < best * GAIN:
             break
-        best, chosen = found.rate, lanes
+        best, chosen = max(best, found.rate), lanes
         if found.free < found.taken:
             break
         lanes *= 2
@@ -63,7 +63,7 @@ def lanes_for(oracle: Oracle, shape: tuple[int, ...]) -> int:
     if c.device.type != "cuda":
         return 1
     facts = (c.fingerprint, torch.cuda.get_device_name(c.device), torch.__version__, oracle.block, oracle.precision)
-    key = "|".join(map(str, (*facts, shape)))
+    key = "|".join(map(str, (*facts, shape, LEAST)))
     # How many calls side by side pay hardly depends on compiling, which takes far longer than measuring.
     plain = replace(oracle, compiled=False)
     try:

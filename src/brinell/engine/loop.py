@@ -44,7 +44,8 @@ class Engine:
     """Runs one attack over many samples; a sample's legs follow one another and stop as soon as it is broken.
 
     The slots hold samples. Each iteration the model is asked once about every slot; finished samples leave and others
-    take their places. A row's arithmetic never involves another row, so nothing here can change an outcome. `observe`
+    take their places. A row's arithmetic never involves another row, so nothing here can change an outcome. `settled`
+    says that distances found in lower precision will be settled in float32. `observe`
     sees the slots and the model's answer at every iteration, for those who study trajectories.
     """
 
@@ -56,6 +57,7 @@ class Engine:
     slots: int
     early_exit: bool = True
     draws: int = 1
+    settled: bool = False
     tick: Callable[[], None] = lambda: None
     recordings: Recordings | None = None
     observe: "Callable[[Slots, Answer], None] | None" = None
@@ -81,13 +83,13 @@ class Engine:
     def key(self, work: Work) -> Hashable:
         """What decides the iterations, within one evaluation: its threat and goal stay the same."""
         shape = (tuple(work.x.shape[1:]), work.start is None, work.id is None, self.oracle.block)
-        return (self.oracle, self.attack, self.early_exit, self.draws, shape)
+        return (self.oracle, self.attack, self.early_exit, self.draws, self.settled, shape)
 
     def iterations(self, device: torch.device) -> Callable[[Slots], Slots]:
         """So many iterations as one function of the slots."""
-        # A search without a radius wants the nearest point, however sure: float32 settles it afterwards.
-        endless = self.attack.minimises and not self.early_exit
-        recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, 0.0 if endless else self.oracle.slack)
+        # Where float32 settles the nearest point afterwards, it is kept however sure it is.
+        slack = 0.0 if self.settled else self.oracle.slack
+        recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, slack)
         turns = cycle(self.attack)
         needs = [turns[k % len(turns)] for k in range(look_every(self.attack, device))]
 

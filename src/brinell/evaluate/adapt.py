@@ -131,11 +131,11 @@ def _flat(s: Stage, notes: list[str]) -> Stage:
 
 
 def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:
-    for part in ("inner", "attack"):  # an attack around another: its loss is that one's
-        inner = getattr(attack, part, None)
-        if inner is not None:
-            fitted = _fit_loss(inner, name, classes, notes)
-            return attack if fitted is inner else replace(attack, **{part: fitted})  # type: ignore[type-var]
+    parts = [part for part in ("inner", "attack", "before") if getattr(attack, part, None) is not None]
+    if parts:  # an attack around others: its loss is theirs
+        fitted = {part: _fit_loss(getattr(attack, part), name, classes, notes) for part in parts}
+        changed = any(fitted[part] is not getattr(attack, part) for part in parts)
+        return replace(attack, **fitted) if changed else attack  # type: ignore[type-var]
     loss = LOSSES[attack.loss]
     if classes >= loss.classes or loss.instead is None:
         return attack

@@ -23,12 +23,14 @@ def shortened(oracle: Oracle, goal: Goal, r: Record, work: Work, target: Tensor,
 
     What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
     short of the boundary or beyond it. The first share of `BEYOND` that breaks is halved towards the clean point.
-    Points that no share breaks stay as they are, for others to doubt. Cost: a forward for every share tried and every
-    halving.
+    Points that no share breaks stay as they are, for others to doubt. Cost: every row is charged a forward for every
+    share and every halving, the most it can take.
     """
     index = r.broken.nonzero()[:, 0]
     if not len(index):
         return r
+    charge = torch.full_like(index, len(BEYOND) + HALVINGS)
+    r = replace(r, forwards=r.forwards.index_add(0, index, charge))
     own = take(work, index)
     lo, hi = ball.bounds(own.x)
     way = r.x[index] - own.x
@@ -67,5 +69,4 @@ def _moved(oracle: Oracle, goal: Goal, r: Record, own: Work, x: Tensor, target: 
         margin=torch.maximum(r.margin, goal.margin(out, own.y, target)),
         adv_margin=goal.margin(out, own.y, target),
         adv_pred=out.logits.argmax(1),
-        forwards=r.forwards + len(BEYOND) + HALVINGS,
     )

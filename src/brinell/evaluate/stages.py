@@ -109,6 +109,12 @@ def _room(setup: Setup, oracle: Oracle) -> int:
     return min(setup.slots, MOST * oracle.block) if measured else setup.slots
 
 
+def _settles(setup: Setup) -> bool:
+    """Whether the nearest points found in lower precision are moved to where float32 changes its mind."""
+    distances = setup.threat.unlimited and not setup.threat.norm.counts
+    return distances and setup.draws == 1 and setup.oracle.slack > 0
+
+
 def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
     oracle = oracle_for(setup, stage)
@@ -121,6 +127,7 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
         _room(setup, oracle),
         setup.early_exit and setup.draws == 1,
         stage.eot,
+        _settles(setup),
         # What is observed is not recorded: the observer sits on the host.
         recordings=setup.recordings if setup.observe is None else None,
         observe=setup.observe,
@@ -183,11 +190,12 @@ def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record, left: Te
     """The records of a second try that starts where the first one ended; the passes of both count.
 
     It repeats the leg that seemed to succeed. Samples that `left` with that leg have had none of those after it, and
-    get them now.
+    get them now. Of a search for the smallest distance all legs are repeated: what they had found gave way to this.
     """
     engine = _engine(replace(setup, oracle=setup.oracle.exact()), stage, work.x.device)
-    end = torch.where(left, len(stage.legs()), before.leg + 1)
-    parts = list(engine.run(replace(work, start=before.x, legs=torch.stack([before.leg, end], 1))))
+    first = torch.zeros_like(before.leg) if _settles(setup) else before.leg
+    end = torch.where(left | _settles(setup), len(stage.legs()), before.leg + 1)
+    parts = list(engine.run(replace(work, start=before.x, legs=torch.stack([first, end], 1))))
     r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
     return replace(
         r,
@@ -219,11 +227,11 @@ def _finish(
     pos = pos[order]
     r = take(r, order)
     ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
-    left = r.broken & setup.early_exit
+    left, made = r.broken & setup.early_exit, int(r.forwards.sum())
     if setup.oracle.slack > 0:
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
         r = replace(r, broken=claimed(r, ball))
-        if setup.threat.unlimited and setup.draws == 1 and not ball.norm.counts:
+        if _settles(setup):
             r = shortened(setup.oracle, setup.goal, r, take(work, pos), work.targets[pos, r.leg], ball)
     target, v = _verified(setup, work, pos, r, ball)
     precision = np.full(len(pos), setup.precision)
@@ -239,6 +247,8 @@ def _finish(
         # A randomised model is broken where most fresh passes are fooled, whatever the attack itself saw.
         r = replace(r, broken=v.ok, found=v.ok)
     where = at[pos]
+    # Passes made since are not in the time that is shared out.
+    rate *= made / max(int(r.forwards.sum()), 1)
     table = attack_rows(c, where, r, v, stage, target, setup.seed, precision, rate)
     counted = r.broken & v.ok
     return Finished(table, where, counted, r.x[counted].detach().cpu())
