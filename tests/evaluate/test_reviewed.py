@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.attacks import APGD, DDN, FAB, Bisect, Refine
+from brinell.attacks import APGD, DDN, FAB, Bisect, Descend, Refine
 from brinell.core.attack import Answer, Rows
 from brinell.core.goal import Misclassify
 from brinell.core.threat import L2, Linf
@@ -44,8 +44,11 @@ def test_normalisation_moves_with_the_model() -> None:
     assert clf.mean.device.type == clf.std.device.type == "meta"
 
 
-@pytest.mark.parametrize("attack", [Bisect(APGD(loss="dlr"), grow=2, halve=2)], ids=repr)
-def test_losses_of_attacks_inside_others_fit_the_classes(attack: Bisect) -> None:
+SEARCH = Bisect(APGD(4, "dlr"), grow=2, halve=2)
+
+
+@pytest.mark.parametrize("attack", [SEARCH, Descend(APGD(4, "dlr"), before=SEARCH, rounds=2)], ids=repr)
+def test_losses_of_attacks_inside_others_fit_the_classes(attack: "Bisect | Descend") -> None:
     fitted, notes = adapt(plan([attack]), classes=2, sparse=False)
     assert fitted.stages[0].attack.loss == "margin" and "dlr" in notes[0]
 
