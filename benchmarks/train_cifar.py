@@ -42,6 +42,7 @@ def train(method: str, args: argparse.Namespace) -> tuple[Any, float]:
 def table(found: dict[str, Any]) -> str:
     """Rows are tests, columns trainings, each with the difference to the best of its row."""
     methods = list(found)
+    title = ["# Adversarial training, method beside method", "", "Written by `benchmarks/train_cifar.py`.", ""]
     lines = ["| test | " + " | ".join(f"{m} | diff." for m in methods) + " |", "|---|" + "---:|" * (2 * len(methods))]
     clean = [Proportion(found[m]["clean"], found[m]["n"]) for m in methods]
     lines.append("| clean | " + " | ".join(f"{p} | " for p in clean) + " |")
@@ -53,7 +54,7 @@ def table(found: dict[str, Any]) -> str:
         cells = ["| " if p is None else f"{p} | {100 * (p.value - best):.2f}" for p in shares]
         lines.append(f"| {NAMES.get(plan, plan)} | " + " | ".join(cells) + " |")
     times = ", ".join(f"{m} {found[m]['seconds']:.0f} s for {found[m]['epochs']} epochs" for m in methods)
-    return "\n".join([*lines, "", f"Training, with validation: {times}."])
+    return "\n".join([*title, *lines, "", f"Training, with validation: {times}."])
 
 
 def main() -> None:
