@@ -194,7 +194,9 @@ def main() -> None:
         curve, cost = measured(args, model, data)
         print(curve, flush=True)
         entry: dict[str, Any] = {
-            "plan": args.plan, "against": args.against, "cost": cost, "curve": curve.to_json(), "radii": {},
+            "plan": args.plan, "against": args.against, "cost": cost,
+            # Where the Run lay means nothing elsewhere.
+            "curve": {**curve.to_json(), "path": None}, "radii": {},
         }  # fmt: skip
         everything[f"{name}, first {len(data)} images, {args.norm}"] = entry
 

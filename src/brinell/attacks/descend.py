@@ -90,7 +90,7 @@ class Descend:
             raise PlanError(
                 expected="attacks that need the same of every answer, since rows change over in their own time",
                 got=f"{self.attack.name} after {self.before.name}",
-                remedy="Use FMN or DDN before, not FAB.",
+                remedy="Use FMN before, not FAB.",
             )
         if not (0 < self.least <= self.cut < 1 and self.rounds >= 1):
             raise PlanError(

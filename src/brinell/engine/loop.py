@@ -45,8 +45,8 @@ class Engine:
 
     The slots hold samples. Each iteration the model is asked once about every slot; finished samples leave and others
     take their places. A row's arithmetic never involves another row, so nothing here can change an outcome. `settled`
-    says that distances found in lower precision will be settled in float32. `observe`
-    sees the slots and the model's answer at every iteration, for those who study trajectories.
+    says that distances found in lower precision will be settled in float32. `observe` sees the slots and the model's
+    answer at every iteration, for those who study trajectories.
     """
 
     oracle: Oracle
