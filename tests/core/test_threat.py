@@ -66,7 +66,7 @@ def test_radii_per_sample_are_a_vector(norm, shape):
 
 
 def test_units_of_255_are_refused_with_the_remedy():
-    with pytest.raises(ThreatError, match=r"Linf\('8/255'\)"):
+    with pytest.raises(ThreatError, match="write '8/255'"):
         Linf(8)
     with pytest.raises(ThreatError, match="at most 1"):
         Linf(torch.tensor([0.1, 8.0]))

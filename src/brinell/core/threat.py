@@ -229,7 +229,7 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
         raise ThreatError(
             expected=f"a {norm} eps of at most 1, since inputs live in [0, 1]",
             got=f"eps = {float(numbers.max()):.4g}",
-            remedy=f"If that is in 0-255 units, write {norm}('{eps}/255').",
+            remedy=f"If that is in 0-255 units, write '{eps}/255'.",
         )
     text = f"{float(numbers.min()):.4g}…{float(numbers.max()):.4g}" if many else str(eps)
     return Threat(SIZES[norm], value, None if mask is None else torch.as_tensor(mask).bool(), text)
