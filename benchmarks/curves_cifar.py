@@ -53,7 +53,7 @@ def at_radii(args: argparse.Namespace, model: Any, part: brinell.Problem, k: tor
     out = folder(args, f"{args.against}-{args.most}-{what}")
     run = brinell.evaluate(
         model, part, threat, args.against, out=out, resume=out is not None, device=args.device,
-        precision=args.precision, execution=args.execution,
+        precision=args.against_precision or args.precision, execution=args.execution,
     )  # fmt: skip
     print(f"{what}: {run.robust_accuracy}", flush=True)
     return run.survivors().tolist(), run.cost.forwards
@@ -108,9 +108,25 @@ def _part(data: brinell.Problem, at: torch.Tensor) -> brinell.Problem:
     return brinell.Problem(data.x[at], data.y[at], data.ids[at], name=data.name)
 
 
-def compare(args: argparse.Namespace, model: Any, data: brinell.Problem, curve: Curve, store: Any) -> None:
+def again(entry: dict[str, Any]) -> tuple[list[set[int]], int]:
+    """The same from an earlier call's file: what its curve left standing and what told the two apart."""
+    earlier, forwards = Curve.from_json(entry["curve"]), 0
+    sets = []
+    for row in entry["radii"].values():
+        mine = set(earlier.ids[~earlier.broken(row["eps"])].tolist())
+        sets.append((mine - set(row["only_run"])) | set(row["only_curve"]))
+        forwards = row["forwards"]
+    return sets, forwards
+
+
+def compare(
+    args: argparse.Namespace, model: Any, data: brinell.Problem, curve: Curve, earlier: Any, store: Any
+) -> None:
     """Radius by radius: what only the evaluation, and only the curve, breaks."""
-    sets, forwards = (standing if args.every else halving)(args, model, data)
+    if earlier is not None:
+        sets, forwards = again(earlier)
+    else:
+        sets, forwards = (standing if args.every else halving)(args, model, data)
     for k, ids in enumerate(sets, 1):
         eps = k * UNIT[args.norm]
         mine = set(curve.ids[~curve.broken(eps)].tolist())
@@ -131,11 +147,13 @@ def page(everything: dict[str, Any]) -> str:
         spent = f"{e['cost']['forwards']:,} forwards, {e['cost']['wall']:,} s; {e['curve']['unresolved']} unresolved"
         beside = next(iter(e["radii"].values()), {"forwards": 0})["forwards"]
         whole = f"`{e['against']}`, {beside:,} forwards for all radii"
-        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: {whole}.", ""]
+        p = e.get("precision")
+        told = f" Precision: {p['curve']} and {p['evaluation']}." if p else ""
+        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: {whole}.{told}", ""]
         lines += ["| radius | evaluation | curve | only evaluation | only curve |", "|---:|---:|---:|---:|---:|"]
         for k, r in e["radii"].items():
-            told = f"{k}/255" if title.endswith("Linf") else f"{r['eps']:.4g}"
-            lines.append(f"| {told} | {r['run']} | {r['curve']} | {len(r['only_run'])} | {len(r['only_curve'])} |")
+            radius = f"{k}/255" if title.endswith("Linf") else f"{r['eps']:.4g}"
+            lines.append(f"| {radius} | {r['run']} | {r['curve']} | {len(r['only_run'])} | {len(r['only_curve'])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -176,7 +194,9 @@ def main() -> None:
     parser.add_argument("--spot", type=int, default=100, help="samples tried at a radius they are taken to stand")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--against-precision", help="of the evaluation, where not the curve's")
     parser.add_argument("--execution", default="auto")
+    parser.add_argument("--keep", action="store_true", help="keep the evaluation in OUT.json, measure the curve anew")
     parser.add_argument("--runs", help="a folder for the Runs, so that an interrupted call goes on")
     parser.add_argument(
         "--out", type=Path, default=RESULTS / "curves_cifar", help="name of the result files, no suffix"
@@ -195,16 +215,18 @@ def main() -> None:
         print(curve, flush=True)
         entry: dict[str, Any] = {
             "plan": args.plan, "against": args.against, "cost": cost,
+            "precision": {"curve": args.precision, "evaluation": args.against_precision or args.precision},
             # Where the Run lay means nothing elsewhere.
             "curve": {**curve.to_json(), "path": None}, "radii": {},
         }  # fmt: skip
-        everything[f"{name}, first {len(data)} images, {args.norm}"] = entry
+        title = f"{name}, first {len(data)} images, {args.norm}"
+        earlier, everything[title] = everything.get(title) if args.keep else None, entry
 
         def store(k: int, row: dict[str, Any]) -> None:
             entry["radii"][str(k)] = row
             write(args.out, everything)
 
-        compare(args, model, data, curve, store)
+        compare(args, model, data, curve, earlier, store)
     if args.plot is not None:
         curves = [Curve.from_json(e["curve"]) for e in everything.values()]
         curves[0].plot(args.plot, curves[1:], marks=[8 * UNIT["Linf"], 8 * UNIT["L2"]])

@@ -32,10 +32,12 @@ class Fixed:
 
     def __post_init__(self):
         self.slots = clone(self.slots)
+        self.ages = [0] * len(self.busy)
         self.flags = None
 
-    def advance(self):
-        overwrite(self.slots, self.iterations(self.slots))
+    def advance(self, times=1):
+        for _ in range(times):
+            overwrite(self.slots, self.iterations(self.slots))
         self.flags = self.slots.live.tolist()
 
     def running(self):
@@ -112,7 +114,7 @@ def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
     attack, t, legs = CASES[case]
     world = images()
     expected = run(*world, t, attack, legs=legs)
-    monkeypatch.setitem(loop.LOOK, "cpu", (look, look))
+    monkeypatch.setitem(loop.LOOK, "cpu", look)
     for slots in (8, 16):
         got = run(*world, t, attack, Recordings(make=Fixed), legs=legs, slots=slots)
         assert same(got, expected), f"{slots} slots"
@@ -125,9 +127,9 @@ def test_lanes_join_once_the_queue_is_empty():
     advanced = []
 
     class Counting(Fixed):
-        def advance(self):
+        def advance(self, times=1):
             advanced.append(sum(self.busy))
-            super().advance()
+            super().advance(times)
 
     x = torch.rand(24, 5, generator=torch.Generator().manual_seed(1))
     net = torch.nn.Linear(5, 6).eval()

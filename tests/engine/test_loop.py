@@ -326,22 +326,32 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
     legs, args = (Leg(2, 0), Leg(2, 1), Leg(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
     often = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
-    monkeypatch.setitem(loop.LOOK, "cpu", (5, 5))
+    monkeypatch.setitem(loop.LOOK, "cpu", 5)
     seldom = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
     for name, value in vars(often).items():
         assert torch.equal(value, getattr(seldom, name)), name
 
 
 @pytest.mark.parametrize(
-    ("attack", "expected"),
-    [(APGD(100), 6), (APGD(50), 9), (Square(5000), 9), (FAB(100, targeted=True), 10), (Pursuit(), 8)],
+    ("attack", "every", "each"),
+    [(APGD(50), 10, 1), (Square(5000), 10, 1), (FAB(100, targeted=True), 10, 2), (Pursuit(), 8, 8)],
     ids=lambda v: getattr(v, "name", v),
 )
-def test_looks_come_where_a_whole_budget_ends(attack, expected):
+def test_looks_come_in_whole_cycles(attack, every, each):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    every = loop.look_every(attack, gpu)
-    assert every == expected and every % len(cycle(attack)) == 0
-    if attack.name != "pursuit":
-        waste = -attack.queries % every
-        assert all(waste <= -attack.queries % k for k in range(6, 11) if k % len(cycle(attack)) == 0)
-    assert loop.look_every(attack, cpu) == len(cycle(attack))
+    assert (loop.look_every(attack, gpu), loop.stride(attack, gpu)) == (every, each)
+    assert loop.look_every(attack, cpu) == loop.stride(attack, cpu) == len(cycle(attack))
+
+
+@pytest.mark.parametrize(
+    ("attack", "asked"), [(APGD(steps=22, loss="margin"), 23), (PGD(19), 20), (FAB(6, targeted=True), 12)], ids=str
+)
+def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, attack, asked):
+    """A look comes where budgets end, however seldom the others are."""
+    world, net, _ = counting
+    monkeypatch.setitem(loop.LOOK, "cpu", 10)
+    legs = (Leg(2, 0), Leg(3, 0)) if attack.name == "fab-t" else (Leg(), Leg(0, 1))
+    order = world.distances("Linf").argsort(1)[:, :2] if attack.name == "fab-t" else None
+    n = len(world.x)
+    run(wrap(net), world.x, world.y, Linf(1e-6), attack, legs=legs, targets=order, slots=n, block=n, early_exit=False)
+    assert net.calls == 2 * asked

@@ -7,24 +7,38 @@ from typing import Any, TypeVar, cast
 import torch
 from torch._functorch import config as functorch_config
 
+from brinell.errors import first_line
+
 F = TypeVar("F", bound=Callable[..., Any])
 # Every loss, shape, precision and attack is a version of its own; beyond the compiler's limit it would go on slowly,
 # without a word.
 VERSIONS = 1024
 
 
-def fused(function: F) -> F:
-    """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`."""
+def fused(function: F, note: Callable[[str], None] = lambda text: None) -> F:
+    """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`.
+
+    What the compiler cannot compile is called as it is from then on; `note` is told so.
+    """
     compiled: Any = torch.compile(function, dynamic=False)
+    refused: list[bool] = []
 
     def run(*inputs: Any) -> Any:
         from torch._dynamo import config
+        from torch._dynamo.exc import TorchDynamoException
 
+        if refused:
+            return function(*inputs)
         versions: Any = config
         with ExitStack() as settings:
             settings.enter_context(versions.patch(recompile_limit=VERSIONS, accumulated_recompile_limit=VERSIONS))
             settings.enter_context(repeatable())
-            return compiled(*inputs)
+            try:
+                return compiled(*inputs)
+            except TorchDynamoException as error:
+                note(f"A part of the work cannot be compiled ({first_line(error)}); it is done without, more slowly.")
+                refused.append(True)
+        return function(*inputs)
 
     return cast(F, run)
 

@@ -21,12 +21,13 @@ Iterations = Callable[[Slots], Slots]
 
 @runtime_checkable
 class Lane(Protocol):
-    """Some slots, which of them hold a sample, and a way to move all of them on."""
+    """Some slots, which of them hold a sample, how many iterations these have had, and a way to move all of them on."""
 
     busy: list[bool]
+    ages: list[int]
 
-    def advance(self) -> None:
-        """Start the next iterations; returns before they are done where the device can work by itself."""
+    def advance(self, times: int = 1) -> None:
+        """Start the iterations, so many times; returns before they are done where the device can work by itself."""
 
     def running(self) -> list[bool]:
         """Which slots are still live, once the iterations under way are done."""
@@ -49,9 +50,13 @@ class Plain:
     busy: list[bool]
     iterations: Iterations
 
-    def advance(self) -> None:
+    def __post_init__(self) -> None:
+        self.ages = [0] * len(self.busy)
+
+    def advance(self, times: int = 1) -> None:
         """The next iterations."""
-        self.slots = self.iterations(self.slots)
+        for _ in range(times):
+            self.slots = self.iterations(self.slots)
 
     def running(self) -> list[bool]:
         """Which slots are still live."""
@@ -75,7 +80,7 @@ class Plain:
         spare = [i for i, b in enumerate(self.busy) if not b][: need - len(used)]
         index = used + spare
         self.slots = take(self.slots, torch.tensor(index, device=self.slots.at.device))
-        self.busy = [self.busy[i] for i in index]
+        self.busy, self.ages = [self.busy[i] for i in index], [self.ages[i] for i in index]
 
 
 class MismatchError(Exception):
@@ -96,6 +101,7 @@ class Recorded:
     stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)
 
     def __post_init__(self) -> None:
+        self.ages = [0] * len(self.busy)
         self.slots = clone(self.slots)
         self._flags = torch.empty(len(self.busy), dtype=torch.bool, pin_memory=True)
         self._done = torch.cuda.Event()
@@ -112,10 +118,11 @@ class Recorded:
                 raise MismatchError
             overwrite(self.slots, before)
 
-    def advance(self) -> None:
+    def advance(self, times: int = 1) -> None:
         """Start the next iterations."""
         with torch.cuda.stream(self.stream):
-            self._graph.replay()
+            for _ in range(times):
+                self._graph.replay()
             self._flags.copy_(self.slots.live, non_blocking=True)
             self._done.record()
 
@@ -184,7 +191,7 @@ class Recordings:
         spare = self.idle.get(key, [])
         if spare:
             lane = spare.pop()
-            lane.busy = busy
+            lane.busy, lane.ages = busy, [0] * len(busy)
             lane.write(torch.arange(len(busy), device=slots.at.device), slots)
             return lane
         if self.failed:

@@ -22,21 +22,23 @@ from brinell.ops.rows import concat, head, take
 __all__ = ["Engine", "Leg", "Slots", "Work"]
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
-LOOK = {"cpu": (1, 1)}
-LOOK_ELSEWHERE = (6, 10)
+LOOK = {"cpu": 1}
+LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 8
 
 
 def look_every(attack: AnyAttack, device: torch.device) -> int:
-    """Iterations between two looks: whole cycles of the attack, so many that a whole budget wastes the fewest.
-
-    Rows that use all of their budget move on in vain until the host looks.
-    """
+    """Iterations between two looks, in whole cycles of the attack; fewer where the first budget of a lane ends."""
     turns = len(cycle(attack))
-    least, most = LOOK.get(device.type, LOOK_ELSEWHERE)
-    if uneven(attack):  # most rows use a small part of it
-        least = most = (least + most) // 2
-    some = sorted({-(-k // turns) * turns for k in range(least, most + 1)}, reverse=True)
-    return min(some, key=lambda k: -(-attack.queries // k) * k)
+    usual = LOOK_UNEVEN if uneven(attack) else LOOK_ELSEWHERE
+    return -(-LOOK.get(device.type, usual) // turns) * turns
+
+
+def stride(attack: AnyAttack, device: torch.device) -> int:
+    """Iterations that are made, and recorded, as one: a cycle of the attack.
+
+    Where most rows use a small part of their budgets nothing is known about their ends: all iterations to the next look.
+    """
+    return look_every(attack, device) if uneven(attack) else len(cycle(attack))
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Engine:
                 flight.move(other, lane)
             # The device goes on before anybody looks at what it has finished.
             if any(lane.busy):
-                lane.advance()
+                flight.advance(lane)
                 flight.lanes.append(lane)
             else:
                 flight.leave(lane)
@@ -91,11 +93,11 @@ class Engine:
         slack = 0.0 if self.settled else self.oracle.slack
         recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, slack)
         turns = cycle(self.attack)
-        needs = [turns[k % len(turns)] for k in range(look_every(self.attack, device))]
+        needs = [turns[k % len(turns)] for k in range(stride(self.attack, device))]
 
         move = partial(self._after, recorder)
         # A function of its own for every kind of answer.
-        moves = {need: _fused(move) if self.oracle.compiled else move for need in set(turns)}
+        moves = {need: _fused(move, self.oracle.note) if self.oracle.compiled else move for need in set(turns)}
 
         def run(s: Slots) -> Slots:
             for need in needs:
@@ -165,9 +167,9 @@ class Engine:
         return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg], id)
 
 
-def _fused(move: Callable[[Slots, Answer], Slots]) -> Callable[[Slots, Answer], Slots]:
+def _fused(move: Callable[[Slots, Answer], Slots], note: Callable[[str], None]) -> Callable[[Slots, Answer], Slots]:
     """The same function compiled; called once as it is before, so that the tables it looks up exist."""
-    compiled = fused(move)
+    compiled = fused(move, note)
     tables: list[bool] = []
 
     def run(s: Slots, a: Answer) -> Slots:
@@ -203,7 +205,16 @@ class Flight:
                 part = min(block, count - self.nxt)
                 self.lanes.append(e.recordings.lane(self._key, *self._slots(part, block), self.iterations))
         for lane in self.lanes:
-            lane.advance()
+            self.advance(lane)
+
+    def advance(self, lane: Lane) -> None:
+        """Start the iterations up to the next look, which is where some row's budget ends or sooner."""
+        attack, device = self.engine.attack, self.work.x.device
+        each = stride(attack, device)
+        left = attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
+        times = -(-min(look_every(attack, device), max(left, 1)) // each)
+        lane.advance(times)
+        lane.ages = [age + times * each for age in lane.ages]
 
     def _slots(self, count: int, room: int) -> tuple[Slots, list[bool]]:
         """So much room with the next samples of the queue in it."""
@@ -226,8 +237,8 @@ class Flight:
         to = [i for i, b in enumerate(lane.busy) if not b][: len(here)]
         if here:
             lane.write(self._index(to), other.read(self._index(here)))
-        for i in to:
-            lane.busy[i] = True
+        for i, k in zip(to, here, strict=True):
+            lane.busy[i], lane.ages[i] = True, other.ages[k]
         self.lanes = [x for x in self.lanes if x is not other]
         self.leave(other)
 
@@ -264,6 +275,7 @@ class Flight:
         on = [i for i, more in zip(ended, stay.tolist(), strict=True) if more]
         if on:
             lane.write(self._index(on), e.next_leg(lane.read(self._index(on)), self.work))
+            _reborn(lane, on)
         gone = set(ended) - set(on)
         return [i for i in ended if i in gone]
 
@@ -272,4 +284,10 @@ class Flight:
             return
         at = torch.arange(self.nxt, self.nxt + len(free), device=self.work.x.device)
         lane.write(self._index(free), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool)))
+        _reborn(lane, free)
         self.nxt += len(free)
+
+
+def _reborn(lane: Lane, slots: list[int]) -> None:
+    for i in slots:
+        lane.ages[i] = 0

@@ -12,7 +12,7 @@ from torch import Tensor
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output, answer
 from brinell.engine.compiling import fused, repeatable
-from brinell.engine.events import Listener, Shrunk, silent
+from brinell.engine.events import Listener, Note, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
 from brinell.ops.losses import LOGITS, LOSSES
@@ -135,6 +135,10 @@ class Oracle:
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _few: "Oracle | None" = field(default=None, init=False, repr=False)
 
+    def note(self, text: str) -> None:
+        """Tell whoever listens."""
+        self.listener(Note(text))
+
     def output(self, x: Tensor, id: Tensor | None = None) -> Output:
         """The model's answer without gradients."""
         with torch.no_grad():
@@ -168,7 +172,7 @@ class Oracle:
 
     def _responder(self, loss: str, x: Tensor) -> Respond:
         if loss not in self._responders:
-            fuse = fused if self.compiled else _as_it_is
+            fuse = partial(fused, note=self.note) if self.compiled else _as_it_is
             of = LOSSES[loss].of
             if of not in self._networks:
                 # Apart from the losses, which are many: a network takes long to compile.
