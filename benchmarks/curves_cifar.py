@@ -6,9 +6,9 @@ Usage: python benchmarks/curves_cifar.py --model W.pt --data FIRST1000.npz --n 1
        python benchmarks/curves_cifar.py --scale            (CIFAR-10's test images from $BRINELL_SHARED)
 
 In Linf the radii are 1/255, 2/255, …; in L2 they are eighths of 0.5, so that the eighth is the usual one in both.
-Of every sample the smallest radius at which AutoAttack breaks it is found by halving; with `--every` AutoAttack sees a
-copy of the data for every radius. Results go to OUT.json and from that to OUT.md; with `--runs` what is finished is not
-repeated.
+Of every sample the smallest radius at which AutoAttack breaks it is looked for beside the curve's own answer, then by
+halving; with `--every` AutoAttack sees a copy of the data for every radius. Results go to OUT.json and from that to
+OUT.md; with `--runs` what is finished is not repeated.
 `--plot FILE` draws the curves of all models in OUT.json (needs matplotlib).
 """
 
@@ -75,20 +75,28 @@ def standing(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tup
     return [{i % COPIES for i in left if i // COPIES == k} for k in range(1, most + 1)], forwards
 
 
-def halving(args: argparse.Namespace, model: Any, data: brinell.Problem) -> tuple[list[set[int]], int]:
-    """The same from about a quarter of the passes: every sample's smallest radius at which it breaks, by halving.
+def narrowed(args: argparse.Namespace, model: Any, data: brinell.Problem, curve: Curve) -> tuple[list[set[int]], int]:
+    """The same from a small part of the passes: every sample's smallest radius at which it breaks.
 
-    What breaks at a radius breaks at all larger ones, by the same point. That what stands at a radius stands at smaller
-    ones is taken for granted, and tried: `--spot` samples are attacked once more at a smaller radius, drawn at random.
+    It is looked for where the curve says, at the largest radius below the distance and the next one, then by halving
+    what is left. What breaks at a radius breaks at all larger ones, by the same point. That what stands at a radius
+    stands at smaller ones is taken for granted, and tried: `--spot` samples are attacked once more at a smaller radius,
+    drawn at random.
     """
     rank = {i: k for k, i in enumerate(data.ids.tolist())}
     # Stands at `low`, breaks at `high`: none stands at most, or breaks at all.
     low, high = torch.zeros(len(data), dtype=torch.long), torch.full((len(data),), args.most + 1)
+    radii = [k * UNIT[args.norm] for k in range(1, args.most + 1)]
+    told = torch.zeros(len(data), dtype=torch.long)
+    for r in radii:
+        told[[rank[int(i)] for i in curve.ids[~curve.broken(r)]]] += 1
     forwards, turn = 0, 0
     while bool((open_ := high - low > 1).any()):
         at = open_.nonzero()[:, 0]
         k = (low[at] + high[at]) // 2
-        left, passes = at_radii(args, model, _part(data, at), k, f"halving-{turn}")
+        if turn < 2:
+            k = torch.where(low[at] == told[at], told[at] + 1, told[at]).clamp(low[at] + 1, high[at] - 1)
+        left, passes = at_radii(args, model, _part(data, at), k, f"narrowed-{turn}")
         stands = torch.zeros(len(data), dtype=torch.bool)
         stands[[rank[i] for i in left]] = True
         low[at] = torch.where(stands[at], k, low[at])
@@ -125,8 +133,10 @@ def compare(
     """Radius by radius: what only the evaluation, and only the curve, breaks."""
     if earlier is not None:
         sets, forwards = again(earlier)
+    elif args.every:
+        sets, forwards = standing(args, model, data)
     else:
-        sets, forwards = (standing if args.every else halving)(args, model, data)
+        sets, forwards = narrowed(args, model, data, curve)
     for k, ids in enumerate(sets, 1):
         eps = k * UNIT[args.norm]
         mine = set(curve.ids[~curve.broken(eps)].tolist())
@@ -190,7 +200,7 @@ def main() -> None:
     parser.add_argument("--plan", default="minimal")
     parser.add_argument("--against", default="autoattack")
     parser.add_argument("--most", type=int, default=16, help="the last multiple of 1/255")
-    parser.add_argument("--every", action="store_true", help="every sample at every radius, not by halving")
+    parser.add_argument("--every", action="store_true", help="every sample at every radius, not by narrowing down")
     parser.add_argument("--spot", type=int, default=100, help="samples tried at a radius they are taken to stand")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="float32")
@@ -221,6 +231,8 @@ def main() -> None:
         }  # fmt: skip
         title = f"{name}, first {len(data)} images, {args.norm}"
         earlier, everything[title] = everything.get(title) if args.keep else None, entry
+        if earlier is None:
+            write(args.out, everything)
 
         def store(k: int, row: dict[str, Any]) -> None:
             entry["radii"][str(k)] = row

@@ -25,6 +25,7 @@ from torch import Tensor
 import brinell
 from brinell.core.attack import Needs
 from brinell.engine import oracle as oracles
+from brinell.engine.lanes import undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
 from brinell.evaluate.adapt import audited
@@ -52,7 +53,7 @@ class Bare:
             with torch.cuda.stream(self.stream):
                 self._calls()
                 self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph, stream=self.stream):
+                with undisturbed(), torch.cuda.graph(self.graph, stream=self.stream):
                     self._calls()
 
     def _calls(self) -> None:

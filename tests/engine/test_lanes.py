@@ -1,5 +1,6 @@
 """Lanes of fixed memory, as on a GPU: side by side, reused, joined at the end; none of it changes an outcome."""
 
+import gc
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,7 +13,7 @@ from brinell.core.threat import L1, L2, Linf
 from brinell.engine import loop
 from brinell.engine.events import Note
 from brinell.engine.execution import settle
-from brinell.engine.lanes import MismatchError, Recorded, Recordings
+from brinell.engine.lanes import MismatchError, Recorded, Recordings, undisturbed
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -45,6 +46,9 @@ class Fixed:
 
     def read(self, index):
         return take(self.slots, index)
+
+    def outcome(self, index):
+        return take(self.slots.outcome, index)
 
     def write(self, index, new):
         overwrite_rows(self.slots, index, new)
@@ -203,6 +207,19 @@ def test_samples_may_have_some_of_the_legs_only():
         index = mask.nonzero()[:, 0]
         assert same(take(got, index), take(expected, index))
         assert 0 < int(expected.broken.sum()) < len(x), "both outcomes are there"
+
+
+def test_the_garbage_collector_rests_while_something_is_recorded():
+    assert gc.isenabled()
+    with undisturbed():
+        assert not gc.isenabled()
+        with undisturbed():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(RuntimeError, match="capture"), undisturbed():
+        raise RuntimeError("capture")
+    assert gc.isenabled()
 
 
 @pytest.mark.gpu

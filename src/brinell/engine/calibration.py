@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from brinell.core.attack import Needs
+from brinell.engine.lanes import undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.home import home
 from brinell.ops import rng
@@ -115,7 +116,7 @@ def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int, needs: Needs = 
         with torch.cuda.stream(stream):
             oracle.ask(x, y, y - 1, "margin", needs)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
+            with undisturbed(), torch.cuda.graph(graph, stream=stream):
                 for _ in range(CALLS):
                     oracle.ask(x, y, y - 1, "margin", needs)
             graphs.append(graph)

@@ -1,5 +1,6 @@
 """Slots that move together: several iterations at a time, without the host looking in between."""
 
+import gc
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,7 @@ import torch
 from torch import Tensor
 
 from brinell.engine.events import Listener, Note, silent
-from brinell.engine.recorder import Record
-from brinell.engine.slots import Slots
+from brinell.engine.slots import Outcome, Slots
 from brinell.errors import first_line
 from brinell.ops.rows import clone, overwrite, overwrite_rows, put, same, take
 
@@ -34,6 +34,9 @@ class Lane(Protocol):
 
     def read(self, index: Tensor) -> Slots:
         """A copy of some slots."""
+
+    def outcome(self, index: Tensor) -> Outcome:
+        """What has become of some slots."""
 
     def write(self, index: Tensor, new: Slots) -> None:
         """Put other samples into some slots."""
@@ -67,6 +70,10 @@ class Plain:
         """A copy of some slots."""
         return take(self.slots, index)
 
+    def outcome(self, index: Tensor) -> Outcome:
+        """What has become of some slots."""
+        return take(self.slots.outcome, index)
+
     def write(self, index: Tensor, new: Slots) -> None:
         """Put other samples into some slots."""
         self.slots = put(self.slots, index, new)
@@ -81,6 +88,21 @@ class Plain:
         index = used + spare
         self.slots = take(self.slots, torch.tensor(index, device=self.slots.at.device))
         self.busy, self.ages = [self.busy[i] for i in index], [self.ages[i] for i in index]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For recording: the garbage collector rests.
+
+    It may find recordings of an earlier evaluation, and dropping one while another is being made ends the process.
+    """
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 class MismatchError(Exception):
@@ -111,7 +133,7 @@ class Recorded:
             # Called first: libraries choose their kernels and memory then, which must not happen while recording.
             called = clone(self.iterations(self.slots))
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self.stream):
+            with undisturbed(), torch.cuda.graph(self._graph, stream=self.stream):
                 overwrite(self.slots, self.iterations(self.slots))
             self._graph.replay()
             if not same(self.slots, called):
@@ -136,6 +158,11 @@ class Recorded:
         """A copy of some slots."""
         with self._aside():
             return take(self.slots, index)
+
+    def outcome(self, index: Tensor) -> Outcome:
+        """What has become of some slots."""
+        with self._aside():
+            return take(self.slots.outcome, index)
 
     def write(self, index: Tensor, new: Slots) -> None:
         """Put other samples into some slots."""
@@ -214,9 +241,3 @@ class Recordings:
         """Keep a lane that has nothing left to do."""
         if not isinstance(lane, Plain):
             self.idle.setdefault(key, []).append(lane)
-
-
-def finished(lane: Lane, index: Tensor) -> tuple[Tensor, Record]:
-    """The samples in some slots and their records."""
-    part = lane.read(index)
-    return part.at, part.record

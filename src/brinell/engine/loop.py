@@ -12,10 +12,10 @@ from brinell.core.attack import Answer, AnyAttack, Rows, cycle, uneven
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.compiling import fused
-from brinell.engine.lanes import Lane, Plain, Recordings, finished
+from brinell.engine.lanes import Lane, Plain, Recordings
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
-from brinell.engine.slots import Leg, Slots, Work
+from brinell.engine.slots import Leg, Outcome, Slots, Work
 from brinell.ops import rng
 from brinell.ops.rows import concat, head, take
 
@@ -36,7 +36,7 @@ def look_every(attack: AnyAttack, device: torch.device) -> int:
 def stride(attack: AnyAttack, device: torch.device) -> int:
     """Iterations that are made, and recorded, as one: a cycle of the attack.
 
-    Where most rows use a small part of their budgets nothing is known about their ends: all iterations to the next look.
+    Where most rows use a small part of their budgets, nothing is known of their ends: all of them to the next look.
     """
     return look_every(attack, device) if uneven(attack) else len(cycle(attack))
 
@@ -253,31 +253,35 @@ class Flight:
         ended = [i for i, b in enumerate(lane.busy) if b and not running[i]]
         if not ended:
             return None
-        done = self._next_legs(lane, ended)
+        out = lane.outcome(self._index(ended))
+        stay = self._stay(out)
+        on = [i for i, more in zip(ended, stay, strict=True) if more]
+        if on:
+            lane.write(self._index(on), self.engine.next_leg(lane.read(self._index(on)), self.work))
+            _reborn(lane, on)
+        done = [i for i, more in zip(ended, stay, strict=True) if not more]
         if not done:
             return None
-        out = finished(lane, self._index(done))
+        if on:
+            out = take(out, self._index([k for k, more in enumerate(stay) if not more]))
         new = done[: len(self.work) - self.nxt]
         self._refill(lane, new)
         for i in done[len(new) :]:
             lane.busy[i] = False
         lane.shrink(self.engine.oracle.block)
-        return out
+        return out.at, out.record
 
     def _index(self, slots: list[int]) -> Tensor:
         return torch.tensor(slots, device=self.work.x.device)
 
-    def _next_legs(self, lane: Lane, ended: list[int]) -> list[int]:
-        """The slots whose samples have no leg left."""
-        e, s = self.engine, lane.read(self._index(ended))
-        end = len(e.legs) if self.work.legs is None else self.work.legs[s.at, 1]
-        stay = ~((s.record.broken & e.early_exit) | (s.leg + 1 >= end))
-        on = [i for i, more in zip(ended, stay.tolist(), strict=True) if more]
-        if on:
-            lane.write(self._index(on), e.next_leg(lane.read(self._index(on)), self.work))
-            _reborn(lane, on)
-        gone = set(ended) - set(on)
-        return [i for i in ended if i in gone]
+    def _stay(self, out: Outcome) -> list[bool]:
+        """Which of these samples have a leg left to run."""
+        e = self.engine
+        if self.work.legs is None and len(e.legs) == 1:
+            return [False] * len(out.at)
+        end = len(e.legs) if self.work.legs is None else self.work.legs[out.at, 1]
+        stay: list[bool] = (~((out.record.broken & e.early_exit) | (out.leg + 1 >= end))).tolist()
+        return stay
 
     def _refill(self, lane: Lane, free: list[int]) -> None:
         if not free:

@@ -49,3 +49,17 @@ class Slots:
     eps: Tensor
     state: Any
     record: Record
+
+    @property
+    def outcome(self) -> "Outcome":
+        """What is asked for when they end: the rest of a slot is many times as much."""
+        return Outcome(self.at, self.leg, self.record)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of some slots: the samples in them, which of their legs it was, and the records."""
+
+    at: Tensor
+    leg: Tensor
+    record: Record
