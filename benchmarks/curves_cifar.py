@@ -15,6 +15,7 @@ OUT.md; with `--runs` what is finished is not repeated.
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def narrowed(args: argparse.Namespace, model: Any, data: brinell.Problem, curve:
         k = (low[at] + high[at]) // 2
         if turn < 2:
             k = torch.where(low[at] == told[at], told[at] + 1, told[at]).clamp(low[at] + 1, high[at] - 1)
-        left, passes = at_radii(args, model, _part(data, at), k, f"narrowed-{turn}")
+        left, passes = at_radii(args, model, _part(data, at), k, f"{args.plan}-{args.precision}-{turn}")
         stands = torch.zeros(len(data), dtype=torch.bool)
         stands[[rank[i] for i in left]] = True
         low[at] = torch.where(stands[at], k, low[at])
@@ -107,7 +108,7 @@ def narrowed(args: argparse.Namespace, model: Any, data: brinell.Problem, curve:
         able = (low > 1).nonzero()[:, 0]
         at = able[torch.randperm(len(able), generator=g)[: args.spot]].sort()[0]
         k = (1 + torch.rand(len(at), generator=g) * (low[at] - 1)).long()
-        left, _ = at_radii(args, model, _part(data, at), k, "spot")
+        left, _ = at_radii(args, model, _part(data, at), k, f"{args.plan}-{args.precision}-spot")
         print(f"taken for standing, tried: {len(at)}; broken after all: {len(at) - len(left)}", flush=True)
     return [set(data.ids[low >= k].tolist()) for k in range(1, args.most + 1)], forwards
 
@@ -221,6 +222,10 @@ def main() -> None:
     everything: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {}
     if args.model is not None:
         model, data, name = model_and_data(args)
+        title = f"{name}, first {len(data)} images, {args.norm}"
+        earlier = everything.get(title) if args.keep else None
+        if args.keep and not (earlier and earlier["radii"]):
+            sys.exit(f"--keep: {stored} has no evaluation of {title}")
         curve, cost = measured(args, model, data)
         print(curve, flush=True)
         entry: dict[str, Any] = {
@@ -229,8 +234,10 @@ def main() -> None:
             # Where the Run lay means nothing elsewhere.
             "curve": {**curve.to_json(), "path": None}, "radii": {},
         }  # fmt: skip
-        title = f"{name}, first {len(data)} images, {args.norm}"
-        earlier, everything[title] = everything.get(title) if args.keep else None, entry
+        everything[title] = entry
+        if earlier is not None:
+            entry["against"] = earlier["against"]
+            entry["precision"]["evaluation"] = earlier.get("precision", {}).get("evaluation", "unknown")
         if earlier is None:
             write(args.out, everything)
 

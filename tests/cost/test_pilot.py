@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from brinell import Targets
+from brinell import Restarts, Targets
 from brinell.attacks import FAB, PGD
 from brinell.core.attack import Needs
 from brinell.core.goal import Misclassify
 from brinell.core.problem import Chunk
 from brinell.core.threat import Linf
+from brinell.engine import looks
 from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
@@ -95,3 +96,29 @@ def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pyt
         assert answers == stage.attack.queries * len(stage.legs())
         # Beside the attack: verification and storing, both in milliseconds.
         assert part.seconds == pytest.approx(pilot.STEP * each * 3 * answers, abs=0.2)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("each", [PGD(1), PGD(10), PGD(20), PGD(50)], ids=lambda a: f"{a.steps} steps")
+def test_looks_of_any_length_are_counted_by_their_iterations(each: PGD, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the host looks seldom, a look comes sooner where budgets end: a clock of one second per iteration shows."""
+    monkeypatch.setitem(looks.LOOK, "cpu", 10)
+    world, calls = duel(classes=3, n=20), [0]
+
+    class Counting(Oracle):
+        def ask(self, *args, **more):  # type: ignore[no-untyped-def]
+            calls[0] += 1
+            return super().ask(*args, **more)
+
+    oracle = Counting(world.classifier, 32)
+    setup = Setup(oracle, Linf(1e-6), seed=0, slots=32)
+    c = clean(Chunk(torch.arange(20), world.x, world.y), [oracle.output(world.x)])
+    stage, everyone = inputs.as_plan([Restarts(each, 40)]).stages[0], np.arange(20)
+    assert pilot._seconds(setup, stage, c, everyone, 1e9, lambda: float(calls[0])) == pytest.approx(1.0)
+    calls[0] = 0
+    trial = pilot._stage(
+        setup, stage, c, everyone, np.ones(20, bool), 50.0, lambda: float(calls[0]), everyone, Pace(0.0, 1.0)
+    )
+    # What is under way at the deadline is not looked at any more.
+    assert calls[0] - 10 <= trial.answers.min() <= trial.answers.max() <= calls[0]
+    assert trial.pace is not None and trial.pace.block == pytest.approx(1.0, rel=0.2)

@@ -5,8 +5,11 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 import brinell
+from brinell.core.attack import Needs
 from brinell.core.threat import Linf
-from brinell.engine.compiling import fused
+from brinell.engine.compiling import fused, refusal
+from brinell.engine.oracle import Oracle
+from brinell.models.wrap import wrap
 
 
 def refusing(error):
@@ -27,7 +30,33 @@ def test_what_cannot_be_compiled_is_called(monkeypatch):
     double = fused(lambda x: calls.append(1) or 2 * x, notes.append)
     assert [double(3), double(4)] == [6, 8] and len(calls) == 2
     [told] = notes
-    assert "cannot be compiled (PassManager::run failed)" in told and "without" in told
+    assert "cannot be compiled (TorchDynamoException: PassManager::run failed)" in told and "without" in told
+
+
+def test_what_cannot_be_compiled_is_so_for_its_shape(monkeypatch):
+    def compile(function, **options):
+        def call(x):
+            if len(x) == 2:
+                raise TorchDynamoException("too small")
+            return function(x) + 1000
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile)
+    notes = []
+    double = fused(lambda x: 2 * x, notes.append)
+    assert [double(torch.ones(n)).sum().item() for n in (4, 2, 4, 2)] == [4008, 4, 4008, 4]
+    assert len(notes) == 1
+
+
+def test_what_the_compiler_says_is_told():
+    def backend(graph, inputs):
+        raise ZeroDivisionError("by great length")
+
+    error = BackendCompilerFailed(backend, ZeroDivisionError("by great length"), None)
+    assert "(ZeroDivisionError: by great length)" in refusal(error)
+    with pytest.raises(TorchDynamoException):  # the model is then asked about fewer rows at a time
+        refusal(TorchDynamoException("CUDA out of memory. Tried to allocate 2 GiB"))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("out of memory"), ValueError("not the compiler's")], ids=str)
@@ -48,3 +77,34 @@ def test_an_evaluation_survives_the_compiler(monkeypatch, capsys):
     run = brinell.evaluate("demo", data, Linf(0.1), "fgsm", execution="compile", progress=True)
     assert run.survivors().tolist() == plain.survivors().tolist()
     assert "cannot be compiled" in " ".join(capsys.readouterr().err.split())
+    [note] = [n for n in run.manifest["notes"] if "compiled" in n]
+    assert "PassManager" in note
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_a_way_back_that_cannot_be_compiled(monkeypatch, rows):
+    """It is compiled when it is first gone, by the engine of gradients."""
+
+    class Refusing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            if len(grad) == 8:
+                raise TorchDynamoException("PassManager::run failed")
+            return grad
+
+    def compile(function, **options):
+        return lambda *inputs: torch.utils._pytree.tree_map_only(torch.Tensor, Refusing.apply, function(*inputs))
+
+    monkeypatch.setattr(torch, "compile", compile)
+    net = torch.nn.Linear(3, 2).eval()
+    x, y = torch.rand(rows, 3), torch.zeros(rows, dtype=torch.long)
+    notes = []
+    plain, compiled = (Oracle(wrap(net), rows, notes.append, compiled=c) for c in (False, True))
+    expected, got = ((o.ask(x, y, y - 1, "margin", Needs.GRAD) for _ in range(2)) for o in (plain, compiled))
+    for a, b in zip(expected, got, strict=True):
+        assert torch.equal(a.gradient, b.gradient) and torch.equal(a.logits, b.logits)
+    assert len(notes) == len(compiled.notes) == (rows == 8)

@@ -1,6 +1,7 @@
 """Lanes of fixed memory, as on a GPU: side by side, reused, joined at the end; none of it changes an outcome."""
 
 import gc
+import importlib
 from dataclasses import dataclass, replace
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 
 import brinell
 from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
+from brinell.core.attack import Needs
 from brinell.core.goal import Misclassify
 from brinell.core.threat import L1, L2, Linf
-from brinell.engine import loop
+from brinell.engine import looks
 from brinell.engine.events import Note
 from brinell.engine.execution import settle
 from brinell.engine.lanes import MismatchError, Recorded, Recordings, undisturbed
@@ -18,7 +20,7 @@ from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.ops.rows import clone, concat, overwrite, overwrite_rows, same, take
+from brinell.ops.rows import clone, concat, overwrite, overwrite_rows, same, take, where
 
 ONE_LEG = (Leg(),)
 
@@ -30,6 +32,7 @@ class Fixed:
     slots: object
     busy: list
     iterations: object
+    repeats: int = 1
 
     def __post_init__(self):
         self.slots = clone(self.slots)
@@ -84,14 +87,14 @@ def run(
     block=8,
     order=None,
     oracle=None,
-    compiled=False,
+    early_exit=True,
 ):
     at = torch.arange(len(x)) if order is None else order
     ball = t.ball(at, torch.device("cpu"))
     targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
     engine = Engine(
         oracle or Oracle(classifier, 8), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots,
-        recordings=recordings,
+        early_exit, recordings=recordings,
     )  # fmt: skip
     work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
     parts = list(engine.run(work))
@@ -100,7 +103,37 @@ def run(
     return take(concat([r for _, r in parts]), at[positions].argsort())
 
 
+@dataclass(frozen=True)
+class Rolling:
+    """Momentum by way of the point before: a state that hands one of its fields on as another."""
+
+    steps: int = 11
+    loss = "margin"
+    needs = Needs.GRAD
+    name = "rolling"
+    minimises = False
+
+    @dataclass(frozen=True)
+    class State:
+        t: torch.Tensor
+        x: torch.Tensor
+        before: torch.Tensor
+
+    @property
+    def queries(self):
+        return self.steps + 1
+
+    def init(self, p, ball):
+        return self.State(torch.zeros_like(p.y), p.x, p.x)
+
+    def step(self, s, a, p, ball):
+        moved = s.x + 0.02 * a.gradient.sign() + 0.75 * (s.x - s.before)
+        # The first answer only looks.
+        return self.State(s.t + 1, where(s.t > 0, ball.project(p.x, moved), s.x), s.x)
+
+
 CASES = {
+    "rolling": (Rolling(), Linf(0.05), (Leg(), Leg(0, 1))),
     "apgd": (APGD(steps=9), Linf(0.05), (Leg(0, 0), Leg(0, 1))),
     "targets": (APGD(steps=5, loss="minimum-margin"), L2(0.3), tuple(Leg(r, 0) for r in (2, 3, 4))),
     "pgd": (PGD(steps=9), L2(0.3), (Leg(),)),
@@ -118,7 +151,7 @@ def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
     attack, t, legs = CASES[case]
     world = images()
     expected = run(*world, t, attack, legs=legs)
-    monkeypatch.setitem(loop.LOOK, "cpu", look)
+    monkeypatch.setitem(looks.LOOK, "cpu", look)
     for slots in (8, 16):
         got = run(*world, t, attack, Recordings(make=Fixed), legs=legs, slots=slots)
         assert same(got, expected), f"{slots} slots"
@@ -148,11 +181,63 @@ def test_lanes_join_once_the_queue_is_empty():
     assert advanced == [8, 8, 8, 2, 4, *[6] * 7, 4, 2]
 
 
+@pytest.mark.parametrize("early_exit", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", ["apgd", "targets", "fab", "fab all"])
+def test_legs_ahead_give_what_legs_one_after_another_give(case, precision, early_exit):
+    attack, t, legs = CASES[case]
+    world = images()
+    oracle = Oracle(world[0], 8, precision=precision)
+    args = {"legs": legs, "oracle": oracle, "early_exit": early_exit}
+    expected = run(*world, t, attack, **args)
+    recordings = Recordings(make=Fixed)
+    for slots in (8, 24, 80):
+        assert same(run(*world, t, attack, recordings, slots=slots, **args), expected), f"{slots} slots"
+    assert 0 < int(expected.broken.sum()) < len(world[1]), "the case shows both outcomes"
+    assert early_exit or recordings.vain == 0, "without an early exit everything is needed"
+    assert recordings.vain > 0 or not early_exit or case == "fab all", "what is not needed is counted"
+
+
+@pytest.mark.parametrize("slots", [8, 16, 40])
+def test_empty_slots_take_on_later_legs(slots):
+    advanced = []
+
+    class Counting(Fixed):
+        def advance(self, times=1):
+            advanced.append(times)
+            super().advance(times)
+
+    classifier, x, y = images(8)
+    legs, attack = tuple(Leg(0, k) for k in range(5)), PGD(steps=9)
+    args = (classifier, x, y, Linf(1e-4), attack)
+    got = run(*args, Recordings(make=Counting), legs=legs, slots=slots)
+    assert same(got, run(*args, legs=legs)) and not got.broken.any()
+    # Eight samples with five legs of ten iterations: one call is about eight rows, so five times as many in all.
+    assert sum(advanced) == 50
+    assert got.forwards.tolist() == [50] * 8
+
+
+def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
+    prepare = importlib.import_module("brinell.evaluate.prepare")
+    stages = importlib.import_module("brinell.evaluate.stages")
+    data, threat = brinell.data.load("demo", 24), Linf(0.15)
+    plain = brinell.evaluate("demo", data, threat, "mm3", progress=False)
+    # As on a GPU, without one.
+    monkeypatch.setattr(stages, "_engine", lambda *a, _make=stages._engine: replace(_make(*a), recordings=made[0]))
+    made = [Recordings(make=Fixed)]
+    monkeypatch.setattr(prepare, "Setup", lambda *a, **k: stages.Setup(*a, **{**k, "recordings": made[0]}))
+    run = brinell.evaluate("demo", data, threat, "mm3", progress=False)
+    assert run.survivors().tolist() == plain.survivors().tolist()
+    assert run.cost.forwards == plain.cost.forwards
+    [note] = [n for n in run.manifest["notes"] if "not needed" in n]
+    assert f"{made[0].vain:,} forwards" in note and made[0].vain > 0
+
+
 def test_lanes_are_used_again():
     made = []
 
-    def make(slots, busy, iterations):
-        made.append(Fixed(slots, busy, iterations))
+    def make(slots, busy, iterations, repeats):
+        made.append(Fixed(slots, busy, iterations, repeats))
         return made[-1]
 
     world, recordings = images(), Recordings(make=make)
@@ -171,7 +256,7 @@ def test_lanes_are_used_again():
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])
 def test_what_cannot_be_recorded_is_called(error):
-    def refuse(slots, busy, iterations):
+    def refuse(slots, busy, iterations, repeats):
         raise error
 
     notes = []

@@ -11,7 +11,7 @@ from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
 from brinell.core.attack import Needs, cycle
 from brinell.core.goal import HitClass, Misclassify
 from brinell.core.threat import L2, Linf, threat
-from brinell.engine import loop
+from brinell.engine import looks
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -326,7 +326,7 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
     legs, args = (Leg(2, 0), Leg(2, 1), Leg(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
     often = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
-    monkeypatch.setitem(loop.LOOK, "cpu", 5)
+    monkeypatch.setitem(looks.LOOK, "cpu", 5)
     seldom = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
     for name, value in vars(often).items():
         assert torch.equal(value, getattr(seldom, name)), name
@@ -339,8 +339,8 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
 )
 def test_looks_come_in_whole_cycles(attack, every, each):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert (loop.look_every(attack, gpu), loop.stride(attack, gpu)) == (every, each)
-    assert loop.look_every(attack, cpu) == loop.stride(attack, cpu) == len(cycle(attack))
+    assert (looks.look_every(attack, gpu), looks.stride(attack, gpu)) == (every, each)
+    assert looks.look_every(attack, cpu) == looks.stride(attack, cpu) == len(cycle(attack))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_looks_come_in_whole_cycles(attack, every, each):
 def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, attack, asked):
     """A look comes where budgets end, however seldom the others are."""
     world, net, _ = counting
-    monkeypatch.setitem(loop.LOOK, "cpu", 10)
+    monkeypatch.setitem(looks.LOOK, "cpu", 10)
     legs = (Leg(2, 0), Leg(3, 0)) if attack.name == "fab-t" else (Leg(), Leg(0, 1))
     order = world.distances("Linf").argsort(1)[:, :2] if attack.name == "fab-t" else None
     n = len(world.x)

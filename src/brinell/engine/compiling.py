@@ -5,9 +5,10 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 from torch._functorch import config as functorch_config
 
-from brinell.errors import first_line
+from brinell.errors import told
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Every loss, shape, precision and attack is a version of its own; beyond the compiler's limit it would go on slowly,
@@ -18,16 +19,17 @@ VERSIONS = 1024
 def fused(function: F, note: Callable[[str], None] = lambda text: None) -> F:
     """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`.
 
-    What the compiler cannot compile is called as it is from then on; `note` is told so.
+    What the compiler cannot compile is called as it is from then on, for inputs of those shapes; `note` is told so.
     """
     compiled: Any = torch.compile(function, dynamic=False)
-    refused: list[bool] = []
+    refused: set[Any] = set()
 
     def run(*inputs: Any) -> Any:
         from torch._dynamo import config
         from torch._dynamo.exc import TorchDynamoException
 
-        if refused:
+        kind = (torch.is_grad_enabled(), *(tuple(v.shape) for v in inputs if isinstance(v, Tensor)))
+        if kind in refused:
             return function(*inputs)
         versions: Any = config
         with ExitStack() as settings:
@@ -36,11 +38,19 @@ def fused(function: F, note: Callable[[str], None] = lambda text: None) -> F:
             try:
                 return compiled(*inputs)
             except TorchDynamoException as error:
-                note(f"A part of the work cannot be compiled ({first_line(error)}); it is done without, more slowly.")
-                refused.append(True)
+                note(refusal(error))
+                refused.add(kind)
         return function(*inputs)
 
     return cast(F, run)
+
+
+def refusal(error: Exception) -> str:
+    """What to tell of a compiler that has given up; raises the error again where only memory was short."""
+    if "out of memory" in str(error):
+        raise error
+    cause = getattr(error, "inner_exception", None) or error
+    return f"A part of the work cannot be compiled ({told(cause)}); it is done without, more slowly."
 
 
 def repeatable() -> AbstractContextManager[Any]:

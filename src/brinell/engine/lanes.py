@@ -1,6 +1,7 @@
 """Slots that move together: several iterations at a time, without the host looking in between."""
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -90,19 +91,36 @@ class Plain:
         self.busy, self.ages = [self.busy[i] for i in index], [self.ages[i] for i in index]
 
 
+@dataclass
+class _Rest:
+    """Who has stopped the garbage collector, and whether it was on before."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    on: bool = False
+
+
+_REST = _Rest()
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """For recording: the garbage collector rests.
 
     It may find recordings of an earlier evaluation, and dropping one while another is being made ends the process.
     """
-    on = gc.isenabled()
-    gc.disable()
+    with _REST.lock:
+        if not _REST.users:
+            _REST.on = gc.isenabled()
+            gc.disable()
+        _REST.users += 1
     try:
         yield
     finally:
-        if on:
-            gc.enable()
+        with _REST.lock:
+            _REST.users -= 1
+            if not _REST.users and _REST.on:
+                gc.enable()
 
 
 class MismatchError(Exception):
@@ -114,12 +132,14 @@ class Recorded:
     """A lane of fixed memory whose iterations are recorded once (a CUDA graph) and then only replayed.
 
     Recording fails, with whatever the driver says, where an iteration needs the host; it is refused (`MismatchError`)
-    where the replay gives other numbers than the call did, as with a model that counts or draws on the host.
+    where replaying it so often as there are `repeats` gives other numbers than calling did, as with a model that counts
+    or draws on the host.
     """
 
     slots: Slots
     busy: list[bool]
     iterations: Iterations
+    repeats: int = 1
     stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)
 
     def __post_init__(self) -> None:
@@ -131,11 +151,15 @@ class Recorded:
         with torch.cuda.stream(self.stream):
             before = clone(self.slots)
             # Called first: libraries choose their kernels and memory then, which must not happen while recording.
-            called = clone(self.iterations(self.slots))
+            called = self.slots
+            for _ in range(self.repeats):
+                called = self.iterations(called)
+            called = clone(called)
             self._graph = torch.cuda.CUDAGraph()
             with undisturbed(), torch.cuda.graph(self._graph, stream=self.stream):
                 overwrite(self.slots, self.iterations(self.slots))
-            self._graph.replay()
+            for _ in range(self.repeats):
+                self._graph.replay()
             if not same(self.slots, called):
                 raise MismatchError
             overwrite(self.slots, before)
@@ -197,13 +221,15 @@ class Recordings:
     """
 
     listener: Listener = silent
-    make: Callable[[Slots, list[bool], Iterations], Lane] = Recorded
+    make: Callable[[Slots, list[bool], Iterations, int], Lane] = Recorded
     short: Callable[[], bool] = memory_short
     idle: dict[Hashable, list[Lane]] = field(default_factory=dict)
     functions: dict[Hashable, Iterations] = field(default_factory=dict)
     failed: bool = False
     seconds: float = 0.0
     """Spent on recording, which includes compiling and loading the compiler."""
+    vain: int = 0
+    """Forwards that were made ahead on empty slots and turned out not to be needed."""
 
     def iterations(self, key: Hashable, build: Callable[[], Iterations]) -> Iterations:
         """The same function for the same key, so that nothing is compiled twice."""
@@ -213,7 +239,7 @@ class Recordings:
             self.seconds += time.perf_counter() - begun
         return self.functions[key]
 
-    def lane(self, key: Hashable, slots: Slots, busy: list[bool], iterations: Iterations) -> Lane:
+    def lane(self, key: Hashable, slots: Slots, busy: list[bool], iterations: Iterations, repeats: int = 1) -> Lane:
         """A lane for these slots: an idle one of that kind, or a new one."""
         spare = self.idle.get(key, [])
         if spare:
@@ -228,7 +254,7 @@ class Recordings:
             self.idle = {key: spare}
         begun = time.perf_counter()
         try:
-            return self.make(slots, busy, iterations)
+            return self.make(slots, busy, iterations, repeats)
         except (RuntimeError, MismatchError) as error:
             self.failed = True
             why = first_line(error) if str(error) else "the replay gave other numbers"

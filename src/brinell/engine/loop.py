@@ -1,44 +1,27 @@
 """Keeps a fixed number of slots full until every sample is decided."""
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, AnyAttack, Rows, cycle, uneven
+from brinell.core.attack import Answer, AnyAttack, Rows, cycle
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.compiling import fused
-from brinell.engine.lanes import Lane, Plain, Recordings
+from brinell.engine.flight import Ahead, Flight
+from brinell.engine.lanes import Recordings
+from brinell.engine.looks import stride
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
-from brinell.engine.slots import Leg, Outcome, Slots, Work
+from brinell.engine.slots import Leg, Slots, Work
 from brinell.ops import rng
 from brinell.ops.rows import concat, head, take
 
 __all__ = ["Engine", "Leg", "Slots", "Work"]
-
-# How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
-LOOK = {"cpu": 1}
-LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 8
-
-
-def look_every(attack: AnyAttack, device: torch.device) -> int:
-    """Iterations between two looks, in whole cycles of the attack; fewer where the first budget of a lane ends."""
-    turns = len(cycle(attack))
-    usual = LOOK_UNEVEN if uneven(attack) else LOOK_ELSEWHERE
-    return -(-LOOK.get(device.type, usual) // turns) * turns
-
-
-def stride(attack: AnyAttack, device: torch.device) -> int:
-    """Iterations that are made, and recorded, as one: a cycle of the attack.
-
-    Where most rows use a small part of their budgets, nothing is known of their ends: all of them to the next look.
-    """
-    return look_every(attack, device) if uneven(attack) else len(cycle(attack))
 
 
 @dataclass(frozen=True)
@@ -48,7 +31,8 @@ class Engine:
     The slots hold samples. Each iteration the model is asked once about every slot; finished samples leave and others
     take their places. A row's arithmetic never involves another row, so nothing here can change an outcome. `settled`
     says that distances found in lower precision will be settled in float32. `observe` sees the slots and the model's
-    answer at every iteration, for those who study trajectories.
+    answer at every iteration, for those who study trajectories; `tick` is told at every look how many
+    there were, and may say that it is enough.
     """
 
     oracle: Oracle
@@ -60,27 +44,32 @@ class Engine:
     early_exit: bool = True
     draws: int = 1
     settled: bool = False
-    tick: Callable[[], None] = lambda: None
+    tick: Callable[[int], bool] = lambda iterations: False
     recordings: Recordings | None = None
     observe: "Callable[[Slots, Answer], None] | None" = None
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
         """Yields (positions in `work`, their records) as samples finish."""
-        flight = Flight(self, work)
+        # Recorded lanes are whole blocks, whose empty slots cost as much as full ones.
+        ahead = len(self.legs) > 1 and self.recordings is not None and not self.recordings.failed
+        flight = Ahead(self, work) if ahead else Flight(self, work)
         while flight.lanes:
             lane = flight.lanes.pop(0)
-            done = [flight.settle(lane)]
+            made = flight.made[id(lane)]
+            flight.settle(lane)
             while (other := flight.donor(lane)) is not None:
-                done.append(flight.settle(other))
+                flight.settle(other)
                 flight.move(other, lane)
+            if self.tick(made):
+                yield from flight.collect()
+                return
             # The device goes on before anybody looks at what it has finished.
             if any(lane.busy):
                 flight.advance(lane)
                 flight.lanes.append(lane)
             else:
                 flight.leave(lane)
-            yield from (d for d in done if d is not None)
-            self.tick()
+            yield from flight.collect()
 
     def key(self, work: Work) -> Hashable:
         """What decides the iterations, within one evaluation: its threat and goal stay the same."""
@@ -130,9 +119,10 @@ class Engine:
             over = over | record.broken
         return replace(s, state=state, record=record, live=s.live & ~over)
 
-    def load(self, work: Work, at: Tensor, live: Tensor) -> Slots:
-        """Fresh slots for the samples at `at`, each at its first leg."""
-        leg = torch.zeros_like(at) if work.legs is None else work.legs[at, 0]
+    def load(self, work: Work, at: Tensor, live: Tensor, leg: Tensor | None = None) -> Slots:
+        """Fresh slots for the samples at `at`, each at its first leg or the one given."""
+        if leg is None:
+            leg = torch.zeros_like(at) if work.legs is None else work.legs[at, 0]
         rows = self._rows(work, at, leg)
         return Slots(at, leg, live, rows, work.eps[at], self._init(rows, work.eps[at]), blank(work.x[at]))
 
@@ -179,119 +169,3 @@ def _fused(move: Callable[[Slots, Answer], Slots], note: Callable[[str], None]) 
         return compiled(s, a)
 
     return run
-
-
-@dataclass
-class Flight:
-    """One run of the engine: its lanes, and how far the queue of samples has come."""
-
-    engine: Engine
-    work: Work
-    nxt: int = 0
-    lanes: list[Lane] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        e, device = self.engine, self.work.x.device
-        self._key = e.key(self.work)
-        build = partial(e.iterations, device)
-        self.iterations = build() if e.recordings is None else e.recordings.iterations(self._key, build)
-        count, block = min(e.slots, len(self.work)), e.oracle.block
-        room = -(-count // block) * block
-        if e.recordings is None or e.recordings.failed:
-            self.lanes.append(Plain(*self._slots(count, room), self.iterations))
-        else:
-            # What is recorded has one shape: that of a model call.
-            for _ in range(room // block):
-                part = min(block, count - self.nxt)
-                self.lanes.append(e.recordings.lane(self._key, *self._slots(part, block), self.iterations))
-        for lane in self.lanes:
-            self.advance(lane)
-
-    def advance(self, lane: Lane) -> None:
-        """Start the iterations up to the next look, which is where some row's budget ends or sooner."""
-        attack, device = self.engine.attack, self.work.x.device
-        each = stride(attack, device)
-        left = attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
-        times = -(-min(look_every(attack, device), max(left, 1)) // each)
-        lane.advance(times)
-        lane.ages = [age + times * each for age in lane.ages]
-
-    def _slots(self, count: int, room: int) -> tuple[Slots, list[bool]]:
-        """So much room with the next samples of the queue in it."""
-        at = torch.arange(room, device=self.work.x.device)
-        live = at < count
-        slots = self.engine.load(self.work, torch.where(live, at + self.nxt, 0), live)
-        self.nxt += count
-        return slots, live.tolist()
-
-    def donor(self, lane: Lane) -> Lane | None:
-        """Once the queue is empty, a lane whose samples would all find room in this one."""
-        if self.nxt < len(self.work):
-            return None
-        room = len(lane.busy) - sum(lane.busy)
-        return next((other for other in self.lanes if sum(other.busy) <= room), None) if any(lane.busy) else None
-
-    def move(self, other: Lane, lane: Lane) -> None:
-        """Put the samples of a lane at rest into another one at rest, and leave it."""
-        here = [i for i, b in enumerate(other.busy) if b]
-        to = [i for i, b in enumerate(lane.busy) if not b][: len(here)]
-        if here:
-            lane.write(self._index(to), other.read(self._index(here)))
-        for i, k in zip(to, here, strict=True):
-            lane.busy[i], lane.ages[i] = True, other.ages[k]
-        self.lanes = [x for x in self.lanes if x is not other]
-        self.leave(other)
-
-    def leave(self, lane: Lane) -> None:
-        """A lane that has nothing left to do."""
-        if self.engine.recordings is not None:
-            self.engine.recordings.give_back(self._key, lane)
-
-    def settle(self, lane: Lane) -> tuple[Tensor, Record] | None:
-        """Start the next legs of samples that survived one, and refill the slots of those that have none left."""
-        running = lane.running()
-        ended = [i for i, b in enumerate(lane.busy) if b and not running[i]]
-        if not ended:
-            return None
-        out = lane.outcome(self._index(ended))
-        stay = self._stay(out)
-        on = [i for i, more in zip(ended, stay, strict=True) if more]
-        if on:
-            lane.write(self._index(on), self.engine.next_leg(lane.read(self._index(on)), self.work))
-            _reborn(lane, on)
-        done = [i for i, more in zip(ended, stay, strict=True) if not more]
-        if not done:
-            return None
-        if on:
-            out = take(out, self._index([k for k, more in enumerate(stay) if not more]))
-        new = done[: len(self.work) - self.nxt]
-        self._refill(lane, new)
-        for i in done[len(new) :]:
-            lane.busy[i] = False
-        lane.shrink(self.engine.oracle.block)
-        return out.at, out.record
-
-    def _index(self, slots: list[int]) -> Tensor:
-        return torch.tensor(slots, device=self.work.x.device)
-
-    def _stay(self, out: Outcome) -> list[bool]:
-        """Which of these samples have a leg left to run."""
-        e = self.engine
-        if self.work.legs is None and len(e.legs) == 1:
-            return [False] * len(out.at)
-        end = len(e.legs) if self.work.legs is None else self.work.legs[out.at, 1]
-        stay: list[bool] = (~((out.record.broken & e.early_exit) | (out.leg + 1 >= end))).tolist()
-        return stay
-
-    def _refill(self, lane: Lane, free: list[int]) -> None:
-        if not free:
-            return
-        at = torch.arange(self.nxt, self.nxt + len(free), device=self.work.x.device)
-        lane.write(self._index(free), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool)))
-        _reborn(lane, free)
-        self.nxt += len(free)
-
-
-def _reborn(lane: Lane, slots: list[int]) -> None:
-    for i in slots:
-        lane.ages[i] = 0

@@ -1,7 +1,7 @@
 """The only model call. Always the same batch shape, so that a row's answer does not depend on its neighbours."""
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output, answer
-from brinell.engine.compiling import fused, repeatable
+from brinell.engine.compiling import fused, refusal, repeatable
 from brinell.engine.events import Listener, Note, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
@@ -127,17 +127,20 @@ class Oracle:
     block: int
     listener: Listener = silent
     shrunk: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     precision: str = FLOAT32
     compiled: bool = False
     _networks: dict[str, Network] = field(default_factory=dict, init=False, repr=False)
     _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
+    _refused: set[tuple[str, Needs, int]] = field(default_factory=set, init=False, repr=False)
     _guide: Classifier | None = field(default=None, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _few: "Oracle | None" = field(default=None, init=False, repr=False)
 
     def note(self, text: str) -> None:
-        """Tell whoever listens."""
+        """Tell whoever listens, now and in the Run."""
         self.listener(Note(text))
+        self.notes.append(text)
 
     def output(self, x: Tensor, id: Tensor | None = None) -> Output:
         """The model's answer without gradients."""
@@ -166,9 +169,22 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
-        respond = self._responder(loss, x)
-        with repeatable() if self.compiled else nullcontext():
+        def ask(respond: Respond) -> Answer:
             return question(respond, needs, x, y, target, self.precision, *id)
+
+        if not self.compiled:
+            return ask(self._responder(loss, x))
+        from torch._dynamo.exc import TorchDynamoException
+
+        kind = (loss, needs, len(x))
+        if kind not in self._refused:
+            with repeatable():
+                try:
+                    return ask(self._responder(loss, x))
+                except TorchDynamoException as error:  # the way back is compiled when it is first gone
+                    self.note(refusal(error))
+                    self._refused.add(kind)
+        return ask(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss)))
 
     def _responder(self, loss: str, x: Tensor) -> Respond:
         if loss not in self._responders:
@@ -210,7 +226,7 @@ class Oracle:
         device = self.classifier.device
         block = min(self.block, AGAIN.get(device.type, small_block(device)))
         if self._exact is None or self._exact.block != block:
-            self._exact = Oracle(self.classifier, block, self.listener, self.shrunk)
+            self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
     def few(self) -> "Oracle":

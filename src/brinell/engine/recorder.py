@@ -45,6 +45,31 @@ def blank(x: Tensor) -> Record:
     )  # fmt: skip
 
 
+def joined(a: Record, b: Record, nearest: bool) -> Record:
+    """The records of two legs, each by itself, as one that was kept through the first and then the second.
+
+    What counts as broken goes before what is only near; `nearest` as of the recorder.
+    """
+    near = torch.where(a.broken == b.broken, b.distance < a.distance, b.broken)
+    keep = near if nearest else b.adv_margin > a.adv_margin
+    later = torch.where(b.first >= 0, a.forwards + b.first, NEVER)
+    return Record(
+        x=where(keep, b.x, a.x),
+        found=a.found | b.found,
+        broken=a.broken | b.broken,
+        margin=torch.where(b.margin > a.margin, b.margin, a.margin),
+        adv_margin=torch.where(keep, b.adv_margin, a.adv_margin),
+        adv_pred=torch.where(keep, b.adv_pred, a.adv_pred),
+        loss=torch.where(b.loss > a.loss, b.loss, a.loss),
+        distance=torch.where(keep, b.distance, a.distance),
+        first=torch.where(a.first >= 0, a.first, later),
+        leg=torch.where(keep, b.leg, a.leg),
+        forwards=a.forwards + b.forwards,
+        backwards=a.backwards + b.backwards,
+        odd=a.odd | b.odd,
+    )
+
+
 def _spread(logits: Tensor) -> Tensor:
     return logits.amax(1) - logits.amin(1)
 

@@ -12,7 +12,7 @@ import torch
 from brinell.core.attack import Needs
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import AUTO, FLOAT32, candidates
-from brinell.evaluate.pilot import Clock, Ints, Watch, enough, look, positions, undisturbed
+from brinell.evaluate.pilot import Clock, Ints, Watch, positions, undisturbed
 from brinell.evaluate.plan import Plan, Stage
 from brinell.evaluate.points import check_points
 from brinell.evaluate.stages import Setup, claimed, records
@@ -96,13 +96,13 @@ def choose(setup: Setup, plan: Plan, c: Clean, clock: Clock = time.perf_counter)
     at = positions(setup.seed, c, at, setup.oracle.block)
     stage = next((s for s in plan.stages if s.attack.needs is not Needs.LOGITS), plan.stages[0])
     with undisturbed(device):
-        base, seconds, looks = _found(setup, stage, c, at, FLOAT32, None, clock)
-        over = looks * look(stage, device) * (EARLY if looks * look(stage, device) < _most(stage) else 1.0)
+        base, seconds, made = _found(setup, stage, c, at, FLOAT32, None, clock)
+        over = made * (EARLY if made < _most(stage) else 1.0)
         wanted = {i for i, answers in base.items() if answers <= over}
         trials = [Trial(FLOAT32, seconds, len(wanted), len(wanted))]
         for name in candidates(device)[1:]:
             # Lower precision leaves a sample only once it is broken by more than its rounding: that takes longer.
-            found, seconds, _ = _found(setup, stage, c, at, name, 2 * looks, clock)
+            found, seconds, _ = _found(setup, stage, c, at, name, 2 * made, clock)
             trials.append(Trial(name, seconds, len(wanted & found.keys()), len(wanted)))
     return decide(trials)
 
@@ -112,22 +112,21 @@ def _most(stage: Stage) -> int:
 
 
 def _found(
-    setup: Setup, stage: Stage, c: Clean, at: Ints, precision: str, looks: int | None, clock: Clock
+    setup: Setup, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
-    """Which samples fell and hold in float32, after how many answers each; seconds per iteration; looks."""
+    """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
     oracle = Oracle(setup.oracle.classifier, setup.oracle.block, precision=precision)
     setup = replace(setup, oracle=oracle, precision=precision, draws=1, early_exit=True, recordings=None)
     # What takes clearly longer than float32 has lost anyhow.
-    deadline = clock() + (SECONDS if looks is None else 2 * SECONDS)
-    watch = Watch(clock, deadline, -(-ANSWERS // look(stage, c.logits.device)) if looks is None else looks)
+    deadline = clock() + (SECONDS if most is None else 2 * SECONDS)
+    watch = Watch(clock, deadline, most_iterations=ANSWERS if most is None else most)
     where = torch.as_tensor(at, device=c.logits.device)
     found: dict[int, int] = {}
-    with enough():
-        for which, r in records(setup, stage, c, where, watch):
-            rows = where[which].cpu()
-            x0, y = c.chunk.x[rows].to(r.x.device), c.chunk.y[rows].to(r.x.device)
-            ball = setup.threat.ball(rows + c.chunk.offset, r.x.device)
-            # Untargeted: what the row aimed at does not matter for whether it is an adversarial.
-            ok = claimed(r, ball) & check_points(oracle, setup.goal, x0, r.x, y, torch.full_like(y, -1), ball).ok
-            found |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
-    return found, watch.each / look(stage, c.logits.device), watch.looks
+    for which, r in records(setup, stage, c, where, watch):
+        rows = where[which].cpu()
+        x0, y = c.chunk.x[rows].to(r.x.device), c.chunk.y[rows].to(r.x.device)
+        ball = setup.threat.ball(rows + c.chunk.offset, r.x.device)
+        # Untargeted: what the row aimed at does not matter for whether it is an adversarial.
+        ok = claimed(r, ball) & check_points(oracle, setup.goal, x0, r.x, y, torch.full_like(y, -1), ball).ok
+        found |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
+    return found, watch.each, watch.iterations

@@ -175,8 +175,11 @@ def _close(s: Session, writer: Writer, seconds: float) -> None:
         return
     notes = list(writer.manifest["notes"])
     notes += [f"The device ran out of memory: the model was asked about {b} rows at a time." for b in s.oracle.shrunk]
+    notes += dict.fromkeys(s.oracle.notes)
     before = writer.manifest.get("wall_seconds") or 0.0
     start = writer.manifest.get("startup_seconds") or 0.0
     if s.setup.recordings is not None:
         start += s.setup.recordings.seconds
+        if s.setup.recordings.vain:
+            notes.append(f"{s.setup.recordings.vain:,} forwards on idle places, not needed, are not counted.")
     writer.update(finished=True, wall_seconds=before + seconds, startup_seconds=start, notes=notes)

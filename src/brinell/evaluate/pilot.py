@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 
 from brinell.core.attack import cycle
 from brinell.engine.calibration import replayed_seconds
-from brinell.engine.loop import look_every
 from brinell.engine.oracle import Oracle
 from brinell.evaluate.plan import Plan, Stage
 from brinell.evaluate.stages import Setup, oracle_for, records
@@ -70,15 +69,6 @@ class Pilot:
     """Seconds of a stage's iterations, per block, where they are recorded: what is tried here is not."""
 
 
-class _Enough(Exception):  # noqa: N818
-    """The time of a trial is over."""
-
-
-def enough() -> AbstractContextManager[None]:
-    """Lets a watch end what is inside."""
-    return suppress(_Enough)
-
-
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
     """Puts back the global generators, which randomised models draw from: a run must find them as they were."""
@@ -94,19 +84,26 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 
 @dataclass
 class Watch:
-    """Counts the engine's looks, notes when they were, and stops it at the deadline or after so many."""
+    """Counts the engine's looks and iterations, notes when they were, and stops it at the deadline or after so many."""
 
     clock: Clock
     deadline: float
     most: int | None = None
+    most_iterations: int | None = None
 
     def __post_init__(self) -> None:
         self.times = [self.clock()]
+        self.made: list[int] = []
+        self.over = False
 
-    def __call__(self) -> None:
+    def __call__(self, iterations: int) -> bool:
         self.times.append(self.clock())
-        if self.times[-1] >= self.deadline or (self.most is not None and self.looks >= self.most):
-            raise _Enough
+        self.made.append(iterations)
+        late = self.times[-1] >= self.deadline
+        looked = self.most is not None and self.looks >= self.most
+        asked = self.most_iterations is not None and self.iterations >= self.most_iterations
+        self.over = late or looked or asked
+        return self.over
 
     @property
     def looks(self) -> int:
@@ -114,10 +111,15 @@ class Watch:
         return len(self.times) - 1
 
     @property
+    def iterations(self) -> int:
+        """Iterations so far."""
+        return sum(self.made)
+
+    @property
     def each(self) -> float:
-        """Seconds per look, without the first one where there are others."""
-        times = self.times if self.looks < 2 else self.times[1:]
-        return (times[-1] - times[0]) / (len(times) - 1)
+        """Seconds per iteration, without those before the first look where there are others."""
+        first = 0 if self.looks < 2 else 1
+        return (self.times[-1] - self.times[first]) / sum(self.made[first:])
 
 
 def spread(values: Numbers, n: int, offset: float) -> Ints:
@@ -248,20 +250,14 @@ def _stage(
         pace = _pace(setup, stage, c, everyone, deadline - (deadline - clock()) / 2, clock)
     place = np.flatnonzero(trying)
     watch = Watch(clock, deadline)
-    with enough():
-        for which, r in records(setup, stage, c, torch.as_tensor(at[place], device=c.logits.device), watch):
-            here = place[which.cpu().numpy()]
-            fell[here], ended[here] = r.broken.cpu().numpy(), True
-            answers[here] = r.forwards.cpu().numpy() // stage.eot
-    answers[trying & ~ended] = watch.looks * look(stage, c.logits.device)
+    for which, r in records(setup, stage, c, torch.as_tensor(at[place], device=c.logits.device), watch):
+        here = place[which.cpu().numpy()]
+        fell[here], ended[here] = r.broken.cpu().numpy(), True
+        answers[here] = r.forwards.cpu().numpy() // stage.eot
+    answers[trying & ~ended] = watch.iterations
     # Without the first look, before which the targets were ranked.
-    took = watch.each * watch.looks
+    took = watch.each * watch.iterations if watch.looks else 0.0
     return Trial(trying, fell, ended, answers, _corrected(pace, answers[trying], setup.oracle.block, took))
-
-
-def look(stage: Stage, device: torch.device) -> int:
-    """Iterations of the engine between two looks of the host."""
-    return look_every(stage.attack, device)
 
 
 def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
@@ -308,14 +304,12 @@ def _pace(setup: Setup, stage: Stage, c: Clean, everyone: Ints, deadline: float,
 def _seconds(setup: Setup, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
     watch = Watch(clock, deadline, TIMED + 1)
     last = watch.times[0]
-    try:
-        for _ in records(setup, stage, c, torch.as_tensor(at, device=c.logits.device), watch):
-            last = clock()
-    except _Enough:
-        return watch.each / look(stage, c.logits.device)
+    for _ in records(setup, stage, c, torch.as_tensor(at, device=c.logits.device), watch):
+        last = clock()
+    if watch.over:
+        return watch.each
     # All ended before the last look: an attack of few answers, whose beginning counts too.
-    taken = min(stage.attack.queries * len(stage.legs()), max(watch.looks, 1) * look(stage, c.logits.device))
-    return max(last, watch.times[-1]) / taken - watch.times[0] / taken
+    return (max(last, watch.times[-1]) - watch.times[0]) / watch.iterations
 
 
 def _join(parts: list[Trial]) -> Trial:

@@ -135,7 +135,7 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
 
 
 def records(
-    setup: Setup, stage: Stage, c: Clean, at: Tensor, tick: Callable[[], None]
+    setup: Setup, stage: Stage, c: Clean, at: Tensor, tick: Callable[[int], bool]
 ) -> Iterator[tuple[Tensor, Record]]:
     """The engine's own records of these samples as they finish, neither verified nor stored; it ticks at every look."""
     work = _work(setup, stage, c, at, None)

@@ -57,8 +57,19 @@ def clone(state: S) -> S:
 
 
 def overwrite(state: S, new: S) -> None:
-    """Write the numbers of `new` into the memory of `state`, whose shapes and kinds must be the same."""
-    _each(_overwrite, state, new)
+    """Write the numbers of `new` into the memory of `state`, whose shapes and kinds must be the same.
+
+    A field of `new` may be another field of `state` as it was: it is read before that is written.
+    """
+    own: set[int] = set()
+
+    def note(v: Tensor) -> Tensor:
+        own.add(v.untyped_storage().data_ptr())
+        return v
+
+    _each(note, state)
+    apart = _each(lambda v, n: n.clone() if n is not v and n.untyped_storage().data_ptr() in own else n, state, new)
+    _each(_overwrite, state, apart)
 
 
 def _overwrite(v: Tensor, n: Tensor) -> Tensor:

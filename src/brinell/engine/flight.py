@@ -1,0 +1,349 @@
+"""One run of the engine: which samples are in the lanes, which come next, and what becomes of those that end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from brinell.engine.calibration import LEAST
+from brinell.engine.lanes import Lane, Plain
+from brinell.engine.looks import look_every, stride
+from brinell.engine.recorder import Record, joined
+from brinell.engine.slots import Outcome, Slots, Work
+from brinell.ops.rows import concat, take
+
+if TYPE_CHECKING:
+    from brinell.engine.loop import Engine
+
+
+@dataclass
+class Flight:
+    """The lanes of a run, and how far the queue of samples has come. A sample's legs follow one another in its slot."""
+
+    engine: "Engine"
+    work: Work
+    nxt: int = 0
+    lanes: list[Lane] = field(default_factory=list)
+    done: list[tuple[Tensor, Record]] = field(default_factory=list)
+    made: dict[int, int] = field(default_factory=dict)
+    """Iterations under way, by lane."""
+
+    def __post_init__(self) -> None:
+        e, device = self.engine, self.work.x.device
+        self._key = e.key(self.work)
+        build = partial(e.iterations, device)
+        self.iterations = build() if e.recordings is None else e.recordings.iterations(self._key, build)
+        count, block = min(e.slots, self.jobs()), e.oracle.block
+        room = -(-count // block) * block
+        if e.recordings is None or e.recordings.failed:
+            self.add(Plain(*self.begin(count, room), self.iterations))
+        else:
+            repeats = look_every(e.attack, device) // stride(e.attack, device)
+            # What is recorded has one shape: that of a model call.
+            for first in range(0, room, block):
+                part = self.begin(min(block, count - first), block)
+                self.add(e.recordings.lane(self._key, *part, self.iterations, repeats))
+        for lane in self.lanes:
+            self.advance(lane)
+
+    def jobs(self) -> int:
+        """How much there is to do side by side."""
+        return len(self.work)
+
+    def waiting(self) -> bool:
+        """Whether somebody is waiting for a free slot."""
+        return self.nxt < len(self.work)
+
+    def add(self, lane: Lane) -> None:
+        """Another lane, filled by `begin`."""
+        self.lanes.append(lane)
+
+    def advance(self, lane: Lane) -> None:
+        """Start the iterations up to the next look, which is where some row's budget ends or sooner."""
+        attack, device = self.engine.attack, self.work.x.device
+        each = stride(attack, device)
+        left = attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
+        times = -(-min(look_every(attack, device), max(left, 1)) // each)
+        lane.advance(times)
+        self.made[id(lane)] = times * each
+        lane.ages = [age + times * each for age in lane.ages]
+
+    def begin(self, count: int, room: int) -> tuple[Slots, list[bool]]:
+        """So much room with the next samples of the queue in it."""
+        at = torch.arange(room, device=self.work.x.device)
+        live = at < count
+        slots = self.engine.load(self.work, torch.where(live, at + self.nxt, 0), live)
+        self.nxt += count
+        return slots, live.tolist()
+
+    def donor(self, lane: Lane) -> Lane | None:
+        """Once the queue is empty, a lane whose samples would all find room in this one."""
+        if self.waiting():
+            return None
+        room = len(lane.busy) - sum(lane.busy)
+        return next((other for other in self.lanes if sum(other.busy) <= room), None) if any(lane.busy) else None
+
+    def move(self, other: Lane, lane: Lane) -> None:
+        """Put the samples of a lane at rest into another one at rest, and leave it."""
+        here = [i for i, b in enumerate(other.busy) if b]
+        to = [i for i, b in enumerate(lane.busy) if not b][: len(here)]
+        if here:
+            lane.write(self.index(to), other.read(self.index(here)))
+        for i, k in zip(to, here, strict=True):
+            lane.busy[i], lane.ages[i] = True, other.ages[k]
+        self.moved(other, here, lane, to)
+        self.lanes = [x for x in self.lanes if x is not other]
+        self.leave(other)
+
+    def moved(self, other: Lane, here: list[int], lane: Lane, to: list[int]) -> None:
+        """Take note of samples that have changed their places."""
+
+    def leave(self, lane: Lane) -> None:
+        """A lane that has nothing left to do."""
+        if self.engine.recordings is not None:
+            self.engine.recordings.give_back(self._key, lane)
+
+    def settle(self, lane: Lane) -> None:
+        """Start the next legs of samples that survived one, and refill the slots of those that have none left."""
+        ended = self.ended(lane)
+        if not ended:
+            return
+        out = lane.outcome(self.index(ended))
+        stay = self._stay(out)
+        on = [i for i, more in zip(ended, stay, strict=True) if more]
+        if on:
+            lane.write(self.index(on), self.engine.next_leg(lane.read(self.index(on)), self.work))
+            reborn(lane, on)
+        done = [i for i, more in zip(ended, stay, strict=True) if not more]
+        if not done:
+            return
+        if on:
+            out = take(out, self.index([k for k, more in enumerate(stay) if not more]))
+        new = done[: len(self.work) - self.nxt]
+        self._refill(lane, new)
+        for i in done[len(new) :]:
+            lane.busy[i] = False
+        lane.shrink(self.engine.oracle.block)
+        self.done.append((out.at, out.record))
+
+    def collect(self) -> Iterator[tuple[Tensor, Record]]:
+        """The samples that have ended since the last time, and their records."""
+        done, self.done = self.done, []
+        yield from done
+
+    @staticmethod
+    def ended(lane: Lane) -> list[int]:
+        """The slots of a lane whose samples have come to the end of their legs."""
+        running = lane.running()
+        return [i for i, b in enumerate(lane.busy) if b and not running[i]]
+
+    def index(self, slots: list[int]) -> Tensor:
+        """As a tensor on the device."""
+        return torch.tensor(slots, device=self.work.x.device)
+
+    def _stay(self, out: Outcome) -> list[bool]:
+        """Which of these samples have a leg left to run."""
+        e = self.engine
+        if self.work.legs is None and len(e.legs) == 1:
+            return [False] * len(out.at)
+        end = len(e.legs) if self.work.legs is None else self.work.legs[out.at, 1]
+        stay: list[bool] = (~((out.record.broken & e.early_exit) | (out.leg + 1 >= end))).tolist()
+        return stay
+
+    def _refill(self, lane: Lane, free: list[int]) -> None:
+        if not free:
+            return
+        at = torch.arange(self.nxt, self.nxt + len(free), device=self.work.x.device)
+        lane.write(self.index(free), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool)))
+        reborn(lane, free)
+        self.nxt += len(free)
+
+
+def reborn(lane: Lane, slots: list[int]) -> None:
+    """Other samples or legs are in these slots now."""
+    for i in slots:
+        lane.ages[i] = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of some records."""
+
+    records: Record
+    at: int
+
+
+@dataclass
+class Course:
+    """A sample's way through its legs: the next to begin, the one to stop before, and those that are joined so far.
+
+    `apart` are legs that have ended before one that comes earlier; `running` are the places of those under way.
+    """
+
+    nxt: int
+    end: int
+    through: int
+    so_far: Row | None = None
+    apart: dict[int, Row] = field(default_factory=dict)
+    running: dict[int, tuple[Lane, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Ahead(Flight):
+    """The same, where slots that would be empty take on later legs of samples whose earlier ones still run.
+
+    Every leg has a record of its own, and these are joined in the order of the legs: what comes out is what legs one
+    after another give, passes included. Legs that turn out not to be needed, since one before them has succeeded, are
+    dropped, and their iterations counted in `vain`.
+    """
+
+    courses: dict[int, Course] = field(default_factory=dict)
+    places: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    touched: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        all_legs = (0, len(self.engine.legs))
+        legs = self.work.legs
+        self._legs: list[tuple[int, int]] = (
+            [all_legs] * len(self.work) if legs is None else [(a, b) for a, b in legs.tolist()]
+        )
+        self._given: list[tuple[int, int]] = []
+        super().__post_init__()
+
+    def jobs(self) -> int:
+        """Every sample, and every leg if that is no more than a few lanes: more of them take their time to record."""
+        legs = sum(end - first for first, end in self._legs)
+        return max(len(self.work), min(legs, LEAST * self.engine.oracle.block))
+
+    def waiting(self) -> bool:
+        """Whether a leg is left to begin."""
+        return super().waiting() or any(c.nxt < c.end for c in self.courses.values())
+
+    def begin(self, count: int, room: int) -> tuple[Slots, list[bool]]:
+        """So much room with the next legs in it."""
+        self._given = self._next(count)
+        given = self._given + [(0, 0)] * (room - len(self._given))
+        at, leg = self.index([i for i, _ in given]), self.index([k for _, k in given])
+        live = torch.arange(room, device=at.device) < len(self._given)
+        return self.engine.load(self.work, at, live, leg), live.tolist()
+
+    def add(self, lane: Lane) -> None:
+        """Another lane, with what `begin` has put into it."""
+        super().add(lane)
+        self._seat(lane, list(range(len(self._given))), self._given)
+
+    def moved(self, other: Lane, here: list[int], lane: Lane, to: list[int]) -> None:
+        """The legs are found in their new places."""
+        self._seat(lane, to, [self.places[id(other)][k] for k in here])
+
+    def settle(self, lane: Lane) -> None:
+        """Take note of the legs that have ended, and put others into their slots."""
+        ended = self.ended(lane)
+        if ended:
+            record = lane.outcome(self.index(ended)).record
+            broken: list[bool] = record.broken.tolist() if self.engine.early_exit else [False] * len(ended)
+            for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
+                self._end(lane, slot, Row(record, row), fell)
+        free = [i for i, b in enumerate(lane.busy) if not b]
+        self._fill(lane, free)
+
+    def collect(self) -> Iterator[tuple[Tensor, Record]]:
+        """Samples with no leg left to wait for, and their records."""
+        touched, self.touched = sorted(set(self.touched)), []
+        self._join([self.courses[i] for i in touched])
+        over = [i for i in touched if self.courses[i].through >= self.courses[i].end]
+        if over:
+            rows = [row for i in over if (row := self.courses.pop(i).so_far) is not None]
+            yield self.index(over), _gathered(rows)
+
+    def _next(self, count: int) -> list[tuple[int, int]]:
+        """The next legs to begin: of samples that have none under way, of new ones, and then ahead, earliest first."""
+        given: list[tuple[int, int]] = []
+        idle = (i for i, c in self.courses.items() if not c.running and c.nxt < c.end)
+        for i in [*idle][:count]:
+            given.append(self._take(i))
+        while len(given) < count and self.nxt < len(self.work):
+            first, end = self._legs[self.nxt]
+            self.courses[self.nxt] = Course(first, end, first)
+            given.append(self._take(self.nxt))
+            self.nxt += 1
+        while len(given) < count:
+            open_ = sorted((c.nxt, i) for i, c in self.courses.items() if c.nxt < c.end)
+            if not open_:
+                break
+            given += [self._take(i) for _, i in open_[: count - len(given)]]
+        return given
+
+    def _take(self, i: int) -> tuple[int, int]:
+        self.courses[i].nxt += 1
+        return i, self.courses[i].nxt - 1
+
+    def _seat(self, lane: Lane, slots: list[int], legs: list[tuple[int, int]]) -> None:
+        places = self.places.setdefault(id(lane), [(-1, 0)] * len(lane.busy))
+        for slot, (i, leg) in zip(slots, legs, strict=True):
+            places[slot] = (i, leg)
+            self.courses[i].running[leg] = (lane, slot)
+
+    def _fill(self, lane: Lane, free: list[int]) -> None:
+        legs = self._next(len(free))
+        if not legs:
+            return
+        slots = free[: len(legs)]
+        at, leg = self.index([i for i, _ in legs]), self.index([k for _, k in legs])
+        lane.write(self.index(slots), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool), leg))
+        reborn(lane, slots)
+        for slot in slots:
+            lane.busy[slot] = True
+        self._seat(lane, slots, legs)
+
+    def _end(self, lane: Lane, slot: int, row: Row, fell: bool) -> None:
+        """A leg has ended; where it has succeeded, nothing after it is needed."""
+        i, leg = self.places[id(lane)][slot]
+        course = self.courses[i]
+        if course.running.pop(leg, None) is None:  # one before it, at the same look, has made it needless
+            return
+        lane.busy[slot] = False
+        course.apart[leg] = row
+        self.touched.append(i)
+        if fell:
+            course.end = leg + 1
+            for late in [k for k in course.running if k > leg]:
+                where, place = course.running.pop(late)
+                where.busy[place] = False
+                self._in_vain(where.ages[place])
+            for late in [k for k in course.apart if k > leg]:
+                self._in_vain(self.engine.attack.queries)
+                del course.apart[late]
+
+    def _in_vain(self, iterations: int) -> None:
+        if self.engine.recordings is not None:
+            self.engine.recordings.vain += iterations * self.engine.draws
+
+    def _join(self, courses: list[Course]) -> None:
+        """Legs that have ended are joined to those before them, all samples at once, leg by leg."""
+        nearest = self.engine.attack.minimises
+        while ready := [c for c in courses if c.through in c.apart]:
+            both = [(c, c.so_far, c.apart[c.through]) for c in ready]
+            pairs = [(c, a, b) for c, a, b in both if a is not None]
+            if pairs:
+                one = joined(_gathered([a for _, a, _ in pairs]), _gathered([b for _, _, b in pairs]), nearest)
+                for k, (c, _, _) in enumerate(pairs):
+                    c.so_far = Row(one, k)
+            for c in ready:
+                row = c.apart.pop(c.through)
+                c.so_far = row if c.so_far is None else c.so_far
+                c.through += 1
+
+
+def _gathered(rows: list[Row]) -> Record:
+    """These rows, each of whatever records it is in, as records of their own."""
+    records = list({id(r.records): r.records for r in rows}.values())
+    first, before = {}, 0
+    for r in records:
+        first[id(r)] = before
+        before += len(r.forwards)
+    index = torch.tensor([first[id(r.records)] + r.at for r in rows], device=records[0].forwards.device)
+    return take(concat(records) if len(records) > 1 else records[0], index)

@@ -1,0 +1,24 @@
+"""How often the host looks at what the device has finished."""
+
+import torch
+
+from brinell.core.attack import AnyAttack, cycle, uneven
+
+# How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
+LOOK = {"cpu": 1}
+LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 8
+
+
+def look_every(attack: AnyAttack, device: torch.device) -> int:
+    """Iterations between two looks, in whole cycles of the attack; fewer where the first budget of a lane ends."""
+    turns = len(cycle(attack))
+    usual = LOOK_UNEVEN if uneven(attack) else LOOK_ELSEWHERE
+    return -(-LOOK.get(device.type, usual) // turns) * turns
+
+
+def stride(attack: AnyAttack, device: torch.device) -> int:
+    """Iterations that are made, and recorded, as one: a cycle of the attack.
+
+    Where most rows use a small part of their budgets, nothing is known of their ends: all of them to the next look.
+    """
+    return look_every(attack, device) if uneven(attack) else len(cycle(attack))
