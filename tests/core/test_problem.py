@@ -105,6 +105,7 @@ BAD_X = {
     "nan": (spoil(20, float("nan")), "finite inputs"),
     "inf": (spoil(20, float("inf")), "finite inputs"),
     "bytes": ((X * 255).byte(), r"dtype uint8.*x\.float\(\) / 255"),
+    "bytes of NumPy": ((X * 255).byte().numpy(), r"dtype uint8.*np\.asarray\(x, dtype=.float32.\) / 255"),
     "one sample": (torch.rand(12), "batch dimension"),
 }
 

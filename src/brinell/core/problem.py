@@ -44,12 +44,13 @@ def _tensor(values: Any, what: str) -> Tensor:
 
 
 def _points(x: Any) -> Tensor:
-    x = _tensor(x, "inputs")
+    given, x = x, _tensor(x, "inputs")
     if not x.is_floating_point():
+        convert = "x.float()" if isinstance(given, Tensor) else 'np.asarray(x, dtype="float32")'
         raise InputError(
             expected="floating-point inputs in [0, 1]",
             got=f"dtype {str(x.dtype).removeprefix('torch.')}",
-            remedy="Convert images with x.float() / 255.",
+            remedy=f"Convert images with {convert} / 255.",
         )
     if x.ndim < 2:
         raise InputError(
