@@ -155,12 +155,14 @@ def page(everything: dict[str, Any]) -> str:
         "counts samples that one of the two breaks and the other one does not.",
     ]
     for title, e in everything.items():
-        spent = f"{e['cost']['forwards']:,} forwards, {e['cost']['wall']:,} s; {e['curve']['unresolved']} unresolved"
+        wall = f", {e['cost']['wall']:,} s" if e["cost"]["wall"] else ""
+        spent = f"{e['cost']['forwards']:,} forwards{wall}; {e['curve']['unresolved']} unresolved"
         beside = next(iter(e["radii"].values()), {"forwards": 0})["forwards"]
         whole = f"`{e['against']}`, {beside:,} forwards for all radii"
         p = e.get("precision")
         told = f" Precision: {p['curve']} and {p['evaluation']}." if p else ""
-        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: {whole}.{told}", ""]
+        lines += ["", f"## {title}", "", f"Curve: plan `{e['plan']}`, {spent}. Evaluation: {whole}.{told}"]
+        lines += [*([e["remark"]] if "remark" in e else []), ""]
         lines += ["| radius | evaluation | curve | only evaluation | only curve |", "|---:|---:|---:|---:|---:|"]
         for k, r in e["radii"].items():
             radius = f"{k}/255" if title.endswith("Linf") else f"{r['eps']:.4g}"
