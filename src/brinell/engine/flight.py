@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from brinell.engine.calibration import LEAST
 from brinell.engine.lanes import Lane, Plain
 from brinell.engine.looks import look_every, stride
 from brinell.engine.recorder import Record, joined
@@ -190,14 +189,20 @@ class Course:
     apart: dict[int, Row] = field(default_factory=dict)
     running: dict[int, tuple[Lane, int]] = field(default_factory=dict)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it has legs left to begin and none under way."""
+        return not self.running and self.nxt < self.end
+
 
 @dataclass
 class Ahead(Flight):
     """The same, where slots that would be empty take on later legs of samples whose earlier ones still run.
 
-    Every leg has a record of its own, and these are joined in the order of the legs: what comes out is what legs one
-    after another give, passes included. Legs that turn out not to be needed, since one before them has succeeded, are
-    dropped, and their iterations counted in `vain`.
+    Lanes are joined first, as ever; what is still empty in a lane that goes on anyhow is filled. Every leg has a record
+    of its own, and these are joined in the order of the legs: what comes out is what legs one after another give,
+    passes included. Legs that turn out not to be needed, since one before them has succeeded, are dropped, and their
+    forwards counted as made in vain.
     """
 
     courses: dict[int, Course] = field(default_factory=dict)
@@ -213,14 +218,17 @@ class Ahead(Flight):
         self._given: list[tuple[int, int]] = []
         super().__post_init__()
 
-    def jobs(self) -> int:
-        """Every sample, and every leg if that is no more than a few lanes: more of them take their time to record."""
-        legs = sum(end - first for first, end in self._legs)
-        return max(len(self.work), min(legs, LEAST * self.engine.oracle.block))
-
     def waiting(self) -> bool:
-        """Whether a leg is left to begin."""
-        return super().waiting() or any(c.nxt < c.end for c in self.courses.values())
+        """Whether a sample is left to begin, or one that has nothing under way to go on."""
+        return super().waiting() or any(c.idle for c in self.courses.values())
+
+    def advance(self, lane: Lane) -> None:
+        """Fill what has stayed empty, and go on."""
+        places = [x for x in self.lanes if x is not lane]
+        spare = self.engine.slots - sum(sum(x.busy) for x in (lane, *places))
+        empty = [i for i, b in enumerate(lane.busy) if not b]
+        self._fill(lane, empty[: max(spare, 0)], ahead=True)
+        super().advance(lane)
 
     def begin(self, count: int, room: int) -> tuple[Slots, list[bool]]:
         """So much room with the next legs in it."""
@@ -247,34 +255,34 @@ class Ahead(Flight):
             broken: list[bool] = record.broken.tolist() if self.engine.early_exit else [False] * len(ended)
             for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
                 self._end(lane, slot, Row(record, row), fell)
-        free = [i for i, b in enumerate(lane.busy) if not b]
-        self._fill(lane, free)
+        self._fill(lane, [i for i, b in enumerate(lane.busy) if not b])
 
     def collect(self) -> Iterator[tuple[Tensor, Record]]:
         """Samples with no leg left to wait for, and their records."""
         touched, self.touched = sorted(set(self.touched)), []
         self._join([self.courses[i] for i in touched])
         over = [i for i in touched if self.courses[i].through >= self.courses[i].end]
+        ended = [row for i in over if (row := self.courses.pop(i).so_far) is not None]
+        _packed([self.courses[i] for i in touched if i in self.courses])
         if over:
-            rows = [row for i in over if (row := self.courses.pop(i).so_far) is not None]
-            yield self.index(over), _gathered(rows)
+            yield self.index(over), _gathered(ended)
 
-    def _next(self, count: int) -> list[tuple[int, int]]:
-        """The next legs to begin: of samples that have none under way, of new ones, and then ahead, earliest first."""
+    def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
+        """The next legs to begin: of samples that have none under way, of new ones; or ahead, the earliest first."""
         given: list[tuple[int, int]] = []
-        idle = (i for i, c in self.courses.items() if not c.running and c.nxt < c.end)
-        for i in [*idle][:count]:
-            given.append(self._take(i))
+        while ahead and len(given) < count:
+            open_ = sorted((c.nxt, i) for i, c in self.courses.items() if c.nxt < c.end)
+            if not open_:
+                break
+            given += [self._take(i) for _, i in open_[: count - len(given)]]
+        if ahead or not count:
+            return given
+        given += [self._take(i) for i in [i for i, c in self.courses.items() if c.idle][:count]]
         while len(given) < count and self.nxt < len(self.work):
             first, end = self._legs[self.nxt]
             self.courses[self.nxt] = Course(first, end, first)
             given.append(self._take(self.nxt))
             self.nxt += 1
-        while len(given) < count:
-            open_ = sorted((c.nxt, i) for i, c in self.courses.items() if c.nxt < c.end)
-            if not open_:
-                break
-            given += [self._take(i) for _, i in open_[: count - len(given)]]
         return given
 
     def _take(self, i: int) -> tuple[int, int]:
@@ -287,8 +295,8 @@ class Ahead(Flight):
             places[slot] = (i, leg)
             self.courses[i].running[leg] = (lane, slot)
 
-    def _fill(self, lane: Lane, free: list[int]) -> None:
-        legs = self._next(len(free))
+    def _fill(self, lane: Lane, free: list[int], ahead: bool = False) -> None:
+        legs = self._next(len(free), ahead)
         if not legs:
             return
         slots = free[: len(legs)]
@@ -313,14 +321,14 @@ class Ahead(Flight):
             for late in [k for k in course.running if k > leg]:
                 where, place = course.running.pop(late)
                 where.busy[place] = False
-                self._in_vain(where.ages[place])
+                self._in_vain(min(where.ages[place], self.engine.attack.queries) * self.engine.draws)
             for late in [k for k in course.apart if k > leg]:
-                self._in_vain(self.engine.attack.queries)
-                del course.apart[late]
+                gone = course.apart.pop(late)
+                self._in_vain(int(gone.records.forwards[gone.at]))
 
-    def _in_vain(self, iterations: int) -> None:
+    def _in_vain(self, forwards: int) -> None:
         if self.engine.recordings is not None:
-            self.engine.recordings.vain += iterations * self.engine.draws
+            self.engine.recordings.vain += forwards
 
     def _join(self, courses: list[Course]) -> None:
         """Legs that have ended are joined to those before them, all samples at once, leg by leg."""
@@ -340,10 +348,26 @@ class Ahead(Flight):
 
 def _gathered(rows: list[Row]) -> Record:
     """These rows, each of whatever records it is in, as records of their own."""
-    records = list({id(r.records): r.records for r in rows}.values())
-    first, before = {}, 0
-    for r in records:
-        first[id(r)] = before
-        before += len(r.forwards)
-    index = torch.tensor([first[id(r.records)] + r.at for r in rows], device=records[0].forwards.device)
-    return take(concat(records) if len(records) > 1 else records[0], index)
+    device = rows[0].records.forwards.device
+    groups: dict[int, list[int]] = {}
+    for k, r in enumerate(rows):
+        groups.setdefault(id(r.records), []).append(k)
+    parts = [
+        take(rows[group[0]].records, torch.tensor([rows[k].at for k in group], device=device))
+        for group in groups.values()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    order = torch.tensor([k for group in groups.values() for k in group], device=device)
+    return take(concat(parts), order.argsort())
+
+
+def _packed(courses: list[Course]) -> None:
+    """Let go of records of which only some rows are still wanted."""
+    rows = [r for c in courses for r in (c.so_far, *c.apart.values()) if r is not None]
+    if not rows:
+        return
+    packed = (Row(records, k) for records in [_gathered(rows)] for k in range(len(rows)))
+    for c in courses:
+        c.so_far = None if c.so_far is None else next(packed)
+        c.apart = {leg: next(packed) for leg in c.apart}

@@ -181,5 +181,5 @@ def _close(s: Session, writer: Writer, seconds: float) -> None:
     if s.setup.recordings is not None:
         start += s.setup.recordings.seconds
         if s.setup.recordings.vain:
-            notes.append(f"{s.setup.recordings.vain:,} forwards on idle places, not needed, are not counted.")
+            notes.append(f"Up to {s.setup.recordings.vain:,} forwards on idle places, not needed, are not counted.")
     writer.update(finished=True, wall_seconds=before + seconds, startup_seconds=start, notes=notes)

@@ -105,7 +105,12 @@ def _seconds(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, answers: Ints)
     pace, forward = _pace(a, pilot, k, stage)
     blocks = math.ceil(len(answers) / block)
     verifying = VERIFYING if a.setup.draws == 1 else 2 + 2 * a.setup.draws
-    attack = pace.seconds(*schedule(answers, a.setup.slots, block))
+    iterations, asked = schedule(answers, a.setup.slots, block)
+    if a.setup.recordings is not None and len(stage.legs()) > 1:
+        # Empty slots run later legs: no call is about few rows before the end.
+        most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.legs())))
+        iterations, asked = min(iterations, most), min(asked, most)
+    attack = pace.seconds(iterations, asked)
     ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranked_by is not None else 0.0
     storing = STORING * len(answers) + SHARD * math.ceil(len(answers) / BATCH)
     return attack + ranking + verifying * blocks * forward + storing
