@@ -24,7 +24,8 @@ def parts(a: argparse.Namespace) -> dict[str, tuple[int, list[str]]]:
     cifar, keep, out = ["--model", a.weights, "--data", a.first], Path(a.keep), Path(a.out)
     ways = ["--ways", "tf32:graph", "tf32:compile", "bfloat16:compile"]
     speed = ["speed.py", *cifar, "--flags", a.flags, "--out", str(out / "speed_gpu")]
-    curves = ["curves_cifar.py", *cifar, *BEST, "--runs", str(keep / "curves"), "--out", str(out / "curves_cifar")]
+    precise = ["--precision", "tf32", "--against-precision", "bfloat16", "--execution", "compile"]
+    curves = ["curves_cifar.py", *cifar, *precise, "--runs", str(keep / "curves"), "--out", str(out / "curves_cifar")]
     train = ["train_cifar.py", "--data", str(a.train), "--test", a.first, "--out", str(keep / "train"), "--compile",
              "--validation", "0", "--test-precision", "bfloat16", "--test-execution", "compile",
              "--epochs", str(a.epochs)]  # fmt: skip
@@ -42,7 +43,8 @@ def parts(a: argparse.Namespace) -> dict[str, tuple[int, list[str]]]:
         "crippled": (180, ["active_crippled.py", *cifar, "--eps", "8/255", "--n", "64", "--device", "cuda",
                            "--out", str(out / "active_crippled")]),
         "corruptions": (60, ["corruptions.py", "--out", str(out)]),
-        "trades-at": (480, [*train, "--methods", "trades", *tests]),
+        # Some epochs more, which it takes to get there.
+        "trades-at": (480, [*train, "--epochs", str(a.epochs + 8), "--methods", "trades", *tests]),
         "pgd-at": (480, [*train, "--methods", "pgd", *tests]),
         "mm-at": (540, [*train, "--methods", "mm3-f10", *tests]),
         "curves-linf": (540, [*curves, "--norm", "Linf"]),
