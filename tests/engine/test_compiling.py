@@ -7,7 +7,7 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 import brinell
 from brinell.core.attack import Needs
 from brinell.core.threat import Linf
-from brinell.engine.compiling import fused, refusal
+from brinell.engine.compiling import Refusals
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 
@@ -24,46 +24,44 @@ def refusing(error):
     return compile
 
 
-def test_what_cannot_be_compiled_is_called(monkeypatch):
-    monkeypatch.setattr(torch, "compile", refusing(TorchDynamoException("PassManager::run failed\nat great length")))
-    notes, calls = [], []
-    double = fused(lambda x: calls.append(1) or 2 * x, notes.append)
-    assert [double(3), double(4)] == [6, 8] and len(calls) == 2
+def failing(error):
+    def call():
+        raise error
+
+    return call
+
+
+def test_what_cannot_be_compiled_is_done_plainly():
+    notes = []
+    refusals = Refusals(notes.append)
+    failed = failing(TorchDynamoException("PassManager::run failed\nat great length"))
+    assert [refusals.attempt("small", failed, lambda: 6), refusals.attempt("small", lambda: 7, lambda: 8)] == [6, 8]
     [told] = notes
     assert "cannot be compiled (TorchDynamoException: PassManager::run failed)" in told and "without" in told
-
-
-def test_what_cannot_be_compiled_is_so_for_its_shape(monkeypatch):
-    def compile(function, **options):
-        def call(x):
-            if len(x) == 2:
-                raise TorchDynamoException("too small")
-            return function(x) + 1000
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", compile)
-    notes = []
-    double = fused(lambda x: 2 * x, notes.append)
-    assert [double(torch.ones(n)).sum().item() for n in (4, 2, 4, 2)] == [4008, 4, 4008, 4]
-    assert len(notes) == 1
+    # Of another kind, for instance another shape, nothing is known.
+    assert refusals.attempt("large", lambda: 9, lambda: 10) == 9
 
 
 def test_what_the_compiler_says_is_told():
-    def backend(graph, inputs):
-        raise ZeroDivisionError("by great length")
-
-    error = BackendCompilerFailed(backend, ZeroDivisionError("by great length"), None)
-    assert "(ZeroDivisionError: by great length)" in refusal(error)
-    with pytest.raises(TorchDynamoException):  # the model is then asked about fewer rows at a time
-        refusal(TorchDynamoException("CUDA out of memory. Tried to allocate 2 GiB"))
+    notes = []
+    error = BackendCompilerFailed(refusing, ZeroDivisionError("by great length"), None)
+    assert Refusals(notes.append).attempt(0, failing(error), lambda: 1) == 1
+    assert "(ZeroDivisionError: by great length)" in notes[0]
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("out of memory"), ValueError("not the compiler's")], ids=str)
-def test_other_errors_are_not_the_compilers(monkeypatch, error):
-    monkeypatch.setattr(torch, "compile", refusing(error))
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("out of memory"),
+        TorchDynamoException("CUDA out of memory. Tried to allocate 2 GiB"),
+        ValueError("not the compiler's"),
+    ],
+    ids=str,
+)
+def test_other_errors_are_not_the_compilers(error):
+    """Where memory is short, the model is asked about fewer rows at a time."""
     with pytest.raises(type(error)):
-        fused(lambda x: x)(1)
+        Refusals(print).attempt(0, failing(error), lambda: 1)
 
 
 def test_the_backends_failure_is_one_of_them():

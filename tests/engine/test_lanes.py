@@ -13,9 +13,9 @@ from brinell.core.attack import Needs
 from brinell.core.goal import Misclassify
 from brinell.core.threat import L1, L2, Linf
 from brinell.engine import looks
+from brinell.engine.ahead import Ahead
 from brinell.engine.events import Note
 from brinell.engine.execution import settle
-from brinell.engine.flight import Ahead
 from brinell.engine.lanes import MismatchError, Recorded, Recordings, undisturbed
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle

@@ -1,56 +1,62 @@
 """Functions compiled into few kernels. Importing the compiler takes longer than all of this package: only on demand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
 from torch._functorch import config as functorch_config
 
 from brinell.errors import told
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 # Every loss, shape, precision and attack is a version of its own; beyond the compiler's limit it would go on slowly,
 # without a word.
 VERSIONS = 1024
 
 
-def fused(function: F, note: Callable[[str], None] = lambda text: None) -> F:
-    """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`.
-
-    What the compiler cannot compile is called as it is from then on, for inputs of those shapes; `note` is told so.
-    """
+def fused(function: F) -> F:
+    """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`."""
     compiled: Any = torch.compile(function, dynamic=False)
-    refused: set[Any] = set()
 
     def run(*inputs: Any) -> Any:
         from torch._dynamo import config
-        from torch._dynamo.exc import TorchDynamoException
 
-        kind = (torch.is_grad_enabled(), *(tuple(v.shape) for v in inputs if isinstance(v, Tensor)))
-        if kind in refused:
-            return function(*inputs)
         versions: Any = config
         with ExitStack() as settings:
             settings.enter_context(versions.patch(recompile_limit=VERSIONS, accumulated_recompile_limit=VERSIONS))
             settings.enter_context(repeatable())
-            try:
-                return compiled(*inputs)
-            except TorchDynamoException as error:
-                note(refusal(error))
-                refused.add(kind)
-        return function(*inputs)
+            return compiled(*inputs)
 
     return cast(F, run)
 
 
-def refusal(error: Exception) -> str:
-    """What to tell of a compiler that has given up; raises the error again where only memory was short."""
-    if "out of memory" in str(error):
-        raise error
-    cause = getattr(error, "inner_exception", None) or error
-    return f"A part of the work cannot be compiled ({told(cause)}); it is done without, more slowly."
+@dataclass
+class Refusals:
+    """What the compiler cannot compile is done as it is from then on, kind by kind, and `note` is told so.
+
+    Not decided by whoever compiles: the way back is compiled when it is first gone.
+    """
+
+    note: Callable[[str], None]
+    kinds: set[Hashable] = field(default_factory=set)
+
+    def attempt(self, kind: Hashable, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
+        """The answer of the compiled way, or of the plain one where the compiler has refused this kind of work."""
+        from torch._dynamo.exc import TorchDynamoException
+
+        if kind not in self.kinds:
+            try:
+                return compiled()
+            except TorchDynamoException as error:
+                if "out of memory" in str(error):  # which smaller calls may mend
+                    raise
+                cause = getattr(error, "inner_exception", None) or error
+                self.note(f"A part of the work cannot be compiled ({told(cause)}); it is done without, more slowly.")
+                self.kinds.add(kind)
+        return plain()
 
 
 def repeatable() -> AbstractContextManager[Any]:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from brinell.engine.lanes import Lane, Plain
 from brinell.engine.looks import look_every, stride
-from brinell.engine.recorder import Record, joined
+from brinell.engine.recorder import Record
 from brinell.engine.slots import Outcome, Slots, Work
-from brinell.ops.rows import concat, take
+from brinell.ops.rows import take
 
 if TYPE_CHECKING:
     from brinell.engine.loop import Engine
@@ -35,7 +35,7 @@ class Flight:
         self._key = e.key(self.work)
         build = partial(e.iterations, device)
         self.iterations = build() if e.recordings is None else e.recordings.iterations(self._key, build)
-        count, block = min(e.slots, self.jobs()), e.oracle.block
+        count, block = min(e.slots, len(self.work)), e.oracle.block
         room = -(-count // block) * block
         if e.recordings is None or e.recordings.failed:
             self.add(Plain(*self.begin(count, room), self.iterations))
@@ -47,10 +47,6 @@ class Flight:
                 self.add(e.recordings.lane(self._key, *part, self.iterations, repeats))
         for lane in self.lanes:
             self.advance(lane)
-
-    def jobs(self) -> int:
-        """How much there is to do side by side."""
-        return len(self.work)
 
     def waiting(self) -> bool:
         """Whether somebody is waiting for a free slot."""
@@ -165,209 +161,3 @@ def reborn(lane: Lane, slots: list[int]) -> None:
     """Other samples or legs are in these slots now."""
     for i in slots:
         lane.ages[i] = 0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of some records."""
-
-    records: Record
-    at: int
-
-
-@dataclass
-class Course:
-    """A sample's way through its legs: the next to begin, the one to stop before, and those that are joined so far.
-
-    `apart` are legs that have ended before one that comes earlier; `running` are the places of those under way.
-    """
-
-    nxt: int
-    end: int
-    through: int
-    so_far: Row | None = None
-    apart: dict[int, Row] = field(default_factory=dict)
-    running: dict[int, tuple[Lane, int]] = field(default_factory=dict)
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has legs left to begin and none under way."""
-        return not self.running and self.nxt < self.end
-
-
-@dataclass
-class Ahead(Flight):
-    """The same, where slots that would be empty take on later legs of samples whose earlier ones still run.
-
-    Lanes are joined first, as ever; what is still empty in a lane that goes on anyhow is filled. Every leg has a record
-    of its own, and these are joined in the order of the legs: what comes out is what legs one after another give,
-    passes included. Legs that turn out not to be needed, since one before them has succeeded, are dropped, and their
-    forwards counted as made in vain.
-    """
-
-    courses: dict[int, Course] = field(default_factory=dict)
-    places: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    touched: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        all_legs = (0, len(self.engine.legs))
-        legs = self.work.legs
-        self._legs: list[tuple[int, int]] = (
-            [all_legs] * len(self.work) if legs is None else [(a, b) for a, b in legs.tolist()]
-        )
-        self._given: list[tuple[int, int]] = []
-        super().__post_init__()
-
-    def waiting(self) -> bool:
-        """Whether a sample is left to begin, or one that has nothing under way to go on."""
-        return super().waiting() or any(c.idle for c in self.courses.values())
-
-    def advance(self, lane: Lane) -> None:
-        """Fill what has stayed empty, and go on."""
-        places = [x for x in self.lanes if x is not lane]
-        spare = self.engine.slots - sum(sum(x.busy) for x in (lane, *places))
-        empty = [i for i, b in enumerate(lane.busy) if not b]
-        self._fill(lane, empty[: max(spare, 0)], ahead=True)
-        super().advance(lane)
-
-    def begin(self, count: int, room: int) -> tuple[Slots, list[bool]]:
-        """So much room with the next legs in it."""
-        self._given = self._next(count)
-        given = self._given + [(0, 0)] * (room - len(self._given))
-        at, leg = self.index([i for i, _ in given]), self.index([k for _, k in given])
-        live = torch.arange(room, device=at.device) < len(self._given)
-        return self.engine.load(self.work, at, live, leg), live.tolist()
-
-    def add(self, lane: Lane) -> None:
-        """Another lane, with what `begin` has put into it."""
-        super().add(lane)
-        self._seat(lane, list(range(len(self._given))), self._given)
-
-    def moved(self, other: Lane, here: list[int], lane: Lane, to: list[int]) -> None:
-        """The legs are found in their new places."""
-        self._seat(lane, to, [self.places[id(other)][k] for k in here])
-
-    def settle(self, lane: Lane) -> None:
-        """Take note of the legs that have ended, and put others into their slots."""
-        ended = self.ended(lane)
-        if ended:
-            record = lane.outcome(self.index(ended)).record
-            broken: list[bool] = record.broken.tolist() if self.engine.early_exit else [False] * len(ended)
-            for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
-                self._end(lane, slot, Row(record, row), fell)
-        self._fill(lane, [i for i, b in enumerate(lane.busy) if not b])
-
-    def collect(self) -> Iterator[tuple[Tensor, Record]]:
-        """Samples with no leg left to wait for, and their records."""
-        touched, self.touched = sorted(set(self.touched)), []
-        self._join([self.courses[i] for i in touched])
-        over = [i for i in touched if self.courses[i].through >= self.courses[i].end]
-        ended = [row for i in over if (row := self.courses.pop(i).so_far) is not None]
-        _packed([self.courses[i] for i in touched if i in self.courses])
-        if over:
-            yield self.index(over), _gathered(ended)
-
-    def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
-        """The next legs to begin: of samples that have none under way, of new ones; or ahead, the earliest first."""
-        given: list[tuple[int, int]] = []
-        while ahead and len(given) < count:
-            open_ = sorted((c.nxt, i) for i, c in self.courses.items() if c.nxt < c.end)
-            if not open_:
-                break
-            given += [self._take(i) for _, i in open_[: count - len(given)]]
-        if ahead or not count:
-            return given
-        given += [self._take(i) for i in [i for i, c in self.courses.items() if c.idle][:count]]
-        while len(given) < count and self.nxt < len(self.work):
-            first, end = self._legs[self.nxt]
-            self.courses[self.nxt] = Course(first, end, first)
-            given.append(self._take(self.nxt))
-            self.nxt += 1
-        return given
-
-    def _take(self, i: int) -> tuple[int, int]:
-        self.courses[i].nxt += 1
-        return i, self.courses[i].nxt - 1
-
-    def _seat(self, lane: Lane, slots: list[int], legs: list[tuple[int, int]]) -> None:
-        places = self.places.setdefault(id(lane), [(-1, 0)] * len(lane.busy))
-        for slot, (i, leg) in zip(slots, legs, strict=True):
-            places[slot] = (i, leg)
-            self.courses[i].running[leg] = (lane, slot)
-
-    def _fill(self, lane: Lane, free: list[int], ahead: bool = False) -> None:
-        legs = self._next(len(free), ahead)
-        if not legs:
-            return
-        slots = free[: len(legs)]
-        at, leg = self.index([i for i, _ in legs]), self.index([k for _, k in legs])
-        lane.write(self.index(slots), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool), leg))
-        reborn(lane, slots)
-        for slot in slots:
-            lane.busy[slot] = True
-        self._seat(lane, slots, legs)
-
-    def _end(self, lane: Lane, slot: int, row: Row, fell: bool) -> None:
-        """A leg has ended; where it has succeeded, nothing after it is needed."""
-        i, leg = self.places[id(lane)][slot]
-        course = self.courses[i]
-        if course.running.pop(leg, None) is None:  # one before it, at the same look, has made it needless
-            return
-        lane.busy[slot] = False
-        course.apart[leg] = row
-        self.touched.append(i)
-        if fell:
-            course.end = leg + 1
-            for late in [k for k in course.running if k > leg]:
-                where, place = course.running.pop(late)
-                where.busy[place] = False
-                self._in_vain(min(where.ages[place], self.engine.attack.queries) * self.engine.draws)
-            for late in [k for k in course.apart if k > leg]:
-                gone = course.apart.pop(late)
-                self._in_vain(int(gone.records.forwards[gone.at]))
-
-    def _in_vain(self, forwards: int) -> None:
-        if self.engine.recordings is not None:
-            self.engine.recordings.vain += forwards
-
-    def _join(self, courses: list[Course]) -> None:
-        """Legs that have ended are joined to those before them, all samples at once, leg by leg."""
-        nearest = self.engine.attack.minimises
-        while ready := [c for c in courses if c.through in c.apart]:
-            both = [(c, c.so_far, c.apart[c.through]) for c in ready]
-            pairs = [(c, a, b) for c, a, b in both if a is not None]
-            if pairs:
-                one = joined(_gathered([a for _, a, _ in pairs]), _gathered([b for _, _, b in pairs]), nearest)
-                for k, (c, _, _) in enumerate(pairs):
-                    c.so_far = Row(one, k)
-            for c in ready:
-                row = c.apart.pop(c.through)
-                c.so_far = row if c.so_far is None else c.so_far
-                c.through += 1
-
-
-def _gathered(rows: list[Row]) -> Record:
-    """These rows, each of whatever records it is in, as records of their own."""
-    device = rows[0].records.forwards.device
-    groups: dict[int, list[int]] = {}
-    for k, r in enumerate(rows):
-        groups.setdefault(id(r.records), []).append(k)
-    parts = [
-        take(rows[group[0]].records, torch.tensor([rows[k].at for k in group], device=device))
-        for group in groups.values()
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    order = torch.tensor([k for group in groups.values() for k in group], device=device)
-    return take(concat(parts), order.argsort())
-
-
-def _packed(courses: list[Course]) -> None:
-    """Let go of records of which only some rows are still wanted."""
-    rows = [r for c in courses for r in (c.so_far, *c.apart.values()) if r is not None]
-    if not rows:
-        return
-    packed = (Row(records, k) for records in [_gathered(rows)] for k in range(len(rows)))
-    for c in courses:
-        c.so_far = None if c.so_far is None else next(packed)
-        c.apart = {leg: next(packed) for leg in c.apart}

@@ -11,8 +11,9 @@ from torch import Tensor
 from brinell.core.attack import Answer, AnyAttack, Rows, cycle
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
-from brinell.engine.compiling import fused
-from brinell.engine.flight import Ahead, Flight
+from brinell.engine.ahead import Ahead
+from brinell.engine.compiling import Refusals, fused
+from brinell.engine.flight import Flight
 from brinell.engine.lanes import Recordings
 from brinell.engine.looks import stride
 from brinell.engine.oracle import Oracle
@@ -159,13 +160,13 @@ class Engine:
 
 def _fused(move: Callable[[Slots, Answer], Slots], note: Callable[[str], None]) -> Callable[[Slots, Answer], Slots]:
     """The same function compiled; called once as it is before, so that the tables it looks up exist."""
-    compiled = fused(move, note)
+    compiled, refusals = fused(move), Refusals(note)
     tables: list[bool] = []
 
     def run(s: Slots, a: Answer) -> Slots:
         if not tables:
             move(s, a)
             tables.append(True)
-        return compiled(s, a)
+        return refusals.attempt(None, lambda: compiled(s, a), lambda: move(s, a))
 
     return run

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from brinell.core.attack import Answer, Needs
 from brinell.core.classifier import Classifier, Output, answer
-from brinell.engine.compiling import fused, refusal, repeatable
+from brinell.engine.compiling import Refusals, fused, repeatable
 from brinell.engine.events import Listener, Note, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
@@ -132,10 +132,12 @@ class Oracle:
     compiled: bool = False
     _networks: dict[str, Network] = field(default_factory=dict, init=False, repr=False)
     _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
-    _refused: set[tuple[str, Needs, int]] = field(default_factory=set, init=False, repr=False)
     _guide: Classifier | None = field(default=None, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _few: "Oracle | None" = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._refusals = Refusals(self.note)
 
     def note(self, text: str) -> None:
         """Tell whoever listens, now and in the Run."""
@@ -174,21 +176,16 @@ class Oracle:
 
         if not self.compiled:
             return ask(self._responder(loss, x))
-        from torch._dynamo.exc import TorchDynamoException
-
-        kind = (loss, needs, len(x))
-        if kind not in self._refused:
-            with repeatable():
-                try:
-                    return ask(self._responder(loss, x))
-                except TorchDynamoException as error:  # the way back is compiled when it is first gone
-                    self.note(refusal(error))
-                    self._refused.add(kind)
-        return ask(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss)))
+        with repeatable():
+            return self._refusals.attempt(
+                (loss, needs, len(x)),
+                lambda: ask(self._responder(loss, x)),
+                lambda: ask(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss))),
+            )
 
     def _responder(self, loss: str, x: Tensor) -> Respond:
         if loss not in self._responders:
-            fuse = partial(fused, note=self.note) if self.compiled else _as_it_is
+            fuse = fused if self.compiled else _as_it_is
             of = LOSSES[loss].of
             if of not in self._networks:
                 # Apart from the losses, which are many: a network takes long to compile.
