@@ -1,0 +1,137 @@
+"""Lanes of fixed memory without a device, a world to run them in, and attacks of every kind."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
+from brinell.core.attack import Needs
+from brinell.core.goal import Misclassify
+from brinell.core.threat import L1, L2, Linf
+from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.oracle import Oracle
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+from brinell.ops.rows import clone, concat, overwrite, overwrite_rows, take, where
+
+ONE_LEG = (Leg(),)
+
+
+@dataclass
+class Fixed:
+    """What `Recorded` does, without a device: the memory stays, and the host knows what was true when it left."""
+
+    slots: object
+    busy: list
+    iterations: object
+    repeats: int = 1
+
+    def __post_init__(self):
+        self.slots = clone(self.slots)
+        self.ages = [0] * len(self.busy)
+        self.flags = None
+
+    def advance(self, times=1):
+        for _ in range(times):
+            overwrite(self.slots, self.iterations(self.slots))
+        self.flags = self.slots.live.tolist()
+
+    def running(self):
+        return self.flags
+
+    def read(self, index):
+        return take(self.slots, index)
+
+    def outcome(self, index):
+        return take(self.slots.outcome, index)
+
+    def write(self, index, new):
+        overwrite_rows(self.slots, index, new)
+
+    def shrink(self, block):
+        pass
+
+
+def images(n=21):
+    torch_rng = torch.Generator().manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(36, 16), torch.nn.Tanh(), torch.nn.Linear(16, 6)
+    ).eval()
+    with torch.no_grad():
+        for v in net.parameters():
+            v.copy_(torch.randn(v.shape, generator=torch_rng) * 0.5)
+    x = torch.rand(n, 1, 6, 6, generator=torch_rng)
+    with torch.no_grad():
+        y = net(x).argmax(1)
+    return wrap(net), x, y
+
+
+def run(
+    classifier,
+    x,
+    y,
+    t,
+    attack,
+    recordings=None,
+    *,
+    legs=ONE_LEG,
+    slots=16,
+    block=8,
+    order=None,
+    oracle=None,
+    early_exit=True,
+):
+    at = torch.arange(len(x)) if order is None else order
+    ball = t.ball(at, torch.device("cpu"))
+    targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
+    engine = Engine(
+        oracle or Oracle(classifier, 8), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots,
+        early_exit, recordings=recordings,
+    )  # fmt: skip
+    work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
+    parts = list(engine.run(work))
+    positions = torch.cat([p for p, _ in parts])
+    assert sorted(positions.tolist()) == list(range(len(x))), "every sample exactly once"
+    return take(concat([r for _, r in parts]), at[positions].argsort())
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """Momentum by way of the point before: a state that hands one of its fields on as another."""
+
+    steps: int = 11
+    loss = "margin"
+    needs = Needs.GRAD
+    name = "rolling"
+    minimises = False
+
+    @dataclass(frozen=True)
+    class State:
+        t: torch.Tensor
+        x: torch.Tensor
+        before: torch.Tensor
+
+    @property
+    def queries(self):
+        return self.steps + 1
+
+    def init(self, p, ball):
+        return self.State(torch.zeros_like(p.y), p.x, p.x)
+
+    def step(self, s, a, p, ball):
+        moved = s.x + 0.02 * a.gradient.sign() + 0.75 * (s.x - s.before)
+        # The first answer only looks.
+        return self.State(s.t + 1, where(s.t > 0, ball.project(p.x, moved), s.x), s.x)
+
+
+CASES = {
+    "rolling": (Rolling(), Linf(0.05), (Leg(), Leg(0, 1))),
+    "apgd": (APGD(steps=9), Linf(0.05), (Leg(0, 0), Leg(0, 1))),
+    "targets": (APGD(steps=5, loss="minimum-margin"), L2(0.3), tuple(Leg(r, 0) for r in (2, 3, 4))),
+    "pgd": (PGD(steps=9), L2(0.3), (Leg(),)),
+    "fab": (FAB(steps=6, targeted=True), L2(0.2), tuple(Leg(r, 0) for r in (2, 3))),
+    "fab all": (FAB(steps=4), Linf(0.02), (Leg(0, 0), Leg(0, 1))),
+    "square": (Square(steps=20), Linf(0.05), (Leg(),)),
+    "pursuit": (Pursuit(steps=8, targets=4, again=2), Linf(0.04), (Leg(),)),
+    "pursuit L1": (Pursuit(steps=4, targets=3, again=1), L1(1.0), (Leg(),)),
+}
