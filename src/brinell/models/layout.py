@@ -28,17 +28,24 @@ class Padded(nn.Module):
         return out
 
 
-def laid_out(module: nn.Module, kept: torch.dtype | None = None) -> nn.Module:
+def laid_out(module: nn.Module, kept: torch.dtype | None = None, epilogues: bool = False) -> nn.Module:
     """A frozen copy; `kept` is how the weights of products are kept, those that autocast would convert at every call.
+
+    With `epilogues`, convolutions take over what follows them where they can; raises where the module is no graph.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     >>> [str(v.dtype) for v in laid_out(net, torch.bfloat16).parameters()][:1], net[0].weight.dtype, net[0].in_channels
     (['torch.bfloat16'], torch.float32, 3)
     """
     made: Any = copy.deepcopy(module).requires_grad_(False)
+    products: tuple[type[nn.Module], ...] = PRODUCTS
+    if epilogues:
+        from brinell.models.epilogue import ConvolutionRelu, with_epilogues
+
+        made, products = with_epilogues(made), (*PRODUCTS, ConvolutionRelu)
     if kept is not None:
         # A layer of another kind, or one whose weights are computed, may use them for something else.
-        for part in [p for p in made.modules() if type(p) in PRODUCTS and not hasattr(p, "parametrizations")]:
+        for part in [p for p in made.modules() if type(p) in products and not hasattr(p, "parametrizations")]:
             part.to(kept)
         _fill_channels(made)
     laid: nn.Module = made.to(memory_format=torch.channels_last)

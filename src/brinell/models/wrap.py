@@ -127,9 +127,10 @@ class TorchClassifier:
         mean, std = (None if v is None else v.to(device) for v in (self.mean, self.std))
         return replace(self, mean=mean, std=std, device=device)
 
-    def copy(self, kept: torch.dtype | None = None) -> "TorchClassifier":
-        """The same classifier with weights of its own, laid out for an accelerator; see `laid_out` for `kept`."""
-        return replace(self, module=laid_out(self.module, kept))
+    def copy(self, kept: torch.dtype | None = None, epilogues: bool = False) -> "TorchClassifier":
+        """The same classifier with weights of its own, laid out for an accelerator; see `laid_out`."""
+        # A layer that is listened to must stay what it is.
+        return replace(self, module=laid_out(self.module, kept, epilogues and not self.features))
 
     def _parts(self) -> list[nn.Module]:
         return [self.module] if self.detector is None else [self.module, self.detector.module]

@@ -1,0 +1,156 @@
+"""Convolutions with their rectifier inside: the same function of the input, and only where that is so."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from brinell.engine.oracle import as_good
+from brinell.models.epilogue import ConvolutionRelu, with_epilogues
+from brinell.models.layout import laid_out
+from brinell.models.wrap import wrap
+
+
+def settled(net: nn.Module) -> nn.Module:
+    """In double precision, frozen, with statistics and weights that are not the usual ones."""
+    torch.manual_seed(0)
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            for v, low, high in ((part.running_mean, -0.5, 0.5), (part.running_var, 0.3, 3.0)):
+                if v is not None:
+                    v.uniform_(low, high)
+            if part.affine:
+                nn.init.uniform_(part.weight, -1.5, 1.5)
+                nn.init.uniform_(part.bias, -0.5, 0.5)
+    return net.double().eval().requires_grad_(False)
+
+
+class Residual(nn.Module):
+    """A block before its activation, as networks for small images have: one of its two rectifiers can be taken over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn1, self.bn2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.conv1, self.conv2 = (nn.Conv2d(8, 8, 3, 1, 1, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.conv2(F.relu(self.bn2(self.conv1(F.relu(self.bn1(x))))))
+        return out
+
+
+class Shared(nn.Module):
+    """One convolution in two places, with another normalisation in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.two = nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.conv(self.one(self.conv(x)).relu())).relu_()
+
+
+class Twice(nn.Module):
+    """The convolution's own answer is read elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.conv(x)
+        return h + torch.relu(self.bn(h))
+
+
+def conv(**options: object) -> nn.Conv2d:
+    return nn.Conv2d(8, 16, 3, **options)  # type: ignore[arg-type]
+
+
+NETWORKS = {
+    "residual": (Residual, 1),
+    "two blocks": (lambda: nn.Sequential(Residual(), Residual()), 2),
+    "shared": (Shared, 2),
+    "bias alone": (lambda: nn.Sequential(conv(padding=1), nn.ReLU()), 1),
+    "stride": (lambda: nn.Sequential(conv(stride=2, dilation=2), nn.BatchNorm2d(16), nn.ReLU(inplace=True)), 1),
+    "groups": (lambda: nn.Sequential(conv(groups=4, bias=False), nn.BatchNorm2d(16), nn.ReLU()), 1),
+    "two readers": (Twice, 0),
+    "few channels": (lambda: nn.Sequential(nn.Conv2d(8, 3, 1), nn.Conv2d(3, 8, 3), nn.ReLU()), 0),
+    "another activation": (lambda: nn.Sequential(conv(), nn.ReLU6()), 0),
+    "reflected": (lambda: nn.Sequential(conv(padding=1, padding_mode="reflect"), nn.ReLU()), 0),
+    "padding by name": (lambda: nn.Sequential(conv(padding="same"), nn.ReLU()), 0),
+    "no statistics": (lambda: nn.Sequential(conv(), nn.BatchNorm2d(16, track_running_stats=False), nn.ReLU()), 0),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_same_function(name: str) -> None:
+    make, count = NETWORKS[name]
+    net = settled(make())
+    made = with_epilogues(net)
+    assert sum(isinstance(m, ConvolutionRelu) for m in made.modules()) == count
+    x = torch.rand(3, 8, 9, 9, dtype=torch.float64, requires_grad=True)
+    expected, got = net(x), made(x)
+    assert (expected - got).abs().max() < 1e-12
+    weights = torch.rand_like(expected)
+    (a,), (b,) = (torch.autograd.grad((z * weights).sum(), x) for z in (expected, got))
+    assert (a - b).abs().max() < 1e-12 and a.abs().max() > 0.01
+
+
+def test_layers_that_are_listened_to_stay() -> None:
+    net = settled(Residual())
+    heard: list[float] = []
+    net.bn2.register_forward_hook(lambda m, i, o: heard.append(float(o.sum())))  # type: ignore[operator]
+    made = with_epilogues(net)
+    made(torch.rand(1, 8, 5, 5, dtype=torch.float64))
+    assert heard and not any(isinstance(m, ConvolutionRelu) for m in made.modules())
+
+
+def test_training_mode_stays() -> None:
+    net = nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU())
+    assert not any(isinstance(m, ConvolutionRelu) for m in with_epilogues(net.train()).modules())
+
+
+def test_laid_out_in_lower_precision() -> None:
+    net = settled(nn.Sequential(Residual(), nn.Flatten(), nn.Linear(8 * 25, 4))).float()
+    made = laid_out(net, torch.bfloat16, epilogues=True)
+    (part,) = (m for m in made.modules() if isinstance(m, ConvolutionRelu))
+    assert part.weight.dtype == part.bias.dtype == torch.bfloat16
+    assert part.weight.is_contiguous(memory_format=torch.channels_last)
+    x = torch.rand(6, 8, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, plain = made(x), laid_out(net, torch.bfloat16)(x)
+    assert as_good(got.float(), plain.float(), net(x), 2.0**-7)
+    assert next(net.parameters()).dtype == torch.float32, "the network itself is untouched"
+
+
+def test_what_depends_on_values_is_refused() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
+
+    with pytest.raises(Exception, match=r"(?i)control flow|trace"):
+        laid_out(Branching(), None, epilogues=True)
+
+
+def test_a_layer_named_for_its_features_is_kept() -> None:
+    net = nn.Sequential(conv(), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 9, 4)).eval()
+    assert isinstance(wrap(net).copy(epilogues=True).module, torch.fx.GraphModule)
+    assert type(wrap(net, features="0").copy(epilogues=True).module) is nn.Sequential
+
+
+def test_a_wrong_copy_is_told_from_another_rounding() -> None:
+    truth = torch.tensor([[0.0, 4.0], [2.0, 0.0]])
+    assert as_good(truth + 0.02, truth + 0.01, truth, 0.0)
+    assert as_good(truth + 0.007, truth, truth, 2.0**-7), "by less than the slack of the smaller spread"
+    assert not as_good(truth + 0.1, truth + 0.01, truth, 2.0**-7)
+    assert not as_good(truth * torch.nan, truth, truth, 2.0**-7)
+
+
+@pytest.mark.slow
+def test_compiled_forwards_and_backwards() -> None:
+    net = settled(Residual()).float()
+    made = torch.compile(with_epilogues(net), dynamic=False)
+    x = torch.rand(2, 8, 6, 6, requires_grad=True)
+    (a,), (b,) = (torch.autograd.grad(f(x).square().sum(), x) for f in (net, made))
+    assert (a - b).abs().max() < 1e-4 * a.abs().max()
+    with torch.no_grad():
+        assert (made(x) - net(x)).abs().max() < 1e-5
