@@ -1,6 +1,6 @@
 """Lanes of fixed memory without a device, a world to run them in, and attacks of every kind."""
 
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 
 import torch
 
@@ -21,32 +21,43 @@ ONE_LEG = (Leg(),)
 class Fixed:
     """What `Recorded` does, without a device: the memory stays, and the host knows what was true when it left."""
 
-    slots: object
+    entry: InitVar[object]
     busy: list
     iterations: object
+    begin: object
     repeats: int = 1
+    depth: int = 2
 
-    def __post_init__(self):
-        self.slots = clone(self.slots)
+    def __post_init__(self, entry):
+        self.slots = clone(self.begin(entry))
         self.ages = [0] * len(self.busy)
-        self.flags = None
+        self.flags, self.entered = [], []
+
+    @property
+    def pending(self):
+        return len(self.flags)
 
     def advance(self, times=1):
+        assert self.pending < self.depth
         for _ in range(times):
             overwrite(self.slots, self.iterations(self.slots))
-        self.flags = self.slots.live.tolist()
+        self.flags.append(self.slots.live.tolist())
+        self.entered.append(set())
 
     def running(self):
-        return self.flags
+        new = self.entered.pop(0)
+        return [alive or i in new for i, alive in enumerate(self.flags.pop(0))]
 
-    def read(self, index):
-        return take(self.slots, index)
+    def part(self, places, of):
+        return take(of(self.slots), torch.tensor(places))
 
-    def outcome(self, index):
-        return take(self.slots.outcome, index)
+    def enter(self, places, entry):
+        self.write(places, self.begin(entry))
 
-    def write(self, index, new):
-        overwrite_rows(self.slots, index, new)
+    def write(self, places, new):
+        overwrite_rows(self.slots, torch.tensor(places), new)
+        for since in self.entered:
+            since.update(places)
 
     def shrink(self, block):
         pass

@@ -61,8 +61,8 @@ def test_lanes_join_once_the_queue_is_empty():
 def test_lanes_are_used_again():
     made = []
 
-    def make(slots, busy, iterations, repeats):
-        made.append(Fixed(slots, busy, iterations, repeats))
+    def make(*args):
+        made.append(Fixed(*args))
         return made[-1]
 
     world, recordings = images(), Recordings(make=make)
@@ -81,7 +81,7 @@ def test_lanes_are_used_again():
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])
 def test_what_cannot_be_recorded_is_called(error):
-    def refuse(slots, busy, iterations, repeats):
+    def refuse(*args):
         raise error
 
     notes = []

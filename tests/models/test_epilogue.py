@@ -146,6 +146,7 @@ def test_a_wrong_copy_is_told_from_another_rounding() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_forwards_and_backwards() -> None:
     net = settled(Residual()).float()
     made = torch.compile(with_epilogues(net), dynamic=False)

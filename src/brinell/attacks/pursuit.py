@@ -52,14 +52,16 @@ def _may_look(v: Tensor) -> bool:
 class State:
     """The Auto-PGD run in progress, and what is known about the sample from its earlier runs.
 
-    `leg` counts the runs: 0 goes to any class, 1 … `targets` to the `ranked` classes, then come the repetitions.
-    `reach`, `gap` (at the last look) and `early` (at the second look) belong to the run; `later` (the most any run
-    gained after its second look), `begun` (the smallest first gap), `closest` and `towards` to the sample.
+    `leg` counts the runs: 0 goes to any class, 1 … `targets` to the `ranked` classes, then come the repetitions;
+    `until` is the last one. `reach`, `gap` (at the last look) and `early` (at the second look) belong to the run;
+    `later` (the most any run gained after its second look), `begun` (the smallest first gap), `closest` and `towards`
+    to the sample. Repetitions change nothing of what is known: each depends on the runs before all of them alone.
     """
 
     t: Labels
     run: Any
     leg: Labels
+    until: Labels
     target: Labels
     ranked: Tensor
     reach: Scalars
@@ -75,6 +77,15 @@ class State:
         """The next point of the run in progress."""
         point: Points = self.run.x
         return point
+
+
+@dataclass(frozen=True)
+class Seed:
+    """What the repetitions know of the runs before them; see `State`."""
+
+    later: Scalars
+    closest: Scalars
+    towards: Labels
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,7 @@ class Pursuit:
             t=zero,
             run=self._thin(self._plain.init(replace(p, start=p.x if p.start is None else p.start), ball), p, ball),
             leg=zero,
+            until=zero + self.targets + self.again,
             target=zero - 1,
             ranked=(zero - 1)[:, None].repeat(1, self.targets),
             reach=torch.zeros_like(far),
@@ -156,8 +168,7 @@ class Pursuit:
         s = self._note(replace(s, t=s.t + 1, run=run), a, p, ball, age == 0)
         gap = torch.where(s.reach > 0, -s.run.f_best / s.reach, torch.inf)
         s, on = self._look(s, gap, age)
-        # At a larger radius a gap says nothing.
-        closer = (gap < s.closest) & ~shrinking
+        closer = (gap < s.closest) & (s.leg <= self.targets)
         s = replace(
             s,
             begun=torch.where(age == 0, torch.minimum(s.begun, gap), s.begun),
@@ -200,7 +211,7 @@ class Pursuit:
         moving = (patience == torch.inf) | (gap <= patience * (s.gap - gap))
         on = ~due | (in_range & ((gap <= NEAR) | (promising & moving)))
         s = replace(s, gap=torch.where(due, gap, s.gap), early=torch.where(second, gap, s.early))
-        gained = torch.where(age >= LOOKS[2], s.early - gap, 0.0)
+        gained = torch.where((age >= LOOKS[2]) & (s.leg <= self.targets), s.early - gap, 0.0)
         return replace(s, later=torch.maximum(s.later, gained)), on
 
     def _next(self, s: State, over: Mask, p: Rows, ball: Ball) -> State:
@@ -212,9 +223,8 @@ class Pursuit:
         skip = over & (leg >= 1) & (leg <= self.targets) & ((target < 0) | hopeless)
         leg = torch.where(skip, self.targets + 1, leg)
         extra = leg - self.targets
-        near = s.closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(s.closest.dtype)
-        done = over & (extra >= 1) & ((extra > self.again) | ~near)
-        target = torch.where(extra >= 1, torch.where(extra % 2 == 1, s.towards, -1), target)
+        done = over & (extra >= 1) & ((leg > s.until) | ~self._near(s.closest, extra))
+        target = torch.where(extra >= 1, self._repeated(s.towards, extra), target)
         s = replace(
             s,
             t=torch.where(done, self.queries, s.t),
@@ -223,6 +233,52 @@ class Pursuit:
             gap=torch.where(over, torch.inf, s.gap),
         )
         return replace(s, run=self._begin(s, over & ~done, p, ball))
+
+    def _near(self, closest: Scalars, extra: Labels) -> Mask:
+        """Whether a sample came close enough for a repetition, counted from 1."""
+        return closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(closest.dtype)
+
+    def _repeated(self, towards: Labels, extra: Labels) -> Labels:
+        """Where a repetition goes: to the closest target, to any, in turn."""
+        return torch.where(extra % 2 == 1, towards, -1)
+
+    def alone(self, s: State) -> State:
+        """The same samples, to end before their repetitions."""
+        return replace(s, until=torch.full_like(s.until, self.targets))
+
+    def seed(self, s: State) -> Seed:
+        """What repetitions have to know."""
+        return Seed(s.later, s.closest, s.towards)
+
+    def unseeded(self, y: Labels) -> Seed:
+        """Of samples of which nothing is known."""
+        far = torch.full(y.shape, torch.inf, device=y.device)
+        return Seed(torch.zeros_like(far), far, torch.full_like(y, -1))
+
+    def branches(self, seed: Seed) -> Labels:
+        """How many repetitions samples want that have ended `alone`."""
+        near = [self._near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
+        return torch.stack([torch.zeros_like(seed.towards), *near]).sum(0)
+
+    def branch(self, seed: Seed, which: Labels, p: Rows, ball: Ball) -> State:
+        """One repetition of each sample by itself, counted from 0."""
+        leg = self.targets + 1 + which
+        far, none = torch.full_like(seed.closest, torch.inf), torch.full_like(which, -1)
+        return State(
+            t=torch.zeros_like(which),
+            run=self._start(leg, p, ball),
+            leg=leg,
+            until=leg,
+            target=self._repeated(seed.towards, which + 1),
+            ranked=none[:, None].repeat(1, self.targets),
+            reach=torch.zeros_like(far),
+            gap=far,
+            early=far,
+            later=seed.later,
+            begun=far,
+            closest=seed.closest,
+            towards=seed.towards,
+        )
 
     def _begin(self, s: State, new: Mask, p: Rows, ball: Ball) -> Any:
         """Fresh runs at random starts where `new`; on a CPU only those are made, elsewhere without looking."""

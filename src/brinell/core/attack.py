@@ -137,6 +137,34 @@ class Attack(Protocol[S]):
 AnyAttack = Attack[Any]
 
 
+@runtime_checkable
+class Branching(Protocol):
+    """An attack whose samples end with runs that do not depend on one another, so that they may be made side by side.
+
+    One after another, in the sample's own row, they give the same.
+    """
+
+    def alone(self, s: Any) -> Any:
+        """The same samples, to end before these runs."""
+
+    def seed(self, s: Any) -> Any:
+        """What these runs have to know of samples that have ended so, one row each."""
+
+    def unseeded(self, y: Labels) -> Any:
+        """The same for samples of which nothing is known."""
+
+    def branches(self, seed: Any) -> Labels:
+        """How many of these runs the samples want."""
+
+    def branch(self, seed: Any, which: Labels, p: Rows, ball: Ball) -> Any:
+        """The state at the beginning of one of them per sample, counted from 0."""
+
+
+def branching(attack: AnyAttack) -> Branching | None:
+    """The attack, if it is one of those."""
+    return attack if isinstance(attack, Branching) else None
+
+
 def cycle(attack: AnyAttack) -> tuple[Needs, ...]:
     """What the attack needs of its answers in turn, over and over: its own `cycle`, else always `needs`.
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from brinell.engine.flight import Flight, reborn
+from brinell.engine.flight import Flight, outcome, reborn
 from brinell.engine.lanes import Lane
 from brinell.engine.recorder import Record, joined
-from brinell.engine.slots import Slots
+from brinell.engine.slots import Entry
 from brinell.ops.rows import concat, take
 
 
@@ -76,13 +76,11 @@ class Ahead(Flight):
         self._fill(lane, empty[: max(spare, 0)], ahead=True)
         super().advance(lane)
 
-    def begin(self, count: int, room: int) -> tuple[Slots, list[bool]]:
+    def begin(self, count: int, room: int) -> tuple[Entry, list[bool]]:
         """So much room with the next legs in it."""
         self._given = self._next(count)
-        given = self._given + [(0, 0)] * (room - len(self._given))
-        at, leg = self.index([i for i, _ in given]), self.index([k for _, k in given])
-        live = torch.arange(room, device=at.device) < len(self._given)
-        return self.engine.load(self.work, at, live, leg), live.tolist()
+        live = torch.arange(room, device=self.work.x.device) < len(self._given)
+        return self._entry(self._given + [(0, 0)] * (room - len(self._given)), live), live.tolist()
 
     def add(self, lane: Lane) -> None:
         """Another lane, with what `begin` has put into it."""
@@ -97,11 +95,14 @@ class Ahead(Flight):
         """Take note of the legs that have ended, and put others into their slots."""
         ended = self.ended(lane)
         if ended:
-            record = lane.outcome(self.index(ended)).record
-            broken: list[bool] = record.broken.tolist() if self.engine.early_exit else [False] * len(ended)
-            for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
-                self._end(lane, slot, Row(record, row), fell)
+            self._note(lane, ended)
         self._fill(lane, [i for i, b in enumerate(lane.busy) if not b])
+
+    def _note(self, lane: Lane, ended: list[int]) -> None:
+        record = lane.part(ended, outcome).record
+        broken: list[bool] = record.broken.tolist() if self.engine.early_exit else [False] * len(ended)
+        for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
+            self._end(lane, slot, Row(record, row), fell)
 
     def collect(self) -> Iterator[tuple[Tensor, Record]]:
         """Samples with no leg left to wait for, and their records."""
@@ -141,13 +142,17 @@ class Ahead(Flight):
             places[slot] = (i, leg)
             self.courses[i].running[leg] = (lane, slot)
 
+    def _entry(self, legs: list[tuple[int, int]], live: Tensor) -> Entry:
+        """What these legs of samples begin with."""
+        at, leg = self.index([i for i, _ in legs]), self.index([k for _, k in legs])
+        return self.engine.entry(self.work, at, live, leg)
+
     def _fill(self, lane: Lane, free: list[int], ahead: bool = False) -> None:
         legs = self._next(len(free), ahead)
         if not legs:
             return
         slots = free[: len(legs)]
-        at, leg = self.index([i for i, _ in legs]), self.index([k for _, k in legs])
-        lane.write(self.index(slots), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool), leg))
+        lane.enter(slots, self._entry(legs, torch.ones(len(legs), dtype=torch.bool, device=self.work.x.device)))
         reborn(lane, slots)
         for slot in slots:
             lane.busy[slot] = True
@@ -194,18 +199,18 @@ class Ahead(Flight):
 
 def _gathered(rows: list[Row]) -> Record:
     """These rows, each of whatever records it is in, as records of their own."""
-    device = rows[0].records.forwards.device
     groups: dict[int, list[int]] = {}
     for k, r in enumerate(rows):
         groups.setdefault(id(r.records), []).append(k)
-    parts = [
-        take(rows[group[0]].records, torch.tensor([rows[k].at for k in group], device=device))
-        for group in groups.values()
-    ]
+    parts = [_rows_at(rows[group[0]].records, [rows[k].at for k in group]) for group in groups.values()]
     if len(parts) == 1:
         return parts[0]
-    order = torch.tensor([k for group in groups.values() for k in group], device=device)
-    return take(concat(parts), order.argsort())
+    order = [k for group in groups.values() for k in group]
+    return _rows_at(concat(parts), sorted(range(len(order)), key=order.__getitem__))
+
+
+def _rows_at(records: Record, index: list[int]) -> Record:
+    return take(records, torch.tensor(index, device=records.device))
 
 
 def _packed(courses: list[Course]) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from brinell.core.attack import uneven
 from brinell.engine.lanes import Lane, Plain
 from brinell.engine.looks import look_every, stride
 from brinell.engine.recorder import Record
-from brinell.engine.slots import Outcome, Slots, Work
+from brinell.engine.slots import Entry, Outcome, Slots, Work
 from brinell.ops.rows import take
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ class Flight:
         count, block = min(e.slots, len(self.work)), e.oracle.block
         room = -(-count // block) * block
         if e.recordings is None or e.recordings.failed:
-            self.add(Plain(*self.begin(count, room), self.iterations))
+            self.add(Plain(*self.begin(count, room), self.iterations, e.begin))
         else:
             repeats = look_every(e.attack, device) // stride(e.attack, device)
             # What is recorded has one shape: that of a model call.
             for first in range(0, room, block):
                 part = self.begin(min(block, count - first), block)
-                self.add(e.recordings.lane(self._key, *part, self.iterations, repeats))
+                self.add(e.recordings.lane((self._key, e.legs), *part, self.iterations, e.begin, repeats))
         for lane in self.lanes:
             self.advance(lane)
 
@@ -57,7 +58,18 @@ class Flight:
         self.lanes.append(lane)
 
     def advance(self, lane: Lane) -> None:
-        """Start the iterations up to the next look, which is where some row's budget ends or sooner."""
+        """Start the iterations up to the next look.
+
+        Those after it as well where this is the last lane and nobody waits for a slot: so the device need not wait
+        while the host looks. Not where budgets end together, which the host knows beforehand.
+        """
+        self._go_on(lane)
+        last = all(x is lane for x in self.lanes) and not self.waiting()
+        while last and uneven(self.engine.attack) and lane.pending < lane.depth:
+            self._go_on(lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        """To where some row's budget ends, or sooner."""
         attack, device = self.engine.attack, self.work.x.device
         each = stride(attack, device)
         left = attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
@@ -66,13 +78,13 @@ class Flight:
         self.made[id(lane)] = times * each
         lane.ages = [age + times * each for age in lane.ages]
 
-    def begin(self, count: int, room: int) -> tuple[Slots, list[bool]]:
+    def begin(self, count: int, room: int) -> tuple[Entry, list[bool]]:
         """So much room with the next samples of the queue in it."""
         at = torch.arange(room, device=self.work.x.device)
         live = at < count
-        slots = self.engine.load(self.work, torch.where(live, at + self.nxt, 0), live)
+        entry = self.engine.entry(self.work, torch.where(live, at + self.nxt, 0), live)
         self.nxt += count
-        return slots, live.tolist()
+        return entry, live.tolist()
 
     def donor(self, lane: Lane) -> Lane | None:
         """Once the queue is empty, a lane whose samples would all find room in this one."""
@@ -86,7 +98,7 @@ class Flight:
         here = [i for i, b in enumerate(other.busy) if b]
         to = [i for i, b in enumerate(lane.busy) if not b][: len(here)]
         if here:
-            lane.write(self.index(to), other.read(self.index(here)))
+            lane.write(to, other.part(here, _all))
         for i, k in zip(to, here, strict=True):
             lane.busy[i], lane.ages[i] = True, other.ages[k]
         self.moved(other, here, lane, to)
@@ -99,18 +111,18 @@ class Flight:
     def leave(self, lane: Lane) -> None:
         """A lane that has nothing left to do."""
         if self.engine.recordings is not None:
-            self.engine.recordings.give_back(self._key, lane)
+            self.engine.recordings.give_back((self._key, self.engine.legs), lane)
 
     def settle(self, lane: Lane) -> None:
         """Start the next legs of samples that survived one, and refill the slots of those that have none left."""
         ended = self.ended(lane)
         if not ended:
             return
-        out = lane.outcome(self.index(ended))
+        out = lane.part(ended, outcome)
         stay = self._stay(out)
         on = [i for i, more in zip(ended, stay, strict=True) if more]
         if on:
-            lane.write(self.index(on), self.engine.next_leg(lane.read(self.index(on)), self.work))
+            lane.write(on, self.engine.next_leg(lane.part(on, _all), self.work))
             reborn(lane, on)
         done = [i for i, more in zip(ended, stay, strict=True) if not more]
         if not done:
@@ -152,9 +164,18 @@ class Flight:
         if not free:
             return
         at = torch.arange(self.nxt, self.nxt + len(free), device=self.work.x.device)
-        lane.write(self.index(free), self.engine.load(self.work, at, torch.ones_like(at, dtype=torch.bool)))
+        lane.enter(free, self.engine.entry(self.work, at, torch.ones_like(at, dtype=torch.bool)))
         reborn(lane, free)
         self.nxt += len(free)
+
+
+def outcome(s: Slots) -> Outcome:
+    """What has become of the samples."""
+    return s.outcome
+
+
+def _all(s: Slots) -> Slots:
+    return s
 
 
 def reborn(lane: Lane, slots: list[int]) -> None:

@@ -3,26 +3,47 @@
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, AnyAttack, Rows, cycle
+from brinell.core.attack import Answer, AnyAttack, Rows, branching, cycle
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
 from brinell.engine.ahead import Ahead
+from brinell.engine.branches import Branches
 from brinell.engine.compiling import Refusals, fused
 from brinell.engine.flight import Flight
 from brinell.engine.lanes import Recordings
 from brinell.engine.looks import stride
 from brinell.engine.oracle import Oracle
 from brinell.engine.recorder import Record, Recorder, blank
-from brinell.engine.slots import Leg, Slots, Work
+from brinell.engine.slots import Entry, Leg, Slots, Work
 from brinell.ops import rng
-from brinell.ops.rows import concat, head, take
+from brinell.ops.rows import concat, head, take, where_rows
+from brinell.ops.tables import table
 
 __all__ = ["Engine", "Leg", "Slots", "Work"]
+
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What an attack's first states are made of."""
+
+    rows: Rows
+    eps: Tensor
+
+
+@dataclass(frozen=True)
+class _Branch(_Rows):
+    """What the first states of branches are made of."""
+
+    seed: Any
+    which: Tensor
 
 
 @dataclass(frozen=True)
@@ -51,9 +72,7 @@ class Engine:
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
         """Yields (positions in `work`, their records) as samples finish."""
-        # Recorded lanes are whole blocks, whose empty slots cost as much as full ones.
-        ahead = len(self.legs) > 1 and self.recordings is not None and not self.recordings.failed
-        flight = Ahead(self, work) if ahead else Flight(self, work)
+        flight = self._flight()(self, work)
         while flight.lanes:
             lane = flight.lanes.pop(0)
             made = flight.made[id(lane)]
@@ -71,6 +90,15 @@ class Engine:
             else:
                 flight.leave(lane)
             yield from flight.collect()
+
+    def _flight(self) -> type[Flight]:
+        """How samples go through their legs. Recorded lanes are whole blocks: empty slots cost as much as full ones."""
+        if self.recordings is None:
+            return Flight
+        # Whether recording works or not: compiled, a branch is not bit for bit the run within the sample's own row.
+        if branching(self.attack) is not None and len(self.legs) == 1:
+            return Branches
+        return Ahead if len(self.legs) > 1 and not self.recordings.failed else Flight
 
     def key(self, work: Work) -> Hashable:
         """What decides the iterations, within one evaluation: its threat and goal stay the same."""
@@ -120,42 +148,64 @@ class Engine:
             over = over | record.broken
         return replace(s, state=state, record=record, live=s.live & ~over)
 
-    def load(self, work: Work, at: Tensor, live: Tensor, leg: Tensor | None = None) -> Slots:
-        """Fresh slots for the samples at `at`, each at its first leg or the one given."""
+    def entry(self, work: Work, at: Tensor, live: Tensor, leg: Tensor | None = None) -> Entry:
+        """What the samples at `at` begin with, each at its first leg or the one given."""
         if leg is None:
             leg = torch.zeros_like(at) if work.legs is None else work.legs[at, 0]
-        rows = self._rows(work, at, leg)
-        return Slots(at, leg, live, rows, work.eps[at], self._init(rows, work.eps[at]), blank(work.x[at]))
+        start, id = (None if v is None else v[at] for v in (work.start, work.id))
+        return Entry(
+            at, leg, live, work.x[at], work.y[at], work.key[at], work.eps[at], work.targets[at, leg], start, id
+        )
+
+    def begin(self, e: Entry) -> Slots:
+        """Slots at the beginning of these legs or branches, with nothing recorded yet."""
+        rows, attack = self._rows(e), branching(self.attack)
+        state = self._init(rows, e.eps)
+        if attack is not None and e.which is not None:
+            later = self._in_shape(
+                lambda b: attack.branch(b.seed, b.which, b.rows, self.norm_ball(b.eps)),
+                _Branch(rows, e.eps, e.seed, e.which.clamp(min=0)),
+                len(e.eps),
+            )
+            state = where_rows(e.which >= 0, later, attack.alone(state))
+        return Slots(e.at, e.leg, e.live, rows, e.eps, state, blank(e.x))
 
     def next_leg(self, s: Slots, work: Work) -> Slots:
         """The same samples at the beginning of their next legs."""
-        rows = self._rows(work, s.at, s.leg + 1)
         live = torch.ones_like(s.live)
+        rows = self._rows(self.entry(work, s.at, live, s.leg + 1))
         return replace(s, leg=s.leg + 1, live=live, rows=rows, state=self._init(rows, s.eps))
 
     def _init(self, rows: Rows, eps: Tensor) -> Any:
+        return self._in_shape(lambda b: self.attack.init(b.rows, self.norm_ball(b.eps)), _Rows(rows, eps), len(eps))
+
+    def _in_shape(self, begin: Callable[[S], Any], rows: S, n: int) -> Any:
         """The attack's first states. How many rows begin together is chance, so their shape must not matter.
 
         On a CPU it matters for a lone row, whose reductions are split over threads: it is doubled. Other devices reduce
         rows in an order that depends on their number: there it is always a whole block.
         """
-        n, cpu = len(eps), eps.device.type == "cpu"
-        if cpu and n > 1:
-            return self.attack.init(rows, self.norm_ball(eps))
+        device = self.oracle.classifier.device
+        cpu = device.type == "cpu"
         room = 2 if cpu else self.oracle.block
+        if n == room or (cpu and n > 1):
+            return begin(rows)
         parts = []
         for first in range(0, n, room):
-            index = torch.arange(first, first + room, device=eps.device).clamp(max=n - 1)
-            parts.append(self.attack.init(take(rows, index), self.norm_ball(eps[index])))
+            index = torch.arange(first, first + room, device=device).clamp(max=n - 1)
+            parts.append(begin(take(rows, index)))
         return head(concat(parts), n)
 
-    def _rows(self, work: Work, at: Tensor, leg: Tensor) -> Rows:
-        ranks = torch.tensor([g.rank for g in self.legs], device=at.device)
-        restarts = torch.tensor([g.restart for g in self.legs], device=at.device)
-        key = rng.fold(rng.fold(work.key[at], ranks[leg]), restarts[leg])
-        start = None if work.start is None else work.start[at]
-        id = None if work.id is None else work.id[at]
-        return Rows(work.x[at], work.y[at], key, work.targets[at, leg], start, restarts[leg], id)
+    def _rows(self, e: Entry) -> Rows:
+        ranks, restarts = _legs(self.legs, e.at.device)
+        key = rng.fold(rng.fold(e.key, ranks[e.leg]), restarts[e.leg])
+        return Rows(e.x, e.y, key, e.target, e.start, restarts[e.leg], e.id)
+
+
+@table
+def _legs(legs: tuple[Leg, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ranks and restarts of the legs."""
+    return torch.tensor([g.rank for g in legs], device=device), torch.tensor([g.restart for g in legs], device=device)
 
 
 def _fused(move: Callable[[Slots, Answer], Slots], note: Callable[[str], None]) -> Callable[[Slots, Answer], Slots]:

@@ -32,6 +32,11 @@ class Record:
     backwards: Tensor
     odd: Tensor
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.x.device
+
 
 def blank(x: Tensor) -> Record:
     """Nothing seen yet."""

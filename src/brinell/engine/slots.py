@@ -1,8 +1,9 @@
-"""What is in flight: samples, their rows, the attack's state and the records, one row per slot."""
+"""What is in flight: samples, their rows, the attack's state and the records, one row per slot; how it begins."""
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from brinell.core.attack import Rows
@@ -39,6 +40,28 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """What samples begin with in their slots: all that the first states of an attack are made of.
+
+    `seed` is what a sample's branches know of what came before them, `which` the branch that begins (−1: none), where
+    the attack has branches.
+    """
+
+    at: Tensor
+    leg: Tensor
+    live: Tensor
+    x: Tensor
+    y: Tensor
+    key: Tensor
+    eps: Tensor
+    target: Tensor
+    start: Tensor | None = None
+    id: Tensor | None = None
+    seed: Any = None
+    which: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Slots:
     """Which sample is in every slot, which of its legs, whether it is still running; and the attack's own state."""
 
@@ -49,6 +72,11 @@ class Slots:
     eps: Tensor
     state: Any
     record: Record
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.at.device
 
     @property
     def outcome(self) -> "Outcome":

@@ -1,0 +1,113 @@
+"""Runs that do not depend on one another are made side by side, and nothing that comes out is another."""
+
+import pytest
+import torch
+from tests.engine.fixed import Fixed, images, run
+
+from brinell.attacks import Pursuit
+from brinell.core.threat import L1, L2, Linf
+from brinell.engine.lanes import Recordings
+from brinell.engine.loop import Engine
+from brinell.engine.oracle import Oracle
+from brinell.models.wrap import wrap
+from brinell.ops.rows import same
+
+ATTACK = Pursuit(steps=5, targets=2, again=8)
+NORMS = {"Linf": (Linf, 1), "L2": (L2, 2), "L1": (L1, torch.inf)}
+
+
+class Counting(Fixed):
+    """Says how many iterations all lanes have made, each about a whole block."""
+
+    made = 0
+
+    def advance(self, times=1):
+        Counting.made += times
+        super().advance(times)
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The branches that are begun, counted from 0."""
+    seen = []
+    begin = Engine.begin
+
+    def look(engine, entry):
+        if entry.which is not None:
+            seen.extend(entry.which[entry.which >= 0].tolist())
+        return begin(engine, entry)
+
+    monkeypatch.setattr(Engine, "begin", look)
+    return seen
+
+
+def near_misses(norm):
+    """Samples of a linear world and radii just below the distance of the plane between its two classes.
+
+    The gap of a run is (distance − eps) / eps: 0.2, 0.06, 0.03, 0.015 and 0.005 ask for 0, 2, 4, 6 and 8 repetitions.
+    """
+    torch_rng = torch.Generator().manual_seed(1)
+    net = torch.nn.Linear(12, 2).eval()
+    with torch.no_grad():
+        net.weight[1] = torch.randn(12, generator=torch_rng) * 0.1 + 0.5
+        net.weight[0] = 0
+        net.bias.copy_(torch.tensor([0.0, 0.6 - 0.5 * float(net.weight[1].sum())]))
+    x = 0.4 + 0.2 * torch.rand(10, 12, generator=torch_rng)
+    kind, dual = NORMS[norm]
+    with torch.no_grad():
+        distance = net(x)[:, 1] / torch.linalg.vector_norm(net.weight[1], dual)
+        gaps = torch.tensor([0.2, 0.06, 0.03, 0.015, 0.005]).repeat(2)
+    return (wrap(net), x, torch.ones(10, dtype=torch.long), kind(distance / (1 + gaps)), ATTACK)
+
+
+@pytest.mark.parametrize("slots", [3, 8, 40])
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_sample_gets_its_branches(norm, slots, begun):
+    world = near_misses(norm)
+    expected = run(*world)
+    assert not expected.broken.any()
+    assert same(run(*world, Recordings(make=Fixed), slots=slots), expected)
+    # In L1 no coordinate can move by more than is left to the border: gaps are wider than the linear world's.
+    counts = {k: begun.count(k) for k in range(8)}
+    assert norm == "L1" or counts == {0: 8, 1: 8, 2: 6, 3: 6, 4: 4, 5: 4, 6: 2, 7: 2}
+
+
+@pytest.mark.parametrize("early_exit", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_side_by_side_is_one_after_another(precision, early_exit, begun):
+    """A curved world, where some repetitions succeed and make others needless."""
+    world = (*images(32), Linf(0.045), ATTACK)
+    args = {"oracle": Oracle(world[0], 8, precision=precision), "early_exit": early_exit}
+    expected = run(*world, **args)
+    recordings = Recordings(make=Fixed)
+    assert same(run(*world, recordings, **args), expected)
+    assert max(begun) >= 3, "the case has samples with several branches"
+    assert early_exit or recordings.vain == 0, "without an early exit everything is needed"
+    assert 0 < int(expected.broken.sum()) < 32, "the case shows both outcomes"
+
+
+def test_order_changes_nothing():
+    world = near_misses("Linf")
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(3))
+    assert same(run(*world, Recordings(make=Fixed), order=order), run(*world))
+
+
+def test_recording_that_fails_changes_nothing(begun):
+    def refuse(*args):
+        raise RuntimeError("cannot record")
+
+    recordings, world = Recordings(make=refuse), near_misses("Linf")
+    assert same(run(*world, recordings), run(*world))
+    assert recordings.failed and begun
+
+
+def test_the_longest_sample_takes_fewer_calls():
+    """By itself: eight repetitions, which would follow one another in its row, fit into one block side by side."""
+    classifier, x, y, t, attack = near_misses("Linf")
+    one = (classifier, x[4:5], y[4:5], Linf(float(t.eps[4])), attack)
+    alone = run(*one)
+    Counting.made = 0
+    assert same(run(*one, Recordings(make=Counting), slots=8), alone)
+    one_after_another, side_by_side = int(alone.forwards), int(alone.forwards) - 7 * (attack.steps + 1)
+    # The last lane goes on while the host looks: a look later at the end of either part.
+    assert Counting.made == side_by_side + 2 < one_after_another / 2
