@@ -6,7 +6,8 @@ Parts: `throughput` (the model alone, by precision, execution, rows per call and
 `fast` on that model, `overhead` (APGD on a WideResNet-28-10 and on the demonstration model beside their bare loops).
 Every part writes its table as soon as it is there, into OUT/speed.json and, from that, OUT/speed.md. Works on a CPU
 (`--device cpu`, few samples) to see that it works. Seconds are those of the clock; start-up (recording, compiling) is
-shown apart.
+shown apart. Evaluations are made several times in one process, of which the last counts: the first one also loads
+libraries, which nothing tells apart; the seconds of every whole call are listed.
 """
 
 import argparse
@@ -229,7 +230,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", help="e.g. tf32:graph bfloat16:compile")
     parser.add_argument("--blocks", type=int, nargs="+", default=[128, 256, 512])
     parser.add_argument("--block", type=int, help="rows per model call in the evaluations")
-    parser.add_argument("--few", type=int, help="the same for attacks that soon have few rows left")
+    parser.add_argument("--few", type=int, help="the same for `fast`, which soon has few rows left")
+    parser.add_argument("--times", type=int, default=2, help="evaluations of `autoattack` in a row")
     parser.add_argument("--lanes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--slots", type=int)
     parser.add_argument("--seconds", type=float, default=0.3)
@@ -244,8 +246,8 @@ def main() -> None:
     if args.block:
         oracles.BLOCK[device.type] = args.block
     if args.few:
-        oracles.FEW[device.type] = args.few
-    block, few = oracles.default_block(device), oracles.small_block(device)
+        oracles.BRANCHES[device.type] = args.few
+    block, few = oracles.default_block(device), oracles.small_block(device, branches=True)
 
     def keep(name: str, value: Any) -> None:
         found[name] = value
@@ -268,7 +270,7 @@ def main() -> None:
     for part, plan in (("fast", audited(by_name("fast"), 0)), ("autoattack", "autoattack")):
         for precision, execution in chosen if part in args.only else ():
             mine = best(rates, precision, execution, few if part == "fast" else block)
-            result = timed(clf, data, threat, plan, flags, mine, 3 if part == "fast" else 1,
+            result = timed(clf, data, threat, plan, flags, mine, 3 if part == "fast" else args.times,
                            precision=precision, execution=execution, **options)  # fmt: skip
             others = [r for r in found.get(part, []) if (r["precision"], r["execution"]) != (precision, execution)]
             keep(part, [*others, result])
@@ -295,7 +297,7 @@ def overhead(args: argparse.Namespace, chosen: list, device: torch.device, block
                     for name, need in (("forward", Needs.LOGITS), ("forward and backward", Needs.GRAD))
                 }
             # A radius in which nothing breaks: every sample pays the whole budget.
-            result = timed(clf, brinell.Problem(x, y), brinell.Linf(1e-6), brinell.attacks.APGD(50), None, rates,
+            result = timed(clf, brinell.Problem(x, y), brinell.Linf(1e-6), brinell.attacks.APGD(50), None, rates, 2,
                            precision=precision, execution=execution)  # fmt: skip
             yield {"model": clf.name, **result}
 

@@ -12,6 +12,8 @@ from brinell.engine.recorder import Record, joined
 from brinell.engine.slots import Entry
 from brinell.ops.rows import concat, take
 
+PAIR = 2  # lanes
+
 
 @dataclass(frozen=True)
 class Row:
@@ -45,7 +47,8 @@ class Course:
 class Ahead(Flight):
     """The same, where slots that would be empty take on later legs of samples whose earlier ones still run.
 
-    Lanes are joined first, as ever; what is still empty in a lane that goes on anyhow is filled. Every leg has a record
+    Lanes are joined first, as ever, but for the last two as long as later legs would fill one of them: a device does
+    more with two calls under way. What is still empty in a lane that goes on is filled. Every leg has a record
     of its own, and these are joined in the order of the legs: what comes out is what legs one after another give,
     passes included. Legs that turn out not to be needed, since one before them has succeeded, are dropped, and their
     forwards counted as made in vain.
@@ -64,16 +67,37 @@ class Ahead(Flight):
         self._given: list[tuple[int, int]] = []
         super().__post_init__()
 
+    def seats(self) -> int:
+        """Two lanes of slots at least, where all legs together fill them more than once."""
+        legs, two = sum(end - first for first, end in self._legs), 2 * self.engine.oracle.block
+        few = super().seats()
+        return max(few, min(two, self.engine.slots)) if legs >= 2 * two else few
+
+    def goes_on(self, lane: Lane) -> bool:
+        """Whether a lane has anything to do, or later legs are to fill it."""
+        return super().goes_on(lane) or (self._fills(lane) and self._spare(lane) > 0)
+
+    def donor(self, lane: Lane) -> Lane | None:
+        """A lane whose samples would find room in this one, unless both are better kept."""
+        return None if self._fills(lane) else super().donor(lane)
+
+    def _fills(self, lane: Lane) -> bool:
+        """Whether this is one of the last two lanes, and legs that have not begun would fill it."""
+        return len(self.lanes) < PAIR and sum(c.end - c.nxt for c in self.courses.values()) >= len(lane.busy)
+
+    def _spare(self, lane: Lane) -> int:
+        """How many slots may still be taken."""
+        others = (x for x in self.lanes if x is not lane)
+        return self.engine.slots - sum(sum(x.busy) for x in (lane, *others))
+
     def waiting(self) -> bool:
         """Whether a sample is left to begin, or one that has nothing under way to go on."""
         return super().waiting() or any(c.idle for c in self.courses.values())
 
     def advance(self, lane: Lane) -> None:
         """Fill what has stayed empty, and go on."""
-        others = (x for x in self.lanes if x is not lane)
-        spare = self.engine.slots - sum(sum(x.busy) for x in (lane, *others))
         empty = [i for i, b in enumerate(lane.busy) if not b]
-        self._fill(lane, empty[: max(spare, 0)], ahead=True)
+        self._fill(lane, empty[: max(self._spare(lane), 0)], ahead=True)
         super().advance(lane)
 
     def begin(self, count: int, room: int) -> tuple[Entry, list[bool]]:

@@ -36,7 +36,7 @@ class Flight:
         self._key = e.key(self.work)
         build = partial(e.iterations, device)
         self.iterations = build() if e.recordings is None else e.recordings.iterations(self._key, build)
-        count, block = min(e.slots, len(self.work)), e.oracle.block
+        count, block = self.seats(), e.oracle.block
         room = -(-count // block) * block
         if e.recordings is None or e.recordings.failed:
             self.add(Plain(*self.begin(count, room), self.iterations, e.begin))
@@ -48,6 +48,14 @@ class Flight:
                 self.add(e.recordings.lane((self._key, e.legs), *part, self.iterations, e.begin, repeats))
         for lane in self.lanes:
             self.advance(lane)
+
+    def seats(self) -> int:
+        """How many slots there are to be."""
+        return min(self.engine.slots, len(self.work))
+
+    def goes_on(self, lane: Lane) -> bool:
+        """Whether a lane has anything to do."""
+        return any(lane.busy)
 
     def waiting(self) -> bool:
         """Whether somebody is waiting for a free slot."""

@@ -84,7 +84,7 @@ class Engine:
                 yield from flight.collect()
                 return
             # The device goes on before anybody looks at what it has finished.
-            if any(lane.busy):
+            if flight.goes_on(lane):
                 flight.advance(lane)
                 flight.lanes.append(lane)
             else:

@@ -29,10 +29,12 @@ Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
-BLOCK = {"cpu": 32, "cuda": 256}
+BLOCK = {"cpu": 32, "cuda": 512}
 # Where few rows are left early on, a call about many would keep the last ones waiting: attacks that give samples up.
-# And where few begin: claims of lower precision that are tried again in float32. Fixed as well.
+# Those whose last runs are made side by side have more of them. And where few begin: claims of lower precision that are
+# tried again in float32. Fixed as well.
 FEW = {"cpu": 32, "cuda": 32}
+BRANCHES = {"cpu": 32, "cuda": 128}
 AGAIN = {"cpu": 32, "cuda": 8}
 
 
@@ -41,9 +43,9 @@ def default_block(device: torch.device) -> int:
     return BLOCK.get(device.type, 128)
 
 
-def small_block(device: torch.device) -> int:
-    """Rows per model call where few samples stay long."""
-    return FEW.get(device.type, default_block(device))
+def small_block(device: torch.device, branches: bool = False) -> int:
+    """Rows per model call where few samples stay long, perhaps with several runs each."""
+    return (BRANCHES if branches else FEW).get(device.type, default_block(device))
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
@@ -134,7 +136,7 @@ class Oracle:
     _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
     _guide: Classifier | None = field(default=None, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
-    _few: "Oracle | None" = field(default=None, init=False, repr=False)
+    _few: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._refusals = Refusals(self.note)
@@ -243,16 +245,16 @@ class Oracle:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
-    def few(self) -> "Oracle":
+    def few(self, branches: bool = False) -> "Oracle":
         """The same oracle with smaller calls, for attacks that soon have few rows left."""
-        block = small_block(self.classifier.device)
+        block = small_block(self.classifier.device, branches)
         if block >= self.block:
             return self
-        if self._few is None:
-            self._few = replace(self, block=block)
-            # One network and one compiled version of every function for both.
-            self._few._networks, self._few._responders = self._networks, self._responders
-        return self._few
+        if block not in self._few:
+            few = self._few[block] = replace(self, block=block)
+            # One network and one compiled version of every function for all.
+            few._networks, few._responders = self._networks, self._responders
+        return self._few[block]
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Rows, uneven
+from brinell.core.attack import Answer, Rows, branching, uneven
 from brinell.core.goal import Goal, Misclassify
 from brinell.core.threat import TOLERANCE, Ball, Threat
 from brinell.engine.calibration import MOST
@@ -100,7 +100,8 @@ def _ranking_logits(
 
 def oracle_for(setup: Setup, stage: Stage) -> Oracle:
     """The model as a stage asks it: about fewer rows at a time where few stay long."""
-    return setup.oracle.few() if uneven(stage.attack) else setup.oracle
+    side_by_side = setup.recordings is not None and branching(stage.attack) is not None
+    return setup.oracle.few(side_by_side) if uneven(stage.attack) else setup.oracle
 
 
 def _room(setup: Setup, oracle: Oracle) -> int:

@@ -68,13 +68,20 @@ def overwrite(state: S, new: S) -> None:
         return v
 
     _each(note, state)
-    apart = _each(lambda v, n: n.clone() if n is not v and n.untyped_storage().data_ptr() in own else n, state, new)
-    _each(_overwrite, state, apart)
+    # Numbers of a kind are copied together: a device takes longer to begin with each field than to copy most of them.
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
 
+    def pair(v: Tensor, n: Tensor) -> Tensor:
+        assert v.shape == n.shape and v.dtype == n.dtype, f"{tuple(n.shape)} {n.dtype} for {tuple(v.shape)} {v.dtype}"
+        if n is not v:
+            olds, news = kinds.setdefault(v.dtype, ([], []))
+            olds.append(v)
+            news.append(n.clone() if n.untyped_storage().data_ptr() in own else n)
+        return v
 
-def _overwrite(v: Tensor, n: Tensor) -> Tensor:
-    assert v.shape == n.shape and v.dtype == n.dtype, f"{tuple(n.shape)} {n.dtype} for {tuple(v.shape)} {v.dtype}"
-    return v.copy_(n)
+    _each(pair, state, new)
+    for olds, news in kinds.values():
+        torch._foreach_copy_(olds, news)
 
 
 def overwrite_rows(state: S, index: Tensor, new: S) -> None:
