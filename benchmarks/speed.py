@@ -168,9 +168,11 @@ def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, t
     return result
 
 
-def best(rates: list[dict], precision: str, execution: str, block: int) -> dict | None:
-    """The rates an evaluation of this kind is measured against: those of its own rows per call, at its best."""
-    mine = [r for r in rates if (r["precision"], r["execution"], r["block"]) == (precision, execution, block)]
+def best(rates: list[dict], precision: str, execution: str, block: int | None) -> dict | None:
+    """The rates an evaluation of this kind is measured against: those of its own rows per call, else the best of all."""
+    mine = [
+        r for r in rates if (r["precision"], r["execution"], block or r["block"]) == (precision, execution, r["block"])
+    ]
     return max(mine, key=lambda r: r["forward and backward"], default=None)
 
 
@@ -247,7 +249,7 @@ def main() -> None:
         oracles.BLOCK[device.type] = args.block
     if args.few:
         oracles.BRANCHES[device.type] = args.few
-    block, few = oracles.default_block(device), oracles.small_block(device, branches=True)
+    block, few = oracles.default_block(device), oracles.block_for(oracles.BRANCHES, device)
 
     def keep(name: str, value: Any) -> None:
         found[name] = value
@@ -269,7 +271,7 @@ def main() -> None:
     rates = found.get("throughput", [])
     for part, plan in (("fast", audited(by_name("fast"), 0)), ("autoattack", "autoattack")):
         for precision, execution in chosen if part in args.only else ():
-            mine = best(rates, precision, execution, few if part == "fast" else block)
+            mine = best(rates, precision, execution, few if part == "fast" else None)
             result = timed(clf, data, threat, plan, flags, mine, 3 if part == "fast" else args.times,
                            precision=precision, execution=execution, **options)  # fmt: skip
             others = [r for r in found.get(part, []) if (r["precision"], r["execution"]) != (precision, execution)]

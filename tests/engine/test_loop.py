@@ -334,7 +334,7 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
 
 @pytest.mark.parametrize(
     ("attack", "every", "each"),
-    [(APGD(50), 10, 1), (Square(5000), 10, 1), (FAB(100, targeted=True), 10, 2), (Pursuit(), 8, 8)],
+    [(APGD(50), 10, 1), (Square(5000), 10, 1), (FAB(100, targeted=True), 10, 2), (Pursuit(), 4, 4)],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_looks_come_in_whole_cycles(attack, every, each):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from brinell.core.attack import uneven
 from brinell.engine.lanes import Lane, Plain
 from brinell.engine.looks import look_every, stride
 from brinell.engine.recorder import Record
@@ -68,20 +67,24 @@ class Flight:
     def advance(self, lane: Lane) -> None:
         """Start the iterations up to the next look.
 
-        Those after it as well where this is the last lane and nobody waits for a slot: so the device need not wait
-        while the host looks. Not where budgets end together, which the host knows beforehand.
+        Those after it as well where this is the last lane, nobody waits for a slot and no budget ends before: so the
+        device need not wait while the host looks.
         """
-        self._go_on(lane)
-        last = all(x is lane for x in self.lanes) and not self.waiting()
-        while last and uneven(self.engine.attack) and lane.pending < lane.depth:
+        if not lane.pending:
             self._go_on(lane)
+        last = all(x is lane for x in self.lanes) and not self.waiting()
+        while last and lane.pending < lane.depth and self._budget(lane) > 0:
+            self._go_on(lane)
+
+    def _budget(self, lane: Lane) -> int:
+        """Iterations until some row's budget ends."""
+        return self.engine.attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
 
     def _go_on(self, lane: Lane) -> None:
         """To where some row's budget ends, or sooner."""
         attack, device = self.engine.attack, self.work.x.device
         each = stride(attack, device)
-        left = attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
-        times = -(-min(look_every(attack, device), max(left, 1)) // each)
+        times = -(-min(look_every(attack, device), max(self._budget(lane), 1)) // each)
         lane.advance(times)
         self.made[id(lane)] = times * each
         lane.ages = [age + times * each for age in lane.ages]

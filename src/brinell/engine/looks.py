@@ -6,7 +6,7 @@ from brinell.core.attack import AnyAttack, cycle, uneven
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
 LOOK = {"cpu": 1}
-LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 8
+LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 4
 
 
 def look_every(attack: AnyAttack, device: torch.device) -> int:

@@ -29,12 +29,15 @@ Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor
 
 # Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
 # device and stored in the Run; the number of slots may change without changing any outcome.
-BLOCK = {"cpu": 32, "cuda": 512}
-# Where few rows are left early on, a call about many would keep the last ones waiting: attacks that give samples up.
-# Those whose last runs are made side by side have more of them. And where few begin: claims of lower precision that are
-# tried again in float32. Fixed as well.
+BLOCK = {"cpu": 32, "cuda": 256}
+# Fixed as well: where later targets and restarts fill what samples leave empty.
+LEGS = {"cpu": 32, "cuda": 512}
+# Where few rows are left early on, and a call about many would keep the last ones waiting: attacks that give samples
+# up. Those whose last runs are made side by side have more of them.
 FEW = {"cpu": 32, "cuda": 32}
 BRANCHES = {"cpu": 32, "cuda": 128}
+# Where few begin: claims to be verified, and those of lower precision that are tried again in float32.
+CLAIMS = {"cpu": 32, "cuda": 64}
 AGAIN = {"cpu": 32, "cuda": 8}
 
 
@@ -43,9 +46,9 @@ def default_block(device: torch.device) -> int:
     return BLOCK.get(device.type, 128)
 
 
-def small_block(device: torch.device, branches: bool = False) -> int:
-    """Rows per model call where few samples stay long, perhaps with several runs each."""
-    return (BRANCHES if branches else FEW).get(device.type, default_block(device))
+def block_for(rows: dict[str, int], device: torch.device) -> int:
+    """Rows per model call of one of the kinds above."""
+    return rows.get(device.type, default_block(device))
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
@@ -136,7 +139,7 @@ class Oracle:
     _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
     _guide: Classifier | None = field(default=None, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
-    _few: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
+    _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._refusals = Refusals(self.note)
@@ -240,21 +243,22 @@ class Oracle:
     def exact(self) -> "Oracle":
         """The same model asked in float32, as it is, about few rows; always the same oracle for the same block."""
         device = self.classifier.device
-        block = min(self.block, AGAIN.get(device.type, small_block(device)))
+        block = min(self.block, block_for(AGAIN, device))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
-    def few(self, branches: bool = False) -> "Oracle":
-        """The same oracle with smaller calls, for attacks that soon have few rows left."""
-        block = small_block(self.classifier.device, branches)
-        if block >= self.block:
+    def sized(self, rows: dict[str, int]) -> "Oracle":
+        """The same oracle with calls of another size; after memory ran out, with none that are larger."""
+        device = self.classifier.device
+        block = block_for(rows, device)
+        if block == self.block or (block > self.block and self.block < default_block(device)):
             return self
-        if block not in self._few:
-            few = self._few[block] = replace(self, block=block)
+        if block not in self._sized:
+            other = self._sized[block] = replace(self, block=block)
             # One network and one compiled version of every function for all.
-            few._networks, few._responders = self._networks, self._responders
-        return self._few[block]
+            other._networks, other._responders = self._networks, self._responders
+        return self._sized[block]
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
         while True:

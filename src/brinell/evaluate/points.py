@@ -7,7 +7,7 @@ from torch import Tensor
 
 from brinell.core.goal import Goal
 from brinell.core.threat import Ball
-from brinell.engine.oracle import Oracle
+from brinell.engine.oracle import CLAIMS, Oracle
 from brinell.ops.rows import put
 
 LEVELS = 255
@@ -42,6 +42,7 @@ def check_points(
     Of a randomised model (`draws` above 1) more than half of the passes must be fooled, and once more of as many
     others: a lucky first look must not decide what the second one is to judge.
     """
+    oracle = oracle.sized(CLAIMS)
 
     def passes() -> tuple[Tensor, Tensor]:
         outputs = [oracle.output(x, id) for _ in range(draws)]

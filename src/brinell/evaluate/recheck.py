@@ -13,7 +13,7 @@ from brinell.core.classifier import Classifier
 from brinell.core.goal import GOALS, Goal
 from brinell.core.problem import Problem, sample_hashes
 from brinell.core.threat import Ball, Threat
-from brinell.engine.oracle import Oracle
+from brinell.engine.oracle import CLAIMS, Oracle
 from brinell.errors import RunError
 from brinell.evaluate.chance import doubt, ever_fooled
 from brinell.results import CLEAN, Run, counted
@@ -85,6 +85,7 @@ def reasons(
     ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
     """For every point, the first thing that is wrong with it as an adversarial; "" where nothing is."""
+    oracle = oracle.sized(CLAIMS)  # as they were asked about when they were verified
     fooled = torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),

@@ -16,7 +16,7 @@ from brinell.engine.calibration import MOST
 from brinell.engine.events import Listener, Progress, StageStarted, silent
 from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine, Slots, Work
-from brinell.engine.oracle import Oracle
+from brinell.engine.oracle import BRANCHES, FEW, LEGS, Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.recorder import Record
 from brinell.evaluate.plan import Stage
@@ -99,9 +99,11 @@ def _ranking_logits(
 
 
 def oracle_for(setup: Setup, stage: Stage) -> Oracle:
-    """The model as a stage asks it: about fewer rows at a time where few stay long."""
-    side_by_side = setup.recordings is not None and branching(stage.attack) is not None
-    return setup.oracle.few(side_by_side) if uneven(stage.attack) else setup.oracle
+    """The model as a stage asks it: about fewer rows at a time where few stay long, about more where legs fill them."""
+    recorded = setup.recordings is not None
+    if uneven(stage.attack):
+        return setup.oracle.sized(BRANCHES if recorded and branching(stage.attack) is not None else FEW)
+    return setup.oracle.sized(LEGS) if recorded and len(stage.legs()) > 1 else setup.oracle
 
 
 def _room(setup: Setup, oracle: Oracle) -> int:
