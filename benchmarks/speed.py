@@ -169,7 +169,7 @@ def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, t
 
 
 def best(rates: list[dict], precision: str, execution: str, block: int | None) -> dict | None:
-    """The rates an evaluation of this kind is measured against: those of its own rows per call, else the best of all."""
+    """The rates an evaluation is measured against: those of its own rows per call, else the best of all."""
     mine = [
         r for r in rates if (r["precision"], r["execution"], block or r["block"]) == (precision, execution, r["block"])
     ]
