@@ -14,7 +14,7 @@ from brinell.core.goal import Misclassify
 from brinell.core.threat import L2
 from brinell.engine.events import Shrunk
 from brinell.engine.loop import Engine, Leg, Work
-from brinell.engine.oracle import Oracle
+from brinell.engine.oracle import KINDS, Oracle, other_blocks
 from brinell.errors import ModelError
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops import rng
@@ -281,3 +281,15 @@ def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled
     a = oracle.ask(torch.rand(4, 4), y, y - 1, "margin", Needs.JACOBIAN)
     assert a.jacobian.shape == (4, 3, 4)
     assert net.seen == [before and not compiled] * 3 and functorch_config.donated_buffer == before
+
+
+def test_sizes_of_calls_are_one_model_and_shrink_with_it():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert set(other_blocks(gpu)) <= set(KINDS) and not other_blocks(cpu)
+    usual = Oracle(wrap(torch.nn.Linear(4, 3).eval()), 32)
+    kind = {"cpu": 8}
+    small = usual.sized(kind)
+    assert small.block == 8 and usual.sized(kind) is small and small._networks is usual._networks
+    assert usual.sized({"cpu": 32}) is usual and usual.sized({"cpu": 64}).block == 64
+    usual.block = 16  # as after memory ran out
+    assert usual.sized({"cpu": 64}) is usual

@@ -39,11 +39,22 @@ BRANCHES = {"cpu": 32, "cuda": 128}
 # Where few begin: claims to be verified, and those of lower precision that are tried again in float32.
 CLAIMS = {"cpu": 32, "cuda": 64}
 AGAIN = {"cpu": 32, "cuda": 8}
+KINDS = {"legs": LEGS, "few": FEW, "branches": BRANCHES, "claims": CLAIMS, "again": AGAIN}
 
 
 def default_block(device: torch.device) -> int:
     """Rows per model call on this kind of device."""
     return BLOCK.get(device.type, 128)
+
+
+def other_blocks(device: torch.device) -> dict[str, int]:
+    """Rows per model call of the kinds that differ from the usual one on this kind of device.
+
+    >>> other_blocks(torch.device("cpu"))
+    {}
+    """
+    sizes = {kind: block_for(rows, device) for kind, rows in KINDS.items()}
+    return {kind: size for kind, size in sizes.items() if size != default_block(device)}
 
 
 def block_for(rows: dict[str, int], device: torch.device) -> int:

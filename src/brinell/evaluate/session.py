@@ -10,7 +10,7 @@ from torch import Tensor
 
 from brinell.core.classifier import Output
 from brinell.core.problem import Chunk, Problem
-from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.oracle import Oracle, default_block, other_blocks
 from brinell.errors import InputError
 from brinell.evaluate import door
 from brinell.evaluate.choice import Choice
@@ -97,5 +97,6 @@ class Session:
             "seed": self.setup.seed,
             "precision": self.setup.precision,
             "block": default_block(self.device),
+            **({"other_blocks": others} if (others := other_blocks(self.device)) else {}),
             **({"execution": "compile"} if self.oracle.compiled else {}),
         }
