@@ -1,5 +1,7 @@
 """Runs that do not depend on one another are made side by side, and nothing that comes out is another."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.engine.fixed import Fixed, images, run
@@ -111,3 +113,20 @@ def test_the_longest_sample_takes_fewer_calls():
     one_after_another, side_by_side = int(alone.forwards), int(alone.forwards) - 7 * (attack.steps + 1)
     # The last lane goes on while the host looks: a look later at the end of either part.
     assert Counting.made == side_by_side + 2 < one_after_another / 2
+
+
+def test_ticks_count_what_was_made():
+    """Also where the last lane goes on before the host has looked."""
+    classifier, x, y, t, attack = near_misses("Linf")
+    told = []
+    engine_run = Engine.run
+
+    def run_told(engine, work):
+        return engine_run(replace(engine, tick=lambda made: told.append(made)), work)
+
+    Counting.made = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "run", run_told)
+        run(classifier, x[4:5], y[4:5], Linf(float(t.eps[4])), attack, Recordings(make=Counting), slots=8)
+    # The last lane is left with one look pending.
+    assert sum(told) in (Counting.made, Counting.made - 1)

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brinell.engine.oracle import as_good
-from brinell.models.epilogue import ConvolutionRelu, with_epilogues
+from brinell.engine.oracle import Oracle, as_good
+from brinell.models import bpda
+from brinell.models.epilogue import ConvolutionRelu, same_function, with_epilogues
 from brinell.models.layout import laid_out
 from brinell.models.wrap import wrap
 
@@ -81,12 +82,19 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [k for k, (_, count) in NETWORKS.items() if not count])
+def test_where_it_cannot_be_done_it_is_not(name: str) -> None:
+    with pytest.raises(ValueError, match="no convolution"):
+        with_epilogues(settled(NETWORKS[name][0]()))
+
+
+@pytest.mark.parametrize("name", [k for k, (_, count) in NETWORKS.items() if count])
 def test_it_is_the_same_function(name: str) -> None:
     make, count = NETWORKS[name]
     net = settled(make())
     made = with_epilogues(net)
     assert sum(isinstance(m, ConvolutionRelu) for m in made.modules()) == count
+    assert same_function(made, net, torch.rand(2, 8, 9, 9, dtype=torch.float64))
     x = torch.rand(3, 8, 9, 9, dtype=torch.float64, requires_grad=True)
     expected, got = net(x), made(x)
     assert (expected - got).abs().max() < 1e-12
@@ -95,27 +103,144 @@ def test_it_is_the_same_function(name: str) -> None:
     assert (a - b).abs().max() < 1e-12 and a.abs().max() > 0.01
 
 
-def test_layers_that_are_listened_to_stay() -> None:
-    net = settled(Residual())
-    heard: list[float] = []
-    net.bn2.register_forward_hook(lambda m, i, o: heard.append(float(o.sum())))  # type: ignore[operator]
-    made = with_epilogues(net)
-    made(torch.rand(1, 8, 5, 5, dtype=torch.float64))
-    assert heard and not any(isinstance(m, ConvolutionRelu) for m in made.modules())
+LISTENERS = {
+    "forward": lambda part: part.register_forward_hook(lambda m, i, o: o * 2),
+    "before": lambda part: part.register_forward_pre_hook(lambda m, i: (i[0] * 2,)),
+    "backward": lambda part: part.register_full_backward_hook(lambda m, i, o: (i[0] * 2,)),
+    "before backward": lambda part: part.register_full_backward_pre_hook(lambda m, o: (o[0] * 2,)),
+    "another forward": lambda part: setattr(part, "forward", lambda x: x * 2),
+}
+
+
+@pytest.mark.parametrize("place", ["0", "1", "2"])
+@pytest.mark.parametrize("way", LISTENERS)
+def test_layers_that_are_listened_to_stay(way: str, place: str) -> None:
+    net = settled(nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU()))
+    LISTENERS[way](net.get_submodule(place))
+    with pytest.raises(ValueError, match=r"listened to|no convolution"):
+        with_epilogues(net)
+
+
+@pytest.mark.parametrize("way", [k for k in LISTENERS if k != "another forward"])
+def test_a_network_that_is_listened_to_stays(way: str) -> None:
+    net = settled(nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU()))
+    LISTENERS[way](net)
+    with pytest.raises(ValueError, match="listened to"):
+        with_epilogues(net)
 
 
 def test_training_mode_stays() -> None:
     net = nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU())
-    assert not any(isinstance(m, ConvolutionRelu) for m in with_epilogues(net.train()).modules())
+    with pytest.raises(ValueError, match="no convolution"):
+        with_epilogues(net.train())
+
+
+class Overwritten(nn.Module):
+    """What the convolution has read is written to before its rectifier comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x - 0.5
+        h = self.bn(self.conv(x))
+        return x.relu_() + torch.relu(h)
+
+
+class Namesake(nn.Module):
+    """Its modules are called as ours might be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self._epilogue_1, self.epilogue_1 = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.conv(self._epilogue_1(self.epilogue_1(x))))
+
+
+@pytest.mark.parametrize("make", [Overwritten, Namesake])
+def test_odd_networks_are_read_right(make: type[nn.Module]) -> None:
+    net = settled(make())
+    x = torch.rand(2, 8, 7, 7, dtype=torch.float64)
+    assert (with_epilogues(net)(x) - net(x)).abs().max() < 1e-12
+
+
+class Through(torch.autograd.Function):
+    """Rounds, and lets gradients through."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return (x * 8).round() / 8
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+class StraightThrough(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rounded: torch.Tensor = Through.apply(x)
+        return rounded
+
+
+class Noisy(nn.Module):
+    """Its noise has a fixed shape: whoever reads it as a graph draws it once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.1 * torch.randn(8, 5, 5)
+
+
+class Half(nn.Module):
+    """Some of the way back is closed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            aside = x * 0.5
+        return x + aside
+
+
+@pytest.mark.parametrize("first", [StraightThrough(), Noisy(), Half()])
+def test_ways_back_and_chances_are_not_lost(first: nn.Module) -> None:
+    """A network read as a graph has the values of the one it was read from and may have other gradients."""
+    net = settled(nn.Sequential(first, Residual(), nn.Flatten(), nn.Linear(200, 4))).float()
+    with pytest.raises(ValueError, match="is not the network"):
+        laid_out(net, None, torch.rand(2, 8, 5, 5))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
+def test_the_oracle_takes_it_only_where_it_is_the_same(precision: str) -> None:
+    def asked(first: nn.Module, which: str, compiled: bool = True) -> nn.Module:
+        net = settled(nn.Sequential(first, Residual(), nn.Flatten(), nn.Linear(200, 4))).float()
+        oracle = Oracle(wrap(net), 8, precision=which, compiled=compiled)
+        guide = oracle._laid_out(oracle.classifier.copy, torch.rand(8, 8, 5, 5))  # type: ignore[attr-defined]
+        module: nn.Module = guide.module  # type: ignore[attr-defined]
+        return module
+
+    assert isinstance(asked(nn.Identity(), precision), torch.fx.GraphModule)
+    rounding = bpda(lambda x: (x * 8).round() / 8)
+    for first in (StraightThrough(), Noisy(), Half(), rounding):
+        assert type(asked(first, precision)) is nn.Sequential
+    assert type(asked(nn.Identity(), precision, compiled=False)) is nn.Sequential
+    assert type(asked(nn.Identity(), "float32")) is nn.Sequential
+
+
+def test_same_function_tells_functions_apart() -> None:
+    net, x = settled(Residual()), torch.rand(2, 8, 5, 5, dtype=torch.float64)
+    assert same_function(net, net, x)
+    assert not same_function(nn.Sequential(net, nn.Softplus(20.0)), net, x), "other values"
+    still = nn.Sequential(nn.Flatten(), nn.Linear(200, 3)).double()
+    nn.init.zeros_(still[1].weight)
+    assert same_function(still, still, x), "no gradient, twice"
 
 
 def test_laid_out_in_lower_precision() -> None:
     net = settled(nn.Sequential(Residual(), nn.Flatten(), nn.Linear(8 * 25, 4))).float()
-    made = laid_out(net, torch.bfloat16, epilogues=True)
+    x = torch.rand(6, 8, 5, 5)
+    made = laid_out(net, torch.bfloat16, x)
     (part,) = (m for m in made.modules() if isinstance(m, ConvolutionRelu))
     assert part.weight.dtype == part.bias.dtype == torch.bfloat16
     assert part.weight.is_contiguous(memory_format=torch.channels_last)
-    x = torch.rand(6, 8, 5, 5)
     with torch.autocast("cpu", torch.bfloat16):
         got, plain = made(x), laid_out(net, torch.bfloat16)(x)
     assert as_good(got.float(), plain.float(), net(x), 2.0**-7)
@@ -128,13 +253,14 @@ def test_what_depends_on_values_is_refused() -> None:
             return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
 
     with pytest.raises(Exception, match=r"(?i)control flow|trace"):
-        laid_out(Branching(), None, epilogues=True)
+        laid_out(Branching(), None, torch.rand(2, 8))
 
 
 def test_a_layer_named_for_its_features_is_kept() -> None:
     net = nn.Sequential(conv(), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 9, 4)).eval()
-    assert isinstance(wrap(net).copy(epilogues=True).module, torch.fx.GraphModule)
-    assert type(wrap(net, features="0").copy(epilogues=True).module) is nn.Sequential
+    x = torch.rand(2, 8, 5, 5)
+    assert isinstance(wrap(net).copy(tried_on=x).module, torch.fx.GraphModule)
+    assert type(wrap(net, features="0").copy(tried_on=x).module) is nn.Sequential
 
 
 def test_a_wrong_copy_is_told_from_another_rounding() -> None:

@@ -83,7 +83,7 @@ class Ahead(Flight):
 
     def _fills(self, lane: Lane) -> bool:
         """Whether this is one of the last two lanes, and legs that have not begun would fill it."""
-        return len(self.lanes) < PAIR and sum(c.end - c.nxt for c in self.courses.values()) >= len(lane.busy)
+        return len(self.lanes) < PAIR and sum(max(c.end - c.nxt, 0) for c in self.courses.values()) >= len(lane.busy)
 
     def _spare(self, lane: Lane) -> int:
         """How many slots may still be taken."""

@@ -27,8 +27,8 @@ class Flight:
     nxt: int = 0
     lanes: list[Lane] = field(default_factory=list)
     done: list[tuple[Tensor, Record]] = field(default_factory=list)
-    made: dict[int, int] = field(default_factory=dict)
-    """Iterations under way, by lane."""
+    made: dict[int, list[int]] = field(default_factory=dict)
+    """Iterations under way up to each look, by lane."""
 
     def __post_init__(self) -> None:
         e, device = self.engine, self.work.x.device
@@ -86,7 +86,7 @@ class Flight:
         each = stride(attack, device)
         times = -(-min(look_every(attack, device), max(self._budget(lane), 1)) // each)
         lane.advance(times)
-        self.made[id(lane)] = times * each
+        self.made.setdefault(id(lane), []).append(times * each)
         lane.ages = [age + times * each for age in lane.ages]
 
     def begin(self, count: int, room: int) -> tuple[Entry, list[bool]]:

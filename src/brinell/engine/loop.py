@@ -75,7 +75,7 @@ class Engine:
         flight = self._flight()(self, work)
         while flight.lanes:
             lane = flight.lanes.pop(0)
-            made = flight.made[id(lane)]
+            made = flight.made[id(lane)].pop(0)
             flight.settle(lane)
             while (other := flight.donor(lane)) is not None:
                 flight.settle(other)

@@ -39,6 +39,8 @@ BRANCHES = {"cpu": 32, "cuda": 128}
 # Where few begin: claims to be verified, and those of lower precision that are tried again in float32.
 CLAIMS = {"cpu": 32, "cuda": 64}
 AGAIN = {"cpu": 32, "cuda": 8}
+# Rows of noise a copy of the model is tried on, and those of it that a processor is asked about.
+TRIED, FEW_TRIED = 32, 2
 KINDS = {"legs": LEGS, "few": FEW, "branches": BRANCHES, "claims": CLAIMS, "again": AGAIN}
 
 
@@ -148,7 +150,7 @@ class Oracle:
     compiled: bool = False
     _networks: dict[str, Network] = field(default_factory=dict, init=False, repr=False)
     _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
-    _guide: Classifier | None = field(default=None, init=False, repr=False)
+    _guides: list[Classifier] = field(default_factory=list, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
 
@@ -211,20 +213,20 @@ class Oracle:
 
     def _steering(self, x: Tensor) -> Classifier:
         """The model to find the way by: a copy laid out for speed where that is wanted, else the classifier itself."""
-        if self._guide is None:
+        if not self._guides:
             copy: Callable[..., Classifier] | None = getattr(self.classifier, "copy", None)
             fast = self.compiled or self.precision != FLOAT32
-            self._guide = self.classifier
-            if copy is not None and fast and self.classifier.device.type == "cuda":
-                self._guide = self._laid_out(copy, x)
-        return self._guide
+            wanted = copy is not None and fast and self.classifier.device.type == "cuda"
+            self._guides.append(self._laid_out(copy, x) if copy is not None and wanted else self.classifier)
+        return self._guides[0]
 
     def _laid_out(self, copy: Callable[..., Classifier], x: Tensor) -> Classifier:
         """The fastest copy that answers as it should, else the classifier itself.
 
-        Asked about noise, not about samples: those at hand must not decide how others are attacked.
+        Asked about noise, not about samples, and always about as many rows: what is at hand must not decide how others
+        are attacked.
         """
-        x = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+        x = torch.rand((TRIED, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
         kept = [torch.bfloat16, None] if self.precision == "bfloat16" else [None]
         copies = ((dtype, self._tried(partial(copy, dtype), x)) for dtype in kept)
         dtype, plain = next(((d, c) for d, c in copies if c is not None), (None, None))
@@ -232,7 +234,7 @@ class Oracle:
             return self.classifier
         if not self.compiled or self.precision == FLOAT32:
             return plain[0]
-        finished = self._tried(partial(copy, dtype, epilogues=True), x)
+        finished = self._tried(partial(copy, dtype, tried_on=x[:FEW_TRIED]), x)
         with torch.no_grad():
             truth = self.classifier.forward(x).logits.float()
         if finished is None or not as_good(finished[1], plain[1], truth, self.slack):
@@ -268,7 +270,7 @@ class Oracle:
         if block not in self._sized:
             other = self._sized[block] = replace(self, block=block)
             # One network and one compiled version of every function for all.
-            other._networks, other._responders = self._networks, self._responders
+            other._networks, other._responders, other._guides = self._networks, self._responders, self._guides
         return self._sized[block]
 
     def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:

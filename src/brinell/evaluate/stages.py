@@ -100,16 +100,18 @@ def _ranking_logits(
 
 def oracle_for(setup: Setup, stage: Stage) -> Oracle:
     """The model as a stage asks it: about fewer rows at a time where few stay long, about more where legs fill them."""
-    recorded = setup.recordings is not None
     if uneven(stage.attack):
-        return setup.oracle.sized(BRANCHES if recorded and branching(stage.attack) is not None else FEW)
-    return setup.oracle.sized(LEGS) if recorded and len(stage.legs()) > 1 else setup.oracle
+        return setup.oracle.sized(FEW if branching(stage.attack) is None else BRANCHES)
+    return setup.oracle.sized(LEGS) if len(stage.legs()) > 1 else setup.oracle
 
 
 def _room(setup: Setup, oracle: Oracle) -> int:
-    """Slots: those asked for, else no more lanes, which take their time to record, of small blocks than of large."""
+    """Slots: those asked for, else no more lanes, which take their time to record, of small blocks than of large.
+
+    But never less than a block, whose empty slots cost as much as full ones.
+    """
     measured = setup.recordings is not None and setup.shape is not None
-    return min(setup.slots, MOST * oracle.block) if measured else setup.slots
+    return max(min(setup.slots, MOST * oracle.block), oracle.block) if measured else setup.slots
 
 
 def _settles(setup: Setup) -> bool:

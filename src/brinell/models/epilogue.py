@@ -12,6 +12,8 @@ from torch import Tensor, fx, nn
 
 from brinell.models.layout import CHANNELS
 
+# How far answers and gradients of the same function may be apart: rounding, and a rectifier that it turns over.
+CLOSE = 1e-3
 # What a rectifier may look like in a network.
 RECTIFIERS = (F.relu, torch.relu, F.relu_, torch.relu_)
 
@@ -82,11 +84,15 @@ class ConvolutionRelu(nn.Module):
 def with_epilogues(module: nn.Module) -> nn.Module:
     """The frozen network, read as a graph, with such convolutions where it has the parts for them.
 
-    Raises where it cannot be read so, because what it does depends on the values that pass.
+    Raises where it has none, and where it cannot be read so: because what it does depends on the values that pass, or
+    because somebody listens to the whole of it or to a way back. Reading makes other threads' modules fail meanwhile.
     """
+    if module._forward_hooks or module._forward_pre_hooks or any(map(_listens_back, module.modules())):
+        raise ValueError("the network is listened to")
     graph = fx.Tracer().trace(module)
     parts = dict(module.named_modules())
     made = fx.GraphModule(module, graph)
+    taken = 0
     for end in list(made.graph.nodes):
         if not _rectifies(end, parts):
             continue
@@ -96,17 +102,53 @@ def with_epilogues(module: nn.Module) -> nn.Module:
         if conv is None or not _foldable(conv, norm):
             continue
         source = before if norm is None else before.args[0]
-        name = f"{source.name}_{end.name}"  # names of nodes are unique; a module may be used in several places
+        taken += 1
+        name = f"{'_' * _longest(parts)}epilogue_{taken}"  # that no module has
         made.add_submodule(name, ConvolutionRelu(conv, norm))
-        with made.graph.inserting_before(end):
+        # Where the convolution stood: what it reads may be written to afterwards.
+        with made.graph.inserting_before(source):
             end.replace_all_uses_with(made.graph.call_module(name, source.args))
         for gone in dict.fromkeys((end, before, source)):
-            if not gone.users:
-                made.graph.erase_node(gone)
+            made.graph.erase_node(gone)
+    if not taken:
+        raise ValueError("no convolution with a rectifier after it")
     made.graph.lint()
     made.recompile()
     made.delete_all_unused_submodules()
     return made
+
+
+def same_function(new: nn.Module, old: nn.Module, x: Tensor) -> bool:
+    """Whether two networks answer alike to these inputs, gradients included, and the old one always the same.
+
+    Reading a network as a graph keeps its values and may lose its ways back (those of functions with a gradient of
+    their own) and its chances (numbers drawn while it was read).
+    """
+    answers = [_answer(net, x) for net in (old, old, new)]
+    (first, slope), (again, _), (z, g) = answers
+    if not torch.equal(first, again):
+        return False
+    close = (z - first).abs().amax() <= CLOSE * (first.amax() - first.amin())
+    along = torch.cosine_similarity(g.flatten(1).double(), slope.flatten(1).double(), 1, eps=0)
+    # A gradient of zero has no direction: both must have none.
+    still = (g.flatten(1) == 0).all(1) & (slope.flatten(1) == 0).all(1)
+    size = (g.flatten(1).norm(dim=1) - slope.flatten(1).norm(dim=1)).abs() <= CLOSE * slope.flatten(1).norm(dim=1)
+    return bool(close & (still | ((along >= 1 - CLOSE) & size)).all())
+
+
+def _answer(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and the gradient of a weighted sum of each row's."""
+    point = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        raw = net(point)
+        z: Tensor = (raw[0] if isinstance(raw, tuple | list) else raw).flatten(1)
+        weights = torch.linspace(-1, 1, z.shape[1], dtype=z.dtype, device=z.device).cos()
+        return z.detach(), torch.autograd.grad((z * weights).sum(), point)[0]
+
+
+def _longest(parts: dict[str, nn.Module]) -> int:
+    """One more than any name begins with underscores."""
+    return 1 + max(len(name) - len(name.lstrip("_")) for name in parts)
 
 
 def _rectifies(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
@@ -129,7 +171,12 @@ def _only(node: Any, parts: dict[str, nn.Module], kind: type[nn.Module]) -> Any:
 
 def _plain(part: nn.Module) -> bool:
     """Nobody listens at the module's door or changes what goes through."""
-    return not (part._forward_hooks or part._forward_pre_hooks or hasattr(part, "parametrizations"))
+    heard = part._forward_hooks or part._forward_pre_hooks or _listens_back(part)
+    return not (heard or hasattr(part, "parametrizations") or "forward" in vars(part))
+
+
+def _listens_back(part: nn.Module) -> bool:
+    return bool(part._backward_hooks or part._backward_pre_hooks)
 
 
 def _foldable(conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> bool:

@@ -28,10 +28,11 @@ class Padded(nn.Module):
         return out
 
 
-def laid_out(module: nn.Module, kept: torch.dtype | None = None, epilogues: bool = False) -> nn.Module:
+def laid_out(module: nn.Module, kept: torch.dtype | None = None, tried_on: Tensor | None = None) -> nn.Module:
     """A frozen copy; `kept` is how the weights of products are kept, those that autocast would convert at every call.
 
-    With `epilogues`, convolutions take over what follows them where they can; raises where the module is no graph.
+    With some inputs to try it on, convolutions take over what follows them where they can; raises where that is not
+    the same function of them.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     >>> [str(v.dtype) for v in laid_out(net, torch.bfloat16).parameters()][:1], net[0].weight.dtype, net[0].in_channels
@@ -39,10 +40,14 @@ def laid_out(module: nn.Module, kept: torch.dtype | None = None, epilogues: bool
     """
     made: Any = copy.deepcopy(module).requires_grad_(False)
     products: tuple[type[nn.Module], ...] = PRODUCTS
-    if epilogues:
-        from brinell.models.epilogue import ConvolutionRelu, with_epilogues
+    if tried_on is not None:
+        from brinell.models.epilogue import ConvolutionRelu, same_function, with_epilogues
 
+        # On the processor and as it is: kernels of a device, and less precision, are not what is in question.
+        before: Any = copy.deepcopy(module).requires_grad_(False).cpu()
         made, products = with_epilogues(made), (*PRODUCTS, ConvolutionRelu)
+        if not same_function(copy.deepcopy(made).cpu(), before, tried_on.cpu()):
+            raise ValueError("the network read as a graph is not the network")
     if kept is not None:
         # A layer of another kind, or one whose weights are computed, may use them for something else.
         for part in [p for p in made.modules() if type(p) in products and not hasattr(p, "parametrizations")]:

@@ -127,10 +127,11 @@ class TorchClassifier:
         mean, std = (None if v is None else v.to(device) for v in (self.mean, self.std))
         return replace(self, mean=mean, std=std, device=device)
 
-    def copy(self, kept: torch.dtype | None = None, epilogues: bool = False) -> "TorchClassifier":
+    def copy(self, kept: torch.dtype | None = None, tried_on: Tensor | None = None) -> "TorchClassifier":
         """The same classifier with weights of its own, laid out for an accelerator; see `laid_out`."""
         # A layer that is listened to must stay what it is.
-        return replace(self, module=laid_out(self.module, kept, epilogues and not self.features))
+        inputs = None if tried_on is None or self.features else self._normalised(tried_on)
+        return replace(self, module=laid_out(self.module, kept, inputs))
 
     def _parts(self) -> list[nn.Module]:
         return [self.module] if self.detector is None else [self.module, self.detector.module]
