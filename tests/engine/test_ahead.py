@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.engine.fixed import CASES, Fixed, images, run
+from tests.engine.fixed import CASES, Counting, Fixed, images, run
 
 import brinell
 from brinell.attacks import PGD
@@ -37,18 +37,9 @@ def test_legs_ahead_give_what_legs_one_after_another_give(case, precision, early
     assert recordings.vain > 0 or not early_exit or case.startswith("fab"), "what is not needed is counted"
 
 
-class Counting(Fixed):
-    """Says how many iterations all lanes have made, each about a whole block."""
-
-    made = 0
-
-    def advance(self, times=1):
-        Counting.made += times
-        super().advance(times)
-
-
 @pytest.mark.parametrize(
-    ("n", "slots", "calls"), [(8, 8, 50), (4, 8, 30), (1, 8, 10), (12, 16, 80), (1, 1, 50), (1, 2, 30)]
+    ("n", "slots", "calls"),
+    [(8, 8, 50), (8, 16, 50), (4, 8, 30), (4, 16, 30), (1, 8, 10), (12, 16, 80), (1, 1, 50), (1, 2, 30)],
 )
 def test_empty_slots_take_on_later_legs(n, slots, calls):
     """Five legs of ten iterations, eight rows a call: as few calls as the legs fill, at most `slots` legs at once."""
@@ -59,6 +50,23 @@ def test_empty_slots_take_on_later_legs(n, slots, calls):
     assert same(got, run(*args, legs=legs)) and not got.broken.any()
     assert Counting.made == calls
     assert got.forwards.tolist() == [50] * n
+
+
+def test_a_second_lane_is_opened_where_later_legs_fill_it():
+    """Two calls under way are faster than one: eight samples, of whose legs there are enough for two lanes of eight."""
+    opened = []
+
+    class Seen(Fixed):
+        def __post_init__(self, entry):
+            super().__post_init__(entry)
+            opened.append(self)
+
+    for legs, lanes in ((3, 1), (4, 2)):
+        opened.clear()
+        args = (*images(8), Linf(1e-4), PGD(steps=9))
+        several = tuple(Leg(0, k) for k in range(legs))
+        got = run(*args, Recordings(make=Seen), legs=several, slots=32)
+        assert same(got, run(*args, legs=several)) and len(opened) == lanes
 
 
 def test_nothing_is_asked_ahead_where_lanes_can_be_joined():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.engine.fixed import Fixed, images, run
+from tests.engine.fixed import Counting, Fixed, images, run
 
 from brinell.attacks import Pursuit
 from brinell.core.threat import L1, L2, Linf
@@ -16,16 +16,6 @@ from brinell.ops.rows import same
 
 ATTACK = Pursuit(steps=5, targets=2, again=8)
 NORMS = {"Linf": (Linf, 1), "L2": (L2, 2), "L1": (L1, torch.inf)}
-
-
-class Counting(Fixed):
-    """Says how many iterations all lanes have made, each about a whole block."""
-
-    made = 0
-
-    def advance(self, times=1):
-        Counting.made += times
-        super().advance(times)
 
 
 @pytest.fixture
