@@ -48,6 +48,16 @@ def _may_look(v: Tensor) -> bool:
     return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def _near(closest: Scalars, extra: Labels) -> Mask:
+    """Whether a sample came close enough for a repetition, counted from 1."""
+    return closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(closest.dtype)
+
+
+def _repeated(towards: Labels, extra: Labels) -> Labels:
+    """Where a repetition goes: to the closest target, to any, in turn."""
+    return torch.where(extra % 2 == 1, towards, -1)
+
+
 @dataclass(frozen=True)
 class State:
     """The Auto-PGD run in progress, and what is known about the sample from its earlier runs.
@@ -223,8 +233,8 @@ class Pursuit:
         skip = over & (leg >= 1) & (leg <= self.targets) & ((target < 0) | hopeless)
         leg = torch.where(skip, self.targets + 1, leg)
         extra = leg - self.targets
-        done = over & (extra >= 1) & ((leg > s.until) | ~self._near(s.closest, extra))
-        target = torch.where(extra >= 1, self._repeated(s.towards, extra), target)
+        done = over & (extra >= 1) & ((leg > s.until) | ~_near(s.closest, extra))
+        target = torch.where(extra >= 1, _repeated(s.towards, extra), target)
         s = replace(
             s,
             t=torch.where(done, self.queries, s.t),
@@ -233,14 +243,6 @@ class Pursuit:
             gap=torch.where(over, torch.inf, s.gap),
         )
         return replace(s, run=self._begin(s, over & ~done, p, ball))
-
-    def _near(self, closest: Scalars, extra: Labels) -> Mask:
-        """Whether a sample came close enough for a repetition, counted from 1."""
-        return closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(closest.dtype)
-
-    def _repeated(self, towards: Labels, extra: Labels) -> Labels:
-        """Where a repetition goes: to the closest target, to any, in turn."""
-        return torch.where(extra % 2 == 1, towards, -1)
 
     def alone(self, s: State) -> State:
         """The same samples, to end before their repetitions."""
@@ -257,7 +259,7 @@ class Pursuit:
 
     def branches(self, seed: Seed) -> Labels:
         """How many repetitions samples want that have ended `alone`."""
-        near = [self._near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
+        near = [_near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
         return torch.stack([torch.zeros_like(seed.towards), *near]).sum(0)
 
     def branch(self, seed: Seed, which: Labels, p: Rows, ball: Ball) -> State:
@@ -269,7 +271,7 @@ class Pursuit:
             run=self._start(leg, p, ball),
             leg=leg,
             until=leg,
-            target=self._repeated(seed.towards, which + 1),
+            target=_repeated(seed.towards, which + 1),
             ranked=none[:, None].repeat(1, self.targets),
             reach=torch.zeros_like(far),
             gap=far,

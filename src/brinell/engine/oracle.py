@@ -215,9 +215,8 @@ class Oracle:
         """The model to find the way by: a copy laid out for speed where that is wanted, else the classifier itself."""
         if not self._guides:
             copy: Callable[..., Classifier] | None = getattr(self.classifier, "copy", None)
-            fast = self.compiled or self.precision != FLOAT32
-            wanted = copy is not None and fast and self.classifier.device.type == "cuda"
-            self._guides.append(self._laid_out(copy, x) if copy is not None and wanted else self.classifier)
+            fast = (self.compiled or self.precision != FLOAT32) and self.classifier.device.type == "cuda"
+            self._guides.append(self.classifier if copy is None or not fast else self._laid_out(copy, x))
         return self._guides[0]
 
     def _laid_out(self, copy: Callable[..., Classifier], x: Tensor) -> Classifier:
