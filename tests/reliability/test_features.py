@@ -100,12 +100,27 @@ class Square(Small):
         return -self.head(self.body(x)).square()
 
 
+ORDER = torch.tensor([1.0, 0.0, 3.0, 2.0])
+"""That of Small's four outputs at all of the points below: logits of this order agree with it by chance."""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_orders_that_agree_by_chance_do_not_deceive(seed):
+    torch.manual_seed(seed)
+    net, x = nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()).eval(), inputs(4, 6)
+    assert torch.equal(Small()(x).argsort(1), ORDER.argsort().expand(4, 4))
+    with pytest.raises(ModelError, match=r"0\.head"):
+        features(wrap(net), x)
+
+
 @pytest.mark.parametrize(
     ("net", "layer", "error", "text"),
     [
         (nn.Sequential(nn.Flatten(), nn.Softplus()), None, ModelError, "no linear layer runs"),
         (Square(), None, ModelError, "logits are something else.*layer='head'"),
         (nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()), None, ModelError, "0.head"),
+        (Small(lambda z: z.sum(1, keepdim=True) + ORDER), None, ModelError, "logits are something else"),
+        (Small(lambda z: -z, classes=1), None, ModelError, "logits are something else"),
         (Twice(), "head", ModelError, "ran 2 times"),
         (Small(), "heat", PlanError, "Did you mean 'head'"),
         (Small(), lambda x: x.mean(), ModelError, "one row of finite features"),

@@ -139,7 +139,8 @@ def same_function(new: nn.Module, old: nn.Module, x: Tensor) -> bool:
 def _answer(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and the gradient of a weighted sum of each row's."""
     point = x.detach().clone().requires_grad_()
-    with torch.enable_grad():
+    # As precisely as the network itself: whoever asks may be about to answer in less.
+    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
         raw = net(point)
         z: Tensor = (raw[0] if isinstance(raw, tuple | list) else raw).flatten(1)
         weights = torch.linspace(-1, 1, z.shape[1], dtype=z.dtype, device=z.device).cos()

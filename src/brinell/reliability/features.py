@@ -1,4 +1,4 @@
-"""What a network's last layer sees: found by watching one forward pass, or named by the user."""
+"""What a network's last layer sees: found by watching forward passes, or named by the user."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +11,15 @@ from brinell.core.classifier import Classifier, Output
 from brinell.errors import ModelError, one_of
 from brinell.models.detector import negated
 from brinell.models.wrap import TorchClassifier
+from brinell.ops import rng
 from brinell.ops.rows import flat
 from brinell.reliability.outcome import INVERTED, PLAIN
 
 Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
 """The readout's name (its input are the features), several of them, a function of the input, or None: look for it."""
+
+TRIES = 3
+"""How often noise takes the place of the last layer's outputs, to see whether the logits follow it."""
 
 REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
 
@@ -60,23 +64,45 @@ class _Watch:
                 h.remove()
 
 
+def _ordered(raw: Tensor, logits: Tensor) -> bool:
+    """Whether a layer's outputs have the order of the logits: in every row, or down the rows where there is but one."""
+    if raw.ndim == 2 and raw.shape[1] == 1:
+        raw, logits = raw.T, logits[:, -1:].T
+    return raw.shape == logits.shape and not bool((logits.gather(1, raw.argsort(1)).diff(dim=1) < 0).any())
+
+
+def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor) -> bool:
+    """Whether the logits take the order of noise that is put in the place of the layer's outputs `raw`."""
+    for k in range(TRIES):
+        noise = rng.normal(rng.keys(k, torch.arange(len(raw), device=raw.device)), tuple(raw.shape[1:])).to(raw.dtype)
+        handle = layer.register_forward_hook(lambda *_, noise=noise: noise)
+        try:
+            with torch.no_grad():
+                logits = classifier.forward(x).logits
+        finally:
+            handle.remove()
+        if not _ordered(noise, logits):
+            return False
+    return True
+
+
 def readout_layer(classifier: Classifier, x: Tensor) -> str:
-    """The name of the linear layer the network ends in, found with one forward pass of the points x.
+    """The name of the linear layer the network ends in, found with a few forward passes of the points x.
 
     It is the last linear layer that ran; the order of its outputs must be that of the logits, so that what follows is
-    at most a rescaling, a softmax or its logarithm.
+    at most a rescaling, a softmax or its logarithm. On a few points the two orders may agree by chance: the logits must
+    also follow what is put in the place of its outputs.
     """
     module = _module(classifier)
-    layers = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     with torch.no_grad():
-        out, seen = _Watch(layers).run(classifier, x)
+        out, seen = _Watch(tuple(layers.items())).run(classifier, x)
     if not seen:
         raise ModelError(
             expected="a network that ends in a linear layer", got="one in which no linear layer runs", remedy=REMEDY
         )
     name, _, raw = seen[-1]
-    logits = out.logits[:, -1:] if raw.ndim == 2 and raw.shape[1] == 1 else out.logits
-    if raw.shape != logits.shape or bool((logits.gather(1, raw.argsort(1)).diff(dim=1) < 0).any()):
+    if not (_ordered(raw, out.logits) and _follows(classifier, layers[name], x, raw)):
         raise ModelError(
             expected="a network that ends in a linear layer",
             got=f"one whose last linear layer is {name or 'the whole module'}, and whose logits are something else",
