@@ -12,6 +12,7 @@ from torch import nn
 import brinell
 from brinell import L2, Linf, Problem, Run, attack, attacks, evaluate, plans, verify, wrap
 from brinell.models.demo import demo_net
+from brinell.models.wrap import TorchClassifier
 from brinell.results import ROWS
 
 
@@ -228,3 +229,15 @@ def test_ids_decide_the_noise(problem: Problem, outcome) -> None:
     part = evaluate("demo", mixed, Linf(0.1), "pgd20", progress=False)
     kept = whole.rows().filter(pc.is_in(whole.rows()["sample_id"], pa.array([7, 2, 9])))
     assert outcome(kept).equals(outcome(part.rows()))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_all_weights_are_read_once_for_the_fingerprint(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    asked, whole = [], TorchClassifier.fingerprint.fget
+    assert whole is not None
+    monkeypatch.setattr(TorchClassifier, "fingerprint", property(lambda c: asked.append(1) or whole(c)))
+    run = evaluate("demo", problem[:4], Linf(0.1), "fgsm", device=device, progress=False)
+    assert len(asked) == 1
+    assert run.manifest["identity"]["model"]["fingerprint"] == whole(wrap(demo_net()))

@@ -58,12 +58,12 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
     return chosen
 
 
-def lanes_for(oracle: Oracle, shape: tuple[int, ...]) -> int:
-    """The number of lanes for this model on this device, from an earlier evaluation or measured now."""
+def lanes_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) -> int:
+    """The number of lanes for the model of this fingerprint, from an earlier evaluation or measured now."""
     c = oracle.classifier
     if c.device.type != "cuda":
         return 1
-    facts = (c.fingerprint, torch.cuda.get_device_name(c.device), torch.__version__, oracle.block, oracle.precision)
+    facts = (fingerprint, torch.cuda.get_device_name(c.device), torch.__version__, oracle.block, oracle.precision)
     key = "|".join(map(str, (*facts, shape, LEAST)))
     # How many calls side by side pay hardly depends on compiling, which takes far longer than measuring.
     plain = replace(oracle, compiled=False)

@@ -86,11 +86,12 @@ def prepare(
     recordable = _recordable(way, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
     recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
+    fingerprint = classifier.fingerprint if recordings is not None else None
     setup = Setup(
         oracle,
         threat,
         seed,
-        _slots(slots, oracle, device, problem.shape(), recordings),
+        _slots(slots, oracle, device, problem.shape(), fingerprint),
         oracle.precision,
         # Without a radius no success is near enough to stop at.
         early_exit and not threat.unlimited,
@@ -102,7 +103,9 @@ def prepare(
         shape=problem.shape() if slots is None else None,
     )
     alone = individual or threat.unlimited
-    session = Session(setup, fitted, problem, first, answer, checks, notes, device, alone, pace)
+    session = Session(
+        setup, fitted, problem, first, answer, checks, notes, device, alone, pace, fingerprint=fingerprint
+    )
     _check_expected(session, expected)
     return _with_best_precision(session) if precision == precisions.AUTO else session
 
@@ -169,10 +172,11 @@ def _recordable(execution: str, device: torch.device, checks: list[door.Check], 
 
 
 def _slots(
-    slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], recordings: Recordings | None
+    slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], fingerprint: str | None
 ) -> int:
+    """As many as asked for, else as is usual, or as pays for the model of this fingerprint where calls are recorded."""
     if slots is None:
-        lanes = BLOCKS.get(device.type, 1) if recordings is None else lanes_for(oracle, shape)
+        lanes = BLOCKS.get(device.type, 1) if fingerprint is None else lanes_for(oracle, shape, fingerprint)
         return oracle.block * lanes
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise InputError(

@@ -44,6 +44,8 @@ class Session:
     pace: float = 0.0
     """Seconds that one clean answer took."""
     choice: Choice | None = None
+    fingerprint: str | None = None
+    """The model's, where it was asked for before: all weights are read for it."""
 
     @property
     def oracle(self) -> Oracle:
@@ -86,13 +88,14 @@ class Session:
     def identity(self) -> dict[str, Any]:
         """What makes two evaluations the same."""
         c = self.oracle.classifier
+        fingerprint = c.fingerprint if self.fingerprint is None else self.fingerprint
         return {
             "brinell_format": 1,
             "threat": self.setup.threat.to_json(),
             "goal": self.setup.goal.name,
             "plan": self.plan.to_json(),
             "individual": self.individual,
-            "model": {"fingerprint": c.fingerprint, "name": c.name, "classes": self.first_logits.shape[1]},
+            "model": {"fingerprint": fingerprint, "name": c.name, "classes": self.first_logits.shape[1]},
             "data": {"fingerprint": self.problem.fingerprint(), "n": len(self.problem), "name": self.problem.name},
             "seed": self.setup.seed,
             "precision": self.setup.precision,

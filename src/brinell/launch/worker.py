@@ -52,7 +52,7 @@ class Worker:
         if self._setup.recordable and device.type == "cuda":
             slots = self._setup.slots
             if self._setup.shape is not None:
-                slots = own.block * lanes_for(own, self._setup.shape)
+                slots = own.block * lanes_for(own, self._setup.shape, own.classifier.fingerprint)
             self._setup = replace(self._setup, slots=slots, recordings=Recordings(self._hear))
         return {"pid": os.getpid(), **environment(device)}
 
