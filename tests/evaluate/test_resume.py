@@ -21,24 +21,30 @@ from brinell.results import Writer
 N, EPS, PLAN, SLOTS = 16, 0.1, "pgd20", 2
 ARGUMENTS = f"evaluate --model demo --data demo --n {N} --eps {EPS} --plan {PLAN} --slots {SLOTS}".split()
 
-# The program itself, with small shards and a pause after each, so that there is time to look and to kill.
+# The program itself, with small shards; after so many it waits to be killed.
 DRIVER = """
-import sys, time, torch
+import os, time, torch
 torch.set_num_threads(1)
 from brinell.cli import main
 from brinell.evaluate import stages
 from brinell.results import Writer
 stages.BATCH, append = 1, Writer.append
-def slow(self, *args):
+left = int(os.environ["SHARDS"])
+def counted(self, *args):
+    global left
     append(self, *args)
-    time.sleep(0.15)
-Writer.append = slow
+    left -= 1
+    if left == 0:
+        time.sleep(600)
+Writer.append = counted
 main()
 """
 
 
-def start(out: Path, *more: str) -> "subprocess.Popen[str]":
-    env = {**os.environ, "PYTHONPATH": str(Path(brinell.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+def start(out: Path, shards: int, *more: str) -> "subprocess.Popen[str]":
+    """The program, which stops after so many shards (0: never)."""
+    source = {"PYTHONPATH": str(Path(brinell.__file__).parents[1]), "OMP_NUM_THREADS": "1", "SHARDS": str(shards)}
+    env = {**os.environ, **source}
     command = [sys.executable, "-c", DRIVER, *ARGUMENTS, "--out", str(out), *more]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -93,7 +99,7 @@ def test_killed_and_resumed(moment: str, reference: Run, tmp_path: Path, outcome
     assert total > 6
     count = {"first shard": 2, "middle": total // 2, "near the end": total - 1}[moment]
     out = tmp_path / "run"
-    process = start(out)
+    process = start(out, count)
     wait_for(process, out, count)
     kill(process)
     left = Run.open(out)
@@ -109,13 +115,13 @@ def test_killed_and_resumed(moment: str, reference: Run, tmp_path: Path, outcome
 
 def test_killed_and_resumed_from_the_command_line(reference: Run, tmp_path: Path, outcome: Any) -> None:
     out = tmp_path / "run"
-    process = start(out)
+    process = start(out, 1)
     wait_for(process, out, 1)
     # While it is writing, nobody else may.
     with pytest.raises(RunError, match="only writer"):
         Writer.resume(out, Run.open(out).manifest)
     kill(process)
-    process = start(out, "--resume", "--quiet")
+    process = start(out, 0, "--resume", "--quiet")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert_same(Run.open(out), reference, outcome)
@@ -123,7 +129,7 @@ def test_killed_and_resumed_from_the_command_line(reference: Run, tmp_path: Path
 
 def test_interrupted_by_hand(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(out, "--quiet")
+    process = start(out, 2, "--quiet")
     wait_for(process, out, 2)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
