@@ -23,7 +23,8 @@ ARGUMENTS = f"evaluate --model demo --data demo --n {N} --eps {EPS} --plan {PLAN
 
 # The program itself, with small shards; after so many it waits to be killed.
 DRIVER = """
-import os, time, torch
+import os, signal, time, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make what they start in the background deaf to it
 torch.set_num_threads(1)
 from brinell.cli import main
 from brinell.evaluate import stages
