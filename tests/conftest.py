@@ -2,7 +2,6 @@
 
 import http.server
 import os
-import random
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from jaxtyping import config, install_import_hook
 
@@ -60,30 +58,6 @@ def shared() -> Path:
     if not (folder / "golden").is_dir():
         pytest.skip(f"needs the golden numbers in {folder} (set BRINELL_SHARED)")
     return folder
-
-
-def _seed() -> None:
-    """One state of the generators of torch, numpy and Python, that BRINELL_TEST_SEED changes."""
-    seed = int(os.environ.get("BRINELL_TEST_SEED", "0"))
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
-
-
-# Networks with drawn weights are the same in every run, whichever tests ran before and beside them.
-@pytest.hookimpl(tryfirst=True)
-def pytest_make_collect_report() -> None:
-    _seed()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup() -> None:
-    _seed()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call() -> None:
-    _seed()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ from brinell.evaluate import stages
 from brinell.results import Writer
 stages.BATCH, append = 1, Writer.append
 left = int(os.environ["SHARDS"])
-def counted(self, *args):
+def counted(self, table, *args):
     global left
-    append(self, *args)
-    left -= 1
+    append(self, table, *args)
+    left -= table.num_rows > 0
     if left == 0:
         time.sleep(600)
 Writer.append = counted
@@ -42,12 +43,22 @@ main()
 """
 
 
-def start(out: Path, shards: int, *more: str) -> "subprocess.Popen[str]":
-    """The program, which stops after so many shards (0: never)."""
-    source = {"PYTHONPATH": str(Path(brinell.__file__).parents[1]), "OMP_NUM_THREADS": "1", "SHARDS": str(shards)}
-    env = {**os.environ, **source}
-    command = [sys.executable, "-c", DRIVER, *ARGUMENTS, "--out", str(out), *more]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start() -> "Iterator[Callable[..., subprocess.Popen[str]]]":
+    """Starts the program, which stops after so many shards (0: never)."""
+    started: list[subprocess.Popen[str]] = []
+
+    def program(out: Path, shards: int, *more: str) -> "subprocess.Popen[str]":
+        source = {"PYTHONPATH": str(Path(brinell.__file__).parents[1]), "OMP_NUM_THREADS": "1", "SHARDS": str(shards)}
+        command = [sys.executable, "-c", DRIVER, *ARGUMENTS, "--out", str(out), *more]
+        env = {**os.environ, **source}
+        started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield program
+    for process in started:
+        if process.poll() is None:
+            kill(process)
 
 
 def shards(out: Path) -> int:
@@ -95,7 +106,7 @@ def assert_same(run: Run, reference: Run, outcome: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["first shard", "middle", "near the end"])
-def test_killed_and_resumed(moment: str, reference: Run, tmp_path: Path, outcome: Any) -> None:
+def test_killed_and_resumed(moment: str, start: Any, reference: Run, tmp_path: Path, outcome: Any) -> None:
     total = shards(reference.path)
     assert total > 6
     count = {"first shard": 2, "middle": total // 2, "near the end": total - 1}[moment]
@@ -114,7 +125,7 @@ def test_killed_and_resumed(moment: str, reference: Run, tmp_path: Path, outcome
     assert verify(run, "demo", brinell.data.load("demo", N)).ok
 
 
-def test_killed_and_resumed_from_the_command_line(reference: Run, tmp_path: Path, outcome: Any) -> None:
+def test_killed_and_resumed_from_the_command_line(start: Any, reference: Run, tmp_path: Path, outcome: Any) -> None:
     out = tmp_path / "run"
     process = start(out, 1)
     wait_for(process, out, 1)
@@ -128,7 +139,7 @@ def test_killed_and_resumed_from_the_command_line(reference: Run, tmp_path: Path
     assert_same(Run.open(out), reference, outcome)
 
 
-def test_interrupted_by_hand(tmp_path: Path) -> None:
+def test_interrupted_by_hand(start: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, 2, "--quiet")
     wait_for(process, out, 2)

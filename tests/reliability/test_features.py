@@ -47,9 +47,63 @@ def test_the_input_of_the_last_linear_layer(after):
     assert torch.equal(found.forward(x).logits[:, 3:], wrap(net, mean=0.5, std=0.2).forward(x).logits)
 
 
-def test_one_logit():
-    net, x = Small(classes=1).eval(), inputs(5, 6)
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda z: z,
+        lambda z: -z,
+        lambda z: torch.cat([z, -z], 1),
+        lambda z: nn.functional.logsigmoid(torch.cat([-z, z], 1)),
+        lambda z: z / torch.arange(1, len(z) + 1)[:, None],
+        lambda z: z.mul_(2),
+    ],
+)
+@pytest.mark.parametrize("n", [5, 1])
+def test_one_output(after, n):
+    net, x = Small(after, classes=1).eval(), inputs(n, 6)
     assert torch.equal(features(wrap(net), x).of(x), net.body(x))
+
+
+class Sloped(Small):
+    """Logits that take a gradient of their own on the way."""
+
+    def forward(self, x):
+        with torch.enable_grad():
+            point = self.body(x).detach().requires_grad_()
+            z = self.head(point)
+            slope = torch.autograd.grad(z.logsumexp(1).sum(), point)[0]
+        return z.detach() / (1 + slope.norm(dim=1, keepdim=True))
+
+
+class Writing(Small):
+    """Overwrites the features once they have been read."""
+
+    def forward(self, x):
+        f = self.body(x)
+        z = self.head(f)
+        f.zero_()
+        return z
+
+
+POSITIVE = {
+    "shares": lambda z: z / z.sum(1, keepdim=True),
+    "logarithms of shares": lambda z: torch.distributions.Categorical(probs=z, validate_args=True).logits,
+    "squares": lambda z: z.square(),
+    "of the largest": lambda z: z / z.amax(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("after", POSITIVE.values(), ids=POSITIVE)
+def test_outputs_that_must_be_positive_stay_so(after):
+    x = inputs(5, 6)
+    assert bool((Small()(x) > 0).all())
+    assert readout_layer(wrap(Small(after).eval()), x) == "head"
+
+
+def test_networks_that_take_gradients_or_write_on_the_way():
+    x = inputs(5, 6)
+    for net in (Sloped().eval(), Writing().eval()):
+        assert torch.equal(features(wrap(net), x).of(x), net.body(x))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +154,19 @@ class Square(Small):
         return -self.head(self.body(x)).square()
 
 
+class Beside(Small):
+    """Logits of a convolution, and an uncertainty of a linear layer that runs last and is not among them."""
+
+    def __init__(self) -> None:
+        super().__init__(classes=1)
+        self.conv = nn.Conv1d(1, 1, 6)
+
+    def forward(self, x):
+        z = self.conv(x[:, None])[:, 0]
+        self.head(self.body(x))
+        return torch.cat([z, torch.zeros_like(z)], 1)
+
+
 ORDER = torch.tensor([1.0, 0.0, 3.0, 2.0])
 """That of Small's four outputs at all of the points below: logits of this order agree with it by chance."""
 
@@ -120,7 +187,11 @@ def test_orders_that_agree_by_chance_do_not_deceive(seed):
         (Square(), None, ModelError, "logits are something else.*layer='head'"),
         (nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()), None, ModelError, "0.head"),
         (Small(lambda z: z.sum(1, keepdim=True) + ORDER), None, ModelError, "logits are something else"),
-        (Small(lambda z: -z, classes=1), None, ModelError, "logits are something else"),
+        (Small(lambda z: z.square_().neg_()), None, ModelError, "logits are something else"),
+        (Small(lambda z: z.copy_(ORDER)), None, ModelError, "logits are something else"),
+        (Small(lambda z: z.zero_()), None, ModelError, "logits are something else"),
+        (Small(lambda z: (50 * z).sin(), classes=1), None, ModelError, "logits are something else"),
+        (Beside(), None, ModelError, "logits are something else"),
         (Twice(), "head", ModelError, "ran 2 times"),
         (Small(), "heat", PlanError, "Did you mean 'head'"),
         (Small(), lambda x: x.mean(), ModelError, "one row of finite features"),

@@ -86,7 +86,7 @@ def prepare(
     recordable = _recordable(way, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
     recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
-    fingerprint = classifier.fingerprint if recordings is not None else None
+    fingerprint = classifier.fingerprint if recordings is not None and slots is None else None
     setup = Setup(
         oracle,
         threat,

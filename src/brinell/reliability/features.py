@@ -19,7 +19,7 @@ Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
 """The readout's name (its input are the features), several of them, a function of the input, or None: look for it."""
 
 TRIES = 3
-"""How often noise takes the place of the last layer's outputs, to see whether the logits follow it."""
+"""How often other values take the place of the last layer's outputs, to see whether the logits follow them."""
 
 REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
 
@@ -52,7 +52,8 @@ class _Watch:
 
         def note(name: str) -> Callable[..., None]:
             def hook(_: nn.Module, given: tuple[Any, ...], result: Any) -> None:
-                seen.append((name, given[0], result))
+                # Copies: what comes after may write into them.
+                seen.append((name, given[0].clone(), result.clone() if isinstance(result, Tensor) else result))
 
             return hook
 
@@ -65,33 +66,62 @@ class _Watch:
 
 
 def _ordered(raw: Tensor, logits: Tensor) -> bool:
-    """Whether a layer's outputs have the order of the logits: in every row, or down the rows where there is but one."""
-    if raw.ndim == 2 and raw.shape[1] == 1:
-        raw, logits = raw.T, logits[:, -1:].T
-    return raw.shape == logits.shape and not bool((logits.gather(1, raw.argsort(1)).diff(dim=1) < 0).any())
+    """Whether in every row a layer's outputs have the order of the logits, and not because these are all equal."""
+    if raw.shape != logits.shape:
+        return False
+    steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
+    told = (raw != raw[:, :1]).any(1)
+    return not bool((steps < 0).any()) and bool((steps > 0).any() or not told.any())
 
 
-def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor) -> bool:
-    """Whether the logits take the order of noise that is put in the place of the layer's outputs `raw`."""
-    for k in range(TRIES):
-        noise = rng.normal(rng.keys(k, torch.arange(len(raw), device=raw.device)), tuple(raw.shape[1:])).to(raw.dtype)
-        handle = layer.register_forward_hook(lambda *_, noise=noise: noise)
+def _monotone(raw: Tensor, logits: Tensor) -> bool:
+    """Whether two logits part as a single output says, one way or the other: (b, k) answers to k values per row."""
+    steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
+    rises, falls = bool((steps > 0).any()), bool((steps < 0).any())
+    told = bool((raw != raw[:, :1]).any())
+    return rises != falls if told else not (rises or falls)
+
+
+def _substitutes(raw: Tensor) -> list[Tensor]:
+    """Other outputs for a layer that gave `raw`, as good as those: the same values in other places, if they differ."""
+    if raw.shape[1] == 1:
+        return [raw.roll(k, 0) if bool((raw != raw[:1]).any()) else (k + 1) * raw for k in range(1, TRIES + 1)]
+    keys = (rng.keys(k, torch.arange(len(raw), device=raw.device)) for k in range(TRIES - 1))
+    return [raw.roll(1, 1), *(raw.gather(1, rng.uniform(key, (raw.shape[1],)).argsort(1)) for key in keys)]
+
+
+def _instead(z: Tensor, value: Tensor) -> Tensor:
+    """A copy, as a network may write into it, with the way back of what it replaces, if the network asks for one."""
+    return value + (z - z.detach()) if z.requires_grad else value.clone()
+
+
+def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
+    """Whether the logits take the order of what is put in the place of the layer's outputs."""
+    if raw.ndim != 2:
+        return False
+    values, answers = [raw], [logits]
+    for value in _substitutes(raw):
+        hook = layer.register_forward_hook(lambda _, __, z, value=value: _instead(z, value))
         try:
             with torch.no_grad():
-                logits = classifier.forward(x).logits
-        finally:
-            handle.remove()
-        if not _ordered(noise, logits):
+                answers.append(classifier.forward(x).logits)
+        except Exception:  # a network that does not bear other values there
             return False
-    return True
+        finally:
+            hook.remove()
+        values.append(value)
+    if raw.shape[1] > 1:
+        return all(_ordered(v, z) for v, z in zip(values, answers, strict=True))
+    apart = [z[:, -1] - z[:, 0] for z in answers]
+    return logits.shape[1] == 2 and _monotone(torch.cat(values, 1), torch.stack(apart, 1))
 
 
 def readout_layer(classifier: Classifier, x: Tensor) -> str:
     """The name of the linear layer the network ends in, found with a few forward passes of the points x.
 
     It is the last linear layer that ran; the order of its outputs must be that of the logits, so that what follows is
-    at most a rescaling, a softmax or its logarithm. On a few points the two orders may agree by chance: the logits must
-    also follow what is put in the place of its outputs.
+    at most a rescaling, a softmax or its logarithm; two logits of a single output must part as it says. On a few points
+    that may be so by chance: the logits must also follow what is put in the place of the outputs.
     """
     module = _module(classifier)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
@@ -102,7 +132,7 @@ def readout_layer(classifier: Classifier, x: Tensor) -> str:
             expected="a network that ends in a linear layer", got="one in which no linear layer runs", remedy=REMEDY
         )
     name, _, raw = seen[-1]
-    if not (_ordered(raw, out.logits) and _follows(classifier, layers[name], x, raw)):
+    if not _follows(classifier, layers[name], x, raw, out.logits):
         raise ModelError(
             expected="a network that ends in a linear layer",
             got=f"one whose last linear layer is {name or 'the whole module'}, and whose logits are something else",
