@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,9 @@ from brinell.data import sets as table
 from brinell.data.check import state
 from brinell.data.sets import File, Set
 from brinell.fetch import download, unpack
+
+OWNED = Path(tempfile.gettempdir()) / "brinell-owned"
+"""Where an archive that leaves its folder would write."""
 
 
 def left(home: Path) -> list[str]:
@@ -189,7 +193,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> tarfile.Ta
 ESCAPES = {
     "up": [member("../owned")],
     "up inside": [member("a/../../owned")],
-    "absolute": [member("/tmp/brinell-owned")],
+    "absolute": [member(str(OWNED))],
     "backslash": [member("..\\owned")],
     "drive": [member("C:/owned")],
     "symlink": [member("a", tarfile.SYMTYPE, ".."), member("a/owned")],
@@ -211,10 +215,10 @@ def test_members_that_lead_out_of_the_folder_are_refused(
     serve("cifar10", {ARCHIVE: out.getvalue()})
     with pytest.raises(InputError, match=r"leads out of the folder|is a link or a device"):
         load("cifar10")
-    assert left(home) == [] and not list(tmp_path.rglob("owned")) and not Path("/tmp/brinell-owned").exists()
+    assert left(home) == [] and not list(tmp_path.rglob("owned")) and not OWNED.exists()
 
 
-@pytest.mark.parametrize("name", ["../owned", "a/../../owned", "/tmp/brinell-owned", "..\\owned"])
+@pytest.mark.parametrize("name", ["../owned", "a/../../owned", str(OWNED), "..\\owned"])
 def test_zip_files_are_watched_as_well(name: str, tmp_path: Path) -> None:
     path, into = tmp_path / "a.zip", tmp_path / "in" / "here"
     with zipfile.ZipFile(path, "w") as archive:

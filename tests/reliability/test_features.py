@@ -64,6 +64,13 @@ def test_one_output(after, n):
     assert torch.equal(features(wrap(net), x).of(x), net.body(x))
 
 
+def test_a_head_that_has_learned_nothing_yet():
+    net, x = Small().eval(), inputs(5, 6)
+    nn.init.zeros_(net.head.weight)
+    nn.init.zeros_(net.head.bias)
+    assert readout_layer(wrap(net), x) == "head"
+
+
 class Sloped(Small):
     """Logits that take a gradient of their own on the way."""
 
@@ -167,6 +174,13 @@ class Beside(Small):
         return torch.cat([z, torch.zeros_like(z)], 1)
 
 
+class Halves(Small):
+    """The mean of what the readout says of a point and of its mirror image, asked in one go."""
+
+    def forward(self, x):
+        return super().forward(torch.cat([x, 1 - x])).unflatten(0, (2, len(x))).mean(0)
+
+
 ORDER = torch.tensor([1.0, 0.0, 3.0, 2.0])
 """That of Small's four outputs at all of the points below: logits of this order agree with it by chance."""
 
@@ -192,6 +206,7 @@ def test_orders_that_agree_by_chance_do_not_deceive(seed):
         (Small(lambda z: z.zero_()), None, ModelError, "logits are something else"),
         (Small(lambda z: (50 * z).sin(), classes=1), None, ModelError, "logits are something else"),
         (Beside(), None, ModelError, "logits are something else"),
+        (Halves(), None, ModelError, "logits are something else"),
         (Twice(), "head", ModelError, "ran 2 times"),
         (Small(), "heat", PlanError, "Did you mean 'head'"),
         (Small(), lambda x: x.mean(), ModelError, "one row of finite features"),

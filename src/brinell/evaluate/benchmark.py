@@ -170,7 +170,8 @@ def _corrupted(
     """A record of the mean accuracy over the published corruptions and severities; nothing is attacked."""
     n = len(problem)
     violated = _violated(model, problem, Linf("1/255"), strict, only=DETERMINISTIC)
-    identity = {"model": model.fingerprint, "data": problem.fingerprint(), "n": n}
+    fingerprint = model.fingerprint
+    identity = {"model": fingerprint, "data": problem.fingerprint(), "n": n}
     table = cells.measure(model, lambda c, s: source(c, s)[:n], identity, folder, resume)
     clean = Proportion(*cells.accuracy(model, problem))
     record = Record(
@@ -183,7 +184,7 @@ def _corrupted(
         interval=(round(100 * table.interval[0], 2), round(100 * table.interval[1], 2)),
         n=table.right.shape[1],
         plan=chosen.plan,
-        fingerprint=model.fingerprint,
+        fingerprint=fingerprint,
         restrictions=violated,
         run=str(folder),
         date=now(),

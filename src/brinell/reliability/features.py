@@ -65,21 +65,10 @@ class _Watch:
                 h.remove()
 
 
-def _ordered(raw: Tensor, logits: Tensor) -> bool:
-    """Whether in every row a layer's outputs have the order of the logits, and not because these are all equal."""
-    if raw.shape != logits.shape:
-        return False
+def _turns(raw: Tensor, logits: Tensor) -> set[int]:
+    """Which ways the logits of a row go as the outputs grow: up (1), down (−1), both or none."""
     steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
-    told = (raw != raw[:, :1]).any(1)
-    return not bool((steps < 0).any()) and bool((steps > 0).any() or not told.any())
-
-
-def _monotone(raw: Tensor, logits: Tensor) -> bool:
-    """Whether two logits part as a single output says, one way or the other: (b, k) answers to k values per row."""
-    steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
-    rises, falls = bool((steps > 0).any()), bool((steps < 0).any())
-    told = bool((raw != raw[:, :1]).any())
-    return rises != falls if told else not (rises or falls)
+    return {way for way in (1, -1) if bool((way * steps > 0).any())}
 
 
 def _substitutes(raw: Tensor) -> list[Tensor]:
@@ -97,7 +86,7 @@ def _instead(z: Tensor, value: Tensor) -> Tensor:
 
 def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
     """Whether the logits take the order of what is put in the place of the layer's outputs."""
-    if raw.ndim != 2:
+    if raw.ndim != 2 or (len(raw), max(raw.shape[1], 2)) != tuple(logits.shape):
         return False
     values, answers = [raw], [logits]
     for value in _substitutes(raw):
@@ -111,9 +100,13 @@ def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, l
             hook.remove()
         values.append(value)
     if raw.shape[1] > 1:
-        return all(_ordered(v, z) for v, z in zip(values, answers, strict=True))
-    apart = [z[:, -1] - z[:, 0] for z in answers]
-    return logits.shape[1] == 2 and _monotone(torch.cat(values, 1), torch.stack(apart, 1))
+        pairs = list(zip(values, answers, strict=True))
+    else:
+        pairs = [(torch.cat(values, 1), torch.stack([z[:, -1] - z[:, 0] for z in answers], 1))]
+    # Outputs that are all the same order nothing; a single one may speak for either of two classes.
+    told = any(bool((v != v[:, :1]).any()) for v, _ in pairs)
+    wanted = [set[int]()] if not told else [{1}] if raw.shape[1] > 1 else [{1}, {-1}]
+    return all(_turns(v, z) in wanted for v, z in pairs)
 
 
 def readout_layer(classifier: Classifier, x: Tensor) -> str:
