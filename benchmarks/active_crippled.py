@@ -23,7 +23,7 @@ import brinell
 from brinell.attacks import PGD
 from brinell.core.threat import threat
 from brinell.engine import oracle as oracles
-from brinell.evaluate.inputs import as_classifier
+from brinell.evaluation.coerce import as_classifier
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -25,19 +25,19 @@ from torch import Tensor
 
 from brinell.attacks import PGD
 from brinell.core.attack import Rows
-from brinell.core.goal import Misclassify
-from brinell.core.problem import Chunk
+from brinell.core.criterion import Misclassify
+from brinell.core.dataset import Chunk
 from brinell.core.threat import threat
 from brinell.engine import precision
-from brinell.engine.craft import craft
+from brinell.engine.attack_batch import craft
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle, default_block
-from brinell.evaluate.inputs import as_classifier
+from brinell.evaluation.coerce import as_classifier
 from brinell.ops import rng
-from brinell.ops.rows import take
-from brinell.reliability.binary import Binary, Design, Tasks, build
-from brinell.reliability.features import features
-from brinell.reliability.readouts import READOUTS
+from brinell.ops.rowwise import take
+from brinell.reliability.binarization.binary_models import Binary, Design, Tasks, build
+from brinell.reliability.binarization.features import features
+from brinell.reliability.binarization.readouts import READOUTS
 
 RESULTS = Path(__file__).parent / "results"
 ATTACK = PGD(steps=20)

@@ -21,12 +21,12 @@ import brinell
 from brinell import Linf, Plan, Problem, Restarts, Targets
 from brinell.attacks import APGD, FGSM, PGD, Square
 from brinell.core.threat import Threat
+from brinell.cost.estimate import ahead
+from brinell.cost.extrapolate import foresee
 from brinell.engine import precision
 from brinell.engine.events import silent
-from brinell.evaluate import inputs
-from brinell.evaluate.estimate import ahead
-from brinell.evaluate.foresee import foresee
-from brinell.evaluate.prepare import chosen_plan, prepare
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"

@@ -24,7 +24,7 @@ from brinell.attacks import APGD
 from brinell.core.attack import Needs, Rows
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
-from brinell.evaluate.stages import ranked_targets
+from brinell.evaluation.run_stage import ranked_targets
 from brinell.models import wrap
 from brinell.ops import rng
 from brinell.ops.losses import margin

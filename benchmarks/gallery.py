@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from brinell.gallery import Row, measure
-from brinell.gallery.measure import SAMPLES
+from brinell.defences import Row, measure
+from brinell.defences.measure import SAMPLES
 from brinell.results import Proportion
 
 

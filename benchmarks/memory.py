@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import brinell
-from brinell.evaluate import chunks
+from brinell.evaluation import run_plan as chunks
 from brinell.ops import rng
 
 RESULTS = Path(__file__).parent / "results"
@@ -86,7 +86,7 @@ def measure(n: int, images: bool) -> dict[str, Any]:
         return clean_rows(c, at, *rest)
 
     chunks.clean_rows = counting
-    sys.modules["brinell.evaluate.session"].CHUNK = CHUNK
+    sys.modules["brinell.evaluation.context"].CHUNK = CHUNK
     with tempfile.TemporaryDirectory() as folder:
         recorder.start()
         begun, spent = time.perf_counter(), time.process_time()

@@ -22,8 +22,8 @@ import torch
 from networks import load_fashion, load_preact18
 
 import brinell
-from brinell.evaluate.adapt import ranked
-from brinell.evaluate.presets import by_name, reference
+from brinell.attacks.catalogue import by_name, reference
+from brinell.evaluation.plan import ranked
 from brinell.results import Proportion
 
 # Names as in the paper's tables; T-AA is what AutoAttack's code calls standard.

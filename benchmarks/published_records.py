@@ -1,4 +1,4 @@
-"""Writes the records of the public leaderboard, as published, for brinell.results.records.
+"""Writes the records of the public leaderboard, as published, for brinell.leaderboard.records.
 
 Run: python benchmarks/published_records.py FOLDER, the folder of robustbench_models.csv.
 """

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 import brinell
-from brinell.core.problem import Chunk
+from brinell.attacks.catalogue import by_name
+from brinell.core.dataset import Chunk
+from brinell.distributed import Estimate, Ray, World, estimate
 from brinell.engine.oracle import Oracle, default_block
-from brinell.evaluate.presets import by_name
-from brinell.evaluate.stages import Setup
-from brinell.evaluate.work import Unit, attack_unit
-from brinell.launch import Estimate, Ray, World, estimate
+from brinell.evaluation.backend import Unit, attack_unit
+from brinell.evaluation.run_stage import Setup
 from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"

@@ -24,13 +24,13 @@ from networks import WideResNet, load_preact18
 from torch import Tensor
 
 import brinell
+from brinell.attacks.catalogue import by_name
 from brinell.core.attack import Needs
 from brinell.engine import oracle as oracles
-from brinell.engine.lanes import undisturbed
+from brinell.engine.micro_batch import undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
-from brinell.evaluate.adapt import audited
-from brinell.evaluate.presets import by_name
+from brinell.evaluation.plan import audited
 from brinell.models.demo import demo_net
 
 WAYS = (("float32", "graph"), ("tf32", "graph"), ("bfloat16", "graph"), ("bfloat16", "compile"))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import brinell
-from brinell.evaluate.plan import Plan, Stage
-from brinell.evaluate.presets import PLANS
+from brinell.attacks.catalogue import PLANS
+from brinell.core.plan import Plan, Stage
 
 BROKEN = "A sample that breaks leaves at once."
 STRENGTHS = {

@@ -70,7 +70,7 @@ def test_no_paths_of_somebodys_machine(page: Path) -> None:
 def test_readme_lists_every_plan() -> None:
     text = (ROOT / "README.md").read_text()
     listed = re.findall(r"^\| `([\w+-]+)` \| (weak|audited|standard) \|", text, re.MULTILINE)
-    from brinell.evaluate.presets import PLANS
+    from brinell.attacks.catalogue import PLANS
 
     assert dict(listed) == {p.name: p.strength for p in PLANS.values()}
 

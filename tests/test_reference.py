@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import brinell
-from brinell.evaluate.presets import PLANS
+from brinell.attacks.catalogue import PLANS
 
 SOURCE = Path(__file__).resolve().parents[1] / "docs" / "reference.py"
 

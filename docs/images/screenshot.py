@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 import brinell
-from brinell.cli.demo import EPS, PLAN
-from brinell.cli.show import show
+from brinell.cli._shared.show import show
+from brinell.cli.commands.demo import EPS, PLAN
 
 HERE = Path(__file__).resolve().parent
 # Otherwise a viewer would fetch fonts from the network.

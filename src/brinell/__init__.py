@@ -1,25 +1,25 @@
 """Brinell measures how hard a classifier is to break."""
 
-from brinell import analysis, attacks, data, gallery, launch, models, reliability, report, train
-from brinell.core.problem import Problem
+from brinell import analysis, attacks, data, defences, distributed, gallery, launch, models, reliability, report, train
+from brinell.analysis.rescalings import rescalings
+from brinell.attacks.catalogue import plans
+from brinell.core.dataset import Problem
+from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.core.threat import L0, L1, L2, Linf, Threat
+from brinell.cost.budget import Estimate
+from brinell.cost.estimate import estimate
 from brinell.curves import Curve, curve, distances
+from brinell.environment import version
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
-from brinell.evaluate.attack import attack
-from brinell.evaluate.benchmark import benchmark
-from brinell.evaluate.calibrate import calibrated
-from brinell.evaluate.cost import Estimate
-from brinell.evaluate.environment import version
-from brinell.evaluate.estimate import estimate
-from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, plan
-from brinell.evaluate.presets import plans
-from brinell.evaluate.rescalings import rescalings
-from brinell.evaluate.review import review
-from brinell.evaluate.verifying import verify
+from brinell.evaluation.attack import attack
+from brinell.evaluation.calibrate_detector import calibrated
+from brinell.evaluation.evaluate import evaluate
+from brinell.leaderboard.benchmark import benchmark
 from brinell.models.wrap import wrap
-from brinell.reliability.active import test_attack
+from brinell.reliability.binarization.test import test_attack
 from brinell.results import Run, compare
+from brinell.verification.review import review
+from brinell.verification.verify import verify
 
 __version__ = version()
 
@@ -53,7 +53,9 @@ __all__ = [
     "compare",
     "curve",
     "data",
+    "defences",
     "distances",
+    "distributed",
     "estimate",
     "evaluate",
     "gallery",

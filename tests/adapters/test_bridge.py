@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, MissingExtra, ModelError, PlanError
-from brinell.core.classifier import Classifier
-from brinell.evaluate.adapt import limited
-from brinell.evaluate.presets import by_name
+from brinell.attacks.catalogue import by_name
+from brinell.core.model import Classifier
+from brinell.evaluation.plan import limited
 from brinell.models.adapters.bridge import FLOOR, Bridge, as_logits, classifier
 from brinell.testing import check_classifier, linear_world
 

@@ -14,8 +14,8 @@ import torch
 import brinell
 from brinell import InputError, ModelError
 from brinell.attacks import APGD, FAB, HopSkipJump, Square
-from brinell.evaluate.adapt import limited
-from brinell.evaluate.presets import by_name
+from brinell.attacks.catalogue import by_name
+from brinell.evaluation.plan import limited
 from brinell.models import from_jax, from_onnx, from_sklearn, from_tensorflow
 from brinell.models.adapters.bridge import FLOOR
 from brinell.testing import check_classifier

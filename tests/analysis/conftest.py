@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import brinell
-from brinell.core.classifier import Classifier
+from brinell.core.model import Classifier
 from brinell.ops import rng
 from brinell.results import ROWS, Run, Writer, new_manifest
 

@@ -195,7 +195,7 @@ def test_refusals() -> None:
 
 
 def test_findings_survive_the_disk(worlds: Any, honest: tuple[Tensor, Tensor], tmp_path: Path) -> None:
-    from brinell.results.findings import saved
+    from brinell.results.analyses import saved
 
     found = calibration(worlds.look_up(honest[0][:50]), worlds.places(0, 50, honest[1][:50])).findings()
     found.save(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 
 from brinell.analysis.plot import plot
 from brinell.errors import InputError
-from brinell.results.findings import Figure, Findings, Series
+from brinell.results.analyses import Figure, Findings, Series
 
 pytest.importorskip("matplotlib")
 KINDS: tuple[Any, ...] = get_args(get_type_hints(Figure)["kind"])

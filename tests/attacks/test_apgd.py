@@ -10,8 +10,8 @@ import torch
 
 import brinell
 from brinell.attacks import APGD
-from brinell.attacks.apgd import checkpoints, checkpoints_autoattack
-from brinell.attacks.apgd_sparse import SparseAPGD, phase_lengths
+from brinell.attacks.gradient.apgd import checkpoints, checkpoints_autoattack
+from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
 from brinell.core.attack import Answer, Rows
 from brinell.core.threat import threat
 from brinell.ops import rng

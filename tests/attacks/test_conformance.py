@@ -26,7 +26,7 @@ from brinell.core.attack import Needs, norms_of
 from brinell.core.references import References
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops.norms import NORMS, SIZES
-from brinell.ops.rows import take
+from brinell.ops.rowwise import take
 from brinell.testing import check_attack, check_classifier
 
 # Whatever is exported is here by itself; further variants are added by name.

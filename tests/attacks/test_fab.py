@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brinell.attacks.fab import FAB
+from brinell.attacks.minimum_norm.fab import FAB
 from brinell.core.attack import Answer, Needs, Rows
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import Ball, Threat, threat
+from brinell.engine.best_so_far import Record
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
-from brinell.engine.recorder import Record
 from brinell.errors import PlanError
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
-from brinell.ops.rows import concat, take
+from brinell.ops.rowwise import concat, take
 
 ONE = (Leg(),)
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}

@@ -9,11 +9,11 @@ from torch import nn
 import brinell
 from brinell import PlanError
 from brinell.attacks import HopSkipJump, Square
-from brinell.attacks.hop_skip_jump import halvings
+from brinell.attacks.black_box.hop_skip_jump import halvings
+from brinell.attacks.catalogue import by_name
+from brinell.core.plan import plan
 from brinell.core.threat import threat
-from brinell.evaluate.adapt import limited
-from brinell.evaluate.plan import plan
-from brinell.evaluate.presets import by_name
+from brinell.evaluation.plan import limited
 from brinell.testing import check_attack, duel
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -12,7 +12,7 @@ from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump
 from brinell.core.attack import norms_of
 from brinell.core.threat import threat
 from brinell.ops import rng
-from brinell.results.outcome import INCIDENTAL
+from brinell.results.row_queries import INCIDENTAL
 
 N = 66
 MODEL = brinell.wrap(brinell.models.demo.demo_net())

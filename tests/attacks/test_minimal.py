@@ -10,7 +10,7 @@ from scipy.optimize import linprog, nnls
 from torch import nn
 
 import brinell
-from brinell.attacks import (
+from brinell.attacks import (  # fmt: skip
     ALMA,
     APGD,
     CW,
@@ -27,8 +27,8 @@ from brinell.attacks import (
     Pursuit,
     Refine,
     Square,
-)  # fmt: skip
-from brinell.attacks.bisect import paper_pgd
+)
+from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.attack import norms_of
 from brinell.core.threat import threat
 from brinell.ops.norms import L1, L2, LINF

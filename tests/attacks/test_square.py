@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brinell.attacks.random_search import MOVES, RandomSearch, State, shares, stage
-from brinell.attacks.square import PROPOSALS, Square
-from brinell.attacks.square_patterns import Sides, bump, draw, pattern, pattern_table, stamp, tiling
+from brinell.attacks.black_box.random_search import MOVES, RandomSearch, State, shares, stage
+from brinell.attacks.black_box.square import PROPOSALS, Square
+from brinell.attacks.black_box.square_patterns import Sides, bump, draw, pattern, pattern_table, stamp, tiling
 from brinell.core.attack import Answer, Needs, Rows
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import L2, Ball, Linf, Threat, threat
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
@@ -22,7 +22,7 @@ from brinell.errors import PlanError
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.losses import margin
-from brinell.ops.rows import concat, take
+from brinell.ops.rowwise import concat, take
 
 SHAPES = [(1, 1, 1), (1, 2, 2), (1, 3, 7), (3, 12, 12), (2, 14, 19), (1, 28, 28), (3, 32, 17)]
 RADII = {"Linf": 0.1, "L2": 0.7, "L1": 2.0}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import brinell
-from brinell.evaluate.presets import by_name
+from brinell.attacks.catalogue import by_name
 from brinell.models.demo import demo_net
 
 INCIDENTAL = ("seconds", "adv_shard", "adv_row")

@@ -6,7 +6,7 @@ import pytest
 
 import brinell
 from brinell import L1, L2, Linf
-from brinell.evaluate.presets import by_name
+from brinell.attacks.catalogue import by_name
 from brinell.ops.losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -58,7 +58,7 @@ def test_every_plan(name: str, classes: int, tiny: Any, images: Any, quiet: Any,
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 12])
 def test_as_many_targets_as_there_are_other_classes(classes: int) -> None:
-    from brinell.evaluate.adapt import adapt
+    from brinell.evaluation.plan import adapt
 
     fitted, _ = adapt(by_name("autoattack"), classes=classes, sparse=False)
     assert [len(s.ranks) for s in fitted.stages] == [0, min(9, classes - 1), min(9, classes - 1), 0]

@@ -10,7 +10,7 @@ import torch
 
 import brinell
 from brinell import L1, L2, Linf, Problem, Run
-from brinell.evaluate import stages
+from brinell.evaluation import run_stage as stages
 from brinell.results import Writer
 
 pytestmark = pytest.mark.usefixtures("unchecked")

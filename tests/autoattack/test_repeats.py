@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from brinell.cli.show import show
+from brinell.cli._shared.show import show
 from brinell.results import ROWS, Run, Writer, new_manifest, repeated
 
 STAGES = ("one", "two")

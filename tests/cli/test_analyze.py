@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brinell.results import Run
-from brinell.results.findings import saved
+from brinell.results.analyses import saved
 
 MODEL = ("--model", "demo", "--data", "demo", "--n", 30)
 

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brinell.results import Run, records
-from brinell.results.records import RECORD
+from brinell.leaderboard import records
+from brinell.leaderboard.records import RECORD
+from brinell.results import Run
 
 # A radius at which everything falls at once, so that AutoAttack is quick.
 BENCHMARK = ("benchmark", "--model", "demo", "--dataset", "demo", "--threat", "Linf", "--n", "4", "--eps", "0.5", "-q")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brinell.cli.load import OPTIONS
+from brinell.cli._shared.load import OPTIONS
 from brinell.data import SETS, load
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from brinell import Run, Stage
 from brinell.attacks import PGD, Pursuit
-from brinell.evaluate import presets
+from brinell.attacks import catalogue as presets
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

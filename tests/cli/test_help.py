@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from brinell.cli import options, panels
+from brinell.cli._shared import options, panels
 from brinell.cli.main import COMMANDS, GROUPS
 
 NAMES = [name for name, *_ in (*COMMANDS, *GROUPS)]

@@ -15,7 +15,7 @@ from brinell.attacks import APGD, FGSM, PGD
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps: what is tested is what is printed."""
-    module = import_module("brinell.evaluate.rescalings")
+    module = import_module("brinell.analysis.rescalings")
     for name in ("FIXED_STEPS", "ADAPTIVE_STEPS"):
         monkeypatch.setattr(module, name, 3)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from brinell.cli import pictures
-from brinell.cli.pictures import drawable
+from brinell.cli._shared import pictures
+from brinell.cli._shared.pictures import drawable
 from brinell.errors import InputError, MissingExtra
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from brinell import Linf, Run, data, evaluate
-from brinell.results import records
-from brinell.results.bundle import root_of
+from brinell.leaderboard import records
+from brinell.verification.bundle import root_of
 
 
 @pytest.fixture

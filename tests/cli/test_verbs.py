@@ -230,7 +230,7 @@ def test_doctor(brinell: Any) -> None:
 
 
 def test_doctor_reports_a_failed_self_test(brinell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brinell.cli.doctor._self_test", lambda device: "it [really] broke")
+    monkeypatch.setattr("brinell.cli.commands.doctor._self_test", lambda device: "it [really] broke")
     code, out, _ = brinell("doctor")
     assert code == 1
     assert "failed: it [really] broke" in out

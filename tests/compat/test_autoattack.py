@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import brinell
 from brinell import InputError, Linf, PlanError, Run, evaluate
 from brinell.compat import AutoAttack
-from brinell.evaluate import stages
+from brinell.evaluation import run_stage as stages
 from brinell.models.demo import demo_net
 from brinell.results import Writer
 

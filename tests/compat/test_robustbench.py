@@ -13,13 +13,13 @@ from torch import Tensor, nn
 import brinell
 from brinell import InputError, Linf, ModelError, PlanError, Problem
 from brinell.compat import benchmark, load_model, robustbench
-from brinell.evaluate import benchmark as measuring
-from brinell.evaluate import boards
-from brinell.evaluate import evaluate as evaluating
-from brinell.evaluate.boards import Board
+from brinell.evaluation import evaluate as evaluating
+from brinell.leaderboard import benchmark as measuring
+from brinell.leaderboard import boards, records
+from brinell.leaderboard.boards import Board
 from brinell.models.demo import demo_net
 from brinell.models.zoo import build
-from brinell.results import Run, records
+from brinell.results import Run
 
 N = 12
 

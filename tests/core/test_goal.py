@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from brinell.core.classifier import Output
-from brinell.core.goal import Evade, Goal, HitClass, Misclassify, Trip
+from brinell.core.criterion import Evade, Goal, HitClass, Misclassify, Trip
+from brinell.core.model import Output
 from brinell.errors import ModelError
 from brinell.ops import rng
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from brinell.core.problem import Problem, sample_hashes
+from brinell.core.dataset import Problem, sample_hashes
 from brinell.errors import InputError
 from brinell.ops import rng
 

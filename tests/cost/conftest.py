@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import brinell
+from brinell.cost.budget import Estimate
+from brinell.cost.estimate import ahead
+from brinell.cost.extrapolate import foresee
 from brinell.engine import precision
 from brinell.engine.events import silent
-from brinell.evaluate import inputs
-from brinell.evaluate.cost import Estimate
-from brinell.evaluate.estimate import ahead
-from brinell.evaluate.foresee import foresee
-from brinell.evaluate.prepare import chosen_plan, prepare
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.testing import LinearWorld, duel
 
 

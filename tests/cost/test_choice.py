@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, evaluate
+from brinell.cost import precision as choice
+from brinell.cost.precision import Choice, Trial, choose, decide, remembered
 from brinell.engine import precision
 from brinell.engine.events import silent
-from brinell.evaluate import choice, inputs
-from brinell.evaluate.choice import Choice, Trial, choose, decide, remembered
-from brinell.evaluate.prepare import prepare
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.prepare import prepare
 from brinell.testing import LinearWorld
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -134,7 +135,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[str]) -> None:
         calls.append(name)
         return Choice(name, (BASE, Trial(name, 0.5, 10, 10)))
 
-    monkeypatch.setattr(sys.modules["brinell.evaluate.prepare"], "choose", fake)
+    monkeypatch.setattr(sys.modules["brinell.evaluation.prepare"], "choose", fake)
 
 
 def test_a_run_remembers_the_choice(

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 import brinell
 from brinell import Linf, Plan, Restarts, Run, Stage, Targets, evaluate
 from brinell.attacks import APGD, FGSM, PGD, Pursuit, Square
-from brinell.evaluate import stages
-from brinell.evaluate.cost import Estimate, duration, rounded
+from brinell.cost.budget import Estimate, duration, rounded
+from brinell.evaluation import run_stage as stages
 from brinell.results import Writer
 from brinell.testing import LinearWorld
 
@@ -108,7 +108,7 @@ def test_every_attack_on_every_sample(world: LinearWorld, eps: float, foretold: 
 
 def test_streams_and_chunks(world: LinearWorld, eps: float, foretold: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first chunk stands for the others."""
-    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", 64)
+    monkeypatch.setattr(sys.modules["brinell.evaluation.context"], "CHUNK", 64)
     data = TensorDataset(world.x, world.y)
     told = foretold(world.classifier, data, Linf(eps), "pgd20")
     run = evaluate(world.classifier, data, Linf(eps), "pgd20", progress=False)
@@ -127,7 +127,7 @@ def test_resuming_counts_only_what_is_left(
 ) -> None:
     plan, data = [PGD(8, 0.2), APGD(8, "margin")], (world.x, world.y)
     whole = evaluate(world.classifier, data, Linf(eps), plan, progress=False)
-    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", chunk)
+    monkeypatch.setattr(sys.modules["brinell.evaluation.context"], "CHUNK", chunk)
     monkeypatch.setattr(stages, "BATCH", 50)
     append, left = Writer.append, [4]
 
@@ -192,7 +192,7 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
 
     silent = rows(progress=False)
     told: list[float] = []
-    module = sys.modules["brinell.evaluate.estimate"]
+    module = sys.modules["brinell.cost.estimate"]
     foresee = module.foresee  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "WORTH_ASKING", 0.0)
     monkeypatch.setattr(module, "foresee", lambda a: told.append(1.0) or foresee(a, 0.2))
@@ -203,7 +203,7 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
 def test_the_start_of_a_run_says_what_it_will_cost(
     world: LinearWorld, eps: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["brinell.evaluate.estimate"], "WORTH_ASKING", 0.0)
+    monkeypatch.setattr(sys.modules["brinell.cost.estimate"], "WORTH_ASKING", 0.0)
     evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm")
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("expected: about") and "forwards" in first and "probe" in first

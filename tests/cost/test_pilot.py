@@ -10,19 +10,20 @@ import torch
 from brinell import Restarts, Targets
 from brinell.attacks import FAB, PGD
 from brinell.core.attack import Needs
-from brinell.core.goal import Misclassify
-from brinell.core.problem import Chunk
+from brinell.core.criterion import Misclassify
+from brinell.core.dataset import Chunk
 from brinell.core.threat import Linf
-from brinell.engine import looks
-from brinell.engine.lanes import Recordings
+from brinell.cost import pilot
+from brinell.cost.extrapolate import foresee
+from brinell.cost.outcomes import Ahead
+from brinell.cost.pilot import Pace, schedule, spread
+from brinell.engine.cuda import sync as looks
 from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
-from brinell.evaluate import inputs, pilot
-from brinell.evaluate.fates import Ahead
-from brinell.evaluate.foresee import foresee
-from brinell.evaluate.pilot import Pace, schedule, spread
-from brinell.evaluate.stages import Setup
-from brinell.evaluate.tables import clean
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.rows import clean
+from brinell.evaluation.run_stage import Setup
 from brinell.testing import duel
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import brinell
 from brinell.attacks import APGD, FMN
+from brinell.attacks.catalogue import by_name
 from brinell.curves import Curve, crossings, transfer
-from brinell.evaluate.presets import by_name
 from brinell.ops.norms import NORMS
 from brinell.testing import duel, linear_world
 

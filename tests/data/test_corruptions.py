@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
 from brinell.data.corruptions import COMMON, CORRUPTIONS, EXTRA, SEVERITIES, blur, corrupt, corrupted, digital, weather
 from brinell.data.corruptions import images as parts
 from brinell.data.corruptions.frost import PICTURES, _pictures

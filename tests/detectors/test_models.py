@@ -13,7 +13,7 @@ import brinell
 from brinell.attacks import APGD, Alternating, Joint, Matching
 from brinell.cli import main
 from brinell.errors import ModelError, PlanError
-from brinell.evaluate.calibrate import threshold_at
+from brinell.evaluation.calibrate_detector import threshold_at
 from brinell.testing import check_classifier, linear_world
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -6,13 +6,13 @@ import torch
 
 from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
 from brinell.core.attack import Needs
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import L1, L2, Linf
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.ops.rows import clone, concat, overwrite, overwrite_rows, take, where
+from brinell.ops.rowwise import clone, concat, overwrite, overwrite_rows, take, where
 
 ONE_LEG = (Leg(),)
 

@@ -9,15 +9,15 @@ from tests.engine.fixed import CASES, Counting, Fixed, images, run
 
 import brinell
 from brinell.attacks import PGD
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import Linf
-from brinell.engine.ahead import Ahead
-from brinell.engine.lanes import Recordings
+from brinell.engine.cuda.speculative import Ahead
 from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.ops.rows import same
+from brinell.ops.rowwise import same
 
 
 @pytest.mark.parametrize("early_exit", [True, False])
@@ -110,8 +110,8 @@ def test_records_that_nobody_wants_are_let_go():
 
 
 def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
-    prepare = importlib.import_module("brinell.evaluate.prepare")
-    stages = importlib.import_module("brinell.evaluate.stages")
+    prepare = importlib.import_module("brinell.evaluation.prepare")
+    stages = importlib.import_module("brinell.evaluation.run_stage")
     data, threat = brinell.data.load("demo", 24), Linf(0.15)
     plain = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     # As on a GPU, without one.

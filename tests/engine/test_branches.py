@@ -8,11 +8,11 @@ from tests.engine.fixed import Counting, Fixed, images, run
 
 from brinell.attacks import Pursuit
 from brinell.core.threat import L1, L2, Linf
-from brinell.engine.lanes import Recordings
 from brinell.engine.loop import Engine
+from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
-from brinell.ops.rows import same
+from brinell.ops.rowwise import same
 
 ATTACK = Pursuit(steps=5, targets=2, again=8)
 NORMS = {"Linf": (Linf, 1), "L2": (L2, 2), "L1": (L1, torch.inf)}

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from brinell.engine.calibration import Measured, choose, lanes_for, remembered
+from brinell.engine.cuda.autotune import Measured, choose, lanes_for, remembered
 from brinell.engine.oracle import Oracle
-from brinell.home import home
 from brinell.models.wrap import wrap
+from brinell.paths import home
 
 
 @pytest.mark.parametrize(

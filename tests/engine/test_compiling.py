@@ -7,7 +7,7 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 import brinell
 from brinell.core.attack import Needs
 from brinell.core.threat import Linf
-from brinell.engine.compiling import Refusals
+from brinell.engine.cuda.compile import Refusals
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 

@@ -9,17 +9,17 @@ from tests.engine.fixed import CASES, Fixed, images, run
 
 import brinell
 from brinell.attacks import APGD, PGD
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import Linf
-from brinell.engine import looks
+from brinell.engine.cuda import sync as looks
+from brinell.engine.cuda.execution import settle
 from brinell.engine.events import Note
-from brinell.engine.execution import settle
-from brinell.engine.lanes import MismatchError, Recorded, Recordings, undisturbed
 from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.micro_batch import MismatchError, Recorded, Recordings, undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.ops.rows import concat, same, take
+from brinell.ops.rowwise import concat, same, take
 
 
 @pytest.mark.parametrize("look", [1, 8])

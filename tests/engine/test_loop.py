@@ -9,14 +9,14 @@ import torch
 import brinell
 from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
 from brinell.core.attack import Needs, cycle
-from brinell.core.goal import HitClass, Misclassify
+from brinell.core.criterion import HitClass, Misclassify
 from brinell.core.threat import L2, Linf, threat
-from brinell.engine import looks
+from brinell.engine.cuda import sync as looks
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.ops.rows import concat, take
+from brinell.ops.rowwise import concat, take
 from brinell.testing import linear_world
 
 ONE_LEG = (Leg(),)

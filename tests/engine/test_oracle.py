@@ -10,7 +10,7 @@ from torch._functorch import config as functorch_config
 import brinell
 from brinell.attacks import APGD
 from brinell.core.attack import Needs
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import L2
 from brinell.engine.events import Shrunk
 from brinell.engine.loop import Engine, Leg, Work
@@ -18,7 +18,7 @@ from brinell.engine.oracle import KINDS, Oracle, other_blocks
 from brinell.errors import ModelError
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops import rng
-from brinell.ops.rows import concat, take
+from brinell.ops.rowwise import concat, take
 from brinell.testing import linear_world
 
 

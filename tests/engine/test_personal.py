@@ -7,14 +7,14 @@ import torch
 
 from brinell.attacks import APGD, FAB, PGD
 from brinell.core.attack import Needs, Rows
-from brinell.core.classifier import Output, Personal, answer
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
+from brinell.core.model import Output, Personal, answer
 from brinell.core.threat import L2
-from brinell.engine.craft import craft
+from brinell.engine.attack_batch import craft
 from brinell.engine.loop import Engine, Leg, Work
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
-from brinell.ops.rows import concat, flat, take
+from brinell.ops.rowwise import concat, flat, take
 from brinell.testing import linear_world
 
 N = 23

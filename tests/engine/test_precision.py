@@ -10,7 +10,7 @@ from brinell.core.attack import Needs
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
-from brinell.evaluate import stages
+from brinell.evaluation import run_stage as stages
 from brinell.models.demo import demo_net
 from brinell.results import counted
 from brinell.testing import duel

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from brinell.core.attack import Answer, Rows
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.core.threat import Linf
-from brinell.engine.recorder import Recorder, blank, joined
+from brinell.engine.best_so_far import Recorder, blank, joined
 from brinell.ops import rng
-from brinell.ops.rows import same
+from brinell.ops.rowwise import same
 
 N, LEGS, ANSWERS = 400, 3, 4
 

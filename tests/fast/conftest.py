@@ -10,7 +10,7 @@ import pytest
 
 import brinell
 from brinell.attacks import APGD, PGD, Square
-from brinell.evaluate.presets import by_name
+from brinell.attacks.catalogue import by_name
 from brinell.testing import LinearWorld, duel
 
 N, SHARE = 120, 0.3

@@ -15,10 +15,10 @@ from rich.console import Console
 import brinell
 from brinell import Plan, PlanError, Run
 from brinell.attacks import FGSM, PGD
-from brinell.cli.show import as_json, show
-from brinell.evaluate.adapt import audited
-from brinell.evaluate.audit import in_audit
-from brinell.evaluate.presets import AUDIT_SHARE, by_name
+from brinell.attacks.catalogue import AUDIT_SHARE, by_name
+from brinell.cli._shared.show import as_json, show
+from brinell.evaluation.audit import in_audit
+from brinell.evaluation.plan import audited
 from brinell.ops import rng
 from brinell.results import Audit, Cost
 from brinell.results.audit import TOO_MUCH

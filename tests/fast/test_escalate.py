@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from brinell import Plan, PlanError, Run, wrap
-from brinell.evaluate import stages
-from brinell.evaluate.adapt import audited
+from brinell.evaluation import run_stage as stages
+from brinell.evaluation.plan import audited
 from brinell.results import Writer
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -248,5 +248,5 @@ def test_samples_in_several_chunks(
     escalated: Run, truth: Any, careless: Plan, outcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second passage over the data finds what the first one stored, chunk by chunk."""
-    monkeypatch.setattr(sys.modules["brinell.evaluate.session"], "CHUNK", 25)
+    monkeypatch.setattr(sys.modules["brinell.evaluation.context"], "CHUNK", 25)
     assert outcome(truth.evaluate(careless, escalate=True)).equals(outcome(escalated))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, Plan, Run
-from brinell.evaluate.adapt import audited
-from brinell.evaluate.presets import by_name
+from brinell.attacks.catalogue import by_name
+from brinell.evaluation.plan import audited
 from brinell.models.demo import demo_net
 
 pytestmark = pytest.mark.usefixtures("unchecked")

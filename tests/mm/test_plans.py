@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, Problem
+from brinell.attacks.catalogue import by_name
 from brinell.core.threat import threat
-from brinell.evaluate.presets import by_name
 from brinell.models.demo import demo_net
 from brinell.testing import LinearWorld, duel, linear_world
 

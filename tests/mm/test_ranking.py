@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import brinell
 from brinell import L2, Linf, PlanError, Problem, Run, Stage, Targets, ThreatError
 from brinell.attacks import APGD, FAB, FGSM, PGD, Square
+from brinell.attacks.catalogue import by_name
 from brinell.core.threat import Threat
-from brinell.evaluate import stages
-from brinell.evaluate.adapt import adapt, ranked
-from brinell.evaluate.presets import by_name
+from brinell.evaluation import run_stage as stages
+from brinell.evaluation.plan import adapt, ranked
 from brinell.results import Writer
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -117,7 +117,7 @@ def test_the_model_is_asked_as_often_as_the_rows_say(net: nn.Module, images: Any
     """Counted at the model, with blocks of one row and everything else taken away."""
     from brinell.core.attack import Rows
     from brinell.engine.oracle import Oracle
-    from brinell.evaluate.ranking import last_logits
+    from brinell.evaluation.ranking import last_logits
 
     calls: list[bool] = []
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, PlanError, Problem
+from brinell.analysis.rescalings import RESCALINGS, from_run, places, rescaling_plan, rescalings, successes
+from brinell.attacks.catalogue import by_name
 from brinell.core.threat import threat
-from brinell.evaluate.presets import by_name
-from brinell.evaluate.rescalings import RESCALINGS, from_run, places, rescaling_plan, rescalings, successes
 from brinell.models.demo import demo_net
 from brinell.testing import LinearWorld, duel, linear_world
 

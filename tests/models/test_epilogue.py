@@ -7,8 +7,8 @@ from torch import nn
 
 from brinell.engine.oracle import Oracle, as_good
 from brinell.models import bpda
-from brinell.models.epilogue import ConvolutionRelu, same_function, with_epilogues
-from brinell.models.layout import laid_out
+from brinell.models.fast_copy.fused_relu import ConvolutionRelu, same_function, with_epilogues
+from brinell.models.fast_copy.layout import laid_out
 from brinell.models.wrap import wrap
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from brinell import ModelError, wrap
-from brinell.core.classifier import Classifier
+from brinell.core.model import Classifier
 from brinell.models.demo import demo_net
 
 

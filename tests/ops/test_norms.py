@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from brinell.ops import norms, rng
-from brinell.ops.levels import FEW_TURNS, capped_scale, water_level
 from brinell.ops.norms import NORMS, Norm
-from brinell.ops.rows import rows
+from brinell.ops.rowwise import rows
+from brinell.ops.water_filling import FEW_TURNS, capped_scale, water_level
 from brinell.testing import check_norm
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS.keys())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from brinell.ops import rng
-from brinell.ops.rows import concat, flat, head, put, rows, running_sum, span_sums, take, where, where_rows
+from brinell.ops.rowwise import concat, flat, head, put, rows, running_sum, span_sums, take, where, where_rows
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from brinell.cli.main import app
 from brinell.models.bpda import bpda
 from brinell.models.demo import demo_net
 from brinell.reliability import Ensemble
-from brinell.reliability.active import KAPPAS
-from brinell.reliability.outcome import EASY, PASS, ActiveTest, Level
+from brinell.reliability.binarization.result import EASY, PASS, ActiveTest, Level
+from brinell.reliability.binarization.test import KAPPAS
 from brinell.results import Proportion
 
 LINF = brinell.Linf(0.1)

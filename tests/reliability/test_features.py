@@ -9,7 +9,7 @@ from brinell.models.demo import DemoNet
 from brinell.models.resnet import PreActResNet18, ResNet18
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.reliability.features import features, readout_layer
+from brinell.reliability.binarization.features import features, readout_layer
 
 
 def inputs(*shape: int) -> torch.Tensor:

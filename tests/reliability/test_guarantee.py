@@ -9,15 +9,15 @@ from tests.reliability.conftest import NETS, Knowing, fixed, samples
 
 import brinell
 from brinell.attacks import FGSM
-from brinell.core.problem import Chunk
+from brinell.core.dataset import Chunk
 from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.norms import NORMS
-from brinell.reliability.binary import build
-from brinell.reliability.features import features
-from brinell.reliability.planting import Design
-from brinell.reliability.readouts import READOUTS, Ensemble
+from brinell.reliability.binarization.binary_models import build
+from brinell.reliability.binarization.features import features
+from brinell.reliability.binarization.planting import Design
+from brinell.reliability.binarization.readouts import READOUTS, Ensemble
 
 SIZE = {"Linf": np.inf, "L2": 2, "L1": 1}
 EPS = {"Linf": (0.02, 0.1, 0.3), "L2": (0.1, 0.5, 1.5), "L1": (0.5, 3.0, 9.0)}

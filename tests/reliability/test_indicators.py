@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from brinell.core.goal import Misclassify
+from brinell.core.criterion import Misclassify
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
-from brinell.reliability import indicators
-from brinell.reliability.indicators import still_growing
-from brinell.reliability.trajectory import Trajectories
+from brinell.reliability.probes import indicators
+from brinell.reliability.probes.indicators import still_growing
+from brinell.reliability.probes.trajectory import Trajectories
 
 NAN = math.nan
 

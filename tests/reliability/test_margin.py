@@ -6,7 +6,7 @@ import torch
 from scipy import optimize
 
 from brinell.ops import rng
-from brinell.reliability.margin import CHUNK, QUALITY, hard_margin
+from brinell.reliability.binarization.margin import CHUNK, QUALITY, hard_margin
 
 
 def noise(seed: int, *shape: int) -> torch.Tensor:

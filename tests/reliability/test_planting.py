@@ -18,18 +18,18 @@ from brinell import test_attack  # by name: pytest must not take it for a test
 from brinell.attacks import PGD, Alternating, Matching
 from brinell.cli.main import app
 from brinell.core.attack import Rows
-from brinell.core.problem import Chunk
+from brinell.core.dataset import Chunk
 from brinell.core.references import References
 from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle
 from brinell.models.detector import inverted
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
-from brinell.reliability.binary import build
-from brinell.reliability.features import features
-from brinell.reliability.outcome import INVERTED, REGULAR, ActiveTest, Level, both
-from brinell.reliability.planting import FAR, TRIES, Design, accepting, plant
-from brinell.reliability.readouts import READOUTS
+from brinell.reliability.binarization.binary_models import build
+from brinell.reliability.binarization.features import features
+from brinell.reliability.binarization.planting import FAR, TRIES, Design, accepting, plant
+from brinell.reliability.binarization.readouts import READOUTS
+from brinell.reliability.binarization.result import INVERTED, REGULAR, ActiveTest, Level, both
 from brinell.results import Proportion
 
 SIZE = {"Linf": np.inf, "L2": 2, "L1": 1}

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brinell.attacks.black_box.random_sampling import WHERE, Chance
 from brinell.core.attack import Answer, Rows
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
-from brinell.reliability.chance import WHERE, Chance
-from brinell.reliability.planting import Design
+from brinell.reliability.binarization.planting import Design
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS)
 CASES = st.fixed_dictionaries(

@@ -10,7 +10,7 @@ import brinell
 from brinell.attacks import APGD, PGD
 from brinell.errors import InputError, PlanError
 from brinell.models.demo import demo_net
-from brinell.ops.rows import where
+from brinell.ops.rowwise import where
 from brinell.reliability import probe
 from brinell.testing import duel, linear_world
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brinell.report.charts import chart, data, table
-from brinell.report.kinds import Histogram, Level, Mark, Waterfall
-from brinell.report.planes import BOTTOM, HEIGHT, LEFT, PAD, RIGHT, TOP, WIDTH
-from brinell.report.scales import Scale, span, step, tick_text, ticks
-from brinell.results.findings import Figure, Series, Table
+from brinell.report.charts.chart import chart, data, table
+from brinell.report.charts.scales import Scale, span, step, tick_text, ticks
+from brinell.report.charts.types import Histogram, Level, Mark, Waterfall
+from brinell.report.charts.xy import BOTTOM, HEIGHT, LEFT, PAD, RIGHT, TOP, WIDTH
+from brinell.results.analyses import Figure, Series, Table
 
 HOSTILE = "</svg></script><script>alert('x')</script>&amp;\"'"
 SERIES = Series("net", (0.0, 0.1, 0.4), (10.0, 50.0, 100.0), (5.0, 40.0, 90.0), (20.0, 60.0, 100.0))

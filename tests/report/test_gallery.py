@@ -12,8 +12,8 @@ import pytest
 from tests.report.conftest import Images, make_images
 
 from brinell.errors import InputError
-from brinell.report.gallery import LARGEST, gallery
-from brinell.report.png import png
+from brinell.report.charts.png import png
+from brinell.report.examples import LARGEST, gallery
 from brinell.report.samples import samples
 from brinell.results import Run
 

@@ -18,14 +18,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brinell.errors import InputError, RunError
-from brinell.report.leaderboard import build
-from brinell.report.leaderboard.boards import Board, boards
-from brinell.report.leaderboard.entries import Entry, collect, of_folder
-from brinell.report.leaderboard.sanitise import footnote, plain, safe_link
-from brinell.report.leaderboard.serve import server
-from brinell.report.leaderboard.site import INDEX, rows
+from brinell.leaderboard.records import RECORD, Record, of_run, published
+from brinell.leaderboard.site import build
+from brinell.leaderboard.site.boards import Board, boards
+from brinell.leaderboard.site.entries import Entry, collect, of_folder
+from brinell.leaderboard.site.sanitise import footnote, plain, safe_link
+from brinell.leaderboard.site.serve import server
+from brinell.leaderboard.site.site import INDEX, rows
 from brinell.results import Run
-from brinell.results.records import RECORD, Record, of_run, published
 
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 COUNTS = {

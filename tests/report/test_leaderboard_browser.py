@@ -10,9 +10,9 @@ import pytest
 from tests.browser import PROGRAM, Browser
 from tests.report.test_leaderboard import copy_of_run
 
-from brinell.report.leaderboard import build
+from brinell.leaderboard.records import RECORD, Record, of_run, published
+from brinell.leaderboard.site import build
 from brinell.results import Run
-from brinell.results.records import RECORD, Record, of_run, published
 
 pytestmark = [
     pytest.mark.slow,

@@ -26,10 +26,10 @@ from brinell.report.figures import (
     reached,
     stages,
 )
+from brinell.report.paper_text import bibtex, labels, paragraph
 from brinell.report.samples import samples
-from brinell.report.words import bibtex, labels, paragraph
 from brinell.results import Proportion, Run
-from brinell.results.findings import Figure, Findings, Series, Table
+from brinell.results.analyses import Figure, Findings, Series, Table
 from brinell.results.verdict import RULES
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"

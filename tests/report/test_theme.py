@@ -62,7 +62,7 @@ def test_shapes_can_be_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(themes()))
 def test_numbers_in_the_darkest_cell_can_be_read(name: str) -> None:
-    from brinell.report.rows import DARKEST
+    from brinell.report.charts.bars import DARKEST
 
     c = themes()[name]
     assert contrast(c["ink"], over(c["c0"], c["card"], 0.04 + DARKEST)) >= 4.5

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pytest
 
 from brinell.errors import RunError
+from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Run
-from brinell.results.bundle import INDEX, digest, is_bundle, members, opened, pack, root, root_of, unpack
-from brinell.results.files import read_rows, write_rows
-from brinell.results.records import RECORD, Record
+from brinell.results.format.files import read_rows, write_rows
+from brinell.verification.bundle import INDEX, digest, is_bundle, members, opened, pack, root, root_of, unpack
 
 GOLDEN = Path(__file__).parent / "golden_run_v1"
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from brinell.errors import RunError
-from brinell.results.findings import Figure, Findings, Series, Table, saved
+from brinell.results.analyses import Figure, Findings, Series, Table, saved
 
 FOUND = Findings(
     "calibration",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import brinell
-from brinell.evaluate.presets import PLANS
+from brinell.attacks.catalogue import PLANS
 from brinell.results import Run
 
 FOLDER = Path(__file__).parent / "golden_evaluations"

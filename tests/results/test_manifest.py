@@ -3,7 +3,7 @@ from datetime import datetime, timezone
 import pytest
 
 from brinell.errors import InputError, RunError
-from brinell.results.manifest import decode, differences, encode, lookup, new_manifest
+from brinell.results.format.manifest import decode, differences, encode, lookup, new_manifest
 
 
 def test_a_new_manifest_is_unfinished_and_dated_in_utc() -> None:

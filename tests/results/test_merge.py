@@ -3,7 +3,8 @@ import sys
 import pytest
 
 from brinell.errors import InputError, RunError
-from brinell.results import Run, Writer, files, merge
+from brinell.results import Run, Writer, merge
+from brinell.results.format import files
 
 WHOLE = {0: "..x", 1: "x", 2: ".xx", 3: "...", 4: ".u.", 5: "..x", 6: ".x"}
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from brinell.errors import InputError, RunError
-from brinell.results import Proportion, Run, records
-from brinell.results.records import PERCENTAGES, Record
+from brinell.leaderboard import records
+from brinell.leaderboard.records import PERCENTAGES, Record
+from brinell.results import Proportion, Run
 
 GOLDEN = Path(__file__).parent / "golden_run_v1"
 SHA256 = "4baba07e866ffe0a1a87e9e24dc0bedf4611a12af615f6bc3f7d4362b67556f4"

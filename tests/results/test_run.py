@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from brinell.errors import RunError
-from brinell.results import ROWS, Proportion, Run, Stage, Writer, files
+from brinell.results import ROWS, Proportion, Run, Stage, Writer
+from brinell.results.format import files
 from brinell.results.summary import eps_text
 
 

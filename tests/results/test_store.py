@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from brinell.errors import InputError, RunError
-from brinell.results import Run, Writer, files, lock
+from brinell.results import Run, Writer
+from brinell.results.format import files, lock
 
 FOREVER = """
 import sys, numpy as np

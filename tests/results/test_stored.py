@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from brinell.errors import RunError
-from brinell.results import files
-from brinell.results.stored import NOTHING, Stored
+from brinell.results.format import files
+from brinell.results.format.resume import NOTHING, Stored
 
 SAMPLES = {0: "..x", 1: "x", 2: ".u.", 10: ".xx", 11: "...", 12: ". x"}
 

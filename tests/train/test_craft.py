@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from brinell import PlanError, attacks, wrap
 from brinell.core.attack import Rows
 from brinell.core.threat import Ball
-from brinell.engine.craft import attacking, craft
+from brinell.engine.attack_batch import attacking, craft
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong

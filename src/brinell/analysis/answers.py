@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from brinell.analysis.numbers import Bools, Floats, Ints
+from brinell.checks import model as door
 from brinell.core.attack import AnyAttack, Rows
-from brinell.core.classifier import Classifier, Output
-from brinell.core.problem import Chunk, Problem, sample_hashes
+from brinell.core.dataset import Chunk, Problem, sample_hashes
+from brinell.core.model import Classifier, Output
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
-from brinell.engine.craft import craft
+from brinell.engine.attack_batch import craft
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
-from brinell.evaluate import door
 from brinell.ops import rng
 from brinell.results import CLEAN, Run
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 
 # Samples read at a time, at most and at least (whole blocks of every kind of device), and values: half a thousand
 # pictures of ImageNet, some thousand small ones.

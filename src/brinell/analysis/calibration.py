@@ -18,18 +18,12 @@ from brinell.analysis.miscalibration import (
     nll_temperature,
     place,
 )
-from brinell.analysis.numbers import (
-    Bools,
-    Floats,
-    Interval,
-    halves,
-    percent,
-)
-from brinell.core.problem import Chunk
+from brinell.analysis.numbers import Bools, Floats, Interval, halves, percent
+from brinell.core.dataset import Chunk
 from brinell.errors import InputError
-from brinell.evaluate import inputs
+from brinell.evaluation import coerce as inputs
 from brinell.results import Proportion
-from brinell.results.findings import Cell, Figure, Findings, Series, Table
+from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from brinell.analysis.corruption_table import Average, Correct, average, batch, judged
 from brinell.analysis.severities import ALEXNET, Baseline, Setting, save_table
-from brinell.core.classifier import Classifier
-from brinell.core.problem import Chunk, Problem
+from brinell.checks.model import train_mode
+from brinell.core.dataset import Chunk, Problem
+from brinell.core.model import Classifier
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupt
 from brinell.data.corruptions.registry import check
 from brinell.errors import InputError
-from brinell.evaluate.corrupted import Average, Correct, average, batch, judged
-from brinell.evaluate.door import train_mode
-from brinell.evaluate.inputs import as_classifier, as_problem
+from brinell.evaluation.coerce import as_classifier, as_problem
 from brinell.results import Proportion, wilson
-from brinell.results.findings import Figure, Findings, Series, Table
+from brinell.results.analyses import Figure, Findings, Series, Table
 
 # Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
 IMAGENET = 1000

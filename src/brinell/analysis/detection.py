@@ -12,13 +12,13 @@ from torch.utils.data import Dataset
 
 from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Floats, Interval, Z, percent
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
 from brinell.errors import InputError
-from brinell.evaluate import inputs
+from brinell.evaluation import coerce as inputs
 from brinell.ops import rng
-from brinell.ops.rows import rows
+from brinell.ops.rowwise import rows
 from brinell.results import Proportion
-from brinell.results.findings import Figure, Findings, Series, Table
+from brinell.results.analyses import Figure, Findings, Series, Table
 
 # The share of the model's own inputs that must pass where the false ones are counted.
 KEPT = 0.95

@@ -8,8 +8,9 @@ import numpy as np
 from brinell.analysis.answers import AnyRun, opened
 from brinell.analysis.numbers import DRAWS, Floats, Interval, Ints, percent, reflected, uniforms
 from brinell.errors import InputError, RunError
-from brinell.results import CLEAN, Proportion, outcome
-from brinell.results.findings import Figure, Findings, Series, Table
+from brinell.results import CLEAN, Proportion
+from brinell.results import row_queries as outcome
+from brinell.results.analyses import Figure, Findings, Series, Table
 
 
 @dataclass(frozen=True)

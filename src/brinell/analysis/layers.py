@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from brinell.core.classifier import Classifier
+from brinell.core.model import Classifier
 from brinell.errors import ModelError, one_of
-from brinell.ops.rows import flat
+from brinell.ops.rowwise import flat
 
 OUTPUT = "output"
 Function: TypeAlias = Callable[[Tensor], Tensor]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from brinell.errors import InputError
-from brinell.report.canvas import COLOURS, lasting, pyplot, refuse_ending, save
-from brinell.results.findings import Figure, Findings, Series
+from brinell.report.charts.matplotlib import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.results.analyses import Figure, Findings, Series
 
 # Names longer than this in all are written at a slant.
 CROWDED = 45

@@ -22,12 +22,12 @@ from brinell.analysis.answers import (
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, halves, middle, percent
 from brinell.attacks import PGD
 from brinell.core.attack import AnyAttack
-from brinell.core.problem import Chunk, Problem
+from brinell.core.dataset import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.errors import InputError
-from brinell.evaluate import inputs
+from brinell.evaluation import coerce as inputs
 from brinell.results import Difference, Proportion, paired_difference
-from brinell.results.findings import Cell, Figure, Findings, Series, Table
+from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
 # Ten steps of a quarter of the radius, for every sample to the end: not stopped where a sample breaks.
 ATTACK = PGD(steps=10)

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from brinell.errors import InputError, told
-from brinell.results.files import write_atomic
+from brinell.results.format.files import write_atomic
 
 Setting = tuple[str, int]
 ALEXNET = "alexnet"

@@ -9,11 +9,11 @@ import torch
 
 from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, percent, reflected, resamples
-from brinell.core.classifier import Classifier
+from brinell.core.model import Classifier
 from brinell.errors import InputError
-from brinell.evaluate import inputs
+from brinell.evaluation import coerce as inputs
 from brinell.results import Difference, Proportion, paired_difference
-from brinell.results.findings import Cell, Figure, Findings, Series, Table
+from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,18 @@ from torch import Tensor
 
 from brinell.analysis.layers import OUTPUT, Function, function, own_parts
 from brinell.analysis.numbers import Floats, Interval, bootstrap
-from brinell.core.classifier import Classifier
-from brinell.core.problem import Chunk, Problem
+from brinell.checks import model as door
+from brinell.core.dataset import Chunk, Problem
+from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Linf, Threat
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import default_block
 from brinell.errors import InputError, one_of
-from brinell.evaluate import door, inputs
+from brinell.evaluation import coerce as inputs
 from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
-from brinell.ops.rows import flat, rows, where
-from brinell.results.findings import Figure, Findings, Series, Table
+from brinell.ops.rowwise import flat, rows, where
+from brinell.results.analyses import Figure, Findings, Series, Table
 
 # Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output over Linf.
 EPS, STEPS, REL_STEP, OUTPUT_NORM = "8/255", 50, 0.2, "L1"

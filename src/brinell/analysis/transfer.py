@@ -10,9 +10,10 @@ import torch
 from brinell.analysis.answers import AnyRun, about_classes, answers, attacked, opened, read, same_model
 from brinell.analysis.numbers import Bools, percent
 from brinell.errors import InputError
-from brinell.evaluate import inputs
-from brinell.results import Proportion, outcome
-from brinell.results.findings import Figure, Findings, Series, Table
+from brinell.evaluation import coerce as inputs
+from brinell.results import Proportion
+from brinell.results import row_queries as outcome
+from brinell.results.analyses import Figure, Findings, Series, Table
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.attacks import _check
-from brinell.attacks.apgd import APGD
-from brinell.attacks.apgd_sparse import SHARE
+from brinell.attacks import _parameters as _check
+from brinell.attacks.gradient.apgd import APGD
+from brinell.attacks.gradient.apgd_l1 import SHARE
 from brinell.core.attack import Answer, Needs, Rows
 from brinell.core.threat import Ball
 from brinell.ops import rng
+from brinell.ops.device_cache import table
 from brinell.ops.losses import likeliest_wrong
-from brinell.ops.rows import flat, put, take, where_rows
-from brinell.ops.tables import table
+from brinell.ops.rowwise import flat, put, take, where_rows
 from brinell.ops.types import Labels, Logits, Mask, Points, Scalars
 
 # Where these numbers come from: docs/design/fast.md. A gap is what is missing to success in units of reach, and reach

@@ -7,10 +7,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from brinell.cli import (
+from brinell.cli._shared.panels import MEASURE, READ, START, SUPPLY, TRUST, grouped
+from brinell.cli.commands import (
     analyze,
     benchmark,
-    binarization,
     compare,
     corruptions,
     curve,
@@ -31,9 +31,9 @@ from brinell.cli import (
     verify,
     zoo,
 )
-from brinell.cli.panels import MEASURE, READ, START, SUPPLY, TRUST, grouped
+from brinell.cli.commands import test_attack as binarization
+from brinell.environment import version
 from brinell.errors import BrinellError
-from brinell.evaluate.environment import version
 
 # What the command-line library makes of Ctrl-C.
 INTERRUPTED = 130

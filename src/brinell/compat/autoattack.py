@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from brinell.attacks import APGD, FAB, Square
 from brinell.core.attack import AnyAttack
+from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, stage
 from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import InputError, one_of
-from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.plan import Eot, Plan, Restarts, Stage, Targets, stage
+from brinell.evaluation.evaluate import evaluate
 from brinell.models.wrap import wrap
 from brinell.results import Run
-from brinell.results.manifest import MANIFEST
+from brinell.results.format.manifest import MANIFEST
 
 VERSIONS = {
     "standard": ["apgd-ce", "apgd-t", "fab-t", "square"],

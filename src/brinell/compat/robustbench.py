@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from brinell.analysis.corruption_table import CELLS
 from brinell.compat.autoattack import Function
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
 from brinell.data.load import load
 from brinell.errors import InputError
-from brinell.evaluate import benchmark as boards
-from brinell.evaluate.corrupted import CELLS
+from brinell.leaderboard import benchmark as boards
+from brinell.leaderboard.records import Record
 from brinell.models import zoo
 from brinell.models.wrap import ALLOWED, TorchClassifier, wrap
 from brinell.results import Run
-from brinell.results.manifest import MANIFEST
-from brinell.results.records import Record
+from brinell.results.format.manifest import MANIFEST
 
 # How torchvision calls the folders it unpacks data sets into.
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}

@@ -21,6 +21,14 @@ class Needs(Enum):
 
 
 @dataclass(frozen=True)
+class Leg:
+    """One run of an attack on a sample: the rank of the target class on the clean input (0: none) and the restart."""
+
+    rank: int = 0
+    restart: int = 0
+
+
+@dataclass(frozen=True)
 class Rows:
     """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None).
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from brinell.errors import ThreatError, did_you_mean
 from brinell.ops.norms import SIZES, Norm
-from brinell.ops.rows import flat
+from brinell.ops.rowwise import flat
 from brinell.ops.types import Keys, Mask, Points, Scalars
 
 LO, HI = 0.0, 1.0

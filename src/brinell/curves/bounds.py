@@ -8,7 +8,7 @@ from torch import Tensor
 
 from brinell.ops import rng
 from brinell.ops.norms import L1, L2, LINF, NORMS
-from brinell.ops.rows import flat
+from brinell.ops.rowwise import flat
 
 # Coordinates that are summed (L1) or of which one is looked at (Linf): for all pairs, then for those that are left.
 GROUPS = (16, 4)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from brinell.errors import InputError, RunError
 from brinell.results import Difference, Proportion, Run, counted, mcnemar
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 
 if TYPE_CHECKING:
     from brinell.curves.crossings import Crossings

@@ -14,9 +14,9 @@ from torch import Tensor
 from brinell.core.threat import Threat
 from brinell.curves.bounds import Bounds, bounds_of
 from brinell.errors import InputError
-from brinell.evaluate.inputs import as_problem
+from brinell.evaluation.coerce import as_problem
 from brinell.ops.norms import NORMS
-from brinell.ops.rows import flat
+from brinell.ops.rowwise import flat
 
 # Two samples of different classes that are nearer than this are duplicates, as in the paper's table.
 DUPLICATE = 1e-4

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.core.classifier import Classifier
-from brinell.core.problem import Problem, sample_hashes
+from brinell.core.dataset import Problem, sample_hashes
+from brinell.core.model import Classifier
+from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
 from brinell.curves.curve import Curve, of_run
 from brinell.errors import RunError
-from brinell.evaluate import inputs
-from brinell.evaluate.adapt import adapt
-from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.plan import Plan
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.evaluate import evaluate
+from brinell.evaluation.plan import adapt
 from brinell.results import CLEAN, Run
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 
 
 def curve(

@@ -9,7 +9,7 @@ from brinell.data.mat import read_mat
 from brinell.data.sets import File, Set, find
 from brinell.errors import InputError
 from brinell.fetch import Progress, Wanted, obtain, unpack
-from brinell.home import home
+from brinell.paths import home
 
 __all__ = ["fetch", "place", "provide", "verified"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
 from brinell.data import folders
 from brinell.data.arrays import ENDS, read_file
 from brinell.data.demo import demo

@@ -8,21 +8,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, AnyAttack, Rows, branching, cycle
-from brinell.core.goal import Goal
+from brinell.core.attack import Answer, AnyAttack, Leg, Rows, branching, cycle
+from brinell.core.criterion import Goal
 from brinell.core.threat import Ball
-from brinell.engine.ahead import Ahead
-from brinell.engine.branches import Branches
-from brinell.engine.compiling import Refusals, fused
-from brinell.engine.flight import Flight
-from brinell.engine.lanes import Recordings
-from brinell.engine.looks import stride
+from brinell.engine.best_so_far import Record, Recorder, blank
+from brinell.engine.cuda.compile import Refusals, fused
+from brinell.engine.cuda.parallel_restarts import Branches
+from brinell.engine.cuda.speculative import Ahead
+from brinell.engine.cuda.sync import stride
+from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
-from brinell.engine.recorder import Record, Recorder, blank
-from brinell.engine.slots import Entry, Leg, Slots, Work
+from brinell.engine.scheduler import Flight
+from brinell.engine.slots import Entry, Slots, Work
 from brinell.ops import rng
-from brinell.ops.rows import concat, head, take, where_rows
-from brinell.ops.tables import table
+from brinell.ops.device_cache import table
+from brinell.ops.rowwise import concat, head, take, where_rows
 
 __all__ = ["Engine", "Leg", "Slots", "Work"]
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from brinell.core.attack import Answer, Needs
-from brinell.core.classifier import Classifier, Output, answer
-from brinell.engine.compiling import Refusals, fused, repeatable
+from brinell.core.model import Classifier, Output, answer
+from brinell.engine.cuda.compile import Refusals, fused, repeatable
 from brinell.engine.events import Listener, Note, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
 from brinell.ops.losses import LOGITS, LOSSES
-from brinell.ops.rows import average, concat, head
+from brinell.ops.rowwise import average, concat, head
 
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])

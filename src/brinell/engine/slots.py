@@ -7,15 +7,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.attack import Rows
-from brinell.engine.recorder import Record
-
-
-@dataclass(frozen=True)
-class Leg:
-    """One run of an attack on a sample: the rank of the target class on the clean input (0: none) and the restart."""
-
-    rank: int = 0
-    restart: int = 0
+from brinell.engine.best_so_far import Record
 
 
 @dataclass(frozen=True)

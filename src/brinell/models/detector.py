@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.classifier import Classifier, Output
+from brinell.core.model import Classifier, Output
 from brinell.core.references import References
 from brinell.errors import ModelError
 

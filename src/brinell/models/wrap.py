@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.classifier import Output
+from brinell.core.model import Output
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
-from brinell.models.layout import laid_out
+from brinell.models.fast_copy.layout import laid_out
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
 

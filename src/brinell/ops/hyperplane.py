@@ -7,7 +7,7 @@ each in proportion to its slope (L2), or the steepest first (L1). Where the box 
 import torch
 from torch import Tensor
 
-from brinell.ops.rows import flat, running_sum
+from brinell.ops.rowwise import flat, running_sum
 from brinell.ops.types import Doubles, Points, Scalars
 
 # Croce & Hein's code leaves alone coordinates with smaller weights, in L2 and L1.

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 
 from brinell.ops import hyperplane, rng
-from brinell.ops.levels import FEW_TURNS, capped_scale, water_level
-from brinell.ops.rows import flat, rows
+from brinell.ops.rowwise import flat, rows
 from brinell.ops.types import Doubles, Keys, Marks, Points, Scalars
+from brinell.ops.water_filling import FEW_TURNS, capped_scale, water_level
 
 TINY = 1e-12
 Bound: TypeAlias = Any

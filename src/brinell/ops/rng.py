@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from brinell.ops.tables import table
+from brinell.ops.device_cache import table
 from brinell.ops.types import Keys, Points
 
 

@@ -1,13 +1,13 @@
 """Can an evaluation be believed: tests of the attack itself, and signs that it failed for reasons of its own."""
 
-from brinell.reliability.active import test_attack
-from brinell.reliability.chance import Chance
-from brinell.reliability.items import Item, Probes, Surface
-from brinell.reliability.outcome import ActiveTest, Level
-from brinell.reliability.planting import Design
-from brinell.reliability.probes import probe
-from brinell.reliability.readouts import Ensemble, Linear, Neighbours, Prototypes
-from brinell.reliability.tested import WithProbe, WithTest, probe_run, test_run
+from brinell.attacks.black_box.random_sampling import Chance
+from brinell.reliability.attach import WithProbe, WithTest, probe_run, test_run
+from brinell.reliability.binarization.planting import Design
+from brinell.reliability.binarization.readouts import Ensemble, Linear, Neighbours, Prototypes
+from brinell.reliability.binarization.result import ActiveTest, Level
+from brinell.reliability.binarization.test import test_attack
+from brinell.reliability.probes.items import Item, Probes, Surface
+from brinell.reliability.probes.probe import probe
 
 __all__ = [
     "ActiveTest",

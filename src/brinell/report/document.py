@@ -9,17 +9,17 @@ import numpy as np
 
 from brinell.report import figures
 from brinell.report.advice import advice
+from brinell.report.charts.svg import element, escape
+from brinell.report.charts.types import Histogram, Mark, Waterfall
+from brinell.report.class_names import class_names
+from brinell.report.examples import Chunked, Gallery, gallery
 from brinell.report.formats import pairs
-from brinell.report.gallery import Chunked, Gallery, gallery
-from brinell.report.kinds import Histogram, Mark, Waterfall
-from brinell.report.names import class_names
 from brinell.report.page import markup, own_version, page, render
+from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
 from brinell.report.samples import Samples, samples
-from brinell.report.svg import element, escape
-from brinell.report.words import bibtex, label, labels, paragraph, threat_text
 from brinell.results import Proportion, Run, Stage
-from brinell.results.findings import Cell, Figure, Findings, Series, Table, saved
-from brinell.results.manifest import lookup
+from brinell.results.analyses import Cell, Figure, Findings, Series, Table, saved
+from brinell.results.format.manifest import lookup
 
 PICTURES, ROOM = 4, 1_500_000  # of each kind, and characters for all of them
 MOST_TEXT = 60_000  # characters of a manifest

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brinell.report.kinds import Histogram, Level, Mark, Waterfall
+from brinell.report.charts.scales import step
+from brinell.report.charts.types import Histogram, Level, Mark, Waterfall
 from brinell.report.samples import Floats, Ints, Marks, Samples
-from brinell.report.scales import step
 from brinell.results import CLEAN, Cost, Proportion, Run, counted
-from brinell.results.findings import Cell, Figure, Series, Table
-from brinell.results.manifest import lookup
-from brinell.results.outcome import cost as cost_of
-from brinell.results.outcome import is_attack
+from brinell.results.analyses import Cell, Figure, Series, Table
+from brinell.results.format.manifest import lookup
+from brinell.results.row_queries import cost as cost_of
+from brinell.results.row_queries import is_attack
 from brinell.results.summary import eps_text
 
 MOST_CLASSES, MOST_IN_MATRIX = 24, 20

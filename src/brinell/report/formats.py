@@ -12,9 +12,9 @@ from brinell.errors import RunError
 from brinell.report.facts import facts
 from brinell.report.figures import costs
 from brinell.report.gate import bar, least, objections
-from brinell.report.words import label, labels, threat_text
+from brinell.report.paper_text import label, labels, threat_text
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 from brinell.results.summary import eps_text
 
 COLUMNS = (

@@ -7,8 +7,8 @@ from importlib.resources import files
 from typing import Any
 
 from brinell.errors import MissingExtra
-from brinell.report.charts import chart, table
-from brinell.report.scales import number
+from brinell.report.charts.chart import chart, table
+from brinell.report.charts.scales import number
 
 FOLDER = "files"
 # A ball on a dented surface: the test the package is named after.

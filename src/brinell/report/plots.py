@@ -5,13 +5,13 @@ from typing import Any
 
 from brinell.errors import InputError
 from brinell.report import figures
-from brinell.report.canvas import COLOURS, pyplot
-from brinell.report.kinds import Histogram, Waterfall, tints
-from brinell.report.names import class_names
+from brinell.report.charts.matplotlib import COLOURS, pyplot
+from brinell.report.charts.types import Histogram, Waterfall, tints
+from brinell.report.class_names import class_names
 from brinell.report.samples import samples
 from brinell.results import Run
-from brinell.results.findings import Figure
-from brinell.results.manifest import lookup
+from brinell.results.analyses import Figure
+from brinell.results.format.manifest import lookup
 
 # Markers and dashes tell series apart where colours do not.
 MARKERS, DASHES = "os^Dv*p", ("-", "--", ":", "-.")

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.results import CLEAN, Run, counted
-from brinell.results.outcome import ids_of, is_attack
+from brinell.results.row_queries import ids_of, is_attack
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from brinell.errors import InputError, one_of
 from brinell.report.document import document
+from brinell.report.examples import Chunked
 from brinell.report.formats import as_csv, as_json, as_junit, as_markdown
-from brinell.report.gallery import Chunked
 from brinell.results import Run
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".csv": "csv", ".xml": "junit"}

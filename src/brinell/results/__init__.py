@@ -2,15 +2,15 @@
 
 from brinell.results.audit import Audit, audit
 from brinell.results.compare import Comparison, compare
-from brinell.results.files import Adversarials
-from brinell.results.manifest import differences, new_manifest
+from brinell.results.format.files import Adversarials
+from brinell.results.format.manifest import differences, new_manifest
+from brinell.results.format.schema import AUDIT, CLEAN, ROWS, SCHEMA_VERSION, conform, counted
+from brinell.results.format.writer import Writer
 from brinell.results.merge import merge
-from brinell.results.outcome import Cost, Stage
 from brinell.results.repeats import Repeats, repeated
+from brinell.results.row_queries import Cost, Stage
 from brinell.results.run import Run
-from brinell.results.schema import AUDIT, CLEAN, ROWS, SCHEMA_VERSION, conform, counted
 from brinell.results.statistics import Difference, Proportion, hidden, mcnemar, paired_difference, upper_bound, wilson
-from brinell.results.store import Writer
 from brinell.results.verdict import Verdict, judge
 
 __all__ = [

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results import outcome
-from brinell.results.manifest import lookup
-from brinell.results.outcome import Cost
-from brinell.results.schema import AUDIT, flagged
+from brinell.results import row_queries as outcome
+from brinell.results.format.manifest import lookup
+from brinell.results.format.schema import AUDIT, flagged
+from brinell.results.row_queries import Cost
 from brinell.results.statistics import Proportion, hidden
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 
 if TYPE_CHECKING:
     from brinell.results.run import Run

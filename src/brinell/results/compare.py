@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.errors import RunError
-from brinell.results import outcome
-from brinell.results.manifest import differences, lookup
+from brinell.results import row_queries as outcome
+from brinell.results.format.manifest import differences, lookup
+from brinell.results.format.schema import CLEAN
 from brinell.results.run import Run
-from brinell.results.schema import CLEAN
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
 
 LEVEL = 0.05

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results import outcome
-from brinell.results.manifest import lookup
-from brinell.results.schema import AUDIT, flagged
+from brinell.results import row_queries as outcome
+from brinell.results.format.manifest import lookup
+from brinell.results.format.schema import AUDIT, flagged
 
 if TYPE_CHECKING:
     from brinell.results.run import Run

@@ -12,12 +12,12 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError, RunError
-from brinell.results import outcome
-from brinell.results.files import Adversarials
-from brinell.results.manifest import differences, lookup, material, new_manifest
+from brinell.results import row_queries as outcome
+from brinell.results.format.files import Adversarials
+from brinell.results.format.manifest import differences, lookup, material, new_manifest
+from brinell.results.format.writer import Writer
 from brinell.results.radii import SAMPLE_IDS, joined
 from brinell.results.run import Run, gather
-from brinell.results.store import Writer
 
 SHARD_ROWS = 2048
 OWN = "one per sample"

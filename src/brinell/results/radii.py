@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brinell.errors import RunError
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 
 # The ids of the samples in the order of identity.threat.eps; only where that is a list.
 SAMPLE_IDS = "sample_ids"

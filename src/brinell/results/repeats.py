@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results.outcome import is_attack, samples
-from brinell.results.schema import CLEAN
+from brinell.results.format.schema import CLEAN
+from brinell.results.row_queries import is_attack, samples
 
 if TYPE_CHECKING:
     from brinell.results.run import Run

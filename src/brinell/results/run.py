@@ -11,13 +11,14 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
-from brinell.results import files, outcome
+from brinell.results import row_queries as outcome
 from brinell.results.audit import Audit, audit
 from brinell.results.card import card
-from brinell.results.manifest import decode, lookup
-from brinell.results.outcome import Cost, Ids, Stage
+from brinell.results.format import files
+from brinell.results.format.manifest import decode, lookup
+from brinell.results.format.schema import CLEAN, NUMBERS, counted
 from brinell.results.repeats import Repeats, repeated
-from brinell.results.schema import CLEAN, NUMBERS, counted
+from brinell.results.row_queries import Cost, Ids, Stage
 from brinell.results.statistics import Proportion
 from brinell.results.summary import sentence, summary
 from brinell.results.verdict import Verdict, judge

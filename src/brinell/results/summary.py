@@ -4,7 +4,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from brinell.results.manifest import lookup
+from brinell.results.format.manifest import lookup
 from brinell.results.verdict import EVADE
 
 if TYPE_CHECKING:

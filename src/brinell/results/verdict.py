@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from brinell.results import outcome
+from brinell.results import row_queries as outcome
 from brinell.results.effort import shortfalls
-from brinell.results.manifest import lookup
-from brinell.results.schema import counted, flagged
+from brinell.results.format.manifest import lookup
+from brinell.results.format.schema import counted, flagged
 
 if TYPE_CHECKING:
     from brinell.results.run import Run

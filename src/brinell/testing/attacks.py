@@ -18,7 +18,7 @@ from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.losses import LOSSES
 from brinell.ops.norms import Norm
-from brinell.ops.rows import flat, rows, take
+from brinell.ops.rowwise import flat, rows, take
 from brinell.testing.require import require
 
 CLASSES = 5

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from brinell.core.classifier import Classifier
-from brinell.ops.rows import flat, rows
+from brinell.core.model import Classifier
+from brinell.ops.rowwise import flat, rows
 from brinell.testing.require import require
 
 
@@ -17,7 +17,7 @@ def check_classifier(classifier: Classifier, x: Tensor) -> None:
     >>> net = torch.nn.Linear(12, 3).eval()
     >>> check_classifier(wrap(net), torch.rand(4, 12))
     """
-    require(isinstance(classifier, Classifier), f"{classifier!r} lacks a part of brinell.core.classifier.Classifier")
+    require(isinstance(classifier, Classifier), f"{classifier!r} lacks a part of brinell.core.model.Classifier")
     require(len(x) >= 4, "give at least four inputs")
     require(not classifier.modes(), f"parts in train mode: {classifier.modes()}")
     require(classifier.fingerprint == classifier.fingerprint, "the fingerprint changes from call to call")

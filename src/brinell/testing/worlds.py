@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.classifier import Classifier
+from brinell.core.model import Classifier
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
-from brinell.ops.rows import flat
+from brinell.ops.rowwise import flat
 
 # Samples lie this far around the centre of the box. Their distance is below that in every norm, and above the second
 # number in one of them: the sum of changes is the largest of the sizes.

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from brinell.core.plan import Plan
 from brinell.core.threat import Threat
+from brinell.environment import environment
 from brinell.errors import InputError, PlanError, ThreatError
-from brinell.evaluate import inputs
-from brinell.evaluate.adapt import audited
-from brinell.evaluate.environment import environment
-from brinell.evaluate.plan import Plan
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.plan import audited
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.losses import LOSSES
 from brinell.train.curve import Epoch, best_of

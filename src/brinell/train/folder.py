@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from brinell.errors import RunError, first_line, told
 from brinell.results import differences
-from brinell.results.files import is_temporary, write_atomic
-from brinell.results.lock import LOCK, Lock
+from brinell.results.format.files import is_temporary, write_atomic
+from brinell.results.format.lock import LOCK, Lock
 from brinell.train.curve import Epoch, as_csv
 
 CONFIG, CHECKPOINT, CURVE, BEST, LAST = (

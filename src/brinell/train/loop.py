@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from brinell.core.plan import Plan
 from brinell.core.threat import Threat
-from brinell.engine.craft import attacking
+from brinell.engine.attack_batch import attacking
 from brinell.engine.oracle import default_block
 from brinell.engine.precision import exact
 from brinell.errors import ModelError
-from brinell.evaluate.evaluate import evaluate
-from brinell.evaluate.plan import Plan
+from brinell.evaluation.evaluate import evaluate
 from brinell.models.wrap import TorchClassifier
 from brinell.train.augment import augment
 from brinell.train.average import Average

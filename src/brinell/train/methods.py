@@ -4,10 +4,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from brinell.attacks import APGD, PGD
+from brinell.attacks.catalogue import MADRY, MM_PAPER, MM_STEP
 from brinell.core.attack import AnyAttack, Needs
-from brinell.engine.craft import KEEP, suits
+from brinell.engine.attack_batch import KEEP, suits
 from brinell.errors import PlanError, one_of
-from brinell.evaluate.presets import MADRY, MM_PAPER, MM_STEP
 from brinell.ops.losses import LOSSES
 
 # Ten steps of a quarter of the radius: 2/255 of 8/255, as in Madry et al. 2018 (seven steps) and Rice et al. 2020.

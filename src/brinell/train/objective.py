@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from brinell.core.attack import Rows
-from brinell.core.classifier import Classifier
+from brinell.core.model import Classifier
 from brinell.core.threat import Ball
-from brinell.engine.craft import craft
+from brinell.engine.attack_batch import craft
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong, minimum_margin
-from brinell.ops.rows import flat
+from brinell.ops.rowwise import flat
 from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
 from brinell.train.methods import Method
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from brinell.evaluate.progress import on_standard_error
+from brinell.evaluation.progress import on_standard_error
 from brinell.train.curve import Epoch
 
 EVERY = 10.0

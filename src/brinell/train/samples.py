@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
 from brinell.data.load import arrays
 from brinell.errors import InputError
 from brinell.ops import rng

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from brinell.errors import BrinellError, InputError, ModelError, told
-from brinell.evaluate.inputs import as_classifier
+from brinell.evaluation.coerce import as_classifier
 from brinell.models.networks import NETWORKS, Network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.train.initialise import initialise

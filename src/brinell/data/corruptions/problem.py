@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
 from brinell.data.corruptions.registry import check, corrupt
 
 

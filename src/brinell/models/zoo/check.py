@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from brinell.core.classifier import Classifier
-from brinell.core.problem import Problem
+from brinell.core.dataset import Problem
+from brinell.core.model import Classifier
 from brinell.errors import InputError
 
 __all__ = ["Checked", "check"]

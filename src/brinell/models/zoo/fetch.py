@@ -6,9 +6,9 @@ from pathlib import Path
 
 from brinell.errors import ModelError
 from brinell.fetch import Progress, Wanted, obtain
-from brinell.home import home
 from brinell.models.zoo.card import Card
 from brinell.models.zoo.weights import read
+from brinell.paths import home
 
 __all__ = ["Progress", "address", "fetch", "home", "place"]
 

@@ -1,0 +1,191 @@
+"""What a margin attack breaks under different rescalings of the logits: sets of samples, and their differences."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from brinell.attacks import APGD, PGD
+from brinell.attacks.catalogue import MM_PAPER, MM_STEP
+from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
+from brinell.core.threat import Threat
+from brinell.errors import one_of
+from brinell.evaluation.evaluate import evaluate
+from brinell.results import CLEAN, Proportion, Run, counted
+
+# Gao et al. 2022: Table 2 takes 20 fixed steps, Table 4 takes 100 adaptive ones.
+FIXED_STEPS, ADAPTIVE_STEPS = 20, 100
+STEPS = ("fixed", "adaptive")
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """One way to rescale the minimum margin: its letter and name in the paper, its loss here, and the formula."""
+
+    id: str
+    name: str
+    loss: str
+    formula: str
+
+
+RESCALINGS = (
+    Rescaling("A", "Natural logits", "minimum-margin", "−(z_y − z_t)"),
+    Rescaling("B1", "Softmax", "mm-softmax", "−(e^z_y − e^z_t) / Σ e^z_i"),
+    Rescaling("B2", "Max", "mm-max", "−(z_y − z_t) / z_y"),
+    Rescaling("B3", "Sum", "mm-sum", "−(z_y − z_t) / (z_y + z_t)"),
+    Rescaling("B4", "Min-Max", "mm-min-max", "−(z_y − z_t) / (z_π1 − z_πK)"),
+    Rescaling("B5", "DLR", "dlr-targeted", "−(z_y − z_t) / (z_π1 − (z_π3 + z_π4) / 2)"),
+    Rescaling("B6", "Sigmoid", "mm-sigmoid", "−(σ(z_y) − σ(z_t))"),
+)
+
+
+def places(sizes: Sequence[int]) -> list[str]:
+    """The place of each size, the largest first; equal ones share a place, marked with "=".
+
+    >>> places([5379, 5377, 5374, 5374, 5376])
+    ['1', '2', '=4', '=4', '3']
+    """
+    above = [sum(other > size for other in sizes) for size in sizes]
+    return [f"{'=' * (above.count(k) > 1)}{k + 1}" for k in above]
+
+
+@dataclass(frozen=True)
+class Successes:
+    """One line of the table: the samples that fall to a rescaling (misclassified ones among them) beside those of A."""
+
+    rescaling: Rescaling
+    share: Proportion
+    place: str
+    difference: int
+    only_here: frozenset[int]
+    only_natural: frozenset[int]
+
+    @property
+    def size(self) -> int:
+        """How many samples fall."""
+        return self.share.k
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        r, p = self.rescaling, self.share
+        return {
+            "id": r.id, "name": r.name, "loss": r.loss, "formula": r.formula, "size": self.size, "n": p.n,
+            "share": {"value": p.value, "low": p.low, "high": p.high}, "ranking": self.place, "diff": self.difference,
+            "only_here": sorted(self.only_here), "only_natural": sorted(self.only_natural),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RescalingTable:
+    """Seven rescalings on the same samples with the same starts; `union` counts what falls to any of them."""
+
+    steps: str
+    lines: tuple[Successes, ...]
+    clean: Proportion
+    union: Proportion
+    run: Run
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Set sizes by the name of the loss."""
+        return {line.rescaling.loss: line.size for line in self.lines}
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        cost = self.run.cost
+        return {
+            "steps": self.steps, "n": self.clean.n, "misclassified": self.clean.n - self.clean.k,
+            "union": self.union.k, "lines": [line.to_json() for line in self.lines],
+            "forwards": cost.forwards, "backwards": cost.backwards, "unverified": self.run.unverified.num_rows,
+            "notes": self.run.manifest["notes"], "path": str(self.run.path),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [f"{s.rescaling.id} {s.rescaling.name}: {s.size} of {s.share.n}, place {s.place}" for s in self.lines]
+        return "\n".join([f"{self.steps} steps; samples that fall to any: {self.union.k}", *lines])
+
+
+def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]:
+    """The lines of the table from the sets of broken samples, in the order of RESCALINGS."""
+    natural = broken[0]
+    order = places([len(b) for b in broken])
+    return tuple(
+        Successes(r, Proportion(len(b), n), place, len(b) - len(natural), b - natural, natural - b)
+        for r, b, place in zip(RESCALINGS, broken, order, strict=True)
+    )
+
+
+def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan:
+    """One stage per rescaling, all from the same random starts.
+
+    >>> [s.name for s in rescaling_plan("adaptive").stages][:2]
+    ['minimum-margin', 'mm-softmax']
+    """
+    one_of("steps", steps, STEPS)
+    dense: APGD | PGD = APGD(ADAPTIVE_STEPS) if steps == "adaptive" else PGD(FIXED_STEPS, MM_STEP)
+    sparse = replace(dense, larger_eps=True) if isinstance(dense, APGD) else dense
+    text = "Minimum-Margin under seven rescalings of the logits"
+    return Plan(f"rescalings-{steps}", _stages(dense, targets), text, MM_PAPER, sparse_stages=_stages(sparse, targets))
+
+
+def _stages(attack: APGD | PGD, targets: int) -> tuple[Stage, ...]:
+    # The noise of the plans mm9-f20 and mm+, whatever the loss: what differs is then the loss alone.
+    noise = replace(attack, loss=RESCALINGS[0].loss).name
+    each = [Targets(replace(attack, loss=r.loss), targets) for r in RESCALINGS]
+    return tuple(replace(s, label=s.attack.loss, noise=noise) for s in each)
+
+
+def rescalings(
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    *,
+    steps: str = "fixed",
+    targets: int = DEFAULT_TARGETS,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    slots: int | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+) -> RescalingTable:
+    """Which samples fall to the Minimum-Margin attack under each of seven rescalings of the logits.
+
+    Method: `steps` "fixed" is 20 steps of eps/10 (Table 2), "adaptive" 100 steps of Auto-PGD (Table 4), towards the
+    `targets` likeliest wrong classes one after another; every rescaling attacks every correctly classified sample
+    from the same starts. As in the paper misclassified samples belong to every set. The Run is kept in `out`.
+    Cost: seven times that of the plan mm9-f20 or mm+. Reference: Gao et al. 2022, sec. 3.1 and appendix C.
+
+    >>> import brinell
+    >>> table = rescalings("demo", brinell.data.load("demo", 16), brinell.Linf(0.1), targets=1, progress=False)
+    >>> table.lines[0].place, table.lines[0].share.n, len(table.lines)
+    ('=1', 16, 7)
+    """
+    run = evaluate(
+        classifier,
+        problem,
+        threat,
+        rescaling_plan(steps, targets),
+        out=out,
+        resume=resume,
+        seed=seed,
+        slots=slots,
+        device=device,
+        progress=progress,
+        individual=True,
+    )
+    return from_run(run, steps)
+
+
+def from_run(run: Run, steps: str) -> RescalingTable:
+    """The table of a finished Run of `rescaling_plan`."""
+    rows = run.rows()
+    ids, names, fell = (np.asarray(v) for v in (rows["sample_id"], rows["attack"], counted(rows)))
+    wrong = frozenset(ids[(names == CLEAN) & fell].tolist())
+    broken = [wrong | frozenset(ids[(names == r.loss) & fell].tolist()) for r in RESCALINGS]
+    clean = run.clean_accuracy
+    union = Proportion(len(frozenset().union(*broken)), clean.n)
+    return RescalingTable(steps, successes(broken, clean.n), clean, union, run)

@@ -1,0 +1,1 @@
+"""Attacks without gradients: they read scores or decisions only."""

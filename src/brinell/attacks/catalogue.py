@@ -1,0 +1,283 @@
+"""Plans by name, as data with citations."""
+
+from dataclasses import replace
+
+from brinell.attacks import (
+    ALMA,
+    APGD,
+    DDN,
+    EAD,
+    FAB,
+    FGSM,
+    FMN,
+    PGD,
+    Alternating,
+    Bisect,
+    DeepFool,
+    Descend,
+    HopSkipJump,
+    Joint,
+    Matching,
+    Pursuit,
+    Refine,
+    SelectivePGD,
+    Square,
+)
+from brinell.core.attack import AnyAttack
+from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, stage
+from brinell.errors import one_of
+
+MADRY = "Madry et al. 2018, Towards deep learning models resistant to adversarial attacks"
+CROCE = "Croce & Hein 2020, Reliable evaluation of adversarial robustness"
+CROCE_L1 = "Croce & Hein 2021, Mind the box: L1-APGD for sparse adversarial attacks"
+FAB_PAPER = "Croce & Hein 2020, Minimally distorted adversarial examples"
+MM_PAPER = "Gao et al. 2022, Fast and reliable evaluation of adversarial robustness with minimum-margin attack"
+SQUARE_PAPER = "Andriushchenko et al. 2020, Square attack"
+HSJ_PAPER = "Chen, Jordan & Wainwright 2020, HopSkipJumpAttack"
+
+# Budgets of Croce & Hein 2020, sec. 5 and of AutoAttack's code: 100 iterations, 9 targets, 5 restarts, 5,000 queries.
+RESTARTS = 5
+# L1: larger radii first, five restarts, five targets (Croce & Hein 2021).
+SPARSE_TARGETS = 5
+SPARSE = APGD(larger_eps=True)
+# Randomised models (Croce & Hein 2020, sec. 6): 20 draws, 1,000 iterations of Square, five judging passes.
+DRAWS, RAND_SQUARE, RUNS = 20, 1000, 5
+
+# Minimum-Margin: 20 adaptive steps, or fixed steps of about eps / 10 (its Tables 3 and 6).
+MM_STEP = 0.1
+_MM20 = APGD(steps=20, loss="minimum-margin")
+
+APGD_CE, APGD_DLR = stage(APGD(loss="ce")), stage(APGD(loss="dlr"))
+APGD_T = stage(Targets(APGD(loss="dlr-targeted")), "apgd-t")
+FAB_U, FAB_T, SQUARE = stage(FAB()), Targets(FAB(targeted=True)), stage(Square())
+HOP_SKIP_JUMP = stage(HopSkipJump())
+SPARSE_CE = Restarts(SPARSE, RESTARTS)
+SPARSE_DLR = Restarts(replace(SPARSE, loss="dlr"), RESTARTS)
+SPARSE_T = stage(Targets(replace(SPARSE, loss="dlr-targeted"), SPARSE_TARGETS), "apgd-t")
+
+STAGES: dict[str, tuple[Stage, Stage]] = {
+    "fgsm": (stage(FGSM()), stage(FGSM())),
+    "pgd-ce": (stage(PGD()), stage(PGD())),
+    "pgd-margin": (stage(PGD(loss="margin")), stage(PGD(loss="margin"))),
+    "apgd-ce": (APGD_CE, SPARSE_CE),
+    "apgd-dlr": (APGD_DLR, SPARSE_DLR),
+    "apgd-t": (APGD_T, SPARSE_T),
+    "fab": (FAB_U, FAB_U),
+    "fab-t": (FAB_T, FAB_T),
+    "square": (SQUARE, SQUARE),
+    "hop-skip-jump": (HOP_SKIP_JUMP, HOP_SKIP_JUMP),
+}
+"""Stages by name, for chains of one's own: as they run in Linf and L2, and in L1."""
+
+
+# Gao et al. 2022, appendix D: whose examples rank the targets.
+REFERENCES: dict[str, AnyAttack] = {"fgsm": FGSM(), "pgd20": PGD(steps=20)}
+
+
+def reference(name: str) -> AnyAttack:
+    """The reference attack of that name, for ranking targets.
+
+    >>> reference("pgd20").queries
+    21
+    """
+    return REFERENCES[one_of("a reference attack", name, REFERENCES)]
+
+
+def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
+    """A plan from names of stages.
+
+    >>> [s.name for s in chain(["apgd-ce", "fab-t"]).stages]
+    ['apgd-ce', 'fab-t']
+    """
+    pairs = [STAGES[one_of("an attack", n.strip(), STAGES)] for n in names]
+    return Plan(
+        name, tuple(p[0] for p in pairs), description, strength=strength, sparse_stages=tuple(p[1] for p in pairs)
+    )
+
+
+def _single(name: str, description: str, citation: str, label: str = "") -> Plan:
+    dense, sparse = STAGES[name]
+    return Plan(label or name, (dense,), description, citation, sparse_stages=(sparse,))
+
+
+def _restarted(*stages: Stage) -> tuple[Stage, ...]:
+    return tuple(Restarts(s, RESTARTS) for s in stages)
+
+
+def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
+    """Minimum-Margin: z_t − z_y towards the likeliest wrong classes, one after another."""
+    dense = stage(Targets(attack, targets), name)
+    larger = replace(dense, attack=replace(attack, larger_eps=True)) if isinstance(attack, APGD) else dense
+    return Plan(name, (dense,), description, MM_PAPER, sparse_stages=(larger,))
+
+
+_PAPER = (*_restarted(APGD_CE, APGD_DLR, FAB_U), SQUARE)
+_PAPER_SPARSE = (SPARSE_CE, SPARSE_DLR, Restarts(FAB_U, RESTARTS), SQUARE)
+
+_ALL = [
+    _single("fgsm", "One full gradient step", "Goodfellow, Shlens & Szegedy 2015"),
+    _single("pgd-ce", "PGD on cross-entropy, 20 steps of eps/4, one random start", MADRY, "pgd20"),
+    _single("pgd-margin", "PGD on the margin loss, 20 steps of eps/4", "Carlini & Wagner 2017", "cw20"),
+    _single("apgd-ce", "Auto-PGD on cross-entropy, 100 steps", CROCE),
+    _single("apgd-dlr", "Auto-PGD on the DLR loss, 100 steps", CROCE),
+    _single("apgd-t", "Auto-PGD on targeted DLR, 100 steps, 9 targets", CROCE),
+    _single("fab", "FAB on the nearest class, 100 steps: small perturbations", FAB_PAPER),
+    _single("fab-t", "FAB towards 9 classes, 100 steps each", FAB_PAPER),
+    _single("square", "Square attack, 5,000 queries, no gradients", SQUARE_PAPER),
+    Plan(
+        "apgd",
+        (APGD_CE, APGD_T),
+        "Auto-PGD on cross-entropy, then on targeted DLR: the two strongest gradient attacks of AutoAttack",
+        CROCE,
+        sparse_stages=(SPARSE_CE, SPARSE_T),
+    ),
+    Plan(
+        "autoattack",
+        (APGD_CE, APGD_T, FAB_T, SQUARE),
+        "AutoAttack as used today (its code's standard version): APGD-CE, APGD-T, FAB-T, Square",
+        f"{CROCE}; L1: {CROCE_L1}",
+        "standard",
+        (SPARSE_CE, SPARSE_T, FAB_T, SQUARE),
+    ),
+    Plan(
+        "autoattack-paper",
+        _PAPER,
+        "AutoAttack as in the paper: APGD-CE, APGD-DLR, FAB with 5 restarts each, Square",
+        CROCE,
+        "standard",
+        _PAPER_SPARSE,
+    ),
+    Plan(
+        "autoattack-plus",
+        (*_PAPER, APGD_T, FAB_T),
+        "The paper's AA+: AutoAttack followed by targeted APGD and FAB",
+        CROCE,
+        "standard",
+        (*_PAPER_SPARSE, SPARSE_T, FAB_T),
+    ),
+    Plan(
+        "autoattack-rand",
+        (Eot(APGD_CE, DRAWS), Eot(APGD_DLR, DRAWS), Eot(Square(steps=RAND_SQUARE), DRAWS)),
+        "AutoAttack for randomised models: means over 20 passes, no FAB, judged on 5 fresh passes",
+        CROCE,
+        "standard",
+        (
+            Eot(SPARSE, DRAWS),
+            Eot(replace(SPARSE, loss="dlr"), DRAWS),
+            Eot(Square(steps=RAND_SQUARE), DRAWS),
+        ),
+        RUNS,
+    ),
+]
+_ALL += [
+    _mm("mm3", _MM20, 3, "Minimum-Margin attack, 20 adaptive steps towards the 3 likeliest wrong classes"),
+    _mm("mm5", _MM20, 5, "Minimum-Margin attack, 20 adaptive steps towards the 5 likeliest wrong classes"),
+    _mm("mm9", _MM20, 9, "Minimum-Margin attack, 20 adaptive steps towards 9 classes"),
+    _mm("mm+", APGD(steps=100, loss="minimum-margin"), 9, "Minimum-Margin attack, 100 steps, 9 classes"),
+    _mm("mm3-f10", PGD(10, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 10 fixed steps of eps/10, 3 classes"),
+    _mm("mm3-f20", PGD(20, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 20 fixed steps of eps/10, 3 classes"),
+    _mm("mm9-f20", PGD(20, MM_STEP, "minimum-margin"), 9, "Minimum-Margin attack, 20 fixed steps of eps/10, 9 classes"),
+]
+# Every eighth survivor: from 450 to 1,400 samples on, by accuracy, the audit's bound is within the sampling error.
+AUDIT_SHARE = 0.125
+
+
+def _audit(*stages: Stage) -> tuple[Stage, ...]:
+    return tuple(replace(s, share=AUDIT_SHARE) for s in stages)
+
+
+_ALL.append(
+    Plan(
+        "fast",
+        (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
+        "AutoAttack's answer for about 1 % of its passes, margins pursued while in reach; then an audit: AutoAttack "
+        "on an eighth of the survivors",
+        f"Pursuit, a Brinell method, after {MM_PAPER}",
+        "audited",
+        (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
+    )
+)
+# Detectors: the likeliest three targets, as no loss to any class at once can trade the two aims off.
+DETECTOR_TARGETS = 3
+_ALL.append(
+    Plan(
+        "detector",
+        (
+            APGD_CE,
+            stage(Targets(Alternating(loss="minimum-margin"), DETECTOR_TARGETS), "alternating"),
+            stage(Targets(Joint(APGD(loss="minimum-margin")), DETECTOR_TARGETS), "joint-apgd"),
+            stage(SelectivePGD(), "selective-pgd"),
+            stage(SelectivePGD(orthogonal=True), "orthogonal-pgd"),
+            stage(Matching(), "match-logits"),
+            stage(Matching(of="features"), "match-features"),
+            stage(Joint(Square()), "joint-square"),
+        ),
+        "For models with a detector: classifier alone, alternating projections, joint loss, selective and orthogonal "
+        "PGD, imitation of natural inputs, joint random search",
+        "Bryniarski et al. 2021, Evading adversarial example detection defenses with orthogonal PGD; Carlini & Wagner "
+        "2017, Adversarial examples are not easily detected; Tramèr et al. 2020, On adaptive attacks",
+    )
+)
+
+
+# Minimal distances: each plan holds the stages of the smaller one, so that more budget never gives a larger distance.
+def _own(attack: AnyAttack, label: str) -> Stage:
+    """A stage whose noise hangs on its label alone, not on what else is in the plan."""
+    return replace(stage(attack, label), noise=label)
+
+
+_QUICK = (_own(FMN(steps=100), "fmn-100"),)
+_TARGETED = (_own(FMN(loss="minimum-margin"), "fmn-t"), _own(Refine(FAB(targeted=True)), "fab-t"))
+_SEARCHED = (_own(FMN(steps=1000), "fmn-1000"), _own(Bisect(APGD(loss="dlr-targeted")), "apgd-t-bisect"))
+_DDN, _ALMA, _EAD = _own(DDN(), "ddn"), _own(ALMA(), "alma"), _own(EAD(), "ead")
+_DOWN = _own(Descend(Pursuit()), "pursuit-down")
+_DEEPFOOL = _own(DeepFool(), "deepfool")
+_MINIMAL = {
+    "Linf": (*_TARGETED, _DOWN),
+    "L2": (_DDN, *_TARGETED, _DOWN),
+    "L1": (*_TARGETED, _DOWN),
+    "L0": (_TARGETED[0], _DEEPFOOL),
+}
+_FULL = {"Linf": _SEARCHED, "L2": (_ALMA, *_SEARCHED), "L1": (_ALMA, _EAD, *_SEARCHED), "L0": _SEARCHED[:1]}
+
+
+def _minimal(name: str, description: str, *parts: dict[str, tuple[Stage, ...]]) -> Plan:
+    """The quick stage and the given ones, norm by norm; `stages` are those of Linf."""
+    each = {norm: (*_QUICK, *(s for part in parts for s in part[norm])) for norm in _MINIMAL}
+    citation = "Pintor et al. 2021, Fast minimum-norm adversarial attacks" + (f"; {FAB_PAPER}" if parts else "")
+    return Plan(name, each["Linf"], description, citation, norm_stages=tuple(each.items()))
+
+
+_ALL += [
+    _minimal("minimal-quick", "Smallest distances, a first look: FMN, 100 steps"),
+    _minimal(
+        "minimal",
+        "Smallest distances: FMN, also towards 9 classes; by norm FAB-T, DDN, DeepFool, Pursuit",
+        _MINIMAL,
+    ),
+    _minimal("minimal-full", "The same, then FMN with 1,000 steps, ALMA, EAD and bisected APGD-T", _MINIMAL, _FULL),
+]
+_ALL.append(
+    Plan(
+        "blackbox",
+        (SQUARE, HOP_SKIP_JUMP),
+        "Without gradients: Square on the scores, then HopSkipJump on the decisions (Linf, L2), 5,000 queries each",
+        f"{SQUARE_PAPER}; {HSJ_PAPER}",
+        sparse_stages=(SQUARE,),
+    )
+)
+PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
+
+
+def plans() -> dict[str, str]:
+    """Names and one-line descriptions of the plans.
+
+    >>> plans()["pgd20"]
+    'PGD on cross-entropy, 20 steps of eps/4, one random start'
+    """
+    return {name: p.description for name, p in PLANS.items()}
+
+
+def by_name(name: str) -> Plan:
+    """The plan of that name, or an error with the nearest names."""
+    return PLANS[one_of("a plan", name, PLANS)]

@@ -1,0 +1,1 @@
+"""Attacks on a classifier and its detector together."""

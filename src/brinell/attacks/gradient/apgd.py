@@ -1,0 +1,181 @@
+"""Auto-PGD: momentum and a step size that halves when progress stalls."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.attacks import _parameters as _check
+from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
+from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.threat import Ball
+from brinell.errors import PlanError, one_of
+from brinell.ops.device_cache import table
+from brinell.ops.rowwise import rows, where
+from brinell.ops.types import Labels, Mask, Points, Scalars
+
+# Croce & Hein 2020, sec. 3: first look-back after 22 % of the steps, each period 3 % shorter, never under 6 %.
+FIRST, SHRINK, FLOOR = 0.22, 0.03, 0.06
+MOMENTUM = 0.75
+QUIRKS = (None, "autoattack")
+
+
+def checkpoints(steps: int) -> tuple[int, ...]:
+    """Iterations after which APGD looks back, as the paper defines them: ⌈p_j N⌉.
+
+    >>> checkpoints(100), checkpoints(20)
+    ((22, 41, 57, 70, 80, 87, 93, 99), (5, 9, 12, 14, 16, 18, 19, 20))
+    """
+    last, here, out = 0.0, FIRST, []
+    while here <= 1 + 1e-9:
+        out.append(math.ceil(round(here * steps, 9)))
+        last, here = here, here + max(here - last - SHRINK, FLOOR)
+    return tuple(dict.fromkeys(out))
+
+
+def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
+    """The same in the whole numbers of AutoAttack's code, which differ unless N is a multiple of 100.
+
+    >>> checkpoints_autoattack(20)[:5]
+    (4, 7, 9, 10, 11)
+    """
+    period, shrink, floor = (max(int(share * steps), 1) for share in (FIRST, SHRINK, FLOOR))
+    here, out = period, []
+    while here <= steps:
+        out.append(here)
+        period = max(period - shrink, floor)
+        here += period
+    return tuple(out)
+
+
+@table
+def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
+    """Length of the period that ends after each iteration; 0 where none ends."""
+    marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
+    table = torch.zeros(steps + 2, dtype=torch.float32)
+    for last, here in pairwise((0, *marks)):
+        table[here] = here - last
+    return table.to(device)
+
+
+@dataclass(frozen=True)
+class State:
+    """Iterate, best point so far with its gradient and loss, and what the look-back needs."""
+
+    t: Labels
+    x: Points
+    x_prev: Points
+    x_best: Points
+    g_best: Points
+    f_best: Scalars
+    f_prev: Scalars
+    f_check: Scalars
+    step: Scalars
+    ups: Scalars
+    halved: Mask
+
+
+@dataclass(frozen=True)
+class APGD:
+    """Parameter-free PGD: the step starts at 2 eps and halves, from the best point, whenever progress stalls.
+
+    Method: gradient step plus momentum 0.75; at checkpoints the step is halved if fewer than ρ of the steps since the
+    last one increased the loss, or if neither step nor best loss changed. In L1 the sparse scheme of `apgd_sparse`,
+    with `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
+    from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, no
+    halving for an unchanged best loss at the first checkpoint, L2 by scaling then clipping, and in L1 the sparsity of
+    an explicit start and of rounding specks, rounded up, and steps wasted on coordinates at a face of the box.
+    Cost per step: one forward, one backward; one more of each for the start. Reference: Croce & Hein 2020 (Linf, L2)
+    and 2021 (L1).
+    Limits: on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
+    gradients are masked, shattered or random; follow it with a black-box attack.
+
+    >>> APGD(steps=100, loss="dlr").queries
+    101
+    """
+
+    steps: int = 100
+    loss: str = "ce"
+    rho: float = 0.75
+    quirks: str | None = None
+    larger_eps: bool = False
+    minimises = False
+    needs = Needs.GRAD
+
+    def __post_init__(self) -> None:
+        _check.a_loss(self.loss)
+        _check.positive(steps=self.steps)
+        one_of("quirks", self.quirks, QUIRKS)
+
+    @property
+    def name(self) -> str:
+        """Method and loss."""
+        return f"apgd-{self.loss}"
+
+    @property
+    def queries(self) -> int:
+        """Every iterate and one start, or one per phase of the larger-eps schedule."""
+        return self.steps + (len(phase_lengths(self.steps)) if self.larger_eps else 1)
+
+    def _sparse(self) -> SparseAPGD:
+        return SparseAPGD(self.steps, self.larger_eps, quirks=self.quirks is not None)
+
+    def init(self, p: Rows, ball: Ball) -> Any:
+        """AutoAttack's random start, or where told."""
+        if ball.norm.sparse:
+            return self._sparse().init(p, ball)
+        if self.larger_eps:
+            raise PlanError(
+                expected="larger_eps with L1 only", got=ball.norm.name, remedy="Leave larger_eps out for this norm."
+            )
+        x = ball.start(p.x, p.key) if p.start is None else ball.retract(p.x, p.start)
+        low = torch.full_like(ball.eps, -torch.inf)
+        return State(
+            t=torch.zeros_like(p.y), x=x, x_prev=x, x_best=x, g_best=torch.zeros_like(x), f_best=low, f_prev=low,
+            f_check=low, step=2 * ball.eps, ups=torch.zeros_like(low),
+            # The paper's w_0 = 0 is a checkpoint without halving; in AutoAttack's code it counts as one with.
+            halved=torch.full_like(low, self.quirks is not None, dtype=torch.bool),
+        )  # fmt: skip
+
+    def step(self, s: Any, a: Answer, p: Rows, ball: Ball) -> Any:
+        """Take note of the answer, look back where it is time, move."""
+        if ball.norm.sparse:
+            return self._sparse().step(s, a, p, ball)
+        s, x, grad = self._look_back(self._observe(s, a), a.gradient)
+        project = ball.retract if self.quirks else ball.project
+        z = project(p.x, x + rows(s.step, x) * ball.steepest(grad))
+        weight = rows(torch.where(s.t == 0, 1.0, MOMENTUM), x)
+        ahead = project(p.x, x + weight * (z - x) + (1 - weight) * (x - s.x_prev))
+        return replace(s, t=s.t + 1, x=ahead, x_prev=x)
+
+    def _observe(self, s: State, a: Answer) -> State:
+        first, better = s.t == 0, a.loss > s.f_best
+        previous = torch.where(s.t == 1, 0.0, s.f_prev) if self.quirks else s.f_prev
+        return replace(
+            s,
+            x_best=where(better, s.x, s.x_best),
+            g_best=where(better, a.gradient, s.g_best),
+            f_best=torch.where(better, a.loss, s.f_best),
+            f_check=torch.where(first, a.loss, s.f_check),
+            ups=s.ups + ((a.loss > previous) & ~first),
+            f_prev=a.loss,
+        )
+
+    def _look_back(self, s: State, grad: Points) -> tuple[State, Points, Points]:
+        """At a checkpoint: halve the step and go on from the best point where progress stalled."""
+        period = _table(self.steps, self.quirks, s.t.device)[s.t]
+        due = period > 0
+        few = s.ups <= self.rho * period if self.quirks else s.ups < self.rho * period
+        halve = due & (few | (~s.halved & (s.f_check >= s.f_best)))
+        x, g = where(halve, s.x_best, s.x), where(halve, s.g_best, grad)
+        s = replace(
+            s,
+            step=torch.where(halve, s.step / 2, s.step),
+            halved=torch.where(due, halve, s.halved),
+            f_check=torch.where(due, s.f_best, s.f_check),
+            ups=torch.where(due, 0.0, s.ups),
+        )
+        return s, x, g

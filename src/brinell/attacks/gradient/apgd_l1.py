@@ -1,0 +1,203 @@
+"""APGD for norms with sparse steps (L1): how many coordinates move is steered by the best point's own sparsity."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import Answer, Rows
+from brinell.core.threat import HI, LO, Ball
+from brinell.ops.device_cache import table
+from brinell.ops.rowwise import flat, rows, where
+from brinell.ops.types import Labels, Points, Scalars
+
+# Croce & Hein 2021: a fifth of the coordinates at first, then 1/1.5 of those the best point changed; look every 4 % of
+# the steps; go back to a full step when the support shrank by 5 %, else divide the step by 1.5, never under eps / 10.
+SHARE, THINNER, LOOK_EVERY, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 10.0
+# Changes up to this size are rounding.
+SPECK = 2.0**-20
+# The larger-eps schedule: radii as multiples of eps, and the shares of the steps spent at the first two.
+RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
+
+
+def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
+    """Iterations at 3 eps, 2 eps and eps: the last phase is the longest, but not for all `steps` in AutoAttack's code.
+
+    >>> phase_lengths(100), phase_lengths(7), phase_lengths(7, quirks=True)
+    ((30, 30, 40), (2, 2, 3), (3, 3, 1))
+    """
+    most = steps // 2 if quirks else steps // 3
+    part = min(math.ceil(round(PHASE_SHARE * steps, 9)), most)
+    return (part, part, steps - 2 * part)
+
+
+@table
+def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For every answer: its number within its phase, whether the phase ends with it, whether a look-back is due."""
+    local, ends, due = [], [], []
+    for n in lengths:
+        period = max(int(LOOK_EVERY * n), 1)
+        for u in range(n + 1):
+            local.append(u)
+            ends.append(u == n)
+            due.append(u > 0 and u % period == 0)
+    # One more entry: rows that have had all their answers stand there.
+    return tuple(torch.tensor([*v, v[-1]], device=device) for v in (local, ends, due))  # type: ignore[return-value]
+
+
+@table
+def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.device) -> Tensor:
+    """For every answer: the radius its point lies in, as a multiple of eps."""
+    table = [r for n, r in zip(lengths, radii, strict=True) for _ in range(n + 1)]
+    return torch.tensor([*table, radii[-1]], dtype=torch.float32, device=device)
+
+
+@dataclass(frozen=True)
+class State:
+    """Iterate, best point with its gradient and loss, step, density of the steps, support at the last look."""
+
+    t: Labels
+    x: Points
+    x_best: Points
+    g_best: Points
+    f_best: Scalars
+    step: Scalars
+    density: Scalars
+    support: Scalars
+
+
+def _unblocked(g: Points, x: Points) -> Points:
+    """Zero where a step along g would only push against the box, lest a few saturated coordinates take all of it."""
+    return torch.where(((x >= HI) & (g > 0)) | ((x <= LO) & (g < 0)), 0.0, g)
+
+
+@dataclass(frozen=True)
+class SparseAPGD:
+    """The scheme behind `APGD` in L1; `quirks` follows AutoAttack's code (see `APGD`)."""
+
+    steps: int
+    larger_eps: bool
+    quirks: bool
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        return phase_lengths(self.steps, self.quirks) if self.larger_eps else (self.steps,)
+
+    @property
+    def _radii(self) -> tuple[float, ...]:
+        return RADII if self.larger_eps else (1.0,)
+
+    def _ball(self, ball: Ball, t: Labels) -> Ball:
+        table = _radius(self._lengths, self._radii, t.device)
+        # Rows that have had all their answers are still stepped until they are replaced; they stand at the end.
+        factor = table[t.clamp(max=len(table) - 1)]
+        return replace(ball, eps=ball.eps * factor)
+
+    def _changed(self, x: Points, x0: Points) -> Scalars:
+        """How many coordinates differ from the clean point; specks of rounding count only in AutoAttack's code."""
+        least = 0.0 if self.quirks else SPECK
+        return flat((x - x0).abs() > least).sum(1).to(x.dtype)
+
+    def _thinner(self, support: Scalars, n: float) -> Scalars:
+        """The share of coordinates the next steps move: 1/1.5 of those changed, rounded down but at least one.
+
+        AutoAttack's code rounds up, so that from two changed coordinates it never goes to one.
+        """
+        if self.quirks:
+            # Two divisions, in this order: where the count is whole, the last place decides whether one more moves.
+            return support / n / THINNER
+        # Half a coordinate less, so that the count survives its way through a share of n.
+        return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
+
+    def init(self, p: Rows, ball: Ball) -> State:
+        """A Gaussian start projected on the first radius, or where told."""
+        t = torch.zeros_like(p.y)
+        around = self._ball(ball, t)
+        if p.start is None:
+            x = self._random(p, around)
+        else:
+            x = p.start if self.quirks else around.project(p.x, p.start)
+        n = float(flat(x).shape[1])
+        full = torch.full_like(ball.eps, n)
+        known = self.larger_eps or (self.quirks and p.start is not None)
+        support = self._changed(x, p.x) if known else full
+        density = self._thinner(support, n) if known else torch.full_like(full, SHARE)
+        low = torch.full_like(full, -torch.inf)
+        return State(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
+
+    def _random(self, p: Rows, around: Ball) -> Points:
+        if not (self.quirks and self.larger_eps):
+            return around.start(p.x, p.key)
+        noise = around.norm.start(p.key, tuple(p.x.shape[1:]), around.eps)
+        x = p.x + (noise if around.mask is None else noise * around.mask)
+        return self._corrected(around, p.x, x, x)
+
+    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+        """Take note, look back, move inside the phase's radius, or enter the next phase at the best point."""
+        local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device))
+        better = (a.loss > s.f_best) | (local == 0)
+        s = replace(
+            s,
+            x_best=where(better, s.x, s.x_best),
+            g_best=where(better, a.gradient, s.g_best),
+            f_best=torch.where(better, a.loss, s.f_best),
+        )
+        around = self._ball(ball, s.t)
+        s, x, grad = self._look_back(s, a.gradient, p, around, due)
+        if not self.quirks:
+            grad = _unblocked(grad, x)
+        moved = self._project(around, p.x, x + self._move(grad, s, around))
+        s = replace(s, t=s.t + 1, x=moved)
+        return self._enter(s, p, ball, ends) if self.larger_eps else s
+
+    def _move(self, grad: Points, s: State, around: Ball) -> Points:
+        unit = around.steepest(grad, s.density)
+        if not self.quirks:
+            return rows(s.step, unit) * unit
+        # The step is shared among the coordinates by one division. A step times one over their number differs in the
+        # last place, which is what specks are made of.
+        signs = unit.sign()
+        return rows(s.step, signs) * signs / rows(flat(signs).abs().sum(1).clamp(min=1), signs)
+
+    def _project(self, around: Ball, x0: Points, x: Points) -> Points:
+        # AutoAttack's code takes the point apart into x0 and a change, and puts it together again to correct it.
+        return self._corrected(around, x0, x, x0 + (x - x0)) if self.quirks else around.project(x0, x)
+
+    def _corrected(self, around: Ball, x0: Points, x: Points, base: Points) -> Points:
+        """The projection of x as AutoAttack's code has it: what it takes away is added to `base`, the unprojected x.
+
+        Rounding then leaves specks of one unit in the last place where the result should be x0, and they count as
+        changed coordinates: without them its sparsity, and so its trajectory, is not reproduced.
+        """
+        exact = around.project(x0, x)
+        return (base + ((exact - x0) - (x - x0))).clamp(LO, HI) if self.quirks else exact
+
+    def _look_back(self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
+        support = self._changed(s.x_best, p.x)
+        sparser = support / s.support < SHRANK
+        slower = torch.maximum(s.step / SLOWER, around.eps / SMALLEST)
+        back = due & sparser
+        x, g = where(back, s.x_best, s.x), where(back, s.g_best, grad)
+        n = float(flat(x).shape[1])
+        s = replace(
+            s,
+            step=torch.where(due, torch.where(sparser, around.eps, slower), s.step),
+            density=torch.where(due, self._thinner(support, n), s.density),
+            support=torch.where(due, support, s.support),
+        )
+        return s, x, g
+
+    def _enter(self, s: State, p: Rows, ball: Ball, ends: Tensor) -> State:
+        """Where a phase ended: the next one starts at its best point, brought into the smaller radius."""
+        around = self._ball(ball, s.t)
+        x = self._corrected(around, p.x, s.x_best, s.x_best)
+        support = self._changed(x, p.x)
+        n = float(flat(x).shape[1])
+        return replace(
+            s,
+            x=where(ends, x, s.x),
+            step=torch.where(ends, around.eps, s.step),
+            density=torch.where(ends, self._thinner(support, n), s.density),
+            support=torch.where(ends, support, s.support),
+        )

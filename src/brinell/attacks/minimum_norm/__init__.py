@@ -1,0 +1,1 @@
+"""Attacks that look for the smallest distance at which a sample breaks."""

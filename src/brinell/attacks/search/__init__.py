@@ -1,0 +1,1 @@
+"""Attacks around other attacks: searches over the radius, and back towards the clean point."""

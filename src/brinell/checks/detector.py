@@ -1,0 +1,103 @@
+"""What an evaluation does differently where the model has a detector."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from brinell.checks.model import Check
+from brinell.core.attack import Needs
+from brinell.core.dataset import Chunk
+from brinell.core.model import Output
+from brinell.core.plan import Plan, Stage
+from brinell.engine.oracle import Oracle
+from brinell.errors import ModelError, PlanError, first_line
+from brinell.ops.losses import LOSSES
+from brinell.ops.rowwise import flat
+from brinell.results import Proportion
+
+PLAN = "detector"
+
+
+def _looks(s: Stage) -> bool:
+    """Whether the stage takes the detector into account: by its score, or by imitating what it accepts."""
+    return s.attack.needs is Needs.DETECTOR or hasattr(s.attack, "joined") or LOSSES[s.attack.loss].matches
+
+
+def guarded(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
+    """The plan with what its attacks need to know about the detector, and a sentence for every stage left out.
+
+    A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
+    """
+    if answer.reject is None:
+        blind = [s.name for s in plan.stages if s.attack.needs is Needs.DETECTOR or hasattr(s.attack, "joined")]
+        if blind:
+            raise PlanError(
+                expected=f"a model with a detector for {', '.join(blind)}",
+                got="one without",
+                remedy="Give it one, brinell.wrap(net, detector=…), or use the plan autoattack.",
+            )
+    found = getattr(getattr(classifier, "detector", None), "references", None)
+    stages: list[Stage] = []
+    notes: list[str] = []
+    for s in plan.stages:
+        if not LOSSES[s.attack.loss].matches or getattr(s.attack, "references", None) is not None:
+            stages.append(s)
+        elif found is None or (LOSSES[s.attack.loss].of == "features" and found.features is None):
+            what = "accepted natural inputs" if found is None else "features"
+            notes.append(f"{s.name}: left out, since the model has no {what} to imitate (see brinell.calibrated).")
+        else:
+            stages.append(replace(s, attack=replace(s.attack, references=found)))  # type: ignore[type-var]
+    if not stages:
+        raise PlanError(
+            expected="a model with references to imitate",
+            got="one without",
+            remedy="Calibrate its detector: brinell.calibrated(model, data).",
+        )
+    return replace(plan, stages=tuple(stages)), notes
+
+
+def watched(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Check]:
+    """Whether the plan sees the detector, and whether the detector has gradients for it."""
+    if answer.reject is None:
+        return []
+    share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))
+    facts = f"the detector rejects {share} clean inputs"
+    rule = getattr(getattr(oracle.classifier, "detector", None), "describe", None)
+    if rule is not None:
+        facts += f" ({rule()})"
+    checks = [Check("clean rejections", "ok", facts)]
+    if not any(_looks(s) for s in plan.stages):
+        text = (
+            f"the model has a detector and no attack of the plan {plan.name} looks at it: what it rejects may be "
+            f"evaded by an attack that does; use the plan {PLAN}."
+        )
+        return [*checks, Check("detector ignored", "warn", text)]
+    return [*checks, *_blind(oracle, plan, first)]
+
+
+def _blind(oracle: Oracle, plan: Plan, first: Chunk) -> list[Check]:
+    stage = next((s for s in plan.stages if s.attack.needs is Needs.DETECTOR), None)
+    if stage is None:
+        return []
+    n = min(len(first), oracle.block)
+    x, y = (v[:n].to(oracle.classifier.device) for v in (first.x, first.y))
+    try:
+        a = oracle.ask(x, y, torch.full_like(y, -1), "margin", Needs.DETECTOR)
+    except RuntimeError as error:
+        raise ModelError(
+            expected="a detector with gradients with respect to the input",
+            got=first_line(error),
+            remedy="Wrap its non-differentiable parts with brinell.models.bpda, or use a plan without gradients.",
+        ) from error
+    dead = float((flat(a.score_gradient) == 0).all(1).float().mean())
+    if dead < 1:
+        return [Check("zero gradient (detector)", "ok", f"{100 * dead:.0f} % of the points have no detector gradient")]
+    return [
+        Check(
+            "zero gradient (detector)",
+            "warn",
+            "the gradient of the detector's score is exactly zero at every point looked at: attacks cannot steer "
+            "around it. Remove thresholds and quantisation from the score, or use brinell.models.bpda.",
+        )
+    ]

@@ -1,0 +1,196 @@
+"""Checks that warn: signs that an attack may fail for reasons other than robustness. Stored in the Run and shown."""
+
+import sys
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import backward, grad
+
+from brinell.checks.model import SAME, Check, differ
+from brinell.core.attack import Needs
+from brinell.core.plan import Plan
+from brinell.core.threat import Threat
+from brinell.engine.oracle import Oracle
+from brinell.errors import ModelError, first_line, told
+from brinell.evaluation.run_stage import ranked_targets
+from brinell.ops import rng
+from brinell.ops.losses import LOSSES
+from brinell.ops.rowwise import flat
+
+# Two independent averages of the gradient should point the same way at least this much (cosine, median over samples).
+SETTLED = 0.9
+LEVELS = 255
+# Code that computes gradients: calling it inside forward means that the model optimises while it predicts.
+_GRADIENT_CODE = {grad.__code__, backward.__code__}
+# Where every way to a gradient ends.
+_ENGINE = "run_backward"
+_GRADIENT_MODULES = ("torch._functorch.eager_transforms", "torch.func")
+
+
+def optimises(oracle: Oracle, x: Tensor) -> Check:
+    """No gradient may be computed inside the forward pass."""
+    seen: set[str] = set()
+    engine: set[str] = set()
+
+    def watch(frame: FrameType, event: str, what: Any) -> None:
+        if event == "c_call" and getattr(what, "__name__", "") == _ENGINE:
+            engine.add(frame.f_code.co_name)
+        if event != "call":
+            return
+        inner = frame.f_globals.get("__name__") in _GRADIENT_MODULES and "grad" in frame.f_code.co_name
+        if frame.f_code in _GRADIENT_CODE or inner:
+            seen.add(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        oracle.output(x[:1])
+    finally:
+        _profile_again(before)
+    seen = seen or engine
+    if not seen:
+        return Check("optimisation in forward", "ok", "the forward pass computes no gradients")
+    return Check(
+        "optimisation in forward",
+        "warn",
+        f"the forward pass itself computes gradients ({', '.join(sorted(seen))}): the defence adapts to each input, "
+        "and attacks that treat it as a fixed function may fail; attack it with its own procedure in mind.",
+    )
+
+
+def _profile_again(before: Any) -> None:
+    """Give back what was profiling; cProfile's object is no function and has to be enabled instead."""
+    if before is None or callable(before):
+        sys.setprofile(before)
+    else:
+        before.enable()
+
+
+def half_weights(oracle: Oracle) -> Check:
+    """Weights in half precision give coarse logits and gradients."""
+    kinds = sorted(oracle.classifier.dtypes() & {"float16", "bfloat16"})
+    if not kinds:
+        return Check("half-precision weights", "ok", "no weights in float16 or bfloat16")
+    return Check(
+        "half-precision weights",
+        "warn",
+        f"weights in {', '.join(kinds)}: rounding flattens the loss and can pass for robustness; evaluate in float32.",
+    )
+
+
+def batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+    """The class of a clean input must not depend on how many rows are asked at a time."""
+    try:
+        alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
+    except Exception as error:  # whatever the model itself raises
+        why = told(error)
+        return Check("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
+    changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
+    if not changed:
+        return Check("batch shape", "ok", "clean predictions do not depend on the batch shape")
+    if differ(logits, oracle.output(x).logits) > SAME:
+        return Check("batch shape", "ok", "not looked at: the model is randomised, so its answers differ in any shape")
+    return Check(
+        "batch shape",
+        "warn",
+        f"{changed} of {len(alone)} clean inputs get another class when asked one at a time: predictions depend on the "
+        "batch shape.",
+    )
+
+
+def _losses(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """The losses whose gradients the plan follows, with the ranks of their targets."""
+    stages = [s for s in plan.stages if s.attack.needs is not Needs.LOGITS and not LOSSES[s.attack.loss].matches]
+    return {s.attack.loss: s.ranks for s in stages}
+
+
+def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:
+    """Every loss the plan follows needs a gradient, at the clean points and in the ball around them.
+
+    Only points that are still classified correctly count: what is misclassified needs no gradient, and DLR has none
+    where the true class is the third.
+    """
+    ball = threat.ball(torch.arange(len(x)), x.device)
+    if threat.unlimited:
+        # Somewhere around the samples: one level of 8 bits everywhere, or as far in that norm.
+        ball = replace(ball, eps=torch.full_like(ball.eps, threat.norm.diameter(flat(x).shape[1]) / LEVELS))
+    around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
+    dead: dict[str, tuple[float, float]] = {}
+    for loss, ranks in _losses(plan).items():
+        target = ranked_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
+        answers = [oracle.ask(at, y, target, loss, Needs.GRAD) for at in (x, around)]
+        zero = torch.cat([flat(a.gradient) == 0 for a in answers])
+        standing = torch.cat([a.logits.argmax(1) == y for a in answers])
+        zero = zero[standing] if bool(standing.any()) else zero
+        dead[loss] = (float(zero.all(1).float().mean()), float(zero.float().mean()))
+    # A plan that saves passes vouches for models without any such sign only.
+    alive = plan.strength != "audited" and any(rows == 0 for rows, _ in dead.values())
+    return [_zero_check(loss, *shares, others=alive) for loss, shares in dead.items()]
+
+
+def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Check:
+    name = f"zero gradient ({loss})"
+    if rows == 0:
+        return Check(
+            name, "ok", f"{100 * coordinates:.1f} % of the coordinates of the {loss} gradient are exactly zero"
+        )
+    message = (
+        f"the gradient of the {loss} loss is exactly zero at {100 * rows:.0f} % of the points looked at "
+        f"({100 * coordinates:.0f} % of all coordinates): this loss sees nothing there (saturated or masked gradients)"
+    )
+    if others:
+        return Check(name, "info", f"{message}; other losses of the plan do.")
+    return Check(name, "warn", f"{message}. Remove quantisation and saturation, use brinell.models.bpda, or Square.")
+
+
+def expectation(oracle: Oracle, plan: Plan, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:
+    """For plans that average over draws: two independent averages must agree, or more draws are needed."""
+    stages = [s for s in plan.stages if s.eot > 1 and s.attack.needs is not Needs.LOGITS]
+    return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in stages[:1]]
+
+
+def _settled(
+    oracle: Oracle, loss: str, draws: int, ranks: tuple[int, ...], x: Tensor, y: Tensor, logits: Tensor
+) -> Check:
+    target = ranked_targets(logits, y, ranks[:1])[:, 0]
+    a, b = (flat(oracle.ask(x, y, target, loss, Needs.GRAD, draws).gradient) for _ in range(2))
+    cosine = float(torch.cosine_similarity(a, b, dim=1).median())
+    if cosine >= SETTLED:
+        return Check("expectation", "ok", f"two averages of {draws} gradients agree (cosine {cosine:.2f})")
+    # The noise of a mean falls with the number of draws: cos = s / (s + v / n).
+    share = max(cosine, 1e-3)
+    wanted = int(draws * (1 - share) / share * SETTLED / (1 - SETTLED)) + 1
+    return Check(
+        "expectation",
+        "warn",
+        f"two averages of {draws} gradients differ (cosine {cosine:.2f}): {draws} draws are not enough, about {wanted} "
+        "would be.",
+    )
+
+
+def few_classes(notes: list[str]) -> Check:
+    """Whether the plan had to change because the model has few classes."""
+    if not any("classes" in note for note in notes):
+        return Check("few classes", "ok", "the model has enough classes for every loss of the plan")
+    return Check("few classes", "info", "the plan was adapted to the model's few classes; see the notes.")
+
+
+def watchful(
+    oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor, notes: list[str]
+) -> list[Check]:
+    """Every check of this file that applies to the plan."""
+    checks = [optimises(oracle, x), half_weights(oracle), batch_shape(oracle, x, logits), few_classes(notes)]
+    if not plan.needs_gradients:
+        return checks
+    try:
+        return [*checks, *zero_gradients(oracle, plan, threat, x, y, logits), *expectation(oracle, plan, x, y, logits)]
+    except RuntimeError as error:
+        raise ModelError(
+            expected="a model with gradients with respect to its input",
+            got=first_line(error),
+            remedy="Remove torch.no_grad(), detach() and non-differentiable parts from forward, wrap them with "
+            "brinell.models.bpda, or use a plan without gradients (blackbox).",
+        ) from error

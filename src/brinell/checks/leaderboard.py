@@ -1,0 +1,130 @@
+"""What a leaderboard asks of a model, so that its attacks measure robustness: each restriction a check that can fail.
+
+A model that passes need not be innocent, see the limits of each; one that fails is not comparable with the others.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.checks import gradients as checks
+from brinell.checks import model as door
+from brinell.checks.model import SAME, Check
+from brinell.core.attack import Needs
+from brinell.core.dataset import Problem
+from brinell.core.model import Classifier
+from brinell.core.threat import Threat
+from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.precision import exact
+from brinell.errors import first_line
+from brinell.ops import rng
+from brinell.ops.rowwise import flat
+
+GRADIENTS, DETERMINISTIC, NO_LOOP = "non-zero gradients", "deterministic forward", "no optimisation in forward"
+# The losses whose gradients count: cross-entropy saturates in large logits, the margin does not.
+LOSSES = ("ce", "margin")
+# "In general": so many of the points may lack a gradient.
+HALF = 0.5
+# Passes over the same inputs, every other one after a pass over different inputs.
+PASSES = 8
+# A layer asked more often than this in one pass is part of a loop.
+LOOP = 10
+
+
+def gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Check:
+    """Most inputs, clean or moved at random inside the threat, must have a gradient that is finite and not zero.
+
+    Method: cross-entropy and margin; a point lacks a gradient where both are exactly zero or not finite. Misclassified
+    points count only where there are no others.
+    Limits: gradients that are not zero and lead nowhere (noise, shattering) pass; `brinell probe` looks for those.
+    """
+    if not oracle.classifier.differentiable:
+        return Check(GRADIENTS, "fail", "the model is marked as a black box and gives no gradients.")
+    ball = threat.ball(torch.arange(len(x)), x.device)
+    around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
+    lacking, standing = [], []
+    try:
+        for at in (x, around):
+            answers = [oracle.ask(at, y, y, loss, Needs.GRAD) for loss in LOSSES]
+            slopes = torch.stack([flat(a.gradient) for a in answers])
+            # The oracle gives zero where a gradient is no number.
+            lacking.append((slopes == 0).all(2).all(0))
+            standing.append(answers[0].logits.argmax(1) == y)
+    except RuntimeError as error:
+        return Check(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({_line(error)}).")
+    blind, counts = torch.cat(lacking), torch.cat(standing)
+    share = float((blind[counts] if bool(counts.any()) else blind).float().mean())
+    said = f"{100 * share:.0f} % of the points looked at have no gradient (exactly zero or not finite)"
+    return Check(GRADIENTS, "ok" if share <= HALF else "fail", said + ("" if share <= HALF else "."))
+
+
+def deterministic(oracle: Oracle, x: Tensor) -> Check:
+    """The same inputs must get the same logits, whatever was asked in between.
+
+    Limits: noise that is a function of the input passes, and so does noise rarer than these few passes can show.
+    """
+    first, worst = oracle.output(x).logits, 0.0
+    for i in range(PASSES):
+        if i % 2:
+            oracle.output(1 - x)
+        again = oracle.output(x).logits
+        worst = max(worst, door.differ(first, again)) if bool(again.isfinite().all()) else float("inf")
+    if worst <= SAME:
+        return Check(DETERMINISTIC, "ok", f"{PASSES} passes over the same inputs agree with the first")
+    return Check(
+        DETERMINISTIC,
+        "fail",
+        f"repeated passes over the same inputs differ by {worst:.2g} of the logits' spread, or are not finite.",
+    )
+
+
+def no_loop(oracle: Oracle, x: Tensor) -> Check:
+    """No gradient may be computed inside the forward pass.
+
+    Method: calls of autograd are watched, however they are reached; a layer that is asked many times in one pass is
+    told of, since recurrent networks and integrators do that rightly.
+    Limits: searches without gradients, gradients of other frameworks, of compiled code and of other threads pass.
+    """
+    found = checks.optimises(oracle, x)
+    if found.level != "ok":
+        return Check(NO_LOOP, "fail", found.message)
+    layer, times = _busiest(oracle.classifier, x[:1])
+    if times > LOOP:
+        return Check(NO_LOOP, "info", f"no gradients, but the layer {layer} is asked {times} times in one pass")
+    return Check(NO_LOOP, "ok", found.message)
+
+
+def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
+    """The layer with weights that one pass asks most often, and how often."""
+    module: Any = getattr(classifier, "module", None)
+    if not isinstance(module, nn.Module):
+        return "", 0
+    calls = Counter[str]()
+    layers = [(name, m) for name, m in module.named_modules() if next(m.parameters(recurse=False), None) is not None]
+    hooks = [m.register_forward_pre_hook(lambda *_, name=name: calls.update([name])) for name, m in layers]
+    try:
+        with torch.no_grad():
+            classifier.forward(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls.most_common(1)[0] if calls else ("", 0)
+
+
+def _line(error: Exception) -> str:
+    return first_line(error).rstrip(".")
+
+
+def restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Check]:
+    """The three restrictions, looked at on one block of samples; a check that fails is a violation.
+
+    Reference: Croce et al. 2021, RobustBench, sec. 3.
+    """
+    oracle = Oracle(classifier, default_block(classifier.device))
+    chunk = next(problem.chunks(oracle.block))
+    door.first_answer(oracle, chunk)
+    x, y = chunk.x.to(classifier.device), chunk.y.to(classifier.device)
+    with exact(classifier.device):
+        return [gradients(oracle, threat, x, y), deterministic(oracle, x), no_loop(oracle, x)]

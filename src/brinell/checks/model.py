@@ -1,0 +1,226 @@
+"""Checks at the door: what cannot be evaluated is refused before anything is written."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from brinell.core.dataset import Chunk
+from brinell.core.model import Classifier, Output, answer
+from brinell.engine.oracle import Oracle
+from brinell.errors import BrinellError, InputError, ModelError, told
+
+# Two answers of the same row that differ by more than this share of the logits' spread are different answers.
+SAME = 1e-4
+PROBABILITY_SLACK = 1e-5
+# Logits may happen to lie in [0, 1]; at least so many that reach so near both 0 and 1 were squashed.
+MANY, EDGE = 40, 0.02
+# How many channels pictures have.
+CHANNELS = (1, 3, 4)
+# What autograd calls the functions that give probabilities, and those that change no value.
+SQUASHING = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Hardsigmoid": "hard sigmoid"}
+RESHAPING = {
+    "Alias", "Cat", "Clone", "Permute", "Reshape", "ReshapeAlias", "Select", "Slice", "Squeeze", "Stack", "T", "ToCopy",
+    "Transpose", "UnsafeView", "Unsqueeze", "View",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: "ok", "warn" or "fail", with a sentence."""
+
+    name: str
+    level: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        """For the manifest."""
+        return {"name": self.name, "level": self.level, "message": self.message}
+
+
+def _refuse(classifier: Classifier, defect: str, **message: str) -> Check:
+    """Raise, or return a failed check where the user allowed the defect."""
+    if defect not in classifier.allow:
+        raise ModelError(**message)
+    return Check(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
+
+
+def train_mode(classifier: Classifier) -> Check:
+    """No part of the model may be in train mode."""
+    parts = classifier.modes()
+    if not parts:
+        return Check("train mode", "ok", "every module is in evaluation mode")
+    return _refuse(
+        classifier,
+        "train mode",
+        expected="a model in evaluation mode",
+        got=f"train mode in {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}",
+        remedy="Call net.eval() first: batch normalisation and dropout behave differently in training.",
+    )
+
+
+def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
+    """What the model says about the first samples; what its first call raises is most often a matter of shapes."""
+    try:
+        return oracle.output(chunk.x.to(oracle.classifier.device))
+    except BrinellError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
+            got=told(error),
+            remedy=_mend(oracle.classifier, tuple(chunk.x.shape[1:])),
+        ) from error
+
+
+def _mend(classifier: Classifier, shape: tuple[int, ...]) -> str:
+    """What to do about a model that fails on inputs of this shape, the likeliest cause first."""
+    if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
+        return "The weights are not in float32: call net.float()."
+    said = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
+    if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
+        return f"Channels come first: x.permute(0, 3, 1, 2). {said}"
+    return f"Images have a channel: x[:, None]. {said}" if len(shape) == 2 else said
+
+
+def single_logit(logits: Tensor) -> list[str]:
+    """Say so where the model gives one logit: it was turned into two, the first of which is always 0."""
+    if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
+        return ["The model has one logit z: it is evaluated with two classes and the logits (0, z)."]
+    return []
+
+
+def labels(chunk: Chunk, classes: int) -> None:
+    """Every label must be a class the model knows."""
+    if int(chunk.y.max()) >= classes:
+        raise InputError(
+            expected=f"labels in 0..{classes - 1}, since the model has {classes} classes",
+            got=f"label {int(chunk.y.max())}",
+            remedy="Check that the labels belong to this model and start at 0.",
+        )
+
+
+def differ(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two sets of logits, relative to their spread."""
+    spreads = a.amax(1) - a.amin(1)
+    spreads = spreads[spreads.isfinite()]
+    spread = float(spreads.median().clamp(min=1e-12)) if len(spreads) else 1.0
+    # What is NaN or infinite both times is the same answer.
+    same = (a == b) | (a.isnan() & b.isnan())
+    return float((a - b).abs().masked_fill(same, 0).nan_to_num(nan=torch.inf).max()) / spread
+
+
+def probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Check:
+    """Outputs that are probabilities flatten every gradient; logits are needed.
+
+    Outputs in [0, 1] are refused where they sum to one or a sigmoid or softmax made them. Small logits pass: of what
+    merely fills [0, 1] and has no such ending it is only said that it looks like probabilities.
+    """
+    name, slack = "probabilities", PROBABILITY_SLACK
+    said = logits[:, 1:] if single_logit(logits) else logits
+    low, high = float(said.min()), float(said.max())
+    if not (low > -slack and high < 1 + slack):
+        return Check(name, "ok", "outputs are not probabilities")
+    sums = said.shape[1] > 1 and float((said.sum(1) - 1).abs().max()) < slack
+    last = "" if sums else last_function(classifier, x)
+    if sums or last:
+        one = said.shape[1] == 1
+        return _refuse(
+            classifier,
+            name,
+            expected="logits",
+            got=f"outputs in [0, 1] {'that sum to 1' if sums else f'from a final {last}'}: probabilities"
+            f"{', which as a single logit would always mean class 1' if one else ''}",
+            remedy=f"Remove the final {last or 'softmax'} (or return its {'argument' if one else 'logarithm'}).",
+        )
+    if said.numel() >= MANY and low < EDGE and high > 1 - EDGE:
+        return Check(
+            name,
+            "warn",
+            f"all outputs lie in [0, 1] and come near both ends ({low:.2g} to {high:.2g}): they look like "
+            "probabilities, which flatten gradients; if they are, return what their sigmoid or softmax is given.",
+        )
+    return Check(name, "ok", "outputs are not probabilities")
+
+
+def last_function(classifier: Classifier, x: Tensor) -> str:
+    """Which squashing function computed the outputs: "sigmoid", "softmax", or "" where none or none can be seen."""
+    try:
+        with torch.enable_grad():
+            node = answer(classifier, x.detach().clone().requires_grad_()).logits.grad_fn
+    except Exception:  # a black box, or whatever the model itself raises: its other checks will tell
+        return ""
+    while node is not None:
+        kind = type(node).__name__.partition("Backward")[0]
+        if kind in SQUASHING:
+            return SQUASHING[kind]
+        before = [function for function, _ in node.next_functions if function is not None]
+        if kind not in RESHAPING or len(before) != 1:
+            return ""
+        node = before[0]
+    return ""
+
+
+def randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+    """The same input must get the same answer."""
+    worst = max(differ(logits, oracle.output(x).logits) for _ in range(2))
+    if worst <= SAME:
+        return Check("randomised", "ok", "repeated passes agree")
+    return Check(
+        "randomised",
+        "warn",
+        f"repeated passes on the same input differ by {worst:.2g} of the logits' spread: the model is randomised, and "
+        "one lucky draw can pass for an adversarial example; use the plan autoattack-rand.",
+    )
+
+
+def mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+    """A row's answer must not depend on the other rows of its batch."""
+    n = oracle.block
+    batch = x.repeat(-(-n // len(x)), *[1] * (x.ndim - 1))[:n]
+    keep = (torch.arange(n, device=x.device) % 2 == 0)[: len(batch)]
+    others = torch.where(keep.view(-1, *[1] * (x.ndim - 1)), batch, 1 - batch.flip(0))
+    a, b = oracle.output(batch).logits[keep], oracle.output(others).logits[keep]
+    worst = differ(a, b)
+    if worst <= SAME:
+        return Check("mixed rows", "ok", "a row's answer does not depend on its neighbours")
+    return _refuse(
+        oracle.classifier,
+        "mixed rows",
+        expected="a model that answers every row by itself",
+        got=f"answers that change by {worst:.2g} of the logits' spread with the other rows of the batch",
+        remedy="Put batch normalisation in evaluation mode and remove anything computed over the batch.",
+    )
+
+
+def gradients(classifier: Classifier) -> None:
+    """A plan that needs gradients needs a model that has them."""
+    if not classifier.differentiable:
+        raise ModelError(
+            expected="a model with gradients with respect to its input",
+            got="one that is marked as a black box",
+            remedy="Use a plan without gradients (blackbox).",
+        )
+
+
+def finite(logits: Tensor) -> Check:
+    """Logits must be numbers."""
+    bad = int((~logits.isfinite()).any(1).sum())
+    if not bad:
+        return Check("non-finite logits", "ok", "all logits are finite")
+    if bad == len(logits):
+        raise ModelError(
+            expected="finite logits",
+            got=f"NaN or infinity for all {bad} clean inputs looked at",
+            remedy="Check that the weights were loaded whole and are finite: "
+            "all(p.isfinite().all() for p in net.parameters()).",
+        )
+    return Check("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
+
+
+def inspect(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Check]:
+    """What can be refused or said from one block of samples."""
+    numbers = finite(logits)
+    noise = randomised(oracle, x, oracle.output(x).logits)
+    checks = [numbers, probabilities(oracle.classifier, x, logits), noise]
+    return checks if noise.level != "ok" else [*checks, mixed_rows(oracle, x, logits)]

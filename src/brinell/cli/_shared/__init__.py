@@ -1,0 +1,1 @@
+"""What several verbs share: options, loading of models and data, terminal output."""

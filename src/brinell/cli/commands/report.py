@@ -1,0 +1,79 @@
+"""brinell report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brinell.cli._shared import load
+from brinell.core.dataset import Problem
+from brinell.errors import one_of
+from brinell.report.gate import check_percent, least, objections
+from brinell.report.write import FORMATS, format_of, save, text
+from brinell.results import Run
+from brinell.results.format.manifest import lookup
+
+PAGE = Path("report.html")
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of one or several Runs.", metavar="RUN")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file; default: report.html, other formats on standard output."),
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="html, md, json, csv or junit; default: by the ending of --out, or html.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="The data of the Runs, for the originals in the gallery.")
+    ] = None,
+    classes: Annotated[str | None, typer.Option(help="Names of the classes, as cat,dog,…")] = None,
+    title: Annotated[str, typer.Option(help="The title of the page.")] = "",
+    fail_under: Annotated[
+        float | None,
+        typer.Option(
+            help="Exit code 1 unless every Run is finished, has the verdict of --require, and the lower bound of its "
+            "robust accuracy is at least so many per cent."
+        ),
+    ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            help="The least verdict that passes, reliable or suspicious; exit code 1 below it. Default with "
+            "--fail-under: reliable."
+        ),
+    ] = None,
+) -> None:
+    """Write a report of one or several Runs: one self-contained file, or text for programs."""
+    check_percent(fail_under)
+    least(fail_under, require)
+    chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
+    opened = [Run.open(path) for path in runs]
+    made = text(
+        opened, chosen, problem=_problem(data, opened) if chosen == "html" else None,
+        classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=fail_under,
+        require=require,
+    )  # fmt: skip
+    if out is None and chosen != "html":
+        typer.echo(made, nl=False)
+    else:
+        path = save(out or PAGE, made)
+        typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
+    against = [found for run in opened for found in objections(run, fail_under, require)]
+    for found in against:
+        typer.echo(found.sentence, err=True)
+    if against:
+        raise typer.Exit(1)
+
+
+def _problem(spec: str | None, runs: list[Run]) -> Problem | None:
+    """The named data; without a name the embedded images, where they are what the Runs were made from."""
+    if spec is not None:
+        return load.data(spec, None, None)
+    if {lookup(run.manifest, "identity.data.name") for run in runs} != {"demo"}:
+        return None
+    demo = load.data("demo", None, None)
+    first = [run.manifest["identity"]["data"] for run in runs]
+    same = all(demo[: d["n"]].fingerprint() == d["fingerprint"] for d in first if isinstance(d.get("n"), int))
+    return demo if same else None

@@ -1,0 +1,127 @@
+"""The cost of an evaluation: how it is told, and the passes that a stage can take."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brinell.core.attack import Needs, cycle
+from brinell.core.plan import Plan, Stage
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """What one attack of the plan will probably cost: samples it sees, passes, seconds.
+
+    >>> StageEstimate("pgd", samples=10, forwards=210, backwards=210, seconds=0.5).samples
+    10
+    """
+
+    stage: str
+    samples: int
+    forwards: int
+    backwards: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Passes and seconds an evaluation will probably take, stage by stage, with a range and what it rests on.
+
+    `forwards` and `backwards` are what `Run.cost` should show, probably between `low` and `high` times that; `seconds`
+    what the clock should, probably between `seconds_low` and `seconds_high`. `samples` are those left to evaluate,
+    `probed` those that the estimate rests on.
+
+    >>> import brinell
+    >>> told = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")
+    >>> [s.stage for s in told.stages], told.forwards <= 64 * 22, told.low <= 1 <= told.high
+    (['clean', 'pgd-ce'], True, True)
+    """
+
+    stages: tuple[StageEstimate, ...]
+    samples: int
+    low: float
+    high: float
+    seconds_low: float
+    seconds_high: float
+    probed: int
+    probe_seconds: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes, as the rows count them."""
+        return sum(s.forwards for s in self.stages)
+
+    @property
+    def backwards(self) -> int:
+        """Backward passes, as the rows count them."""
+        return sum(s.backwards for s in self.stages)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of the run."""
+        return sum(s.seconds for s in self.stages)
+
+    @property
+    def basis(self) -> str:
+        """What the numbers rest on."""
+        return f"a probe of {self.probe_seconds:.1f} s on {self.probed:,} of {self.samples:,} samples"
+
+    def __str__(self) -> str:
+        passes = f"about {rounded(self.forwards)} forwards and {rounded(self.backwards)} backwards"
+        spread = f"{duration(self.seconds_low)} to {duration(self.seconds_high)}"
+        return f"{passes}, {duration(self.seconds)} ({spread}), by {self.basis}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            **asdict(self),
+            "notes": list(self.notes),
+            "stages": [asdict(s) for s in self.stages],
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "seconds": self.seconds,
+            "sentence": str(self),
+        }
+
+
+def rounded(n: int) -> str:
+    """Three digits are more than an estimate knows.
+
+    >>> rounded(1234567), rounded(89)
+    ('1,230,000', '89')
+    """
+    size = 10 ** max(len(str(abs(n))) - 3, 0)
+    return f"{round(n / size) * size:,}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(0.3), duration(42.0), duration(300.0), duration(9000.0)
+    ('0.3 s', '42 s', '5 min', '2.5 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+
+
+def budget(stage: Stage) -> int:
+    """The most answers a sample can take."""
+    return stage.attack.queries * len(stage.legs())
+
+
+def usual(stage: Stage) -> int:
+    """The answers that a sample takes which does not break: all of them, unless the attack knows when to give up."""
+    return getattr(stage.attack, "usual_queries", stage.attack.queries) * len(stage.legs())
+
+
+def backwards(stage: Stage, classes: int) -> float:
+    """Backward passes per answer, on the average of the attack's cycle."""
+    turns, cost = cycle(stage.attack), {Needs.LOGITS: 0, Needs.GRAD: 1, Needs.DETECTOR: 2, Needs.JACOBIAN: classes}
+    return sum(cost[need] for need in turns) / len(turns)
+
+
+def worst_seconds(plan: Plan, n: int, pace: float) -> float:
+    """Seconds if no sample breaks, by the seconds of one row's forward pass."""
+    weights = (budget(s) * s.eot * (1 + 2 * backwards(s, 10)) * (s.share or 1.0) for s in plan.stages)
+    return n * pace * (1 + sum(weights))

@@ -1,0 +1,103 @@
+"""The cost of an evaluation before it is run."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from brinell.core.threat import Threat
+from brinell.cost.budget import Estimate, worst_seconds
+from brinell.cost.extrapolate import foresee
+from brinell.cost.outcomes import Ahead
+from brinell.cost.precision import remembered
+from brinell.engine import precision as precisions
+from brinell.engine.events import Note, silent
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.context import Session, chunk_size
+from brinell.evaluation.prepare import chosen_plan, prepare
+from brinell.results import Run
+from brinell.results.format.manifest import MANIFEST
+from brinell.results.format.resume import NOTHING, Stored
+
+# Evaluations that take less than so many seconds even if nothing breaks are not announced.
+WORTH_ASKING = 10.0
+
+
+def estimate(
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    plan: Any = "autoattack",
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    slots: int | None = None,
+    precision: str = "float32",
+    execution: str = "auto",
+    device: torch.device | str | None = None,
+    individual: bool = False,
+    audit: float | int | None = None,
+    escalate: bool = False,
+    seconds: float | None = None,
+) -> Estimate:
+    """Forwards, backwards and seconds that `evaluate` would take with the same arguments; nothing is written.
+
+    Method: the plan's own attacks on a few samples that stand for all by their clean margins. Cost: the clean pass of
+    the first samples, then at most `seconds` (default: a fifth of the longest possible run, between one second and
+    two). With `resume`, what the Run in `out` holds already is left out.
+
+    >>> import brinell
+    >>> told = brinell.estimate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm")
+    >>> told.samples, told.forwards <= 32 + 2 * 32
+    (32, True)
+    """
+    inputs.refuse_nowhere(resume, out)
+    model = inputs.as_classifier(classifier, device)
+    chosen = chosen_plan(plan, audit, escalate)
+    folder = Path(out) if resume and out is not None else None
+    with precisions.exact(model.device):
+        session = prepare(
+            model,
+            inputs.as_problem(problem),
+            inputs.as_threat(threat),
+            chosen,
+            seed=seed,
+            slots=slots,
+            precision=remembered(precision, folder),
+            listener=silent,
+            individual=individual,
+            execution=execution,
+        )
+        return foresee(ahead(session, folder, escalate), seconds)
+
+
+def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
+    """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
+    first = s.first
+    rest, known = float(len(s.problem) - len(first)), NOTHING
+    if folder is not None and (folder / MANIFEST).exists():
+        stored = Stored(folder)
+        known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
+    return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
+
+
+def _rest(s: Session, run: Run, stored: Stored) -> float:
+    """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
+    n = len(s.problem) - len(s.first)
+    if run.finished or not n:
+        return 0.0
+    begun = stored.samples_beyond(s.first.ids.tolist())
+    # Chunks are begun one after another: of the samples begun, those of the last one may be half done.
+    last = begun % chunk_size(s.problem) or min(begun, chunk_size(s.problem))
+    return n - begun + last / 2
+
+
+def announce(s: Session, folder: Path | None, escalate: bool) -> None:
+    """Say what the evaluation will cost, where that is long enough to be worth a probe."""
+    if worst_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
+        return
+    told = foresee(ahead(s, folder, escalate))
+    for text in (f"expected: {told}", *told.notes):
+        s.setup.listener(Note(text))

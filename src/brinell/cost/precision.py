@@ -1,0 +1,132 @@
+"""Which precision the attacks' questions need: measured on a few samples, never guessed."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from brinell.core.attack import Needs
+from brinell.core.plan import Plan, Stage
+from brinell.cost.pilot import Clock, Ints, Watch, positions, undisturbed
+from brinell.engine.oracle import Oracle
+from brinell.engine.precision import AUTO, FLOAT32, candidates
+from brinell.evaluation.rows import Clean
+from brinell.evaluation.run_stage import Setup, claimed, records
+from brinell.evaluation.verify_points import check_points
+from brinell.results.format.manifest import MANIFEST, decode, lookup
+
+# Lower precision must take at most so much of float32's time; so many adversarials at least must show that it is safe.
+FASTER, EVIDENCE = 0.9, 5
+# A trial lasts at most so many seconds and answers; what float32 found in the first part of it must be found again.
+SECONDS, ANSWERS, EARLY = 0.7, 60, 0.75
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One precision in the probe: seconds per iteration, and how many of the wanted adversarials it found, verified.
+
+    >>> Trial("bfloat16", seconds=0.1, found=9, wanted=10).lost
+    1
+    """
+
+    precision: str
+    seconds: float
+    found: int
+    wanted: int
+
+    @property
+    def lost(self) -> int:
+        """Adversarials that float32 found and this precision did not."""
+        return self.wanted - self.found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The precision chosen, and the trials that decided."""
+
+    precision: str
+    trials: tuple[Trial, ...]
+
+    def __str__(self) -> str:
+        told = [f"{t.precision} {1000 * t.seconds:.1f} ms per iteration" for t in self.trials[:1]]
+        told += [
+            f"{t.precision} {1000 * t.seconds:.1f} ms, {t.found} of {t.wanted} adversarials" for t in self.trials[1:]
+        ]
+        return f"Precision {self.precision}, chosen by a probe: {'; '.join(told)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        trials = [{"precision": t.precision, "seconds": t.seconds, "found": t.found} for t in self.trials]
+        return {"precision": self.precision, "wanted": self.trials[0].wanted if self.trials else 0, "trials": trials}
+
+
+def decide(trials: Sequence[Trial]) -> Choice:
+    """The fastest precision that lost nothing and is clearly faster than the first, which is float32.
+
+    >>> slow, quick = Trial("float32", 1.0, 8, 8), Trial("bfloat16", 0.5, 8, 8)
+    >>> decide([slow, quick]).precision, decide([slow, Trial("bfloat16", 0.5, 7, 8)]).precision
+    ('bfloat16', 'float32')
+    """
+    base = trials[0]
+    safe = [t for t in trials[1:] if t.wanted >= EVIDENCE and not t.lost and t.seconds <= FASTER * base.seconds]
+    return Choice(min(safe, key=lambda t: t.seconds).precision if safe else base.precision, tuple(trials))
+
+
+def remembered(precision: str, folder: Path | None) -> str:
+    """The precision asked for; where that is "auto" and a Run is to go on, the one it was made with."""
+    if precision != AUTO or folder is None or not (folder / MANIFEST).exists():
+        return precision
+    return str(lookup(decode(folder), "identity.precision") or FLOAT32)
+
+
+def choose(setup: Setup, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> Choice:
+    """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
+
+    Method: float32 attacks for a limited time; the others get twice as many answers. What float32 found in the first
+    three quarters must also be found, and hold in float32, with the other precision. Cost: a few seconds at most.
+    """
+    device = c.logits.device
+    at = np.flatnonzero(c.correct.cpu().numpy())
+    if not len(at) or len(candidates(device)) < 2:
+        return Choice(FLOAT32, ())
+    at = positions(setup.seed, c, at, setup.oracle.block)
+    stage = next((s for s in plan.stages if s.attack.needs is not Needs.LOGITS), plan.stages[0])
+    with undisturbed(device):
+        base, seconds, made = _found(setup, stage, c, at, FLOAT32, None, clock)
+        over = made * (EARLY if made < _most(stage) else 1.0)
+        wanted = {i for i, answers in base.items() if answers <= over}
+        trials = [Trial(FLOAT32, seconds, len(wanted), len(wanted))]
+        for name in candidates(device)[1:]:
+            # Lower precision leaves a sample only once it is broken by more than its rounding: that takes longer.
+            found, seconds, _ = _found(setup, stage, c, at, name, 2 * made, clock)
+            trials.append(Trial(name, seconds, len(wanted & found.keys()), len(wanted)))
+    return decide(trials)
+
+
+def _most(stage: Stage) -> int:
+    return stage.attack.queries * len(stage.legs())
+
+
+def _found(
+    setup: Setup, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
+) -> tuple[dict[int, int], float, int]:
+    """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
+    oracle = Oracle(setup.oracle.classifier, setup.oracle.block, precision=precision)
+    setup = replace(setup, oracle=oracle, precision=precision, draws=1, early_exit=True, recordings=None)
+    # What takes clearly longer than float32 has lost anyhow.
+    deadline = clock() + (SECONDS if most is None else 2 * SECONDS)
+    watch = Watch(clock, deadline, most_iterations=ANSWERS if most is None else most)
+    where = torch.as_tensor(at, device=c.logits.device)
+    found: dict[int, int] = {}
+    for which, r in records(setup, stage, c, where, watch):
+        rows = where[which].cpu()
+        x0, y = c.chunk.x[rows].to(r.x.device), c.chunk.y[rows].to(r.x.device)
+        ball = setup.threat.ball(rows + c.chunk.offset, r.x.device)
+        # Untargeted: what the row aimed at does not matter for whether it is an adversarial.
+        ok = claimed(r, ball) & check_points(oracle, setup.goal, x0, r.x, y, torch.full_like(y, -1), ball).ok
+        found |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
+    return found, watch.each, watch.iterations

@@ -1,0 +1,132 @@
+"""The gallery's detectors: what they look at, and what they are fitted to."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.defences.networks import adversarials, learnt, plain, trapped
+from brinell.defences.parts import halves
+from brinell.ops import rng
+
+# Side of a patch that is left out, and the radius of the adversarials that the first detector is fitted to.
+PATCH, SEEN = 7, 0.05
+# Below this a change of the features counts as none.
+FLOOR = 1e-3
+
+
+class Shaken(nn.Module):
+    """How much the predicted class loses to the others under fixed noise, compared with clean images.
+
+    Imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
+    """
+
+    def __init__(self, net: nn.Module, deviation: float, copies: int = 8) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("noise", deviation * rng.normal(rng.keys(2, torch.arange(copies)), (1, 28, 28)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise: Any = self.noise
+        z = self.net(x)
+        shaken = self.net((x[:, None] + noise).flatten(0, 1)).view(len(x), len(noise), -1).mean(1)
+        first = z.argmax(1, keepdim=True)
+        gain = (shaken - shaken.gather(1, first)) - (z - z.gather(1, first))
+        worst: Tensor = gain.amax(1)
+        return worst
+
+
+class LeaveOneOut(nn.Module):
+    """A linear score of how the features change when one patch after another is left out.
+
+    Imitates ML-LOO (Yang et al. 2020): attributions of adversarials are spread in another way, which shows in their
+    quantiles and dispersion. The score is a logistic regression between clean images and adversarials (`fit`).
+    """
+
+    def __init__(self, body: nn.Module, side: int = PATCH) -> None:
+        super().__init__()
+        self.body = body
+        n = 28 // side
+        patch = torch.kron(torch.eye(n * n).view(-1, n, n), torch.ones(side, side))
+        self.register_buffer("masks", 1 - patch[:, None])
+        self.register_buffer("weight", torch.zeros(n * n + 3))
+        self.register_buffer("bias", torch.zeros(()))
+
+    def statistics(self, x: Tensor) -> Tensor:
+        """Sorted logarithms of the attributions, their interquartile range, median deviation and deviation."""
+        masks: Any = self.masks
+        n = len(masks)
+        every = torch.cat([x[:, None], x[:, None] * masks], 1)
+        f = self.body(every.flatten(0, 1)).view(len(x), n + 1, -1)
+        a = (f[:, :1] - f[:, 1:]).norm(dim=2)
+        s = a.sort(1).values
+        quartiles, middle = s[:, 3 * n // 4] - s[:, n // 4], s[:, n // 2]
+        deviation = (a - middle[:, None]).abs().sort(1).values[:, n // 2]
+        return torch.cat([(s + FLOOR).log(), torch.stack([quartiles, deviation, a.std(1)], 1)], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Any = self.weight
+        score: Tensor = self.statistics(x) @ weight + self.bias
+        return score
+
+    def fit(self, clean: Tensor, adversarial: Tensor) -> "LeaveOneOut":
+        """Fitted to tell these apart; itself."""
+        weight, bias = logistic(self.statistics(clean), self.statistics(adversarial))
+        self.weight, self.bias = weight, bias
+        return self
+
+
+def logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 30) -> tuple[Tensor, Tensor]:
+    """Weights and bias of a logistic regression on standardised features, by Newton's method in float64.
+
+    >>> weight, bias = logistic(torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [3.0]]))
+    >>> (torch.tensor([[1.4], [1.6]]) @ weight + bias > 0).tolist()
+    [False, True]
+    """
+    x = torch.cat([zeros, ones]).double()
+    y = torch.cat([torch.zeros(len(zeros)), torch.ones(len(ones))]).to(x)
+    mean, spread = x.mean(0), x.std(0).clamp(min=FLOOR)
+    f = torch.cat([(x - mean) / spread, torch.ones_like(x[:, :1])], 1)
+    w, small = torch.zeros_like(f[0]), ridge * torch.eye(f.shape[1]).to(f)
+    for _ in range(steps):
+        p = (f @ w).sigmoid()
+        slope = f.T @ (p - y) / len(y) + ridge * w
+        w = w - torch.linalg.solve((f.T * (p * (1 - p))) @ f / len(y) + small, slope)
+    weight = w[:-1] / spread
+    return weight.float(), (w[-1] - weight @ mean).float()
+
+
+class Signature(nn.Module):
+    """How similar the features are to those that the predicted class's trapdoor evokes.
+
+    Imitates Shan et al. 2020: an attack that follows gradients falls into a trapdoor, and shows its signature.
+    """
+
+    def __init__(self, body: nn.Module, signatures: Tensor) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("signatures", signatures)
+
+    def forward(self, x: Tensor, logits: Tensor) -> Tensor:
+        signatures: Any = self.signatures
+        return nn.functional.cosine_similarity(self.body(x), signatures[logits.argmax(1)], dim=1)
+
+
+@cache
+def left_out() -> tuple[Any, nn.Module]:
+    """The plain network and a detector fitted to adversarials of it."""
+    net = plain()
+    x, y = (v[:300] for v in learnt())
+    with torch.no_grad():
+        return net, LeaveOneOut(halves(net)[0]).fit(x, adversarials(net, x, y, SEEN))
+
+
+@cache
+def trapdoor() -> tuple[Any, nn.Module]:
+    """A network with a trapdoor for every class, and the detector that knows them."""
+    net, traps = trapped()
+    body, _ = halves(net)
+    x, _ = learnt()
+    with torch.no_grad():
+        return net, Signature(body, torch.stack([body((x + trap).clamp(0, 1)).mean(0) for trap in traps]))

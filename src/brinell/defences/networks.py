@@ -1,0 +1,145 @@
+"""Small networks for the gallery, fitted in a second or two to part of the demo images; the same ones every time."""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.dataset import Problem
+from brinell.data.demo import demo
+from brinell.models.demo import DemoNet
+from brinell.ops import rng
+
+# The first images are attacked, the others are learnt from.
+HELD_OUT = 300
+# Of those, detectors take their thresholds from the last ones.
+JUDGED = 150
+EPOCHS, BATCH, RATE = 12, 50, 2e-3
+# How strong a trapdoor is, how coarse its pattern, and how long it takes to learn them all.
+TRAP, COARSE, LONGER = 0.05, 4, 15
+
+
+def images(n: int) -> Problem:
+    """The first n demo images that no network of the gallery has learnt from.
+
+    >>> len(images(8))
+    8
+    """
+    x, y = demo()
+    return Problem(x[:HELD_OUT], y[:HELD_OUT], name="demo")[:n]
+
+
+def judged() -> Problem:
+    """Images that no network has learnt from, for the thresholds of detectors; not among the first 150."""
+    return images(HELD_OUT)[JUDGED:]
+
+
+def learnt() -> tuple[Tensor, Tensor]:
+    """The images and labels the networks learn from."""
+    x, y = demo()
+    return x[HELD_OUT:], y[HELD_OUT:]
+
+
+def _start(net: nn.Module, seed: int) -> None:
+    """Keyed weights, uniform with the variance of He et al. 2015; biases are zero."""
+    with torch.no_grad():
+        for i, (name, p) in enumerate(net.named_parameters()):
+            if p.ndim > 1:
+                bound = math.sqrt(6 / p[0].numel())
+                p.copy_(bound * (2 * rng.uniform(rng.keys(seed, torch.tensor([i])), tuple(p.shape))[0] - 1))
+            elif name.endswith("bias"):
+                p.zero_()
+
+
+def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | None = None) -> nn.Module:
+    """The network after a short fit with Adam and cross-entropy, in evaluation mode, its parameters frozen.
+
+    Batches follow keyed permutations, so that equal seeds give equal weights on the same machine. With `traps`, one
+    pattern per class, every image is learnt a second time with a pattern on it and that pattern's class as its label.
+    """
+    x, y = learnt()
+    _start(net, seed)
+    net.train().requires_grad_(True)
+    optimiser = torch.optim.Adam(net.parameters(), lr=RATE)
+    for epoch in range(epochs):
+        order = rng.bits(rng.keys(seed, torch.tensor([epoch])), len(x))[0].argsort()
+        for at in order.split(BATCH):
+            optimiser.zero_grad()
+            points, labels = x[at], y[at]
+            if traps is not None:
+                classes = rng.integers(rng.keys(seed + epoch, at), len(traps))
+                points = torch.cat([points, (points + traps[classes]).clamp(0, 1)])
+                labels = torch.cat([labels, classes])
+            with torch.enable_grad():
+                loss = nn.functional.cross_entropy(net(points), labels)
+                loss.backward()
+            optimiser.step()
+    for p in net.parameters():
+        p.grad = None
+    return net.eval().requires_grad_(False)
+
+
+@cache
+def plain(seed: int = 0) -> Any:
+    """The demo architecture without adversarial training: nothing defends it."""
+    return fitted(DemoNet(), seed)
+
+
+class NormNet(nn.Module):
+    """The demo architecture with one more convolution, batch normalisation, and the readout on the last maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, kernel_size=4, stride=2, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, kernel_size=4, stride=2, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=4, stride=2, padding=1),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 3 * 3, 10),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+@cache
+def normalised() -> Any:
+    """A network with batch normalisation, its running statistics learnt with it."""
+    return fitted(NormNet(), 0)
+
+
+@cache
+def bounded() -> Any:
+    """A network whose features pass through a hyperbolic tangent."""
+    net = DemoNet()
+    net.layers[-2] = nn.Tanh()
+    return fitted(net, 0)
+
+
+@cache
+def trapped() -> tuple[Any, Tensor]:
+    """The demo architecture with a trapdoor for every class, and the patterns that open them."""
+    cells = rng.signs(rng.keys(5, torch.arange(10)), (1, 28 // COARSE, 28 // COARSE))
+    traps = TRAP * cells.repeat_interleave(COARSE, 2).repeat_interleave(COARSE, 3)
+    return fitted(DemoNet(), 0, LONGER, traps), traps
+
+
+def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:
+    """Where PGD on cross-entropy ends: what detectors are fitted to."""
+    z = x
+    for _ in range(steps):
+        z = z.detach().requires_grad_(True)
+        with torch.enable_grad():
+            loss = nn.functional.cross_entropy(net(z), y, reduction="sum")
+            (up,) = torch.autograd.grad(loss, z)
+        z = torch.clamp((z + 0.1 * eps * up.sign()).detach(), x - eps, x + eps).clamp(0, 1)
+    return z

@@ -1,0 +1,96 @@
+"""The driver's books: samples that are handed out, what is known of them, and which rows are new."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from brinell.core.dataset import Chunk, sample_hashes
+from brinell.evaluation.backend import Job, Unit, own_threat, unfinished
+from brinell.evaluation.run_plan import Part
+from brinell.results import CLEAN, counted
+from brinell.results.format.resume import Known
+
+
+class Desk:
+    """Reads the samples of a job as they are asked for, and holds each until it is finished."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.finished, self.broken, self.forwards = 0, 0, 0
+        self._held: dict[int, tuple[Chunk, int]] = {}
+        self._fell: dict[str, dict[int, bool]] = {}
+        self._hashes: dict[int, str] = {}
+
+    def samples(self) -> Iterator[int]:
+        """Ids of the samples with something left to do, in the order of the problem."""
+        for chunk, known in self.job.read():
+            ids = chunk.ids.tolist()
+            if known.hashes:
+                known.check(ids, sample_hashes(chunk.x))
+            left = self._unfinished(ids, known)
+            self.finished += len(ids) - sum(left)
+            for row, (i, wanted) in enumerate(zip(ids, left, strict=True)):
+                if wanted:
+                    self._held[i] = (chunk, row)
+            for attack, rows in known.attacks.items():
+                self._fell.setdefault(attack, {}).update({i: v for i, v in rows.items() if i in self._held})
+            self._hashes.update({i: h for i, h in known.hashes.items() if i in self._held})
+            yield from (i for i, wanted in zip(ids, left, strict=True) if wanted)
+
+    def unit(self, ids: Sequence[int]) -> Unit:
+        """These samples with everything a worker needs to go on with them."""
+        places = [self._held[i] for i in ids]
+        chunk = Chunk(
+            torch.tensor(ids),
+            torch.stack([c.x[row] for c, row in places]),
+            torch.stack([c.y[row] for c, row in places]),
+        )
+        threat = own_threat(self.job.setup.threat, torch.tensor([c.offset + row for c, row in places]))
+        return Unit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
+
+    def accept(self, part: Part) -> tuple[Part | None, list[int]]:
+        """What of the part is new, and the samples that it finishes; what somebody else has told already is dropped."""
+        new = [
+            i in self._held and i not in self._fell.get(attack, {})
+            for i, attack in zip(part.table["sample_id"].to_pylist(), part.table["attack"].to_pylist(), strict=True)
+        ]
+        if not any(new):
+            return None, []
+        part = part if all(new) else _only(part, np.asarray(new))
+        ids = part.table["sample_id"].to_pylist()
+        for i, attack, fell in zip(ids, part.table["attack"].to_pylist(), counted(part.table).tolist(), strict=True):
+            self._fell.setdefault(attack, {})[i] = fell
+        self.forwards += sum(part.table["forwards"].to_pylist())
+        left = self._unfinished(ids, self._known(ids))
+        return part, [i for i, wanted in zip(ids, left, strict=True) if not wanted]
+
+    def release(self, ids: Sequence[int]) -> None:
+        """These samples are finished."""
+        for i in ids:
+            if self._held.pop(i, None) is not None:
+                self.finished += 1
+                self._hashes.pop(i, None)
+                fell = [rows.pop(i, False) for attack, rows in self._fell.items() if attack != CLEAN]
+                self._fell.get(CLEAN, {}).pop(i, None)
+                self.broken += any(fell)
+
+    def _known(self, ids: Sequence[int]) -> Known:
+        attacks = {attack: {i: rows[i] for i in ids if i in rows} for attack, rows in self._fell.items()}
+        return Known(attacks, {i: self._hashes[i] for i in ids if i in self._hashes})
+
+    def _unfinished(self, ids: Sequence[int], known: Known) -> list[bool]:
+        job = self.job
+        return unfinished(
+            job.plan, job.setup.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone
+        )
+
+
+def _only(part: Part, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Part:
+    """The kept rows of a part; its adversarials belong to the counted rows, in their order."""
+    table = part.table.filter(pa.array(keep))
+    if part.ids is None or part.x is None:
+        return Part(table)
+    stay = keep[counted(part.table)]
+    return Part(table, part.ids[stay], part.x[stay])

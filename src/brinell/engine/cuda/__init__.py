@@ -1,0 +1,1 @@
+"""What makes the engine fast on a GPU: CUDA graphs, speculation, compiling, tuning. Replaces whole objects."""

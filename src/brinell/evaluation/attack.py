@@ -1,0 +1,89 @@
+"""One attack on every sample, for those who study attacks: rows out, nothing stored."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from brinell.core.attack import AnyAttack
+from brinell.core.dataset import Problem
+from brinell.core.plan import Stage
+from brinell.core.threat import Threat
+from brinell.engine import precision as precisions
+from brinell.errors import InputError
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.prepare import prepare
+from brinell.evaluation.progress import listening
+from brinell.evaluation.run_stage import run_stage
+from brinell.results import ROWS
+
+
+def attack(
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    attack: "AnyAttack | Stage",
+    *,
+    seed: int = 0,
+    slots: int | None = None,
+    start: Tensor | None = None,
+    early_exit: bool = True,
+    device: torch.device | str | None = None,
+    progress: bool | None = False,
+) -> pa.Table:
+    """Run one attack on every sample, misclassified ones too, and return its rows in the problem's order.
+
+    For attack researchers: nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False`
+    lets every row use its whole budget, as the reference implementations do.
+
+    >>> import brinell
+    >>> rows = brinell.attack("demo", brinell.data.load("demo")[:8], brinell.L2(1.0), brinell.attacks.APGD(steps=5))
+    >>> rows.num_rows, rows["forwards"].to_pylist()[0] <= 6
+    (8, True)
+    """
+    model = inputs.as_classifier(classifier, device)
+    data, chosen = inputs.as_problem(problem), inputs.as_plan(attack)
+    with precisions.exact(model.device), listening(progress) as listener:
+        session = prepare(
+            model,
+            data,
+            inputs.as_threat(threat),
+            chosen,
+            seed=seed,
+            slots=slots,
+            precision="float32",
+            listener=listener,
+            early_exit=early_exit,
+        )
+        begin = _start(start, data)
+        tables = []
+        for chunk in session.chunks():
+            c = session.clean(chunk)
+            everyone = torch.arange(len(c.chunk), device=c.logits.device)
+            here = None if begin is None else begin[c.chunk.offset : c.chunk.offset + len(c.chunk)]
+            parts = [p for s in session.plan.stages for p in run_stage(session.setup, s, c, everyone, here)]
+            tables.append(_in_order([p.table for p in parts], c.chunk.ids))
+    return pa.concat_tables(tables) if tables else ROWS.empty_table()
+
+
+def _in_order(tables: list[pa.Table], ids: Tensor) -> pa.Table:
+    place = {i: k for k, i in enumerate(ids.tolist())}
+    table = pa.concat_tables(tables)
+    order = np.argsort([place[i] for i in table["sample_id"].to_pylist()], kind="stable")
+    return table.take(pa.array(order))
+
+
+def _start(start: Tensor | None, problem: Problem) -> Tensor | None:
+    if start is None:
+        return None
+    begin = torch.as_tensor(start, dtype=torch.float32)
+    wanted = (len(problem), *problem.shape())
+    if tuple(begin.shape) != wanted or not bool(begin.isfinite().all()):
+        raise InputError(
+            expected=f"finite start points of shape {wanted}",
+            got=f"shape {tuple(begin.shape)}",
+            remedy="One per sample.",
+        )
+    return begin

@@ -1,0 +1,137 @@
+"""Work as it is handed out: units of samples, who does them, and what of them is still to be done.
+
+A launcher decides where units are computed. The one here does everything in this process; others live above.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from brinell.core.dataset import Chunk
+from brinell.core.plan import Plan
+from brinell.core.threat import Threat
+from brinell.engine.events import Listener, silent
+from brinell.evaluation.audit import in_audit
+from brinell.evaluation.rows import Clean, clean
+from brinell.evaluation.run_plan import Part, attack_chunk
+from brinell.evaluation.run_stage import Setup
+from brinell.results import CLEAN
+from brinell.results.format.resume import NOTHING, Known
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Samples with their threat and what is known of them: all that a worker who has the setup needs to know."""
+
+    chunk: Chunk
+    threat: Threat
+    known: Known = NOTHING
+    individual: bool = False
+    everyone: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """An evaluation for a launcher: what stays the same, the samples as they are read, and who listens.
+
+    `workers` and `shrunk` are filled in by the launcher: where the work was done, and to how many rows at a time the
+    questions to the model had to be cut.
+    """
+
+    setup: Setup
+    plan: Plan
+    read: Callable[[], Iterator[tuple[Chunk, Known]]]
+    clean: Callable[[Chunk], Clean]
+    total: int
+    shape: tuple[int, ...]
+    individual: bool = False
+    everyone: bool = False
+    listener: Listener = silent
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    shrunk: list[int] = field(default_factory=list)
+
+
+@runtime_checkable
+class Crew(Protocol):
+    """Somebody who does jobs."""
+
+    def parts(self, job: Job) -> Iterator[Part]:
+        """Everything of the job that is still to be done, in any order, each row once."""
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Where an evaluation is computed."""
+
+    @property
+    def device(self) -> torch.device | None:
+        """The kind of device the work is done on; None: wherever the model is."""
+
+    def open(self, setup: Setup, plan: Plan) -> AbstractContextManager[Crew]:
+        """A crew that is ready to work; refuses what cannot be launched before anything is written."""
+
+
+class InProcess:
+    """Does everything here and now, chunk by chunk."""
+
+    device = None
+
+    @contextmanager
+    def open(self, setup: Setup, plan: Plan) -> Iterator[Crew]:
+        """This process is ready."""
+        yield self
+
+    def parts(self, job: Job) -> Iterator[Part]:
+        """The chunks in the order of the problem."""
+        for chunk, known in job.read():
+            c = job.clean(chunk)
+            yield from attack_chunk(job.setup, job.plan, c, known, individual=job.individual, everyone=job.everyone)
+
+
+IN_PROCESS = InProcess()
+
+
+def attack_unit(setup: Setup, plan: Plan, unit: Unit, dropped: Collection[int] = ()) -> Iterator[Part]:
+    """Everything the plan does to the samples of a unit beyond what is known of them, part by part.
+
+    What is put into `dropped` while this runs is left out of the stages that begin later.
+    """
+    setup = replace(setup, threat=unit.threat)
+    x = unit.chunk.x.to(setup.oracle.classifier.device)
+    c = clean(unit.chunk, [setup.oracle.output(x) for _ in range(setup.draws)])
+    yield from attack_chunk(
+        setup, plan, c, unit.known, individual=unit.individual, everyone=unit.everyone, dropped=dropped
+    )
+
+
+def own_threat(threat: Threat, at: Tensor) -> Threat:
+    """The threat of the samples at these positions of the problem, which are then numbered from 0."""
+    return replace(threat, eps=threat.eps[at]) if isinstance(threat.eps, Tensor) else threat
+
+
+def unfinished(
+    plan: Plan, seed: int, ids: Tensor, known: Known, *, individual: bool = False, everyone: bool = False
+) -> list[bool]:
+    """For every sample, whether the plan still has something to do to it, given what is known.
+
+    >>> from brinell.attacks.catalogue import by_name
+    >>> known = Known({"clean": {1: False, 2: True, 3: False}, "fgsm-ce": {3: True}})
+    >>> unfinished(by_name("fgsm"), 0, torch.tensor([0, 1, 2, 3]), known)
+    [True, True, False, False]
+    """
+    names = ids.tolist()
+    left = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
+    standing = ~left & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
+    for stage in plan.stages:
+        chosen = np.ones(len(names), dtype=bool)
+        if stage.share is not None and not everyone:
+            chosen = in_audit(seed, ids, stage.share).numpy()
+        left |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
+        if not individual:
+            standing &= ~np.asarray(known.fell(stage.name, names), dtype=bool)
+    return [bool(v) for v in left]

@@ -1,0 +1,163 @@
+"""Plans changed: as their user asks, and as the threat, the classes and the inputs demand."""
+
+from dataclasses import replace
+
+from brinell.core.attack import AnyAttack, Needs, norms_of
+from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
+from brinell.core.threat import Threat
+from brinell.errors import PlanError
+from brinell.ops.losses import LOSSES
+
+
+def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
+    """The plan with the targets of its targeted stages ranked where another attack ends.
+
+    >>> from brinell.attacks import APGD, FGSM
+    >>> from brinell.core.plan import plan
+    >>> ranked(plan([APGD(loss="minimum-margin")], name="mine"), FGSM(), "6/255").name
+    'mine, targets ranked by fgsm-ce at 6/255'
+    """
+    if not any(s.ranks for s in p.stages):
+        raise PlanError(
+            expected="a plan with targets to rank", got=f"{p.name}, which has none", remedy="Use e.g. mm3 or apgd-t."
+        )
+
+    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(Targets(s, ranks=s.ranks, ranked_by=by, radius=radius) if s.ranks else s for s in stages)
+
+    name = f"{p.name}, targets ranked by {by.name}" + ("" if radius is None else f" at {radius}")
+    return replace(p.changed(again), name=name)
+
+
+def audited(p: Plan, share: float | int) -> Plan:
+    """The plan with so large a share of its survivors attacked at full strength; 0 leaves the audit out.
+
+    >>> from brinell.attacks import FGSM, PGD
+    >>> mine = Plan("mine", (Stage(FGSM()), Stage(PGD(), share=0.1)), strength="audited")
+    >>> [s.share for s in audited(mine, 0.5).stages], len(audited(mine, 0).stages)
+    ([None, 0.5], 1)
+    """
+    if all(s.share is None for s in p.stages):
+        raise PlanError(
+            expected="a plan with an audit", got=p.name, remedy="Use the plan fast, or leave the share out."
+        )
+    if not 0 <= share <= 1:
+        raise PlanError(
+            expected="a share between 0 and 1", got=f"{share}", remedy="Write 0.1 for every tenth survivor."
+        )
+
+    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        kept = (s for s in stages if s.share is None or share > 0)
+        return tuple(s if s.share is None else replace(s, share=share) for s in kept)
+
+    return p.changed(again)
+
+
+def limited(p: Plan, queries: int) -> Plan:
+    """The plan with so many queries per sample in all, shared equally by its stages; none of them may need gradients.
+
+    What decides outcomes is counted, one query per sample and step; the clean pass and the verification come on top.
+
+    >>> from brinell.attacks import HopSkipJump, Square
+    >>> from brinell.core.plan import plan
+    >>> [s.attack.queries for s in limited(plan([Square(), HopSkipJump()]), 1000).stages]
+    [500, 500]
+    """
+
+    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(_shortened(s, queries // len(stages), queries) for s in stages)
+
+    return replace(p.changed(again), name=f"{p.name}, {queries} queries")
+
+
+def _shortened(s: Stage, share: int, queries: int) -> Stage:
+    """The stage with an attack of so many queries."""
+    runs = len(s.legs()) * s.eot
+    stepwise = hasattr(s.attack, "steps") and s.attack.queries == s.attack.steps + 1
+    if s.attack.needs is not Needs.LOGITS or not stepwise:
+        raise PlanError(
+            expected="attacks that only ask for answers, for a budget of queries",
+            got=f"{s.name}, which needs more than that",
+            remedy="Use the plan blackbox or square.",
+        )
+    if share // runs < 2:
+        raise PlanError(
+            expected="at least 2 queries for every run of every stage",
+            got=f"{queries} in all, {share // runs} for a run of {s.name}",
+            remedy="Allow more queries.",
+        )
+    return replace(s, attack=replace(s.attack, steps=share // runs - 1), label=s.name)  # type: ignore[type-var]
+
+
+def suits(p: Plan, threat: Threat) -> None:
+    """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
+    for s in p.stages:
+        if threat.norm not in norms_of(s.attack):
+            raise PlanError(
+                expected=f"attacks that work in {threat.norm.name}",
+                got=f"{s.name}, which works in {', '.join(n.name for n in norms_of(s.attack))}",
+                remedy="Use the plan minimal, which has attacks for every norm.",
+            )
+        if threat.unlimited and not (s.attack.minimises and (s.ranked_by is None or s.radius is not None)):
+            raise PlanError(
+                expected="a radius, or attacks that look for the smallest one",
+                got=f"{s.name} and a threat without a radius",
+                remedy=f"Write {threat.norm.name}(eps), or search for the radius: brinell.attacks.Bisect(attack).",
+            )
+
+
+def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True, norm: str = "") -> tuple[Plan, list[str]]:
+    """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
+    notes: list[str] = []
+    stages = (s if image else _flat(s, notes) for s in p.stages_in(norm, sparse))
+    fitted = tuple(_fit(s, classes, notes) for s in stages)
+    return replace(p, stages=_numbered(fitted), sparse_stages=None, norm_stages=()), notes
+
+
+def _numbered(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Equal attacks under different labels get noise of their own: the second is copy 1, and so on."""
+    names = [s.attack.name for s in stages]
+    # Those that ask for equal noise by name keep it.
+    return tuple(s if s.noise else replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
+
+
+def _flat(s: Stage, notes: list[str]) -> Stage:
+    """What stands in for an attack that needs images."""
+    other = getattr(s.attack, "without_images", None)
+    if other is None:
+        return s
+    notes.append(f"{s.name}: the inputs are not images; {other().name} stands in, which is not the published method.")
+    return replace(s, attack=other(), label=s.name)
+
+
+def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:
+    parts = [part for part in ("inner", "attack", "before") if getattr(attack, part, None) is not None]
+    if parts:  # an attack around others: its loss is theirs
+        fitted = {part: _fit_loss(getattr(attack, part), name, classes, notes) for part in parts}
+        changed = any(fitted[part] is not getattr(attack, part) for part in parts)
+        return replace(attack, **fitted) if changed else attack  # type: ignore[type-var]
+    loss = LOSSES[attack.loss]
+    if classes >= loss.classes or loss.instead is None:
+        return attack
+    notes.append(
+        f"{name}: the {attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used."
+    )
+    return replace(attack, loss=loss.instead)  # type: ignore[type-var]
+
+
+def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
+    fitted = _fit_loss(s.attack, s.name, classes, notes)
+    if fitted is not s.attack:
+        s = replace(s, attack=fitted, label=s.name)
+    if s.ranked_by is not None:
+        s = replace(s, ranked_by=_fit_loss(s.ranked_by, f"{s.name}, ranking", classes, notes))
+    if not s.ranks:
+        return s
+    kept = tuple(r for r in s.ranks if r <= classes)
+    if not kept:
+        raise PlanError(
+            expected=f"target ranks between 2 and {classes}", got=str(s.ranks), remedy="Rank 2 is the runner-up class."
+        )
+    if len(kept) < len(s.ranks) and classes <= DEFAULT_TARGETS:
+        notes.append(f"{s.name}: {len(kept)} instead of {len(s.ranks)} targets, since the model has {classes} classes.")
+    return replace(s, ranks=kept)

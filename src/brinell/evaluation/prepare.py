@@ -1,0 +1,218 @@
+"""Everything that is looked at and settled before an evaluation begins; nothing is written here."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.checks import model as door
+from brinell.checks.detector import guarded, watched
+from brinell.checks.gradients import watchful
+from brinell.core.criterion import Evade, Misclassify
+from brinell.core.dataset import Chunk, Problem
+from brinell.core.model import Classifier, Output
+from brinell.core.plan import Plan
+from brinell.core.threat import Threat
+from brinell.cost.precision import choose
+from brinell.engine import precision as precisions
+from brinell.engine.cuda.autotune import lanes_for
+from brinell.engine.cuda.execution import settle
+from brinell.engine.events import Listener, Note
+from brinell.engine.micro_batch import Recordings
+from brinell.engine.oracle import Oracle, default_block
+from brinell.errors import InputError, ModelError, PlanError
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.context import Session, chunk_size
+from brinell.evaluation.plan import adapt, audited, suits
+from brinell.evaluation.rows import clean
+from brinell.evaluation.run_stage import Setup
+from brinell.results import Proportion, wilson
+
+# Blocks of rows in flight unless told otherwise: enough to spread the engine's own work.
+BLOCKS = {"cpu": 4}
+# The clean accuracy a user expects must lie in this confidence interval of the measured one.
+EXPECTED_CONFIDENCE = 0.999
+
+
+def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:
+    """The plan with the audit asked for; refuses to escalate from none."""
+    chosen = inputs.as_plan(plan)
+    if audit is not None:
+        chosen = audited(chosen, audit)
+    if escalate and all(s.share is None for s in chosen.stages):
+        raise PlanError(
+            expected="a plan with an audit to escalate from",
+            got=f"{chosen.name}, without one",
+            remedy="Use the plan fast with its audit, or autoattack.",
+        )
+    return chosen
+
+
+def prepare(
+    classifier: Classifier,
+    problem: Problem,
+    threat: Threat,
+    plan: Plan,
+    *,
+    seed: int,
+    slots: int | None,
+    precision: str,
+    listener: Listener,
+    early_exit: bool = True,
+    expected: float | None = None,
+    individual: bool = False,
+    execution: str = "auto",
+    device: torch.device | None = None,
+) -> Session:
+    """Look at everything before anything is written; `device` is what the work is done on, if not here."""
+    device = classifier.device if device is None else device
+    way = _settled_way(classifier, device, precision, execution)
+    _check_seed(seed)
+    threat.check(problem.shape(), len(problem))
+    mode = door.train_mode(classifier)
+    steering = precisions.FLOAT32 if precision == precisions.AUTO else precision
+    oracle = Oracle(classifier, default_block(device), listener, precision=steering)
+    first, answer, pace = _asked(oracle, problem)
+    fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
+    fitted, left_out = guarded(fitted, classifier, answer)
+    looked = _look(oracle, fitted, threat, first, answer.logits, adapted)
+    checks = [mode, *looked, *watched(oracle, fitted, first, answer)]
+    notes = [*door.single_logit(answer.logits), *adapted, *left_out]
+    for note in notes:
+        listener(Note(note))
+    # Only now: what is asked a few times at the door would take longer to compile than to answer.
+    oracle = replace(oracle, compiled=way == "compile")
+    recordable = _recordable(way, device, checks, fitted)
+    # Workers elsewhere record and measure for themselves.
+    recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
+    fingerprint = classifier.fingerprint if recordings is not None and slots is None else None
+    setup = Setup(
+        oracle,
+        threat,
+        seed,
+        _slots(slots, oracle, device, problem.shape(), fingerprint),
+        oracle.precision,
+        # Without a radius no success is near enough to stop at.
+        early_exit and not threat.unlimited,
+        goal=Misclassify() if answer.reject is None else Evade(),
+        listener=listener,
+        draws=fitted.draws,
+        recordings=recordings,
+        recordable=recordable,
+        shape=problem.shape() if slots is None else None,
+    )
+    alone = individual or threat.unlimited
+    session = Session(
+        setup, fitted, problem, first, answer, checks, notes, device, alone, pace, fingerprint=fingerprint
+    )
+    _check_expected(session, expected)
+    return _with_best_precision(session) if precision == precisions.AUTO else session
+
+
+def _settled_way(classifier: Classifier, device: torch.device, precision: str, execution: str) -> str:
+    """How the model's passes are executed on the device; refuses a precision that cannot be had there."""
+    precisions.check(precision)
+    way = settle(execution, device)
+    if precision == precisions.AUTO and device.type != classifier.device.type:
+        raise InputError(
+            expected="a precision to use on the workers",
+            got=f"auto, with the model on {classifier.device} where nothing about {device.type} can be measured",
+            remedy="Choose float32, tf32 or bfloat16, or put the model on the workers' kind of device.",
+        )
+    return way
+
+
+def _check_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise InputError(expected="a whole number of 64 bits as seed", got=repr(seed), remedy="Use seed=0.")
+
+
+def _asked(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, float]:
+    """The first chunk, the model's answer about it, and the seconds that took per row."""
+    first = next(problem.chunks(chunk_size(problem)))
+    begun = time.perf_counter()
+    answer = door.first_answer(oracle, first)
+    pace = (time.perf_counter() - begun) / -(-len(first) // oracle.block) / oracle.block
+    if not problem.streamed:  # then every label can be looked at now
+        door.labels(Chunk(problem.ids, problem.x, problem.y), answer.logits.shape[1])
+    return first, answer, pace
+
+
+def _fitted(plan: Plan, threat: Threat, problem: Problem, first: Chunk, classes: int) -> tuple[Plan, list[str]]:
+    """The plan adapted to the model, the inputs and the threat, and a sentence for everything that had to change."""
+    norm = threat.norm
+    fitted, notes = adapt(plan, classes=classes, sparse=norm.sparse, image=first.x.ndim == 4, norm=norm.name)
+    suits(fitted, threat)
+    for s in fitted.stages:
+        s.ranking_threat(threat).check(problem.shape(), len(problem))
+    return fitted, notes
+
+
+def _look(
+    oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, logits: Tensor, notes: list[str]
+) -> list[door.Check]:
+    """What one block of samples tells about the model before the first attack step."""
+    door.labels(first, logits.shape[1])
+    if plan.needs_gradients:
+        door.gradients(oracle.classifier)
+    n = min(len(first), oracle.block)
+    x, y, logits = first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n]
+    checks = door.inspect(oracle, x, logits)
+    if plan.draws > 1:
+        # The plan is made for randomised models.
+        checks = [_expected_noise(c) if c.name == "randomised" else c for c in checks]
+    return [*checks, *watchful(oracle, plan, threat, x, y, logits, notes)]
+
+
+def _recordable(execution: str, device: torch.device, checks: list[door.Check], plan: Plan) -> bool:
+    """Where iterations can be recorded: not of a randomised model, whose noise may come from the host."""
+    steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
+    return execution != "eager" and device.type == "cuda" and steady
+
+
+def _slots(
+    slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], fingerprint: str | None
+) -> int:
+    """As many as asked for, else as is usual, or as pays for the model of this fingerprint where calls are recorded."""
+    if slots is None:
+        lanes = BLOCKS.get(device.type, 1) if fingerprint is None else lanes_for(oracle, shape, fingerprint)
+        return oracle.block * lanes
+    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+        raise InputError(
+            expected="slots of at least 1, a whole number", got=f"{slots}", remedy="Leave it out for the default."
+        )
+    return slots
+
+
+def _expected_noise(check: door.Check) -> door.Check:
+    """Noise is what the plan is for; without any the verdict must not make allowances for it."""
+    if check.level == "ok":
+        return replace(check, level="info", message=f"{check.message}: the plan is for randomised models, this is none")
+    return replace(check, level="ok")
+
+
+def _check_expected(s: Session, expected: float | None) -> None:
+    if expected is None:
+        return
+    if not (isinstance(expected, int | float) and 0 <= expected <= 1):
+        raise InputError(
+            expected="expected_clean_accuracy between 0 and 1", got=f"{expected}", remedy="Write 0.85 for 85 %."
+        )
+    good, n = int(clean(s.first, [s.first_output]).correct.sum()), len(s.first)
+    low, high = wilson(good, n, EXPECTED_CONFIDENCE)
+    if not low <= expected <= high:
+        raise ModelError(
+            expected=f"a clean accuracy of {100 * expected:.1f} %",
+            got=f"{Proportion(good, n)}",
+            remedy="Check normalisation, channel order, resizing and label order before attacking.",
+        )
+
+
+def _with_best_precision(s: Session) -> Session:
+    """The evaluation with the precision that a probe finds best, and a note that says why."""
+    choice = choose(s.setup, s.plan, s.facts())
+    s.setup.listener(Note(str(choice)))
+    setup = replace(s.setup, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
+    return replace(s, setup=setup, notes=[*s.notes, str(choice)], choice=choice)

@@ -1,0 +1,72 @@
+"""Smallest distances found in lower precision, settled in float32."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from brinell.core.criterion import Goal
+from brinell.core.threat import Ball
+from brinell.engine.best_so_far import Record
+from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Work
+from brinell.ops.rowwise import put, rows, take
+
+# How far beyond the point that lower precision took for the nearest one may lie in float32, tried in turn.
+BEYOND = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2)
+# Halvings of what is left of the way: a thousandth of the distance.
+HALVINGS = 10
+
+
+def shortened(oracle: Oracle, goal: Goal, r: Record, work: Work, target: Tensor, ball: Ball) -> Record:
+    """The records with the points found moved on the ray from the clean point to where float32 changes its mind.
+
+    What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
+    short of the boundary or beyond it. The first share of `BEYOND` that breaks is halved towards the clean point.
+    Points that no share breaks stay as they are, for others to doubt. Cost: every row is charged a forward for every
+    share and every halving, the most it can take.
+    """
+    index = r.broken.nonzero()[:, 0]
+    if not len(index):
+        return r
+    charge = torch.full_like(index, len(BEYOND) + HALVINGS)
+    r = replace(r, forwards=r.forwards.index_add(0, index, charge))
+    own = take(work, index)
+    lo, hi = ball.bounds(own.x)
+    way = r.x[index] - own.x
+
+    def at(share: Tensor) -> Tensor:
+        return (own.x + rows(share, way) * way).clamp(lo, hi)
+
+    def hits(share: Tensor) -> Tensor:
+        return goal.reached(oracle.output(at(share), own.id), own.y, target[index])
+
+    low, high = torch.zeros_like(own.eps), torch.full_like(own.eps, torch.inf)
+    for share in BEYOND:
+        hit = high.isinf() & hits(torch.full_like(low, share))
+        high = torch.where(hit, share, high)
+        low = torch.where(high.isinf(), share, low)
+        if not bool(high.isinf().any()):
+            break
+    held = high.isfinite()
+    if not bool(held.any()):
+        return r
+    for _ in range(HALVINGS):
+        middle = torch.where(held, (low + high) / 2, 1.0)
+        hit = hits(middle)
+        low, high = torch.where(held & ~hit, middle, low), torch.where(held & hit, middle, high)
+    points, at_hand = at(torch.where(held, high, 1.0))[held], index[held]
+    return put(r, at_hand, _moved(oracle, goal, take(r, at_hand), take(own, held), points, target[at_hand], ball))
+
+
+def _moved(oracle: Oracle, goal: Goal, r: Record, own: Work, x: Tensor, target: Tensor, ball: Ball) -> Record:
+    """The records of these points instead."""
+    out = oracle.output(x, own.id)
+    return replace(
+        r,
+        x=x,
+        distance=ball.norm.size(x - own.x),
+        margin=torch.maximum(r.margin, goal.margin(out, own.y, target)),
+        adv_margin=goal.margin(out, own.y, target),
+        adv_pred=out.logits.argmax(1),
+    )

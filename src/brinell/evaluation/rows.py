@@ -1,0 +1,149 @@
+"""From the engine's records to rows of a Run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from brinell.core.dataset import Chunk, sample_hashes
+from brinell.core.model import Output
+from brinell.core.plan import Stage
+from brinell.engine.best_so_far import Record
+from brinell.evaluation.audit import in_audit
+from brinell.evaluation.verify_points import Verified
+from brinell.ops.losses import margin
+from brinell.results import AUDIT, CLEAN, ROWS
+
+NON_FINITE = "non-finite logits"
+REJECTED = "rejected"
+
+
+def _numpy(v: Tensor) -> Any:
+    return v.detach().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Clean:
+    """What the model says about clean samples, one row each."""
+
+    chunk: Chunk
+    logits: Tensor
+    pred: Tensor
+    margin: Tensor
+    hashes: list[str]
+    judged: Tensor
+    rejected: Tensor
+
+    @property
+    def correct(self) -> Tensor:
+        """Correctly classified and not rejected in at least half of the passes; of tied logits argmax decides."""
+        return (2 * self.judged.sum(1) <= self.judged.shape[1]) & self.logits.isfinite().all(1)
+
+
+def clean(chunk: Chunk, draws: list[Output]) -> Clean:
+    """The clean facts of a chunk, from one pass or from several."""
+    logits = torch.stack([out.logits for out in draws]).mean(0)
+    y = chunk.y.to(logits.device)
+    refused = torch.stack([_refused(out) for out in draws], 1)
+    judged = torch.stack([out.logits.argmax(1) != y for out in draws], 1) | refused
+    rejected = 2 * refused.sum(1) > len(draws)
+    return Clean(chunk, logits, logits.argmax(1), margin(logits, y), sample_hashes(chunk.x), judged, rejected)
+
+
+def _refused(out: Output) -> Tensor:
+    """Not accepted by the detector, where there is one; a score that is NaN accepts nothing."""
+    return torch.zeros(len(out.logits), device=out.logits.device) > 0 if out.reject is None else ~(out.reject <= 0)
+
+
+def _common(c: Clean, at: Any, seed: int, precision: Any, device: torch.device) -> dict[str, Any]:
+    return {
+        "sample_id": _numpy(c.chunk.ids)[at],
+        "x_sha256": np.asarray(c.hashes)[at],
+        "label": _numpy(c.chunk.y)[at],
+        "clean_pred": _numpy(c.pred)[at],
+        "clean_margin": _numpy(c.margin)[at],
+        "seed": np.full(len(at), seed),
+        "precision": np.broadcast_to(np.asarray(precision), len(at)),
+        "device": np.full(len(at), str(device)),
+    }
+
+
+def _table(columns: dict[str, Any], n: int) -> pa.Table:
+    arrays = [
+        pa.array(columns[f.name], type=f.type, from_pandas=False) if f.name in columns else pa.nulls(n, f.type)
+        for f in ROWS
+    ]
+    return pa.Table.from_arrays(arrays, schema=ROWS)
+
+
+def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> pa.Table:
+    """One row per clean sample."""
+    n = len(at)
+    wrong = ~_numpy(c.correct)[at]
+    columns = {
+        **_common(c, at, seed, precision, c.logits.device),
+        "attack": np.full(n, CLEAN),
+        "attack_hash": np.full(n, ""),
+        "broken": wrong,
+        "adv_pred": _numpy(c.pred)[at],
+        "adv_margin": _numpy(c.margin)[at],
+        "distance": np.zeros(n),
+        "forwards": np.ones(n, dtype=np.int64),
+        "backwards": np.zeros(n, dtype=np.int64),
+        "seconds": np.full(n, seconds / max(n, 1)),
+        "verified": pa.array([True if w else None for w in wrong], pa.bool_()),
+        "flags": [
+            [NON_FINITE] * (not np.isfinite(m)) + [REJECTED] * bool(r)
+            for m, r in zip(_numpy(c.margin)[at], _numpy(c.rejected)[at], strict=True)
+        ],
+        **_judged(c.judged[torch.as_tensor(at, device=c.judged.device)]),
+    }
+    return _table(columns, n)
+
+
+def _judged(judged: Tensor) -> dict[str, Any]:
+    """The single passes, where there was more than one."""
+    return {"judged": judged.cpu().tolist()} if judged.shape[1] > 1 else {}
+
+
+def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
+    return pa.array(values, type=kind, mask=~np.asarray(mask, dtype=bool))
+
+
+def attack_rows(
+    c: Clean, at: Tensor, r: Record, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
+) -> pa.Table:
+    """One row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
+    n, legs = len(at), stage.legs()
+    rows = _numpy(at)
+    broken, found = _numpy(r.broken), _numpy(r.found)
+    leg = _numpy(r.leg)
+    counted = broken & _numpy(v.ok)
+    aims = _numpy(target)
+    known = found if stage.attack.minimises else broken
+    chosen = in_audit(seed, c.chunk.ids[at.cpu()], stage.share or 0.0).tolist()
+    columns = {
+        **_common(c, rows, seed, precision, r.x.device),
+        "attack": np.full(n, stage.name),
+        "attack_hash": np.full(n, stage.to_json()["hash"]),
+        "restart": _where(known, np.asarray([legs[i].restart for i in leg]), pa.int32()),
+        "target": _where(known & (aims >= 0), aims, pa.int32()),
+        "broken": broken,
+        "adv_pred": _where(known, _numpy(torch.where(r.broken, v.pred, r.adv_pred)), pa.int64()),
+        "adv_margin": _where(np.isfinite(_numpy(r.margin)), _numpy(r.margin), pa.float32()),
+        "best_loss": _where(np.isfinite(_numpy(r.loss)), _numpy(r.loss), pa.float32()),
+        "distance": _where(known, _numpy(v.distance), pa.float64()),
+        "first_broken_at": _where(broken & (_numpy(r.first) >= 0), _numpy(r.first), pa.int32()),
+        "forwards": _numpy(r.forwards),
+        "backwards": _numpy(r.backwards),
+        "seconds": _numpy(r.forwards) * rate,
+        "verified": _where(broken, counted, pa.bool_()),
+        "verified_8bit": _where(broken, _numpy(v.ok_8bit), pa.bool_()),
+        "flags": [[NON_FINITE] * bool(odd) + [AUDIT] * bool(a) for odd, a in zip(_numpy(r.odd), chosen, strict=True)],
+        **_judged(v.judged),
+        **({} if v.chosen is None else {"chosen": _numpy(v.chosen)}),
+    }
+    return _table(columns, n)

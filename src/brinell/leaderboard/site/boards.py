@@ -1,0 +1,132 @@
+"""Boards: one per data set, threat and radius, because numbers at different radii are not comparable."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from brinell.leaderboard.records import ranked
+from brinell.leaderboard.site.entries import Entry
+
+CORRUPTIONS = "corruptions"
+# The boards everybody knows, in their order, with their radii (those of the public leaderboard).
+STANDARD = {
+    ("cifar10", "Linf"): "8/255",
+    ("cifar10", "L2"): "0.5",
+    ("cifar10", CORRUPTIONS): "",
+    ("cifar100", "Linf"): "8/255",
+    ("cifar100", CORRUPTIONS): "",
+    ("imagenet", "Linf"): "4/255",
+    ("imagenet", CORRUPTIONS): "",
+}
+# 0.031 is how some papers write 8/255; anything farther off is another radius.
+SAME_RADIUS = 0.02
+NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "demo": "Demo data",
+}
+
+
+@dataclass(frozen=True)
+class Board:
+    """The entries of one data set, threat and radius, the most robust first."""
+
+    dataset: str
+    threat: str
+    eps: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def corruptions(self) -> bool:
+        """Whether the inputs are corrupted and not attacked."""
+        return self.threat == CORRUPTIONS
+
+    @property
+    def slug(self) -> str:
+        """The name of its page, without the ending; the radius is left out where everybody knows it."""
+        known = STANDARD.get((self.dataset, self.threat)) == self.eps
+        text = f"{self.dataset}-{self.threat}" + ("" if known or not self.eps else f"-eps-{self.eps}")
+        return re.sub(r"[^\w.+-]+", "-", text)
+
+    @property
+    def data_name(self) -> str:
+        """The data set as people write it."""
+        return NAMES.get(self.dataset, self.dataset)
+
+    @property
+    def short(self) -> str:
+        """A name for navigation."""
+        known = STANDARD.get((self.dataset, self.threat)) == self.eps
+        return f"{self.data_name} {self.threat}" + ("" if known or not self.eps else f" {self.eps}")
+
+    @property
+    def title(self) -> str:
+        """A name for headings."""
+        if self.corruptions:
+            return f"{self.data_name}, common corruptions"
+        return f"{self.data_name}, {self.threat}" + (f", eps = {self.eps}" if self.eps else "")
+
+    @property
+    def measure(self) -> str:
+        """What the ranking is by."""
+        return "accuracy under corruptions" if self.corruptions else "best known robust accuracy"
+
+    def ranks(self) -> list[int | None]:
+        """The rank of every entry: one more than the number of ranked entries above; None where it has none."""
+        bests = [e.record.best for e in self.entries if e.ranked]
+        return [
+            None if not e.ranked else 1 + sum(b > e.record.best for b in bests)  # type: ignore[operator]
+            for e in self.entries
+        ]
+
+
+def boards(entries: Iterable[Entry]) -> list[Board]:
+    """The entries by board: the known boards first, then others by name.
+
+    >>> from brinell.leaderboard.site.entries import collect
+    >>> [(b.slug, len(b.entries)) for b in boards(collect())][:2]
+    [('cifar10-Linf', 99), ('cifar10-L2', 21)]
+    """
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    for e in entries:
+        groups.setdefault((e.record.dataset, e.record.threat, radius(e)), []).append(e)
+    return [Board(*key, _sorted(groups[key])) for key in sorted(groups, key=_place)]
+
+
+def radius(entry: Entry) -> str:
+    """The radius of the board an entry belongs to, as text; empty for corruptions.
+
+    >>> from brinell.leaderboard.records import Record
+    >>> [radius(Entry(Record("cifar10", "Linf", "m", eps=eps))) for eps in ("8/255", "0.031", "4/255", None)]
+    ['8/255', '8/255', '4/255', 'unknown']
+    """
+    r = entry.record
+    if r.threat == CORRUPTIONS:
+        return ""
+    usual, value = _number(STANDARD.get((r.dataset, r.threat))), _number(r.eps)
+    if usual and value and abs(value - usual) <= SAME_RADIUS * usual:
+        return STANDARD[r.dataset, r.threat]
+    return (r.eps or "").strip() or "unknown"
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(Fraction((text or "").replace(" ", "")))
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _sorted(entries: list[Entry]) -> tuple[Entry, ...]:
+    by_record = {id(e.record): e for e in entries}
+    return tuple(by_record[id(r)] for r in ranked(e.record for e in entries))
+
+
+def _place(key: tuple[str, str, str]) -> tuple[int, tuple[str, str, str]]:
+    dataset, threat, eps = key
+    known = list(STANDARD)
+    usual = STANDARD.get((dataset, threat)) == eps
+    return (known.index((dataset, threat)) if usual else len(known)), key

@@ -1,0 +1,111 @@
+"""The pictures of a board: accuracy against robustness, robustness over the years, over-estimation."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from brinell.leaderboard.records import Record
+from brinell.leaderboard.site.boards import Board
+from brinell.leaderboard.site.columns import title
+from brinell.report.charts.chart import chart
+from brinell.results.analyses import Figure, Series
+
+MOST_BARS = 12
+HOW_YEAR = "The year is the last four-digit number of the venue; records without one are left out."
+
+
+def pictures(board: Board) -> list[str]:
+    """The charts of a board as markup; those without anything to show are left out."""
+    records, believed = [e.record for e in board.entries], _believed(board)
+    made = (_scatter(board, records), _years(board, believed), _over(board, records))
+    return [text for text in made if text]
+
+
+def progress(boards: Sequence[Board]) -> str:
+    """The best known robust accuracy by year, a line for each board of attacks, as markup; empty without years."""
+    lines = [(b, _best_by_year(_believed(b))) for b in boards if not b.corruptions]
+    lines = [(b, found) for b, found in lines if len(found) > 1]
+    if not lines:
+        return ""
+    every = range(min(min(found) for _, found in lines), max(max(found) for _, found in lines) + 1)
+    # The first series names the places of the axis, in its order: it has all years.
+    blank = float("nan")
+    drawn = tuple(
+        Series(b.short, tuple(map(str, every)), tuple(f[y][0] if y in f else blank for y in every)) for b, f in lines
+    )
+    labels = [[found[y][1] if y in found else "" for y in every] for _, found in lines]
+    figure = Figure("Progress over the years", "line", "year", "best known robust accuracy so far (%)", drawn)
+    return chart(figure, note=HOW_YEAR, labels=labels)
+
+
+def _believed(board: Board) -> list[Record]:
+    """Records that take part in the ranking: no others make progress."""
+    return [e.record for e in board.entries if e.ranked]
+
+
+def _scatter(board: Board, records: Sequence[Record]) -> str:
+    groups = {
+        "own data only": [r for r in records if r.status == "published" and not r.extra_data],
+        "extra data": [r for r in records if r.status == "published" and r.extra_data],
+        "not published": [r for r in records if r.status != "published"],
+    }
+    drawn, labels = [], []
+    for name, members in groups.items():
+        known = [(r, r.clean, r.best) for r in members if r.clean is not None and r.best is not None]
+        if not known:
+            continue
+        # The interval is that of the measured number; a lower one from elsewhere has none.
+        ends = [r.interval if r.interval and r.external is None else (y, y) for r, _, y in known]
+        bars = [[e[i] for e in ends] if any(r.interval for r, *_ in known) else [] for i in (0, 1)]
+        xs, ys = tuple(x for _, x, _ in known), tuple(y for *_, y in known)
+        drawn.append(Series(name, xs, ys, tuple(bars[0]), tuple(bars[1])))
+        labels.append([title(r) for r, *_ in known])
+    if sum(len(s.x) for s in drawn) < 2:
+        return ""
+    text = "Accuracy against robustness"
+    return chart(Figure(text, "points", "clean accuracy (%)", f"{board.measure} (%)", tuple(drawn)), labels=labels)
+
+
+def _years(board: Board, records: Sequence[Record]) -> str:
+    best = _best_by_year(records)
+    if len(best) < 2:
+        return ""
+    of_year = {y: sorted(r.best for r in records if r.year == y and r.best is not None) for y in best}
+    have = [y for y in best if of_year[y]]
+    so_far = Series("best so far", tuple(map(str, best)), tuple(value for value, _ in best.values()))
+    middle = Series(
+        "median of the year (band: lowest to highest)",
+        tuple(map(str, have)),
+        tuple(median(of_year[y]) for y in have),
+        tuple(of_year[y][0] for y in have),
+        tuple(of_year[y][-1] for y in have),
+    )
+    labels = [[name for _, name in best.values()], [f"{len(of_year[y])} records" for y in have]]
+    figure = Figure("Robustness over time", "line", "year", f"{board.measure} (%)", (so_far, middle))
+    return chart(figure, note=HOW_YEAR, labels=labels, key=board.slug)
+
+
+def _best_by_year(records: Sequence[Record]) -> dict[int, tuple[float, str]]:
+    """For every year from the first to the last, the best number until then and whose it is."""
+    dated = [(r.year, r.best, title(r)) for r in records if r.year is not None and r.best is not None]
+    if not dated:
+        return {}
+    found: dict[int, tuple[float, str]] = {}
+    for year in range(min(y for y, *_ in dated), max(y for y, *_ in dated) + 1):
+        found[year] = max((b, name) for y, b, name in dated if y <= year)
+    return found
+
+
+def _over(board: Board, records: Sequence[Record]) -> str:
+    told = [(r.overestimation, title(r)) for r in records if r.overestimation is not None]
+    over = sorted((o, name) for o, name in told if o > 0)[::-1]
+    if not over:
+        return ""
+    shown = over[:MOST_BARS]
+    names = tuple(name for _, name in shown)
+    figure = Figure(
+        "Over-estimation", "bars", "model", "reported minus best known (points)",
+        (Series("", names, tuple(o for o, _ in shown)),),
+    )  # fmt: skip
+    most = f"The {len(shown)} largest. " if len(over) > len(shown) else ""
+    note = f"{most}{len(over)} of {len(told)} models were reported more robust than they are known to be."
+    return chart(figure, note=note, key=board.slug)

@@ -1,0 +1,62 @@
+"""The page behind a number: what a Run measured, in short."""
+
+import re
+
+from brinell.leaderboard.site.columns import Row, title
+from brinell.report.charts.chart import chart
+from brinell.report.charts.types import Level, Waterfall
+from brinell.report.page import markup, render
+from brinell.results.format.manifest import lookup
+from brinell.results.run import Run
+from brinell.results.statistics import Proportion
+
+FOLDER = "runs"
+
+
+def page_of(row_key: str, run_hash: str | None) -> str:
+    """Where the page of a Run lies in the site.
+
+    >>> page_of("cifar10/Linf/Mine", "0123456789abcdef")
+    'runs/cifar10-Linf-Mine-01234567.html'
+    """
+    name = re.sub(r"[^\w.+-]+", "-", f"{row_key}-{(run_hash or 'unhashed')[:8]}")
+    return f"{FOLDER}/{name}.html"
+
+
+def summary(row: Row, run: Run, report: str | None = None) -> str:
+    """The body of the page of a Run: numbers, verdict, stages, the sentence for a paper, and what it was made with."""
+    return render(
+        "leaderboard_run.html", row=row, record=row.record, name=title(row.record), run=run, robust=run.robust_accuracy,
+        clean=run.clean_accuracy, verdict=run.verdict, stages=_stages(run), picture=markup(_fall(run)),
+        facts=_facts(row, run), sentence=run.sentence(), report=report,
+    )  # fmt: skip
+
+
+def _stages(run: Run) -> list[tuple[str, Proportion, int, int]]:
+    pairs = zip(run.stages(), run.accuracy_after(), strict=True)
+    return [(name, p, stage.attacked, stage.broken) for stage, (name, p) in pairs]
+
+
+def _fall(run: Run) -> str:
+    levels = [("clean", run.clean_accuracy), *run.accuracy_after()]
+    drawn = tuple(Level(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in levels)
+    return chart(Waterfall("What each attack took", "accuracy (%)", drawn, last="robust"))
+
+
+def _facts(row: Row, run: Run) -> dict[str, str]:
+    """What the Run was made with; nothing that only concerns the machine it was made on."""
+    identity, cost = run.manifest["identity"], run.cost
+    environment = run.manifest.get("environment") or {}
+    made = {name: environment[name] for name in ("brinell", "torch", "device") if environment.get(name)}
+    told = {
+        "Threat": f"{identity['threat']['norm']}, eps = {row.record.eps}",
+        "Data": f"{lookup(identity, 'data.name')}, n = {run.clean_accuracy.n:,}",
+        "Plan": f"{lookup(identity, 'plan.name')}: {lookup(identity, 'plan.description') or 'no description'}",
+        "Seed": str(identity["seed"]),
+        "Precision": str(identity.get("precision", "")),
+        "Cost": f"{cost.forwards:,} forwards and {cost.backwards:,} backwards, {cost.seconds:,.1f} s of compute",
+        "Made": ", ".join([str(row.record.date or "")[:10], *(f"{k} {v}" for k, v in made.items())]).strip(", "),
+        "Model's fingerprint": str(row.record.fingerprint or ""),
+        "Hash of the Run": str(row.record.run_hash or ""),
+    }
+    return {name: value for name, value in told.items() if value}

@@ -1,0 +1,104 @@
+"""What others wrote, made harmless: text and links, nothing else."""
+
+import re
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+from brinell.report.charts.svg import element, escape
+
+# What is between these is no text for people.
+SILENT = ("script", "style", "template", "noscript", "iframe", "object", "svg", "math")
+BREAKS = ("br", "p", "div", "li", "tr")
+SCHEMES = ("http", "https")
+
+
+def safe_link(text: str) -> str | None:
+    """The address, where it is one of the web; None for everything else, above all scripts.
+
+    >>> safe_link("https://arxiv.org/abs/2003.01690"), safe_link("javascript:alert(1)"), safe_link("//example.org")
+    ('https://arxiv.org/abs/2003.01690', None, None)
+    """
+    # Browsers pass over blanks and control characters inside a scheme.
+    address = re.sub(r"[\x00-\x20\x7f]", "", text)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None
+    return address if parts.scheme.lower() in SCHEMES and parts.netloc else None
+
+
+def anchor(inside: str, address: str) -> str:
+    """A link out of the page around markup, or the markup alone where the address is not safe."""
+    known = safe_link(address)
+    return inside if known is None else element("a", inside, href=known, rel="noopener noreferrer")
+
+
+def footnote(text: str | None) -> str:
+    """A footnote as markup: its text escaped, of its markup only links into the web are left.
+
+    >>> footnote('Uses <a href="https://example.org" onclick="x()">more <b>data</b></a>.<script>x()</script>')
+    'Uses <a href="https://example.org" rel="noopener noreferrer">more data</a>.'
+    """
+    reader = _Reader()
+    reader.feed(text or "")
+    reader.close()
+    return reader.markup()
+
+
+def plain(text: str | None) -> str:
+    """The text without any markup, on one line.
+
+    >>> plain("GitHub,<br>Sep 2019")
+    'GitHub, Sep 2019'
+    """
+    reader = _Reader()
+    reader.feed(text or "")
+    reader.close()
+    return " ".join("".join(piece for piece, _ in reader.pieces).split())
+
+
+class _Reader(HTMLParser):
+    """Collects pieces of text, each with the address it links to."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.pieces: list[tuple[str, str | None]] = []
+        self._silent: list[str] = []
+        self._links: list[str | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember links and what must not be read."""
+        if tag in SILENT:
+            self._silent.append(tag)
+        elif tag == "a":
+            self._links.append(safe_link(dict(attrs).get("href") or ""))
+        elif tag in BREAKS:
+            self.handle_data(" ")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Nothing is inside of what ends at once."""
+        if tag in BREAKS:
+            self.handle_data(" ")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Forget what ended."""
+        if tag in self._silent:
+            del self._silent[self._silent.index(tag) :]
+        elif tag == "a" and self._links:
+            self._links.pop()
+
+    def handle_data(self, data: str) -> None:
+        """Keep text."""
+        if not self._silent:
+            self.pieces.append((data, self._links[-1] if self._links else None))
+
+    def markup(self) -> str:
+        """The pieces, neighbours of one link together."""
+        parts: list[tuple[str, str | None]] = []
+        for piece, link in self.pieces:
+            if parts and parts[-1][1] == link:
+                parts[-1] = parts[-1][0] + piece, link
+            else:
+                parts.append((piece, link))
+        shown = (anchor(escape(piece), link) if link else escape(piece) for piece, link in parts)
+        return "".join(shown).strip()

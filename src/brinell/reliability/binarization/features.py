@@ -1,0 +1,280 @@
+"""What a network's last layer sees: found by watching forward passes, or named by the user."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from brinell.core.model import Classifier, Output
+from brinell.errors import ModelError, one_of
+from brinell.models.detector import negated
+from brinell.models.wrap import TorchClassifier
+from brinell.ops import rng
+from brinell.ops.rowwise import flat
+from brinell.reliability.binarization.result import INVERTED, PLAIN
+
+Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
+"""The readout's name (its input are the features), several of them, a function of the input, or None: look for it."""
+
+TRIES = 3
+"""How often other values take the place of the last layer's outputs, to see whether the logits follow them."""
+
+REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
+
+
+def _module(classifier: Classifier) -> nn.Module:
+    module = getattr(classifier, "module", None)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            expected="a classifier with a torch module to look into",
+            got=type(classifier).__name__,
+            remedy="Pass the features as a function of the input: layer=lambda x: …",
+        )
+    return module
+
+
+def _bare(classifier: Classifier) -> Classifier:
+    """The classifier without its detector, where it can be taken off: both may run the same layers."""
+    return replace(classifier, detector=None) if isinstance(classifier, TorchClassifier) else classifier
+
+
+@dataclass
+class _Watch:
+    """Notes what goes into and comes out of layers while a model runs."""
+
+    layers: Sequence[tuple[str, nn.Module]]
+
+    def run(self, classifier: Classifier, x: Tensor) -> tuple[Output, list[tuple[str, Tensor, Any]]]:
+        """The answer, and (name, input, output) of every call of a layer in the order they ended."""
+        seen: list[tuple[str, Tensor, Any]] = []
+
+        def note(name: str) -> Callable[..., None]:
+            def hook(_: nn.Module, given: tuple[Any, ...], result: Any) -> None:
+                # Copies: what comes after may write into them.
+                seen.append((name, given[0].clone(), result.clone() if isinstance(result, Tensor) else result))
+
+            return hook
+
+        handles = [m.register_forward_hook(note(name)) for name, m in self.layers]
+        try:
+            return classifier.forward(x), seen
+        finally:
+            for h in handles:
+                h.remove()
+
+
+def _turns(raw: Tensor, logits: Tensor) -> set[int]:
+    """Which ways the logits of a row go as the outputs grow: up (1), down (−1), both or none."""
+    steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
+    return {way for way in (1, -1) if bool((way * steps > 0).any())}
+
+
+def _substitutes(raw: Tensor) -> list[Tensor]:
+    """Other outputs for a layer that gave `raw`, as good as those: the same values in other places, if they differ."""
+    if raw.shape[1] == 1:
+        return [raw.roll(k, 0) if bool((raw != raw[:1]).any()) else (k + 1) * raw for k in range(1, TRIES + 1)]
+    keys = (rng.keys(k, torch.arange(len(raw), device=raw.device)) for k in range(TRIES - 1))
+    return [raw.roll(1, 1), *(raw.gather(1, rng.uniform(key, (raw.shape[1],)).argsort(1)) for key in keys)]
+
+
+def _instead(z: Tensor, value: Tensor) -> Tensor:
+    """A copy, as a network may write into it, with the way back of what it replaces, if the network asks for one."""
+    return value + (z - z.detach()) if z.requires_grad else value.clone()
+
+
+def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
+    """Whether the logits take the order of what is put in the place of the layer's outputs."""
+    if raw.ndim != 2 or (len(raw), max(raw.shape[1], 2)) != tuple(logits.shape):
+        return False
+    values, answers = [raw], [logits]
+    for value in _substitutes(raw):
+        hook = layer.register_forward_hook(lambda _, __, z, value=value: _instead(z, value))
+        try:
+            with torch.no_grad():
+                answers.append(classifier.forward(x).logits)
+        except Exception:  # a network that does not bear other values there
+            return False
+        finally:
+            hook.remove()
+        values.append(value)
+    if raw.shape[1] > 1:
+        pairs = list(zip(values, answers, strict=True))
+    else:
+        pairs = [(torch.cat(values, 1), torch.stack([z[:, -1] - z[:, 0] for z in answers], 1))]
+    # Outputs that are all the same order nothing; a single one may speak for either of two classes.
+    told = any(bool((v != v[:, :1]).any()) for v, _ in pairs)
+    wanted = [set[int]()] if not told else [{1}] if raw.shape[1] > 1 else [{1}, {-1}]
+    return all(_turns(v, z) in wanted for v, z in pairs)
+
+
+def readout_layer(classifier: Classifier, x: Tensor) -> str:
+    """The name of the linear layer the network ends in, found with a few forward passes of the points x.
+
+    It is the last linear layer that ran; the order of its outputs must be that of the logits, so that what follows is
+    at most a rescaling, a softmax or its logarithm; two logits of a single output must part as it says. On a few points
+    that may be so by chance: the logits must also follow what is put in the place of the outputs.
+    """
+    module = _module(classifier)
+    layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    with torch.no_grad():
+        out, seen = _Watch(tuple(layers.items())).run(classifier, x)
+    if not seen:
+        raise ModelError(
+            expected="a network that ends in a linear layer", got="one in which no linear layer runs", remedy=REMEDY
+        )
+    name, _, raw = seen[-1]
+    if not _follows(classifier, layers[name], x, raw, out.logits):
+        raise ModelError(
+            expected="a network that ends in a linear layer",
+            got=f"one whose last linear layer is {name or 'the whole module'}, and whose logits are something else",
+            remedy=REMEDY,
+        )
+    return name
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """A classifier taken for its features: they stand before the logits in its answer.
+
+    `layers` are names of modules whose inputs are the features, one after another, and the modules themselves; or
+    `function` computes them. `kind` says what is made of the classifier's detector.
+    """
+
+    classifier: Classifier
+    layers: tuple[tuple[str, nn.Module], ...] = ()
+    function: Callable[[Tensor], Tensor] | None = None
+    kind: str = PLAIN
+
+    @property
+    def name(self) -> str:
+        """That of the classifier."""
+        return self.classifier.name
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the classifier."""
+        return self.classifier.fingerprint
+
+    @property
+    def differentiable(self) -> bool:
+        """As the classifier."""
+        return self.classifier.differentiable
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs must be."""
+        return self.classifier.device
+
+    @property
+    def allow(self) -> frozenset[str]:
+        """As the classifier."""
+        return self.classifier.allow
+
+    def to(self, device: torch.device) -> "Features":
+        """The same elsewhere."""
+        return replace(self, classifier=self.classifier.to(device))
+
+    def dtypes(self) -> set[str]:
+        """Those of the classifier."""
+        return self.classifier.dtypes()
+
+    def modes(self) -> list[str]:
+        """Those of the classifier."""
+        return self.classifier.modes()
+
+    def _look(self, x: Tensor) -> tuple[list[Tensor], Output]:
+        """The features of every layer, (b, f) each, and the answer, as a rule without the detector's part."""
+        if self.function is not None:
+            return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
+        out, seen = _Watch(self.layers).run(_bare(self.classifier), x)
+        inputs = {name: given for name, given, _ in seen}
+        return [flat(inputs[name]).float() for name, _ in self.layers], out
+
+    def parts(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The features of every layer, (b, f) each, and the logits."""
+        parts, out = self._look(x)
+        return parts, out.logits
+
+    def of(self, x: Tensor) -> Tensor:
+        """The features alone, (b, f)."""
+        if self.function is not None:
+            return flat(self.function(x)).float()
+        return torch.cat(self.parts(x)[0], 1)
+
+    def judged(self, x: Tensor) -> tuple[Tensor, Output]:
+        """The features (b, f), and the classifier's own answer with what this kind makes of its detector.
+
+        The detector is left as it is: it sees the input and the classifier's own logits, and its threshold stays.
+        """
+        if self.kind == PLAIN:
+            return self.of(x), Output(x.new_zeros(len(x), 0))
+        parts, out = self._look(x)
+        score = out.reject
+        if isinstance(self.classifier, TorchClassifier) and self.classifier.detector is not None:
+            score = self.classifier.detector.reject(x.clone(), out.logits, out.features)
+        assert score is not None, "only models with a detector are judged by one"
+        score = negated(score) if self.kind == INVERTED else score
+        return torch.cat(parts, 1), replace(out, reject=score)
+
+    def forward(self, x: Tensor) -> Output:
+        """Features and logits side by side."""
+        features, logits = self.parts(x)
+        return Output(torch.cat([*features, logits], 1))
+
+    @property
+    def source(self) -> str:
+        """For people: where the features come from."""
+        return ", ".join(name or "the whole module" for name, _ in self.layers) or "a function of the input"
+
+    def widths(self, x: Tensor) -> list[int]:
+        """How many features each layer has."""
+        with torch.no_grad():
+            return [f.shape[1] for f in self.parts(x)[0]]
+
+
+def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
+    """The features of a classifier, checked on the points x; what its detector does on the way is not seen."""
+    if callable(layer):
+        with torch.no_grad():
+            rows = layer(x)
+        if not isinstance(rows, Tensor) or rows.ndim < 1 or len(rows) != len(x):
+            raise ModelError(
+                expected=f"one row of finite features per row of input ({len(x)})",
+                got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
+                remedy="Return a tensor with as many rows as the input.",
+            )
+        return _checked(Features(classifier, function=layer), x)
+    if layer is None:
+        layer = readout_layer(_bare(classifier), x)
+    names = (layer,) if isinstance(layer, str) else tuple(layer)
+    module = _module(classifier)
+    layers = dict(module.named_modules())
+    for name in names:
+        one_of("a layer", name, [n for n in layers if n] or [""])
+    chosen = tuple((name, layers[name]) for name in names)
+    with torch.no_grad():
+        seen = _Watch(chosen).run(_bare(classifier), x)[1]
+    calls = [name for name, _, _ in seen]
+    wrong = [name for name in names if calls.count(name) != 1]
+    if wrong:
+        raise ModelError(
+            expected="readout layers that run once per pass",
+            got=f"{wrong[0]}, which ran {calls.count(wrong[0])} times",
+            remedy=REMEDY,
+        )
+    return _checked(Features(classifier, chosen), x)
+
+
+def _checked(found: Features, x: Tensor) -> Features:
+    with torch.no_grad():
+        parts, _ = found.parts(x)
+    for f in parts:
+        if len(f) != len(x) or not bool(f.isfinite().all()):
+            raise ModelError(
+                expected=f"one row of finite features per row of input ({len(x)})",
+                got=f"shape {tuple(f.shape)}{'' if bool(f.isfinite().all()) else ' with NaN or inf'}",
+                remedy=REMEDY,
+            )
+    return found

@@ -1,0 +1,238 @@
+"""Two-class readouts on given features, one per sample and all evaluated together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from brinell.errors import InputError, one_of
+from brinell.ops.rowwise import take
+from brinell.reliability.binarization.margin import Separation, hard_margin
+
+
+@runtime_checkable
+class Heads(Protocol):
+    """One two-class readout per sample, in one object."""
+
+    def logits(self, f: Tensor, at: Tensor) -> Tensor:
+        """Logits (b, 2) of the features (b, f) by the readouts at positions `at` (b,)."""
+
+    def keep(self, index: Tensor) -> "Heads":
+        """Only the readouts at these positions."""
+
+    def join(self, others: "list[Any]") -> "Heads":
+        """These and others of the same kind, in one object."""
+
+
+@runtime_checkable
+class Readout(Protocol):
+    """A kind of readout: how to fit one per sample to inner points (class 0) and boundary points (class 1)."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> Heads:
+        """Readouts for features (n, N, f) and (n, B, f) in float64; `widths` are those of the layers side by side.
+
+        A readout that cannot tell the two apart is fitted all the same; whoever calls looks whether it does.
+        """
+
+
+def _joined(parts: "list[Any]") -> Any:
+    first = parts[0]
+    names = list(first.__dataclass_fields__)
+    return type(first)(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Readouts made of row tensors only."""
+
+    def keep(self, index: Tensor) -> Any:
+        return take(self, index)
+
+    def join(self, others: "list[Any]") -> Any:
+        return _joined([self, *others])
+
+
+@dataclass(frozen=True)
+class LinearHeads(_Rows):
+    """The logits ∓(w·(φ − c) + b): measured from a point c of the decision's own scale, which float32 can resolve."""
+
+    weight: Tensor
+    centre: Tensor
+    bias: Tensor
+
+    def logits(self, f: Tensor, at: Tensor) -> Tensor:
+        d = (self.weight[at] * (f - self.centre[at])).sum(1) + self.bias[at]
+        return torch.stack([-d, d], 1)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The widest margin: the exact separation without regularisation (see `hard_margin`).
+
+    >>> Linear().name
+    'linear'
+    """
+
+    name: str = "linear"
+
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> LinearHeads:
+        return _linear(hard_margin(inner, boundary), boundary)
+
+
+def _linear(s: Separation, boundary: Tensor) -> LinearHeads:
+    centre = boundary[:, 0]
+    bias = (s.weight * centre).sum(1) - (s.low + s.high) / 2
+    return LinearHeads(s.weight.float(), centre.float(), bias.float())
+
+
+@dataclass(frozen=True)
+class PrototypeHeads(_Rows):
+    """The logits −‖φ − p_c‖² for two points p_0 and p_1."""
+
+    inner: Tensor
+    boundary: Tensor
+
+    def logits(self, f: Tensor, at: Tensor) -> Tensor:
+        return -torch.stack([(f - p[at]).square().sum(1) for p in (self.inner, self.boundary)], 1)
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """A prototype per class, the nearer one decides: they face each other across the widest margin.
+
+    For networks that compare features with prototypes of the classes.
+    """
+
+    name: str = "prototypes"
+
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> PrototypeHeads:
+        s = hard_margin(inner, boundary)
+        # The midpoint of the prototypes is the foot of the boundary points' mean on the hyperplane.
+        mean = boundary.mean(1)
+        half = ((s.weight * mean).sum(1) - (s.low + s.high) / 2)[:, None] * s.weight
+        return PrototypeHeads((mean - 2 * half).float(), mean.float())
+
+
+@dataclass(frozen=True)
+class NeighbourHeads(_Rows):
+    """The logits −min_i ‖φ − φ_i‖² over the fitted points of each class."""
+
+    inner: Tensor
+    boundary: Tensor
+
+    def logits(self, f: Tensor, at: Tensor) -> Tensor:
+        near = [(f[:, None] - p[at]).square().sum(2).amin(1) for p in (self.inner, self.boundary)]
+        return -torch.stack(near, 1)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest fitted point decides; for networks with a nearest-neighbour readout. Keeps every point in memory."""
+
+    name: str = "neighbours"
+
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> NeighbourHeads:
+        return NeighbourHeads(inner.float(), boundary.float())
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The mean of several linear readouts, as one: each on its own layer, or each on its own share of the inner points.
+
+    With several layers there is one member per layer. A mean of linear readouts is linear.
+
+    >>> Ensemble(5).name
+    'ensemble of 5'
+    """
+
+    members: int = 3
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Leave it out for 3.")
+
+    @property
+    def name(self) -> str:
+        """Kind and size."""
+        return f"ensemble of {self.members}"
+
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> LinearHeads:
+        if len(widths) > 1:
+            parts = zip(inner.split(widths, 2), boundary.split(widths, 2), strict=True)
+            found = [hard_margin(i, b) for i, b in parts]
+            weight = torch.cat([s.weight for s in found], 1) / len(found)
+        else:
+            # The first inner point, the clean one, is everybody's.
+            shares = [torch.cat([inner[:, :1], inner[:, 1 + m :: self.members]], 1) for m in range(self.members)]
+            found = [hard_margin(i, boundary) for i in shares]
+            weight = torch.stack([s.weight for s in found]).mean(0)
+        # Each member's threshold lies in the middle of its own margin.
+        middle = torch.stack([(s.low + s.high) / 2 for s in found]).mean(0)
+        centre = boundary[:, 0]
+        bias = (weight * centre).sum(1) - middle
+        return LinearHeads(weight.float(), centre.float(), bias.float())
+
+
+Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
+"""(inner features (N, f), boundary features (B, f)), both float64 -> a function of features (1, f) to logits (1, 2)."""
+
+
+@dataclass(frozen=True)
+class OwnHeads:
+    """Readouts of the user's own, asked one row at a time: their answers cannot depend on neighbours."""
+
+    each: tuple[Callable[[Tensor], Tensor], ...]
+
+    def logits(self, f: Tensor, at: Tensor) -> Tensor:
+        return torch.cat([self.each[i](f[k : k + 1]).reshape(1, 2) for k, i in enumerate(at.tolist())]).to(f.dtype)
+
+    def keep(self, index: Tensor) -> "OwnHeads":
+        return replace(self, each=tuple(self.each[i] for i in index.tolist()))
+
+    def join(self, others: "list[OwnHeads]") -> "OwnHeads":
+        return OwnHeads(tuple(h for part in (self, *others) for h in part.each))
+
+
+@dataclass(frozen=True)
+class Own:
+    """Readouts fitted by a function of the user."""
+
+    function: Fit
+    name: str = "own fit"
+
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> OwnHeads:
+        return OwnHeads(tuple(self.function(i, b) for i, b in zip(inner, boundary, strict=True)))
+
+
+READOUTS: dict[str, Readout] = {
+    "linear": Linear(),
+    "ensemble": Ensemble(),
+    "prototypes": Prototypes(),
+    "neighbours": Neighbours(),
+}
+"""By name."""
+
+
+def as_readout(readout: Any) -> Readout:
+    """A readout from its name, itself, or a function that fits one.
+
+    >>> as_readout("prototypes").name
+    'prototypes'
+    """
+    if isinstance(readout, str):
+        return READOUTS[one_of("a readout", readout, READOUTS)]
+    if hasattr(readout, "fit") and hasattr(readout, "name"):
+        return readout
+    if callable(readout):
+        return Own(readout)
+    raise InputError(
+        expected=f"a readout among {', '.join(READOUTS)}, or a function fit(inner, boundary)",
+        got=repr(readout)[:80],
+        remedy="Leave it out for a linear one.",
+    )

@@ -1,0 +1,342 @@
+"""The binarization test: whether an attack finds an adversarial example where one is known to exist."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
+from brinell.checks.detector import guarded, watched
+from brinell.core.criterion import Trip
+from brinell.core.dataset import Chunk, Problem
+from brinell.core.model import Classifier
+from brinell.core.plan import Plan, Stage
+from brinell.core.threat import Threat
+from brinell.engine import precision as precisions
+from brinell.engine.events import Listener, Note
+from brinell.engine.oracle import Oracle, default_block
+from brinell.errors import InputError, ModelError, ThreatError, one_of
+from brinell.evaluation import coerce as inputs
+from brinell.evaluation.context import Session
+from brinell.evaluation.plan import adapt
+from brinell.evaluation.prepare import prepare
+from brinell.evaluation.progress import listening
+from brinell.evaluation.rows import clean
+from brinell.evaluation.run_stage import run_stage
+from brinell.models.detector import Inverted, inverted
+from brinell.ops import rng
+from brinell.reliability.binarization.binary_models import Tasks, build
+from brinell.reliability.binarization.features import Features, Layer, features
+from brinell.reliability.binarization.planting import Design, Planted, Search, accepting, plant, uphill
+from brinell.reliability.binarization.readouts import Readout, as_readout
+from brinell.reliability.binarization.result import INVERTED, PLAIN, REGULAR, ActiveTest, both
+from brinell.reliability.binarization.trials import Bench, Trial, chosen_trial, climb_down, empty, imitates
+from brinell.results import ROWS
+
+__all__ = ["test_attack"]
+
+# Closeness of the boundary, from as hard as possible to easy; ½ is the middle of the margin.
+KAPPAS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1)
+REFERENCE = "apgd"
+# The reference where there is a detector, and where that has no gradients to follow.
+EVADING = Plan(
+    "evading",
+    (
+        Stage(APGD(loss="margin")),
+        Stage(Alternating(100), label="alternating"),
+        Stage(Joint(APGD(loss="margin")), label="joint-apgd"),
+        Stage(SelectivePGD(100), label="selective-pgd"),
+    ),
+)
+SEARCHING = Plan("searching", (Stage(APGD(loss="margin")), Stage(Joint(Square(steps=1000)), label="joint-square")))
+BOTH = "both"
+KINDS = (REGULAR, INVERTED, BOTH)
+NOT_SEPARATED, NOT_HELD = "its two classes cannot be separated", "float32 does not hold its two classes apart"
+NOT_PLANTED = {
+    PLAIN: "",
+    REGULAR: "no point at distance eps was found that the detector accepts",
+    INVERTED: "no point at distance eps was found that the detector rejects",
+}
+# Rows of the network that are looked at to find the readout.
+LOOK = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about one attack: all of a test but its kind."""
+
+    model: Classifier
+    session: Session
+    chunk: Chunk
+    threat: Threat
+    plans: tuple[Plan, Plan]
+    features: Features
+    readout: Readout
+    design: Design
+    levels: Sequence[float]
+    curve: bool
+    queries: int | None
+    notes: tuple[str, ...]
+
+
+def test_attack(
+    classifier: Any,
+    problem: Any,
+    threat: Threat,
+    attack: Any = "apgd",
+    *,
+    kind: str | None = None,
+    inner: int = 999,
+    boundary: int = 1,
+    corners: bool | None = None,
+    gap: float = 0.05,
+    kappa: float | None = None,
+    curve: bool = False,
+    readout: Any = "linear",
+    layer: Layer = None,
+    reference: Any = None,
+    random_queries: int | None = None,
+    seed: int = 0,
+    slots: int | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+) -> ActiveTest:
+    """Test an attack or plan where an adversarial is known to exist, on as many classifiers as there are samples.
+
+    Method: around every sample x draw `inner` points within (1 − gap)·eps and `boundary` points at distance eps (Linf:
+    corners unless `corners=False`), and replace the network's last layer by a two-class `readout` that tells the two
+    apart exactly. Its decision boundary is moved to κ of the way from the nearest inner point to the farthest boundary
+    point, its logits are rescaled to the range of the original ones. The attack starts at x; the score is the share of
+    samples it breaks. R-ASR is that share for as many random points as the attack may ask about, up to 400 (or
+    `random_queries`). Without `kappa` the test begins as hard as possible and gets easier until the `reference` attack
+    is almost perfect; `curve` looks at all levels. `layer` names the readout of a network that does not end in a linear
+    layer. Of a model with a detector, which stays as it is, `kind` chooses the test: "regular" (boundary points are
+    redrawn until the detector accepts them; the attack must be accepted too), "inverted" (the detector says the
+    opposite), or "both", the default, of which the worse is returned with the better as its `other`.
+    Cost: inner + boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan,
+    the reference and the random points once per level.
+    Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
+
+    >>> import brinell
+    >>> data = brinell.data.load("demo", 8)
+    >>> test = brinell.test_attack("demo", data, brinell.Linf(0.1), "pgd20", inner=99, kappa=0.9, progress=False)
+    >>> test.n + test.skipped, test.score > test.rasr
+    (8, True)
+    """
+    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
+    bound, chosen, fitting = inputs.as_threat(threat), inputs.as_plan(attack), as_readout(readout)
+    _bounded(bound)
+    design = Design(inner, boundary, _corners(bound, corners), gap)
+    levels = _levels(kappa)
+    if random_queries is not None and random_queries < 1:
+        raise InputError(
+            expected="at least 1 query for the random points",
+            got=f"{random_queries}",
+            remedy="Leave it out for as many as the attack asks.",
+        )
+    with precisions.exact(model.device), listening(progress) as listener:
+        # The user's own model and plan pass the same door as in an evaluation.
+        session = prepare(
+            model, data, bound, _whole(chosen), seed=seed, slots=slots, precision="float32", listener=listener
+        )
+        kinds = _kinds(kind, model, session)
+        other = _reference(session, kinds) if reference is None else inputs.as_plan(reference)
+        chunk = _all(data)
+        plans, notes = _fitted(session, model, chunk, (chosen, other))
+        seen = features(model, chunk.x[:LOOK].to(model.device), layer)
+        # Attacks that imitate an input of another class need one that is of the second class.
+        design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages)))
+        q = Question(
+            model, session, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
+        )
+        return both([_test(q, k, listener) for k in kinds])
+
+
+# For pytest, which takes every function with such a name for a test.
+setattr(test_attack, "__test__", False)  # noqa: B010
+
+
+def _kinds(kind: str | None, model: Classifier, session: Session) -> tuple[str, ...]:
+    """The tests to make."""
+    wanted = None if kind is None else one_of("a kind of test", kind, KINDS)
+    if session.first_output.reject is None:
+        if wanted is not None:
+            raise ModelError(
+                expected=f"a model with a detector, for kind={wanted!r}",
+                got="one without",
+                remedy="Leave kind out, or give the model one: brinell.wrap(net, detector=…).",
+            )
+        return (PLAIN,)
+    if isinstance(model, Inverted):
+        raise ModelError(
+            expected="the model itself",
+            got="one whose detector was inverted",
+            remedy='Write kind="inverted" instead.',
+        )
+    return (REGULAR, INVERTED) if wanted in (None, BOTH) else (str(wanted),)
+
+
+def _reference(s: Session, kinds: tuple[str, ...]) -> Plan:
+    """The strong plan that says how hard is too hard, unless the user names one."""
+    if kinds == (PLAIN,):
+        return inputs.as_plan(REFERENCE)
+    try:
+        watched(s.oracle, EVADING, s.first, s.first_output)
+    except ModelError:
+        return SEARCHING
+    return EVADING
+
+
+def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
+    """One kind of test, at as many levels as it takes."""
+    begun, design, setup = time.perf_counter(), q.design, q.session.setup
+    seen = replace(q.features, kind=kind)
+    oracle = Oracle(seen, default_block(q.model.device), listener)
+    points = design.inner + 1 + design.boundary + design.beyond
+    what = "" if kind == PLAIN else f" ({kind} test)"
+    listener(Note(f"Fitting readouts for {len(q.chunk)} samples, {points} points each{what}."))
+    planted = _planted(q, kind)
+    tasks = build(oracle, seen, q.readout, design, q.chunk, q.threat, setup.seed, planted)
+    fitted = time.perf_counter()
+    trials: list[Trial] = []
+    if tasks is not None:
+        bench = Bench(tasks, q.chunk, q.threat, setup, *q.plans, q.queries, design)
+        trials = climb_down(bench, q.levels, q.curve, listener)
+    chosen = chosen_trial(trials)
+    held = None if chosen is None else chosen.held
+    rule = getattr(getattr(q.model, "detector", None), "describe", None)
+    return ActiveTest(
+        attack=q.plans[0].name,
+        reference=q.plans[1].name,
+        model=q.model.name,
+        threat=str(q.threat),
+        readout=q.readout.name,
+        layer=seen.source,
+        inner=design.inner,
+        boundary=design.boundary,
+        surface="corners" if design.corners else "surface",
+        level=empty(q.levels[0], design) if chosen is None else chosen.level,
+        curve=tuple(t.level for t in trials),
+        ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
+        found=torch.zeros(0, dtype=torch.bool) if chosen is None else chosen.found.cpu(),
+        witnesses=q.chunk.x[:0] if tasks is None or held is None else tasks.facts.witness[held].cpu(),
+        rows=ROWS.empty_table() if chosen is None else chosen.rows,
+        reasons=_reasons(q.chunk, planted, tasks, held, kind),
+        warnings=tuple(f"Check {c.name}: {c.message}" for c in q.session.checks if c.level in ("warn", "fail")),
+        notes=(*q.session.notes, *q.notes),
+        cost={"fit_seconds": fitted - begun, "seconds": time.perf_counter() - begun},
+        kind=kind,
+        detector="" if rule is None or kind == PLAIN else rule(),
+        drawn=planted.drawn,
+    )
+
+
+def _planted(q: Question, kind: str) -> Planted:
+    """The points of the second class; a detector has a say in them, or its opposite."""
+    setup, device = q.session.setup, q.model.device
+    if kind == PLAIN:
+        return plant(q.design, q.chunk, q.threat, setup.seed, device)
+    judge = q.model if kind == REGULAR else inverted(q.model)
+    stands = accepting(replace(setup.oracle, classifier=judge), setup.draws)
+    search = _detected(q) if kind == INVERTED else None
+    return plant(q.design, q.chunk, q.threat, setup.seed, device, stands, search)
+
+
+def _detected(q: Question) -> Search | None:
+    """Points to try where random ones are not rejected: adversarials of the classifier, and uphill along the score.
+
+    Every attempt is keyed by its number and begins elsewhere. Without gradients there is nothing to try.
+    """
+    setup, x = replace(q.session.setup, goal=Trip()), q.chunk.x.to(q.model.device)
+    facts = clean(q.chunk, [setup.oracle.output(x)])
+    steers, follows = _reference(q.session, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
+    if not steers and not follows:
+        return None
+
+    def search(at: Tensor, attempt: int) -> Tensor:
+        if steers and attempt % 2:
+            key = rng.keys(setup.seed, q.chunk.ids[at].to(x.device))
+            return uphill(setup.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt))
+        found = q.chunk.x.clone()
+        for part in run_stage(setup, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), facts, at.to(x.device)):
+            found[part.at[part.counted].cpu()] = part.x
+        return found[at].to(x.device)
+
+    return search
+
+
+def _bounded(threat: Threat) -> None:
+    if threat.unlimited or threat.norm.counts:
+        raise ThreatError(
+            expected="a ball of Linf, L2 or L1 with a radius, on whose surface the test's points lie",
+            got=f"{threat}",
+            remedy="Give the radius of the evaluation that is in question.",
+        )
+
+
+def _corners(threat: Threat, wanted: bool | None) -> bool:
+    if wanted and not threat.norm.corners:
+        raise ThreatError(
+            expected="a norm whose ball has corners (Linf), for corners=True",
+            got=threat.norm.name,
+            remedy="Leave corners out: points are then drawn from the whole surface.",
+        )
+    return threat.norm.corners if wanted is None else wanted
+
+
+def _levels(kappa: float | None) -> Sequence[float]:
+    if kappa is None:
+        return KAPPAS
+    if not 0 < kappa < 1:
+        raise InputError(
+            expected="a closeness kappa above 0 and below 1",
+            got=f"{kappa}",
+            remedy="0.999 is hard, 0.5 the middle of the margin; leave it out to have it chosen.",
+        )
+    return (kappa,)
+
+
+def _whole(p: Plan) -> Plan:
+    """The plan without its audit, which attacks only a share of the samples."""
+
+    def kept(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(s for s in stages if s.share is None)
+
+    return replace(p, stages=kept(p.stages), sparse_stages=None if p.sparse_stages is None else kept(p.sparse_stages))
+
+
+def _all(problem: Problem) -> Chunk:
+    """Every sample in memory: the test is made for hundreds, not for a whole data set."""
+    return next(problem.chunks(len(problem)))
+
+
+def _fitted(
+    session: Session, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
+) -> tuple[tuple[Plan, Plan], list[str]]:
+    """The plans for two classes, and what changed in the tested one; stages that cannot imitate are left out."""
+    sparse, image = session.setup.threat.norm.sparse, chunk.x.ndim == 4
+    (tested, notes), (reference, _) = (adapt(_whole(p), classes=2, sparse=sparse, image=image) for p in plans)
+    if len(tested.stages) < len(plans[0].stages) and any(s.share is not None for s in plans[0].stages):
+        notes = [f"{plans[0].name}: tested without its audit.", *notes]
+    return (_answerable(tested, session, model), _answerable(reference, session, model)), notes
+
+
+def _answerable(p: Plan, session: Session, model: Classifier) -> Plan:
+    return guarded(p, model, session.first_output)[0]
+
+
+def _reasons(chunk: Chunk, planted: Planted, tasks: Tasks | None, held: Tensor | None, kind: str) -> dict[int, str]:
+    reasons = {
+        i: NOT_SEPARATED if enough else NOT_PLANTED[kind]
+        for i, enough in zip(chunk.ids.tolist(), planted.enough.tolist(), strict=True)
+    }
+    if tasks is None:
+        return reasons
+    for i in tasks.ids.tolist():
+        reasons[i] = NOT_HELD
+    for i in [] if held is None else tasks.ids[held].tolist():
+        del reasons[i]
+    return reasons

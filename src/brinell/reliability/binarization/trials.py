@@ -1,0 +1,193 @@
+"""The levels of a binarization test: at each closeness the witnesses are verified, then the attacks let loose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from brinell.attacks.black_box.random_sampling import Chance
+from brinell.core.dataset import Chunk
+from brinell.core.plan import Plan, Stage
+from brinell.core.references import References
+from brinell.core.threat import Threat
+from brinell.engine.events import Listener, Note
+from brinell.engine.oracle import Oracle
+from brinell.evaluation.rows import clean
+from brinell.evaluation.run_stage import Setup, run_stage
+from brinell.evaluation.verify_points import check_points
+from brinell.ops.losses import LOSSES
+from brinell.reliability.binarization.binary_models import Tasks
+from brinell.reliability.binarization.planting import Design
+from brinell.reliability.binarization.result import Level
+from brinell.results import ROWS, Proportion
+
+# What counts as an almost perfect score of the reference attack.
+NEAR = 0.99
+# Zimmermann et al. 2022, appendix: 200 random points from inside the ball and 200 from its corners.
+POINTS = 400
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Everything that stays the same from one closeness to the next."""
+
+    tasks: Tasks
+    chunk: Chunk
+    threat: Threat
+    setup: Setup
+    plan: Plan
+    reference: Plan
+    queries: int | None
+    design: Design
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One closeness: the level, and of the tested attack what a result keeps."""
+
+    level: Level
+    held: Tensor
+    found: Tensor
+    rows: pa.Table
+
+
+def imitates(s: Stage) -> bool:
+    """Whether the stage imitates an input of another class."""
+    return LOSSES[s.attack.loss].matches
+
+
+def _imitating(p: Plan, found: References | None) -> Plan:
+    """The plan with every sample's own points beyond eps to imitate, instead of the model's natural inputs."""
+    if found is None:
+        return p
+    stages = (replace(s, attack=replace(s.attack, references=found)) if imitates(s) else s for s in p.stages)  # type: ignore[type-var]
+    return replace(p, stages=tuple(stages))
+
+
+def _beyond(tasks: Tasks, held: Tensor, oracle: Oracle) -> References | None:
+    """What the classifiers say of the points beyond eps."""
+    points = tasks.facts.beyond[held]
+    if not points.shape[1]:
+        return None
+    ids = tasks.ids[held].repeat_interleave(points.shape[1])
+    out = oracle.output(points.flatten(0, 1), ids)
+    return References(torch.ones_like(ids), out.logits, out.features, ids)
+
+
+def _matched(plan: Plan, rows: pa.Table) -> int:
+    """As many points as the plan may ask about, up to the paper's number; more where it asked about more.
+
+    What it asked about is no measure by itself: a quick attack on an easy problem would leave chance with a few points,
+    and the problem would not be seen to be easy.
+    """
+    allowed = sum(s.attack.queries * len(s.legs()) * s.eot for s in plan.stages)
+    total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
+    return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
+
+
+def climb_down(b: Bench, levels: Sequence[float], everything: bool, listener: Listener) -> list[Trial]:
+    """Level after level, the hardest first, until one is solved almost perfectly."""
+    trials: list[Trial] = []
+    for kappa in levels:
+        listener(Note(f"kappa = {kappa:g}"))
+        trials.append(_trial(b, kappa, always=len(levels) > 1))
+        if _near(trials[-1].level) and not everything:
+            break
+    return trials
+
+
+def _near(level: Level) -> bool:
+    reached = [p.value for p in (level.score, level.reference) if p is not None and p.n]
+    return max(reached, default=0.0) >= NEAR
+
+
+def chosen_trial(trials: list[Trial]) -> Trial | None:
+    """The hardest level that an attack solves almost perfectly; without one, that where one gets furthest."""
+    if not trials:
+        return None
+    solved = [t for t in trials if _near(t.level)]
+    if solved:
+        return solved[0]
+    return max(trials, key=lambda t: max(t.level.score.k, t.level.reference.k if t.level.reference else 0))
+
+
+def _trial(b: Bench, kappa: float, always: bool) -> Trial:
+    """Verify every sample's witness at this closeness, then let the attacks loose."""
+    binary = b.tasks.classifier(kappa)
+    setup = replace(b.setup, oracle=replace(b.setup.oracle, classifier=binary))
+    held = _held(b, setup)
+    if not len(held):
+        return Trial(empty(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
+    at = b.tasks.at[held.cpu()]
+    # Positions count from the first sample that is left, in the threat too, where every sample may have its own eps.
+    chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
+    eps = b.threat.eps
+    setup = replace(setup, threat=replace(b.threat, eps=eps[at]) if isinstance(eps, Tensor) else b.threat)
+    imitated = _beyond(b.tasks, held, setup.oracle)
+    found, rows = _attacked(setup, _imitating(b.plan, imitated), chunk)
+    other = None
+    if always or float(found.float().mean()) < NEAR:
+        other = found if b.reference == b.plan else _attacked(setup, _imitating(b.reference, imitated), chunk)[0]
+    queries = _matched(b.plan, rows) if b.queries is None else b.queries
+    random = _random(setup, chunk, queries)
+    level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
+    return Trial(level, held, found, rows)
+
+
+def _share(found: Tensor) -> Proportion:
+    return Proportion(int(found.sum()), len(found))
+
+
+def empty(kappa: float, design: Design) -> Level:
+    """A level without samples."""
+    none = Proportion(0, 0)
+    return Level(kappa, none, None, {"corners" if design.corners else "surface": none})
+
+
+def _held(b: Bench, setup: Setup) -> Tensor:
+    """Samples whose clean point is of class 0 and whose witness is an adversarial within eps, by the model itself."""
+    t = b.tasks
+    x = b.chunk.x[t.at].to(t.ids.device)
+    zero = torch.zeros_like(t.ids)
+    ball = b.threat.ball(t.at, t.ids.device)
+    v = check_points(setup.oracle, setup.goal, x, t.facts.witness, zero, zero - 1, ball, setup.draws, t.ids)
+    votes = [setup.oracle.output(x, t.ids).logits for _ in range(setup.draws)]
+    right = 2 * torch.stack([z.argmax(1) == 0 for z in votes], 1).sum(1) > setup.draws
+    return (v.ok & right).nonzero()[:, 0]
+
+
+def _attacked(setup: Setup, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
+    """Which samples the plan breaks, and its rows; samples broken by one stage are not attacked by the next."""
+    x, ids = chunk.x.to(setup.oracle.classifier.device), chunk.ids.to(setup.oracle.classifier.device)
+    c = clean(chunk, [setup.oracle.output(x, ids) for _ in range(setup.draws)])
+    standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
+    tables = []
+    for stage in plan.stages:
+        for part in run_stage(setup, stage, c, standing.nonzero()[:, 0]):
+            tables.append(part.table)
+            standing[part.at[part.counted]] = False
+    return ~standing, pa.concat_tables(tables) if tables else ROWS.empty_table()
+
+
+def _random(setup: Setup, chunk: Chunk, queries: int) -> dict[str, Proportion]:
+    """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
+    half = max(queries // 2, 1)
+    near, _ = _attacked(setup, _lone(Chance(half, "inside")), chunk)
+    rest = (~near).nonzero()[:, 0].cpu()
+    out = {}
+    for where in ("corners", "surface") if setup.threat.norm.corners else ("surface",):
+        found = near.clone()
+        if len(rest):
+            eps = setup.threat.eps
+            threat = replace(setup.threat, eps=eps[rest]) if isinstance(eps, Tensor) else setup.threat
+            part = Chunk(chunk.ids[rest], chunk.x[rest], chunk.y[rest])
+            plan = _lone(Chance(max(queries - half, 1), where))
+            found[rest.to(found.device)] = _attacked(replace(setup, threat=threat), plan, part)[0]
+        out[where] = _share(found)
+    return out
+
+
+def _lone(attack: Chance) -> Plan:
+    return Plan(attack.name, (Stage(attack),))

@@ -1,0 +1,166 @@
+"""Experiments with an attack that must turn out one way unless it fails for reasons other than robustness."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brinell.attacks import Joint, Square
+from brinell.core.attack import AnyAttack, Needs
+from brinell.core.criterion import Misclassify
+from brinell.core.plan import Stage
+from brinell.core.threat import Threat
+from brinell.ops import rng
+from brinell.ops.rowwise import rows
+from brinell.reliability.binarization.bench import Bench
+from brinell.reliability.probes import indicators
+from brinell.reliability.probes.indicators import FEW, few
+from brinell.reliability.probes.items import Item, Surface, judged
+
+# Passes of the black-box attack and of pure noise on every sample that stands.
+QUERIES, DRAWS = 500, 100
+# One sample in fifty may fall to luck alone.
+LUCK = 0.02
+# The grid around the samples: from −1 to 1 radius in both directions, for so many samples.
+GRID, SHOWN = 9, 16
+# Along a random direction a margin may grow more than along the gradient for this share of the samples.
+MISLED = 0.25
+
+
+def _radii(b: Bench) -> list[Threat]:
+    """The threat, twice as large again and again, and at last the whole box."""
+    threat = b.session.setup.threat
+    size = int(torch.Size(b.x.shape[1:]).numel())
+    whole = 0.999 * threat.norm.diameter(size)
+    grown = [threat]
+    # In float64, as both are: rounded to float32 the last radius may never arrive.
+    while float(torch.as_tensor(grown[-1].eps, dtype=torch.float64).min()) < whole:
+        eps = grown[-1].eps
+        more = (2 * eps).clamp(max=whole) if isinstance(eps, Tensor) else min(2 * eps, whole)
+        grown.append(replace(threat, eps=more, text="grown"))
+    return grown
+
+
+def curve(b: Bench, fell: Tensor) -> list[tuple[float, float]]:
+    """Radius and accuracy left, from the threat to the whole box; what fell once stays fallen, as balls are nested."""
+    grown = _radii(b)
+    curve = [(_radius(grown[0]), int((~fell).sum()) / len(fell))]
+    for threat in grown[1:]:
+        if bool((~fell).any()):
+            fell = fell | b.run(b.stage, ~fell, threat=threat)[0]
+        curve.append((_radius(threat), int((~fell).sum()) / len(fell)))
+    return curve
+
+
+def _radius(threat: Threat) -> float:
+    return float(threat.eps.mean()) if isinstance(threat.eps, Tensor) else float(threat.eps)
+
+
+def unconstrained(b: Bench, curve: list[tuple[float, float]]) -> Item:
+    """In the whole box every sample must fall."""
+    if b.session.setup.threat.mask is not None:
+        return Item("unconstrained failure", "ok", None, FEW, "not looked at: the threat has a mask")
+    return indicators.unconstrained_failure(curve[0][1], curve[-1][1], len(b.at))
+
+
+def _without_gradients(b: Bench, queries: int) -> AnyAttack:
+    square = Square(steps=queries)
+    image = b.x.ndim == 4
+    plain: AnyAttack = square if image else square.without_images()
+    return plain if b.session.first_output.reject is None else Joint(plain)
+
+
+def black_box(b: Bench, fell: Tensor, queries: int) -> Item:
+    """An attack without gradients must find nothing that the attack missed."""
+    name = "black box"
+    if b.stage.attack.needs is Needs.LOGITS:
+        return Item(name, "ok", None, LUCK, "the attack itself follows no gradients")
+    found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~fell)
+    share = int((found & ~fell).sum()) / len(fell)
+    text = f"{int((found & ~fell).sum())} of {int((~fell).sum())} survivors fall to {queries} queries without gradients"
+    return judged(
+        name, share, few(len(fell), LUCK), text, "gradients are masked: see the indicators, or trust the black box more"
+    )
+
+
+def _longer(attack: Any) -> Any:
+    """The attack with twice the steps, or None where it has no such number."""
+    inner = getattr(attack, "inner", None)
+    if inner is not None:
+        more = _longer(inner)
+        return None if more is None else replace(attack, inner=more)
+    return replace(attack, steps=2 * attack.steps) if hasattr(attack, "steps") else None
+
+
+def more_steps(b: Bench, fell: Tensor) -> Item:
+    """Twice the steps must not lose samples."""
+    name = "more steps"
+    attack = _longer(b.stage.attack)
+    if attack is None:
+        return Item(name, "ok", None, FEW, "the attack has no number of steps")
+    again, _ = b.run(replace(b.stage, attack=attack, label=b.stage.name), torch.ones_like(fell))
+    lost, won = int((fell & ~again).sum()), int((again & ~fell).sum())
+    text = f"twice the steps break {won} more samples and lose {lost}"
+    advice = "the attack is not stable: use smaller or adaptive steps, or restarts"
+    return judged(name, lost / len(fell), few(len(fell)), text, advice)
+
+
+def noise(b: Bench, fell: Tensor) -> Item:
+    """Random points of the threat must find nothing that the attack missed."""
+    name, who = "random noise", (~fell).nonzero()[:, 0].to(b.at.device)
+    found = 0
+    if len(who):
+        x, y = b.x[who], b.y[who]
+        ball = b.session.setup.threat.ball(b.at[who].cpu() + b.clean.chunk.offset, x.device)
+        ids = b.clean.chunk.ids.to(x.device)[b.at[who]]
+        key = rng.fold(rng.keys(b.session.setup.seed, ids), rng.digest("noise"))
+        reached = torch.zeros_like(y, dtype=torch.bool)
+        for i in range(DRAWS):
+            draw = (ball.inside, ball.start)[i % 2](x, rng.fold(key, i))
+            inside = ball.contains(x, draw)
+            reached |= b.session.setup.goal.reached(b.oracle.output(draw), y, torch.full_like(y, -1)) & inside
+        b.spent.add(DRAWS * len(who))
+        found = int(reached.sum())
+    text = f"{found} of {len(who)} survivors fall to {DRAWS} random points of the threat"
+    return judged(
+        name, found / len(fell), LUCK, text, "the attack does worse than chance: fix its gradients or its steps"
+    )
+
+
+def surface(b: Bench) -> tuple[Surface | None, float | None]:
+    """Margins around the first samples, along the gradient and a random direction; and how often the latter wins."""
+    if not b.oracle.classifier.differentiable:
+        return None, None
+    x, y = b.x[:SHOWN], b.y[:SHOWN]
+    none = torch.full_like(y, -1)
+    try:
+        g = b.oracle.ask(x, y, none, "margin", Needs.GRAD).gradient
+    except RuntimeError:  # no gradient at all, which has an indicator of its own
+        return None, None
+    ball = b.session.setup.threat.ball(b.at[:SHOWN].cpu() + b.clean.chunk.offset, x.device)
+    key = rng.fold(rng.keys(b.session.setup.seed, torch.arange(len(x), device=x.device)), rng.digest("surface"))
+    towards = rows(ball.eps, x) * ball.steepest(g)
+    aside = rows(ball.eps, x) * ball.steepest(rng.normal(key, tuple(x.shape[1:])))
+    steps = torch.linspace(-1, 1, GRID).tolist()
+
+    def margin(v: Tensor) -> Tensor:
+        # The classifier's own: its gradient is what is looked at, and a detector on the way says nothing about it.
+        return Misclassify().margin(b.oracle.output(v.clamp(0, 1)), y, none)
+
+    grid = [[margin(x + u * towards + v * aside) for v in steps] for u in steps]
+    b.spent.add((GRID * GRID + 1) * len(x), len(x))
+    middle = GRID // 2
+    by_chance = torch.maximum(grid[middle][0], grid[middle][-1])
+    misled = float((grid[-1][middle] < by_chance).float().mean())
+    means = tuple(tuple(float(v.mean()) for v in line) for line in grid)
+    return Surface(tuple(steps), tuple(steps), means, len(x)), misled
+
+
+def along_the_gradient(misled: float | None) -> Item:
+    """The margin must grow more along the gradient than at random, but for a few samples."""
+    name = "loss surface"
+    if misled is None:
+        return Item(name, "ok", None, MISLED, "not looked at: the model has no gradients")
+    text = f"along a random direction the margin grows more than along the gradient for {100 * misled:.0f} % of samples"
+    return judged(name, misled, MISLED, text, "the gradient does not lead uphill: remove what masks or shatters it")

@@ -1,0 +1,176 @@
+"""Figures as accessible pictures: SVG with a description, a legend and the numbers as a table; needs no script."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from brinell.report.charts.bars import bars, matrix, waterfall
+from brinell.report.charts.scales import number
+from brinell.report.charts.svg import element, escape
+from brinell.report.charts.types import Histogram, Mark, Waterfall, tints
+from brinell.report.charts.xy import WIDTH, histogram, legend_key, plane
+from brinell.results.analyses import Figure, Table
+
+Drawable = Figure | Waterfall | Histogram
+# A table of more rows than this helps nobody; the numbers are in the Run.
+MOST_ROWS = 400
+# Names of at most so many characters stay on one line.
+SHORT = 20
+
+
+def chart(
+    figure: Drawable,
+    *,
+    marks: Sequence[Mark] = (),
+    note: str = "",
+    key: str = "",
+    labels: Sequence[Sequence[str]] = (),
+) -> str:
+    """The figure as an HTML `<figure>`: caption, legend, SVG, a note, and its data as a table to unfold.
+
+    Colours and type come from the style sheet (`files/theme.css`), tooltips and zoom from `files/charts.js`; without
+    the script the native titles of the points show their values. On a page that draws equal figures, `key` tells them
+    apart. `labels` are names of the points of lines, steps and points: one sequence per series.
+
+    >>> from brinell.results.analyses import Series
+    >>> text = chart(Figure("Errors", "line", "eps", "error (%)", (Series("net", (0.0, 0.1), (10.0, 80.0)),)))
+    >>> text.startswith('<figure class="chart line"'), 'role="img"' in text, "<table>" in text
+    (True, True, True)
+    """
+    inside, height, zoom = _draw(figure, marks, labels)
+    # Equal figures get equal names: a report made twice is the same file.
+    name = hashlib.sha256(repr((figure, tuple(marks), key)).encode()).hexdigest()[:10]
+    title = element("title", escape(figure.title), id=f"t{name}")
+    told = element("desc", escape(describe(figure)), id=f"d{name}")
+    svg = element(
+        "svg", title, told, inside, class_="canvas", viewBox=f"0 0 {WIDTH} {height}", role="img",
+        aria_labelledby=f"t{name} d{name}", **zoom,
+    )  # fmt: skip
+    caption = element("figcaption", escape(figure.title))
+    below = element("p", escape(note), class_="note") if note else ""
+    kind = figure.kind if isinstance(figure, Figure) else type(figure).__name__.lower()
+    return element(
+        "figure", caption, _legend(figure), element("div", svg, class_="stage"), below,
+        _unfold(data(figure, labels)),
+        class_=f"chart {kind}",
+    )  # fmt: skip
+
+
+def table(content: Table, *, caption: bool = True) -> str:
+    """The table as HTML; columns of numbers are set to the right.
+
+    >>> table(Table("T", ("a", "b"), (("<x>", 1.5),)))
+    '<div class="scroll" tabindex="0"><table><caption>T</caption><thead><tr><th scope="col" class="keep">a</th><th
+    scope="col" class="n">b</th></tr></thead><tbody><tr><td class="keep">&lt;x&gt;</td><td
+    class="n">1.5</td></tr></tbody></table></div>'
+    """
+    right = [all(not isinstance(row[i], str) for row in content.rows) for i in range(len(content.columns))]
+    kinds = ["n" if r and content.rows else _kept(content, i) for i, r in enumerate(right)]
+    head = "".join(element("th", _head(c), scope="col", class_=k) for c, k in zip(content.columns, kinds, strict=True))
+    rows = "".join(
+        element("tr", *(element("td", escape(number(v)), class_=k) for v, k in zip(row, kinds, strict=True)))
+        for row in content.rows
+    )
+    named = element("caption", escape(content.title)) if caption and content.title else ""
+    inside = element("table", named, element("thead", element("tr", head)), element("tbody", rows))
+    # Where nothing scrolls the script takes the stop for the keyboard away.
+    return element("div", inside, class_="scroll", tabindex=0)
+
+
+def data(figure: Drawable, labels: Sequence[Sequence[str]] = ()) -> Table:
+    """The numbers of a figure; with `labels` of its points in front.
+
+    >>> data(Histogram("H", "size", "samples", (0.0, 1.0), ("all",), ((3,),))).rows
+    ((0.0, 1.0, 3),)
+    """
+    if isinstance(figure, Waterfall):
+        rows = tuple((v.name, v.value, v.low, v.high) for v in figure.levels)
+        return Table(figure.title, ("after", figure.y, "low", "high"), rows)
+    if isinstance(figure, Histogram):
+        columns = ("from", "to", *(n or figure.y for n in figure.names))
+        cells = zip(figure.edges, figure.edges[1:], *figure.counts, strict=False)
+        return Table(figure.title, columns, tuple(cells))
+    spread = any(s.low or s.high for s in figure.series)
+    rows_of: tuple[tuple[Any, ...], ...] = tuple(
+        (s.name, s.x[j], s.y[j], *((b[j] if b else None for b in (s.low, s.high)) if spread else ()))
+        for s in figure.series
+        for j in range(len(s.x))
+    )
+    columns = ("series", figure.x or "x", figure.y or "y", *(("low", "high") if spread else ()))
+    if labels:
+        names = [name for of_series in labels for name in of_series]
+        return Table(figure.title, ("name", *columns), tuple((n, *row) for n, row in zip(names, rows_of, strict=True)))
+    if len(figure.series) == 1 and figure.kind != "matrix":
+        return Table(figure.title, columns[1:], tuple(row[1:] for row in rows_of))
+    return Table(figure.title, columns, rows_of)
+
+
+def describe(figure: Drawable) -> str:
+    """One sentence for those who do not see the picture.
+
+    >>> describe(Waterfall("Accuracy", "%", ()))
+    'A waterfall of 0 levels; the numbers are in the table below.'
+    """
+    if isinstance(figure, Waterfall):
+        kind, told = "waterfall", f"{len(figure.levels)} levels"
+        if figure.levels:
+            told += f", from {number(figure.levels[0].value)} to {number(figure.levels[-1].value)} ({figure.y})"
+    elif isinstance(figure, Histogram):
+        kind, told = "histogram", f"{sum(map(sum, figure.counts)):,} values ({figure.x})"
+    else:
+        kind = {"bars": "bar chart", "line": "line chart", "steps": "step curve", "points": "scatter plot"}.get(
+            figure.kind, figure.kind
+        )
+        told = f"{figure.y or 'values'} by {figure.x or 'name'} for {_listed([s.name for s in figure.series])}"
+    return f"A {kind} of {told}; the numbers are in the table below."
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [n for n in names if n][:6]
+    return ", ".join(shown) + (" and others" if len(names) > 6 else "") if shown else "one series"
+
+
+def _draw(
+    figure: Drawable, marks: Sequence[Mark], labels: Sequence[Sequence[str]]
+) -> tuple[str, int, dict[str, object]]:
+    if isinstance(figure, Histogram):
+        return histogram(figure, marks)
+    if isinstance(figure, Waterfall):
+        return (*waterfall(figure), {})
+    if figure.kind == "bars":
+        return (*bars(figure), {})
+    if figure.kind == "matrix":
+        return (*matrix(figure), {})
+    return plane(figure, marks, labels)
+
+
+def _legend(figure: Drawable) -> str:
+    if isinstance(figure, Waterfall):
+        return ""
+    names = figure.names if isinstance(figure, Histogram) else tuple(s.name for s in figure.series)
+    if len(names) < 2 or (isinstance(figure, Figure) and figure.kind == "matrix"):
+        return ""
+    line = isinstance(figure, Figure) and figure.kind != "bars"
+    tint = tints(names)
+    items = (element("li", legend_key(i, line, tint[i]), escape(name)) for i, name in enumerate(names))
+    return element("ul", *items, class_="legend")
+
+
+def _head(name: str) -> str:
+    """The head of a column, which a narrow screen may break inside of the longest words."""
+    return escape(name).replace("wards", "<wbr>wards")
+
+
+def _kept(content: Table, column: int) -> str | None:
+    """Short names are not broken at their hyphens."""
+    return "keep" if content.rows and all(len(str(row[column])) <= SHORT for row in content.rows) else None
+
+
+def _unfold(content: Table) -> str:
+    if not content.rows:
+        return ""
+    left = len(content.rows) - MOST_ROWS
+    short = Table("", content.columns, content.rows[:MOST_ROWS])
+    more = element("p", f"{left:,} more rows are not shown.", class_="note") if left > 0 else ""
+    # The caption of the figure names the table too.
+    return element("details", element("summary", "Data"), table(short), more, class_="data")

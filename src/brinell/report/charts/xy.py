@@ -1,0 +1,224 @@
+"""Charts in a plane of two axes that can be zoomed: lines, steps, points and histograms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from brinell.report.charts.scales import Scale, finite, number, span, step, tick_text, ticks
+from brinell.report.charts.svg import element, escape, path
+from brinell.report.charts.types import Histogram, Mark, tints
+from brinell.results.analyses import Figure, Series
+
+WIDTH, HEIGHT = 480, 300
+LEFT, TOP, RIGHT, BOTTOM = 58, 20, 14, 46
+PAD = 7.0  # room for markers at the edges
+# One shape per series, so that colour is never the only difference.
+SHAPES = (
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-3.5-3.5h7v7h-7z", "M0-4.6L4.4 3.4h-8.8z", "M0-5L5 0L0 5L-5 0z",
+    "M-4.4-3.4h8.8L0 4.6z", "M-4-1.4h2.6v-2.6h2.8v2.6h2.6v2.8h-2.6v2.6h-2.8v-2.6h-2.6z",
+    "M-4.5-2.5L0-4.5L4.5-2.5L3 4h-6z", "M-4.5 0L-2-4h4L4.5 0L2 4h-4z",
+)  # fmt: skip
+# Beyond so many points a marker each only hides the line; they stay there for the pointer.
+MOST_MARKERS = {"line": 40, "steps": 12}
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Both axes, in pixels of the plane itself; named places where x has names."""
+
+    x: Scale
+    y: Scale
+    names: tuple[str, ...] = ()
+
+    def at(self, x: float | str) -> float:
+        """The place of a value or name."""
+        return self.x(self.names.index(str(x)) if self.names else float(x))
+
+
+def plane(
+    figure: Figure, marks: Sequence[Mark] = (), labels: Sequence[Sequence[str]] = ()
+) -> tuple[str, int, dict[str, object]]:
+    """Lines, steps or points with bands or error bars; returns markup, height and what the script needs to zoom."""
+    area = _plane(figure, marks)
+    parts = [_diagonal(area)] if figure.diagonal else []
+    for i, s in enumerate(figure.series):
+        parts.append(_series(area, s, i, figure.kind, labels[i] if labels else ()))
+    parts += [_mark(area, mark) for mark in marks]
+    return _dress(area, "".join(parts), figure.x, figure.y)
+
+
+def histogram(figure: Histogram, marks: Sequence[Mark] = ()) -> tuple[str, int, dict[str, object]]:
+    """Stacked bars between edges."""
+    tops = [sum(column) for column in zip(*figure.counts, strict=True)]
+    low, high = figure.edges[0], figure.edges[-1]
+    area = _area((low, high), span([0.0, *map(float, tops)]), ())
+    parts, base = [], [0.0] * len(tops)
+    for tint, name, counts in zip(tints(figure.names), figure.names, figure.counts, strict=True):
+        for j, count in enumerate(counts):
+            if count:
+                ends = figure.edges[j], figure.edges[j + 1]
+                parts.append(_column(area, ends, base[j], count, tint, name))
+                base[j] += count
+    parts += [_mark(area, mark) for mark in marks]
+    return _dress(area, "".join(parts), figure.x, figure.y)
+
+
+def legend_key(i: int, line: bool, tint: str = "") -> str:
+    """The swatch of a series in the legend."""
+    stroke = element("path", class_=f"line c{i % 8}", d="M0 7H26") if line else ""
+    shape = SHAPES[i % len(SHAPES)] if line else "M5 1h16v12h-16z"
+    mark = element(
+        "path",
+        class_=f"dot c{i % 8}" if line else f"bar {tint or f'c{i % 8}'}",
+        d=shape,
+        transform="translate(13 7)" if line else None,
+    )
+    return element("svg", stroke + mark, viewBox="0 0 26 14", width=26, height=14, aria_hidden="true")
+
+
+def _plane(figure: Figure, marks: Sequence[Mark]) -> Plane:
+    every = [x for s in figure.series for x in s.x]
+    names = tuple(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else ()
+    ys = [v for s in figure.series for v in finite((*s.y, *s.low, *s.high))]
+    xs = finite([*every, *(m.x for m in marks)])
+    if figure.diagonal:
+        both = span([*xs, *ys], figure.y)
+        return _area(both, both, names)
+    if names:
+        across = (-0.3, len(names) - 0.7)
+    else:
+        across = (min(xs), max(xs)) if xs and min(xs) < max(xs) else span(xs)
+    return _area(across, span(ys, figure.y), names)
+
+
+def _area(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> Plane:
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    return Plane(Scale(*x, PAD, wide - PAD), Scale(*y, high - PAD, PAD), names)
+
+
+def _series(area: Plane, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
+    rows = [j for j in range(len(s.x)) if finite([s.y[j]]) and (area.names or finite([s.x[j]]))]
+    points = [(area.at(s.x[j]), area.y(s.y[j])) for j in rows]
+    colour = f"c{i % 8}"
+    parts = []
+    bounded = [j for j in rows if s.low and s.high and len(finite([s.low[j], s.high[j]])) == 2]
+    if bounded:
+        low = [(area.at(s.x[j]), area.y(s.low[j])) for j in bounded]
+        high = [(area.at(s.x[j]), area.y(s.high[j])) for j in bounded]
+        if kind == "points":
+            parts += [
+                element("path", class_=f"line {colour} error", d=path([a, b])) for a, b in zip(low, high, strict=True)
+            ]
+        else:
+            low, high = (_stairs(e) if kind == "steps" else e for e in (low, high))
+            parts.append(element("path", class_=f"band {colour}", d=path([*high, *low[::-1]], close=True)))
+    if kind != "points" and points:
+        parts.append(element("path", class_=f"line {colour}", d=path(_stairs(points) if kind == "steps" else points)))
+    parts += [
+        _point(s, j, at, i, kind, len(rows), labels[j] if labels else None) for j, at in zip(rows, points, strict=True)
+    ]
+    return element("g", *parts, class_="series")
+
+
+def _stairs(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners of a right-continuous step function."""
+    corners = points[:1]
+    for (_, before), (x, y) in pairwise(points):
+        corners += [(x, before), (x, y)]
+    return corners
+
+
+def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count: int, label: str | None = None) -> str:
+    low, high = (b[j] if b else None for b in (s.low, s.high))
+    interval = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
+    named = ", ".join(name for name in (label, s.name) if name)
+    tip = f"{named + ', ' if named else ''}{number(s.x[j])}: {number(s.y[j])}{interval}"
+    quiet = count > MOST_MARKERS.get(kind, count)
+    return element(
+        "g",
+        element("title", escape(tip)),
+        element("path", class_=f"dot c{i % 8}", d=SHAPES[i % len(SHAPES)]),
+        class_="pt quiet" if quiet else "pt",
+        transform=f"translate({at[0]:.2f} {at[1]:.2f})",
+        data_cx=at[0], data_cy=at[1], data_series=s.name, data_x=s.x[j], data_y=s.y[j],
+        data_low=low, data_high=high, data_label=label, data_tip=tip,
+    )  # fmt: skip
+
+
+def _column(area: Plane, ends: tuple[float, float], base: float, count: int, tint: str, name: str) -> str:
+    a, b = (area.x(e) for e in ends)
+    top = area.y(base + count)
+    tip = f"{name + ', ' if name else ''}{number(ends[0])} to {number(ends[1])}: {number(count)}"
+    return element(
+        "rect", element("title", escape(tip)), class_=f"pt bar {tint}", x=a, y=top, width=max(b - a, 0.3),
+        height=area.y(base) - top, data_series=name, data_from=ends[0], data_to=ends[1], data_value=count, data_tip=tip,
+    )  # fmt: skip
+
+
+def _diagonal(area: Plane) -> str:
+    ends = [(area.x(v), area.y(v)) for v in (area.x.low, area.x.high)]
+    return element("path", class_="mark", d=path(ends))
+
+
+def _mark(area: Plane, mark: Mark) -> str:
+    if not area.x.low <= mark.x <= area.x.high:
+        return ""
+    x = area.x(mark.x)
+    late = x > area.x.start + 0.7 * (area.x.stop - area.x.start)
+    text = element(
+        "text", escape(mark.name), class_="tag", x=-5 if late else 5, dy="0.9em", text_anchor="end" if late else "start"
+    )
+    tag = element("g", text, class_="pinned", transform=f"translate({x:.2f} 0)", data_cx=x, data_cy=0)
+    return element("line", class_="mark", x1=x, x2=x, y1=0, y2=HEIGHT - TOP - BOTTOM) + tag
+
+
+def _dress(area: Plane, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
+    """Grid, ticks and labels around a plane; the plane is an SVG of its own, whose viewBox is the zoom."""
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    size, parts = step(area.y.low, area.y.high), []
+    for value in ticks(area.y.low, area.y.high):
+        at = TOP + area.y(value)
+        parts.append(element("line", class_="grid", x1=LEFT, x2=LEFT + wide, y1=at, y2=at))
+        parts.append(
+            element("text", tick_text(value, size), class_="tick", x=LEFT - 8, y=at, dy="0.35em", text_anchor="end")
+        )
+    parts.append(element("line", class_="axis", x1=LEFT, x2=LEFT + wide, y1=TOP + high, y2=TOP + high))
+    parts.append(element("g", *_ticks_below(area), class_="ticks-x"))
+    parts.append(
+        element(
+            "svg",
+            inside,
+            class_="plane",
+            x=LEFT,
+            y=TOP,
+            width=wide,
+            height=high,
+            viewBox=f"0 0 {wide} {high}",
+            preserveAspectRatio="none",
+        )
+    )
+    parts.append(element("text", escape(x), class_="label", x=LEFT + wide / 2, y=HEIGHT - 8, text_anchor="middle"))
+    parts.append(
+        element(
+            "text",
+            escape(y),
+            class_="label",
+            transform=f"translate(15 {TOP + high / 2}) rotate(-90)",
+            text_anchor="middle",
+        )
+    )
+    zoom: dict[str, object] = {} if area.names else {
+        "data_zoom": f"{area.x.low!r} {area.x.high!r} {area.x.start} {area.x.stop} {LEFT} {TOP} {wide} {high}"
+    }  # fmt: skip
+    return "".join(parts), HEIGHT, zoom
+
+
+def _ticks_below(area: Plane) -> list[str]:
+    y = HEIGHT - BOTTOM + 17
+    if area.names:
+        fits = max(int((area.x.stop - area.x.start) / len(area.names) / 7), 3)
+        texts = [(area.x(i), n if len(n) <= fits else n[: fits - 1] + "…") for i, n in enumerate(area.names)]
+    else:
+        size = step(area.x.low, area.x.high)
+        texts = [(area.x(v), tick_text(v, size)) for v in ticks(area.x.low, area.x.high)]
+    return [element("text", escape(t), class_="tick", x=LEFT + at, y=y, text_anchor="middle") for at, t in texts]

@@ -1,0 +1,118 @@
+"""A Run in words ready for a paper: a paragraph and its references."""
+
+import re
+import unicodedata
+
+from brinell.results import Run
+from brinell.results.format.manifest import lookup
+from brinell.results.summary import eps_text, mask_text
+
+CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<title>.+)$")
+
+
+def label(run: Run) -> str:
+    """What the Run is called in a report: its model, or its folder."""
+    return str(lookup(run.manifest, "identity.model.name") or run.path.name or run.path)
+
+
+def labels(runs: list[Run]) -> list[str]:
+    """Names that tell the Runs apart: the model, then the plan, then the folder."""
+    names = [label(run) for run in runs]
+    plans = [f"{name}, {lookup(run.manifest, 'identity.plan.name')}" for name, run in zip(names, runs, strict=True)]
+    folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]
+    paths = [f"{name} ({run.path})" for name, run in zip(names, runs, strict=True)]
+    for told in (names, plans, folders, paths):
+        if len(set(told)) == len(told):
+            return told
+    return [f"{name} {i + 1}" for i, name in enumerate(paths)]
+
+
+def threat_text(run: Run) -> str:
+    """The threat in short.
+
+    >>> threat_text(Run.open("tests/results/golden_run_v1"))
+    'Linf, eps = 8/255'
+    """
+    norm, eps, mask = (lookup(run.manifest, f"identity.threat.{name}") for name in ("norm", "eps", "mask"))
+    free = mask_text(mask)
+    return f"{norm or 'unnamed'}{free}, smallest distances" if eps is None else f"{norm}{free}, eps = {eps_text(eps)}"
+
+
+def paragraph(run: Run) -> str:
+    """What was done and found, for the section on experiments."""
+    clean, cost, verdict = run.clean_accuracy, run.cost, run.verdict
+    parts = [
+        run.sentence(),
+        f"Its clean accuracy on the same samples is {100 * clean.value:.1f} % "
+        f"(95 % Wilson interval [{100 * clean.low:.1f}, {100 * clean.high:.1f}]).",
+    ]
+    if run.attacks:
+        parts.append(f"The attacks were run in the order {', '.join(run.attacks)}.")
+    parts.append(
+        "Every adversarial example that counts was confirmed by a fresh pass in float32 and lies within the threat in "
+        f"float64. The evaluation took {cost.forwards_per_sample:,.0f} forward and {cost.backwards_per_sample:,.0f} "
+        "backward passes per sample."
+    )
+    parts.append(f"Brinell's verdict on the evaluation is “{verdict.level}”" + _reasons(verdict.reasons))
+    return " ".join(parts)
+
+
+def bibtex(runs: list[Run]) -> str:
+    """Entries for the package and for the publications that the plans cite."""
+    entries: list[str] = []
+    for version in dict.fromkeys(str(lookup(r.manifest, "environment.brinell") or "unknown") for r in runs):
+        year = min(str(r.manifest.get("created") or "")[:4] for r in runs)
+        entries.append(
+            _entry(
+                "software",
+                "brinell" if not entries else f"brinell-{len(entries) + 1}",
+                author="{Brinell contributors}",
+                title="{Brinell}: measuring the adversarial robustness of classifiers",
+                version=_tex(version),
+                year=_tex(year),
+            )
+        )
+    cited = dict.fromkeys(str(lookup(r.manifest, "identity.plan.citation") or "") for r in runs)
+    works = dict.fromkeys(work for text in cited for work in text.split("; ") if work)
+    entries += [_cited(work) for work in works]
+    return "\n\n".join(entries)
+
+
+def _reasons(reasons: tuple[str, ...]) -> str:
+    return f": {' '.join(reasons)}" if reasons else "."
+
+
+def _cited(work: str) -> str:
+    """One entry for a work as plans cite it: authors, year, title; what it is cited for may stand in front."""
+    found = CITED.match(work)
+    if not found:
+        return _entry("misc", _key(work), note=_tex(work))
+    # A method after another's cites the other.
+    author = (
+        found["author"]
+        .rpartition(" after ")[2]
+        .replace(" et al.", " and others")
+        .replace(" & ", " and ")
+        .replace(", ", " and ")
+    )
+    key = _key(f"{author.split(' and ')[0]}{found['year']}{found['title'].split()[0]}")
+    return _entry("misc", key, author=_tex(author), title=f"{{{_tex(found['title'])}}}", year=found["year"])
+
+
+def _key(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"\W+", "-", plain).strip("-").lower()[:40]
+
+
+def _entry(kind: str, key: str, **fields: str) -> str:
+    inside = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items() if value)
+    return f"@{kind}{{{key},\n{inside}\n}}"
+
+
+def _tex(text: str) -> str:
+    """Text that BibTeX prints as it is.
+
+    >>> print(_tex("50 % of {A} & B"))
+    50 \\% of A \\& B
+    """
+    return re.sub(r"([%&#$_])", r"\\\1", re.sub(r"[{}\\]", "", text))

@@ -1,0 +1,119 @@
+"""What an analysis found, as tables and figures that any page can draw; kept in the Run's folder."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from brinell.errors import RunError
+from brinell.results.format.files import write_atomic
+
+FOLDER, END = "analyses", ".json"
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; every row has one cell per column.
+
+    >>> Table("Classes", ("class", "accuracy"), ((0, 91.5),)).columns
+    ('class', 'accuracy')
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"{self.title}: a row of another length than {len(self.columns)}")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One named set of points of a figure, with a band or error bars where low and high are given."""
+
+    name: str
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y) or any(len(b) not in (0, len(self.y)) for b in (self.low, self.high)):
+            raise ValueError(f"{self.name}: x, y, low and high of different lengths")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure as data: what is drawn, on which axes, in which way.
+
+    Kinds: `bars` (x are names), `line`, `steps` (right-continuous), `points`, `matrix` (a series per row of it).
+    """
+
+    title: str
+    kind: Literal["bars", "line", "steps", "points", "matrix"]
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    diagonal: bool = False  # draw y = x, as reliability diagrams do
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The outcome of one analysis of one Run or classifier: a sentence, tables and figures.
+
+    >>> Findings("fairness", "Classes", "All classes are alike.").kind
+    'fairness'
+    """
+
+    kind: str
+    title: str
+    summary: str
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Findings":
+        """Return the findings that `to_dict` wrote."""
+        tables = (
+            Table(t["title"], tuple(t["columns"]), tuple(tuple(row) for row in t["rows"])) for t in data["tables"]
+        )
+        figures = (
+            Figure(f["title"], f["kind"], f["x"], f["y"], tuple(_series(f["series"])), f["diagonal"])
+            for f in data["figures"]
+        )
+        return cls(data["kind"], data["title"], data["summary"], tuple(tables), tuple(figures))
+
+    def save(self, run: Path) -> Path:
+        """Write the findings into a Run's folder, in place of older ones of their kind."""
+        (run / FOLDER).mkdir(exist_ok=True)
+        path = run / FOLDER / f"{self.kind}{END}"
+        write_atomic(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        return path
+
+
+def _series(data: Iterable[dict[str, Any]]) -> Iterable[Series]:
+    return (Series(s["name"], *(tuple(s[name]) for name in ("x", "y", "low", "high"))) for s in data)
+
+
+def saved(run: Path) -> list[Findings]:
+    """Return the findings in a Run's folder, by kind."""
+    return [_read(path) for path in sorted((run / FOLDER).glob(f"*{END}"))]
+
+
+def _read(path: Path) -> Findings:
+    try:
+        return Findings.from_dict(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            expected="an analysis that brinell wrote",
+            got=f"{path}: {error}",
+            remedy="Delete the file and analyse again.",
+        ) from error

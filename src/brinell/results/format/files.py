@@ -1,0 +1,144 @@
+"""Files that are either whole or absent, and errors that name the file."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from brinell.errors import InputError, RunError, told
+from brinell.results.format.schema import ROWS, conform
+
+ROWS_FOLDER, ADVERSARIALS_FOLDER = "rows", "adversarials"
+ROWS_END, ADVERSARIALS_END, TEMPORARY_END = ".parquet", ".safetensors", ".tmp"
+
+
+class Adversarials(NamedTuple):
+    """Adversarial inputs and the ids of the samples they were made from, row by row.
+
+    >>> Adversarials(np.array([7]), np.zeros((1, 3, 2, 2), np.float32)).x.shape
+    (1, 3, 2, 2)
+    """
+
+    ids: npt.NDArray[np.int64]
+    x: npt.NDArray[np.float32]
+
+
+def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
+    """Write a whole file or nothing, and return once it is on disk."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_END}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the platform can."""
+    if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - platforms that cannot open folders
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def rows_file(run: Path, shard: str) -> Path:
+    """Return the place of a shard's rows."""
+    return run / ROWS_FOLDER / f"{shard}{ROWS_END}"
+
+
+def adversarials_file(run: Path, shard: str) -> Path:
+    """Return the place of a shard's adversarials; rows, which tell the name, cannot lead out of the folder."""
+    if Path(shard).name != shard or "\\" in shard:
+        raise RunError(
+            expected="rows that refer to adversarials of their Run",
+            got=repr(shard)[:60],
+            remedy="Restore the rows from a copy; if somebody else made the Run, refuse it.",
+        )
+    return run / ADVERSARIALS_FOLDER / f"{shard}{ADVERSARIALS_END}"
+
+
+def is_temporary(path: Path) -> bool:
+    """Say whether a file is one that ``write_atomic`` had not finished."""
+    return path.name.startswith(".") and path.name.endswith(TEMPORARY_END)
+
+
+def shards(folder: Path, end: str) -> list[str]:
+    """Return the names of the finished shards in a folder, sorted."""
+    return sorted(file.name[: -len(end)] for file in folder.glob(f"*{end}") if not file.name.startswith("."))
+
+
+def write_rows(path: Path, table: pa.Table) -> None:
+    """Store one shard of rows with a checksum on every page."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_checksum=True)
+    write_atomic(path, sink.getvalue())
+
+
+def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return one shard of rows in the present schema, all columns or only these."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            known = file.schema_arrow.names
+            return conform(file.read(columns=columns and [c for c in columns if c in known]), columns)
+    except (pa.ArrowException, OSError, InputError) as error:
+        raise _damaged(path, error) from error
+
+
+def span(path: Path) -> tuple[int, int]:
+    """Return the smallest and the largest sample id of a shard, from its statistics where it has them."""
+    try:
+        with pq.ParquetFile(path) as file:
+            column = file.schema_arrow.get_field_index("sample_id")
+            groups = [file.metadata.row_group(k).column(column).statistics for k in range(file.metadata.num_row_groups)]
+            if groups and all(g is not None and g.has_min_max for g in groups):
+                return min(g.min for g in groups), max(g.max for g in groups)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    ids = np.asarray(read_rows(path)["sample_id"])
+    return (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
+
+
+def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of every shard, or of those named, in the order of the shards."""
+    names = shards(run / ROWS_FOLDER, ROWS_END) if names is None else names
+    tables = [read_rows(rows_file(run, shard), columns) for shard in names]
+    return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
+
+
+def write_adversarials(path: Path, found: Adversarials) -> None:
+    """Store one shard of adversarials without loss."""
+    ids, x = np.ascontiguousarray(found.ids), np.ascontiguousarray(found.x)
+    write_atomic(path, save({"ids": ids, "x": x}))
+
+
+def read_adversarials(path: Path) -> Adversarials:
+    """Return one shard of adversarials."""
+    try:
+        tensors = load(path.read_bytes())
+        return Adversarials(tensors["ids"], tensors["x"])
+    except (SafetensorError, KeyError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> RunError:
+    return RunError(
+        expected=f"a readable file {path}",
+        got=told(error),
+        remedy="Restore it from a copy, or delete this shard in rows/ and adversarials/ and resume the evaluation.",
+    )

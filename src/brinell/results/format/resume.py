@@ -1,0 +1,93 @@
+"""What a Run already holds of given samples, looked up in the few shards that can have them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.errors import RunError
+from brinell.results.format import files
+from brinell.results.format.schema import CLEAN, counted
+
+
+@dataclass(frozen=True)
+class Known:
+    """Of some samples: which attacks have rows of them, whether they fell there, and the hashes of their inputs.
+
+    >>> known = Known({"pgd": {7: True, 8: False}})
+    >>> known.seen("pgd", [7, 8, 9]), known.fell("pgd", [7, 8, 9])
+    ([True, True, False], [True, False, False])
+    """
+
+    attacks: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)
+    hashes: Mapping[int, str] = field(default_factory=dict)
+
+    def seen(self, attack: str, ids: Sequence[int]) -> list[bool]:
+        """Whether the attack has a row of each sample."""
+        rows = self.attacks.get(attack, {})
+        return [i in rows for i in ids]
+
+    def fell(self, attack: str, ids: Sequence[int]) -> list[bool]:
+        """Whether the attack broke each sample."""
+        rows = self.attacks.get(attack, {})
+        return [rows.get(i, False) for i in ids]
+
+    def check(self, ids: Sequence[int], hashes: Sequence[str]) -> None:
+        """Refuse samples whose inputs are not those the Run was made from."""
+        for i, digest in zip(ids, hashes, strict=True):
+            if self.hashes.get(i, digest) != digest:
+                raise RunError(
+                    expected=f"the same sample {i} as in the Run",
+                    got="another input under that id",
+                    remedy="Use another folder.",
+                )
+
+
+NOTHING = Known()
+
+
+LOOKED_AT = ("sample_id", "x_sha256", "attack", "broken", "verified")
+
+
+class Stored:
+    """The rows of a Run as they were when this was made; holds the span of ids of every shard and no rows.
+
+    >>> Stored("tests/results/golden_run_v1").of([0]).seen("clean", [0])
+    [True]
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        names = files.shards(self.path / files.ROWS_FOLDER, files.ROWS_END)
+        self.spans = {name: files.span(files.rows_file(self.path, name)) for name in names}
+
+    def samples_beyond(self, ids: Sequence[int]) -> int:
+        """How many samples other than these have a clean row."""
+        count = 0
+        for name in self.spans:
+            rows = files.read_rows(files.rows_file(self.path, name), ("sample_id", "attack"))
+            own = np.asarray(rows["sample_id"])[np.asarray(pc.equal(rows["attack"], CLEAN), dtype=bool)]
+            count += int((~np.isin(own, ids)).sum())
+        return count
+
+    def of(self, ids: Sequence[int]) -> Known:
+        """What is stored of these samples."""
+        if not len(ids):
+            return NOTHING
+        low, high = min(ids), max(ids)
+        attacks: dict[str, dict[int, bool]] = {}
+        hashes: dict[int, str] = {}
+        for name, (first, last) in self.spans.items():
+            if last < low or first > high:
+                continue
+            rows = files.read_rows(files.rows_file(self.path, name), LOOKED_AT)
+            fell, mine = counted(rows), np.isin(np.asarray(rows["sample_id"]), ids)
+            columns = (rows[c].to_pylist() for c in ("attack", "sample_id", "x_sha256"))
+            for attack, i, digest, broken, wanted in zip(*columns, fell.tolist(), mine.tolist(), strict=True):
+                if wanted:
+                    attacks.setdefault(attack, {})[i] = broken
+                    hashes[i] = digest
+        return Known(attacks, hashes)

@@ -1,0 +1,220 @@
+"""The folder of a Run and its only writer.
+
+Layout: ``manifest.json``, ``rows/NAME.parquet``, ``adversarials/NAME.safetensors``. A shard's adversarials are written
+before the rows that refer to them, so that a process killed at any moment loses at most the shard it was writing.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.errors import InputError, RunError
+from brinell.results.format import files
+from brinell.results.format.attach import pair, refer
+from brinell.results.format.lock import LOCK, Lock
+from brinell.results.format.manifest import MANIFEST, decode, differences, encode, material, now
+from brinell.results.format.schema import conform
+
+FIXED = ("schema_version", "identity", "created")
+SHOWN = 100
+
+
+class Writer:
+    """Appends rows and adversarials to one Run, alone, until closed.
+
+    >>> import tempfile
+    >>> from brinell.results import ROWS, Run, new_manifest
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Writer.create(folder, new_manifest({"seed": 0}, {})) as writer:
+    ...         writer.append(ROWS.empty_table())
+    ...         writer.update(finished=True)
+    ...     Run.open(folder).finished
+    True
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any], lock: Lock) -> None:
+        self.path = path
+        self._manifest = dict(manifest)
+        self._lock: Lock | None = lock
+        self._count = _last_number(path)
+        for folder in (files.ROWS_FOLDER, files.ADVERSARIALS_FOLDER):
+            (path / folder).mkdir(exist_ok=True)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
+        """Start a Run in a new or empty folder; a Run without rows may be started again."""
+        path, data = Path(path), encode(manifest)
+        _refuse_used(path)
+        made = not path.exists()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = Lock(path)
+        except OSError as error:
+            raise RunError(
+                expected=f"a folder that can be written at {path}",
+                got=f"{type(error).__name__}: {error.strerror}",
+                remedy="Choose another folder.",
+            ) from error
+        try:
+            _refuse_used(path)  # again, now that nobody else writes
+            files.write_atomic(path / MANIFEST, data)
+            return cls(path, manifest, lock)
+        except BaseException:
+            lock.release()
+            _undo(path, made)
+            raise
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
+        """Go on with a Run of the same identity, after removing what an interrupted writer left behind."""
+        path = Path(path)
+        _refuse_other(path, decode(path), manifest)
+        lock = Lock(path)
+        try:
+            _sweep(path)
+            writer = cls(path, decode(path), lock)
+            writer._note_environment(manifest.get("environment", {}))
+            return writer
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as stored."""
+        return dict(self._manifest)
+
+    def append(
+        self,
+        table: pa.Table,
+        adv_ids: npt.NDArray[np.int64] | None = None,
+        adv_x: npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Store rows and their adversarials as one shard.
+
+        ``adv_ids`` are sample ids in the order of the attack rows they belong to: the verified ones, or, where these do
+        not suffice, all broken ones. Rows of other samples have no adversarial.
+        """
+        self._check_open()
+        table, found = conform(table), pair(adv_ids, adv_x)
+        if table.num_rows == 0:
+            return
+        self._count += 1
+        shard = f"{self._count:08d}-{secrets.token_hex(4)}"
+        table = refer(table, found.ids, shard)
+        if len(found.ids):
+            files.write_adversarials(files.adversarials_file(self.path, shard), found)
+        files.write_rows(files.rows_file(self.path, shard), table)
+
+    def update(self, **fields: Any) -> None:
+        """Rewrite fields of the manifest that become known late: finished, wall_seconds, checks, notes and the like."""
+        self._check_open()
+        fixed = sorted(set(fields) & set(FIXED))
+        if fixed:
+            raise InputError(
+                expected="fields that may change",
+                got=", ".join(fixed),
+                remedy="Start another Run for another identity.",
+            )
+        manifest = {**self._manifest, **fields}
+        files.write_atomic(self.path / MANIFEST, encode(manifest))
+        self._manifest = manifest
+
+    def close(self) -> None:
+        """Let others write; closing twice is harmless."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._lock is None:
+            raise RunError(
+                expected="an open Writer", got=f"a closed one for {self.path}", remedy="Open it with Writer.resume."
+            )
+
+    def _note_environment(self, environment: Mapping[str, Any]) -> None:
+        seen: list[dict[str, Any]] = list(self._manifest.get("resumed", []))
+        last = seen[-1]["environment"] if seen else self._manifest.get("environment", {})
+        if differences(last, environment):
+            self.update(resumed=[*seen, {"at": now(), "environment": dict(environment)}])
+
+
+def _refuse_used(path: Path) -> None:
+    """Refuse a folder whose contents creating a Run would hide or change."""
+    count = len(files.shards(path / files.ROWS_FOLDER, files.ROWS_END))
+    if (path / MANIFEST).exists() and count:
+        raise RunError(
+            expected="a new or empty folder",
+            got=f"{path}, a Run with {count} shard{'s' * (count > 1)} of rows",
+            remedy="Pass resume=True (--resume) to go on with it, or choose another folder.",
+        )
+    if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and _is_empty(path)):
+        raise RunError(
+            expected="a new or empty folder", got=f"{path}, which holds other files", remedy="Choose another folder."
+        )
+
+
+def _is_empty(path: Path) -> bool:
+    """Say whether a folder holds nothing but what a killed ``create`` leaves."""
+    return all(file.name == LOCK or files.is_temporary(file) for file in path.iterdir())
+
+
+def _undo(path: Path, made: bool) -> None:
+    """Leave the folder as ``create`` found it; what others put there stays."""
+    if not (path / MANIFEST).exists():
+        (path / LOCK).unlink(missing_ok=True)
+        if made:
+            with suppress(OSError):
+                path.rmdir()
+
+
+def _refuse_other(path: Path, stored: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    fields = differences(stored["identity"], manifest["identity"])
+    if material(fields):
+        listed = "; ".join(f"{name} (stored {_short(old)}, given {_short(new)})" for name, (old, new) in fields.items())
+        raise RunError(
+            expected=f"the evaluation stored in {path}",
+            got=f"another one, which differs in {listed}",
+            remedy="Pass what the Run was started with, or choose another folder.",
+        )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _sweep(path: Path) -> None:
+    """Remove temporary files and adversarials without rows; every shard is read before anything goes."""
+    used: set[str] = set()
+    for shard in files.shards(path / files.ROWS_FOLDER, files.ROWS_END):
+        rows = files.read_rows(files.rows_file(path, shard), ["adv_shard"])
+        used.update(rows["adv_shard"].unique().drop_null().to_pylist())
+    for leftover in filter(files.is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
+        leftover.unlink()
+    for shard in files.shards(path / files.ADVERSARIALS_FOLDER, files.ADVERSARIALS_END):
+        if shard not in used:
+            files.adversarials_file(path, shard).unlink()
+
+
+def _last_number(path: Path) -> int:
+    rows = files.shards(path / files.ROWS_FOLDER, files.ROWS_END)
+    adversarials = files.shards(path / files.ADVERSARIALS_FOLDER, files.ADVERSARIALS_END)
+    heads = (name.split("-")[0] for name in [*rows, *adversarials])
+    return max((int(head) for head in heads if head.isdecimal()), default=0)

@@ -1,0 +1,163 @@
+"""From rows to outcomes: which samples broke, after which attack, at what cost."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.errors import RunError
+from brinell.results.format.schema import CLEAN, counted
+
+Ids = npt.NDArray[np.int64]
+
+# Where and how fast a row was computed may differ between two computations of the same outcome.
+INCIDENTAL = ("seconds", "device", "adv_shard", "adv_row")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Model calls and seconds of compute, in total and per sample.
+
+    >>> Cost(forwards=30, backwards=20, seconds=1.0, samples=10).forwards_per_sample
+    3.0
+    """
+
+    forwards: int
+    backwards: int
+    seconds: float
+    samples: int
+
+    @property
+    def forwards_per_sample(self) -> float:
+        """Mean number of forward passes."""
+        return self.forwards / max(self.samples, 1)
+
+    @property
+    def backwards_per_sample(self) -> float:
+        """Mean number of backward passes."""
+        return self.backwards / max(self.samples, 1)
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Mean seconds of compute."""
+        return self.seconds / max(self.samples, 1)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one attack of the plan did: rows it has, samples it broke for certain.
+
+    >>> Stage("pgd", attacked=10, broken=4).broken
+    4
+    """
+
+    attack: str
+    attacked: int
+    broken: int
+
+
+def ids_of(table: pa.Table) -> Ids:
+    """Return the sample ids, row by row."""
+    return np.asarray(table["sample_id"], dtype=np.int64)
+
+
+def is_attack(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    """Mark the rows of one attack."""
+    return np.asarray(pc.equal(table["attack"], name), dtype=bool)
+
+
+def samples(table: pa.Table) -> Ids:
+    """Return the ids of all samples, sorted: those with a clean row."""
+    return np.unique(ids_of(table)[is_attack(table, CLEAN)])
+
+
+def chance(table: pa.Table, classes: int | None) -> float | None:
+    """Return the accuracy that guessing gets: one in so many classes, or more where labels and answers are uneven.
+
+    Method: Cohen's expected agreement, the chance that a label and an answer drawn apart from each other are the same;
+    of a model that always says one class it is the share of that class. With labels of one class only it tells nothing.
+    ``table`` needs the labels and predictions of the clean rows; None where nothing can be said.
+    """
+    _, first = np.unique(ids_of(table)[is_attack(table, CLEAN)], return_index=True)
+    table = table.filter(pa.array(is_attack(table, CLEAN))).take(first)
+    labels, answers = (np.asarray(table[name], dtype=np.int64) for name in ("label", "clean_pred"))
+    found = [1 / classes] if classes else []
+    if len(np.unique(labels)) > 1:
+        found.append(sum(float(np.mean(labels == c)) * float(np.mean(answers == c)) for c in np.unique(labels)))
+    return max(found, default=None)
+
+
+def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
+    """Return the ids no counted row breaks, sorted; with ``attacks``, only these and the clean pass may break."""
+    fallen = counted(table)
+    if attacks is not None:
+        fallen &= np.asarray(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())), dtype=bool)
+    return np.setdiff1d(samples(table), ids_of(table)[fallen])
+
+
+def stage(table: pa.Table, attack: str) -> Stage:
+    """Return what one attack did."""
+    mine = is_attack(table, attack)
+    return Stage(attack, int(mine.sum()), int((mine & counted(table)).sum()))
+
+
+def cost(table: pa.Table, over: int | None = None) -> Cost:
+    """Return the sum over all rows; per-sample means are over so many samples, or those with a clean row."""
+    forwards, backwards, seconds = (pc.sum(table[c]).as_py() or 0 for c in ("forwards", "backwards", "seconds"))
+    return Cost(forwards, backwards, float(seconds), len(samples(table)) if over is None else over)
+
+
+def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
+    """Sort by sample and by the attack's place in the plan, the clean row first; drop exact repetitions.
+
+    Two rows of one (sample, attack) that disagree about the outcome are refused.
+    """
+    ids, rank = ids_of(table), _ranks(table, attacks)
+    order = np.lexsort((rank, ids))
+    repeated = (np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)
+    if repeated.any():
+        _refuse_conflicts(table.take(order), np.flatnonzero(repeated))
+        order = order[np.concatenate([[True], ~repeated])]
+    return table.take(order)
+
+
+def _ranks(table: pa.Table, attacks: Sequence[str]) -> Ids:
+    """Return every row's place in the plan, the clean row first, unknown attacks last by name."""
+    known = list(dict.fromkeys([CLEAN, *attacks]))
+    others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
+    return np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)
+
+
+def has_repetitions(table: pa.Table) -> bool:
+    """Whether some (sample, attack) has more than one row."""
+    ids, rank = ids_of(table), _ranks(table, ())
+    order = np.lexsort((rank, ids))
+    return bool(((np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)).any())
+
+
+def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:
+    fields = Counter[str]()
+    where: set[str] = set()
+    for i in repeated.tolist():
+        first, second = table.slice(i, 2).to_pylist()
+        differing = _differing(first, second)
+        fields.update(differing)
+        where |= {f"{first['sample_id']}/{first['attack']}"} if differing else set()
+    if where:
+        shown = sorted(where)
+        raise RunError(
+            expected="one outcome per (sample, attack)",
+            got=f"{len(shown)} with two that differ in {', '.join(sorted(fields))}: "
+            f"{', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
+            remedy="Keep only the shards or Runs of one evaluation, with ids that name one sample each.",
+        )
+
+
+def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    # repr makes nan equal to nan
+    return [name for name in first if name not in INCIDENTAL and repr(first[name]) != repr(second[name])]

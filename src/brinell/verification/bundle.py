@@ -1,0 +1,261 @@
+"""A Run as one file that can be handed in: hashes of everything, the same bytes whenever it is made, read with care."""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from brinell.errors import RunError
+from brinell.results.format import files
+from brinell.results.format.manifest import MANIFEST
+from brinell.results.run import Run
+
+INDEX, RECORD, FORMAT = "bundle.json", "record.json", 1
+SHARD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+ALLOWED = re.compile(
+    rf"{re.escape(MANIFEST)}|{re.escape(RECORD)}|"
+    rf"{files.ROWS_FOLDER}/{SHARD}{re.escape(files.ROWS_END)}|"
+    rf"{files.ADVERSARIALS_FOLDER}/{SHARD}{re.escape(files.ADVERSARIALS_END)}"
+)
+# The largest file a bundle may hold, and all of them together; JSON is read whole and may be this large.
+MEMBER_BYTES, TOTAL_BYTES, JSON_BYTES = 1 << 31, 1 << 36, 1 << 26
+MEMBERS = 100_000
+BLOCK = 1 << 20
+# The earliest time a zip file can hold: a bundle's bytes do not depend on when it is made.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def members(run: Path) -> list[str]:
+    """Names of the files that make up a Run: manifest, rows, and the adversarials that rows refer to; sorted."""
+    names, used = [MANIFEST], set[str]()
+    for shard in files.shards(run / files.ROWS_FOLDER, files.ROWS_END):
+        names.append(files.rows_file(run, shard).relative_to(run).as_posix())
+        used.update(
+            files.read_rows(files.rows_file(run, shard), ["adv_shard"])["adv_shard"].unique().drop_null().to_pylist()
+        )
+    names += [files.adversarials_file(run, shard).relative_to(run).as_posix() for shard in used]
+    return sorted(names)
+
+
+def digest(run: Path) -> str:
+    """The hash of a Run: of the names and hashes of its files, its record and analyses aside.
+
+    >>> len(digest(Path("tests/results/golden_run_v1")))
+    64
+    """
+    return root({name: _sha256(run / name) for name in members(run)})
+
+
+def root(hashes: Mapping[str, str]) -> str:
+    """One hash for named hashes, whatever their order.
+
+    >>> root({"b": "02", "a": "01"}) == root({"a": "01", "b": "02"}) != root({"a": "02", "b": "01"})
+    True
+    """
+    lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def pack(run: Run, out: str | os.PathLike[str]) -> str:
+    """Write a finished Run, its record if it has one, and an index with the sha256 of each file; return the root hash.
+
+    Method: a zip file without compression, names sorted, no times: equal Runs give equal bytes.
+    """
+    _refuse_unfit(run)
+    names = [*members(run.path), *([RECORD] if (run.path / RECORD).exists() else [])]
+    hashes = {name: _sha256(run.path / name) for name in names}
+    listed = [{"name": n, "bytes": (run.path / n).stat().st_size, "sha256": hashes[n]} for n in sorted(names)]
+    large = [str(f["name"]) for f in listed if int(str(f["bytes"])) > MEMBER_BYTES]
+    if large:
+        raise RunError(
+            expected=f"files of at most {MEMBER_BYTES:,} bytes", got=f"a larger {large[0]}", remedy="Split the Run."
+        )
+    index = {"format": FORMAT, "root": root(hashes), "files": listed}
+    place = Path(out)
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}{files.TEMPORARY_END}")
+    try:
+        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
+            archive.writestr(_entry(INDEX), json.dumps(index, indent=1) + "\n")
+            for name in sorted(names):
+                _add(archive, run.path / name, name)
+        temporary.replace(place)
+    except OSError as error:
+        raise RunError(
+            expected=f"a place for the bundle at {place}",
+            got=f"{type(error).__name__}: {error.strerror}",
+            remedy="Choose another.",
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return str(index["root"])
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file was made by `pack`, as far as its first bytes tell: a zip file that begins with an index."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        head = file.read(30 + len(INDEX))
+    return head[:4] == b"PK\x03\x04" and head[30:] == INDEX.encode()
+
+
+@contextmanager
+def opened(bundle: str | os.PathLike[str]) -> Iterator[Run]:
+    """The Run of a bundle, unpacked in a temporary folder while the context lasts, after every check of `unpack`."""
+    with tempfile.TemporaryDirectory(prefix="brinell-bundle-") as folder:
+        yield unpack(bundle, folder)
+
+
+def unpack(
+    bundle: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    largest: int = MEMBER_BYTES,
+    total: int = TOTAL_BYTES,
+) -> Run:
+    """Unpack a bundle into an empty folder, or refuse it with the reason: nothing in it is trusted.
+
+    Checked: the members are those of the index and are called as parts of a Run are called, none is larger than
+    `largest` bytes, compressed, encrypted or a link, all have the size and sha256 of the index, and these give its
+    root.
+    """
+    path, target = Path(bundle), Path(folder)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            listed = _index(archive, path, largest, total)
+            for name, (size, wanted) in listed.items():
+                got = _extract(archive, name, target / name, size)
+                if got != wanted:
+                    raise _refused(path, f"{name} with sha256 {wanted[:16]}…", f"{got[:16]}…: it was changed")
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+        raise _refused(path, "a whole file", f"{type(error).__name__}: {error}") from error
+    return Run.open(target)
+
+
+def root_of(bundle: str | os.PathLike[str]) -> str:
+    """The root hash that the index of a bundle tells."""
+    with zipfile.ZipFile(bundle) as archive:
+        return str(_json(archive, Path(bundle))["root"])
+
+
+def _refuse_unfit(run: Run) -> None:
+    if not run.finished:
+        raise RunError(expected="a finished Run", got=f"{run.path}, unfinished", remedy="Resume it to its end first.")
+    if not run.images:
+        raise RunError(
+            expected="a Run with its adversarials, which others can check",
+            got=f"{run.path}, made without (images=False, --no-images)",
+            remedy="Evaluate with the same arguments into another folder, keeping them.",
+        )
+    missing = [n for n in members(run.path) if not (run.path / n).is_file()]
+    if missing:
+        raise RunError(
+            expected="a whole Run", got=f"{run.path} without {missing[0]}", remedy="Restore the file from a copy."
+        )
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, EPOCH)
+    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+    return entry
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    entry = _entry(name)
+    entry.file_size = path.stat().st_size
+    with open(path, "rb") as source, archive.open(entry, "w") as sink:
+        while block := source.read(BLOCK):
+            sink.write(block)
+
+
+def _sha256(path: Path) -> str:
+    h = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            h.update(block)
+    return h.hexdigest()
+
+
+def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
+    names = [entry.filename for entry in archive.infolist()]
+    if names.count(INDEX) != 1:
+        raise _refused(path, f"one index {INDEX}", f"{names.count(INDEX)} of them")
+    _refuse_entry(path, archive.getinfo(INDEX), JSON_BYTES)
+    try:
+        index = json.loads(archive.read(INDEX))
+        # An index is taken apart here, so that whatever is not as it should be is told in one place.
+        listed = {str(f["name"]): (int(f["bytes"]), str(f["sha256"])) for f in index["files"]}
+        if index["format"] != FORMAT or len(listed) != len(index["files"]):
+            raise ValueError(f"format {index['format']}, {len(index['files'])} files, {len(listed)} names")
+        return {"root": str(index["root"]), "files": listed}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _refused(path, "a readable index", f"{type(error).__name__}: {error}") from error
+
+
+def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> dict[str, tuple[int, str]]:
+    """Size and sha256 of every member, none of which has been read yet."""
+    entries = archive.infolist()
+    if len(entries) > MEMBERS:
+        raise _refused(path, f"at most {MEMBERS:,} files", f"{len(entries):,}")
+    for entry in entries:
+        if entry.filename != INDEX and not ALLOWED.fullmatch(entry.filename):
+            raise _refused(path, "files called as parts of a Run are called", repr(entry.filename)[:100])
+        _refuse_entry(path, entry, JSON_BYTES if entry.filename.endswith(".json") else largest)
+    if sum(entry.file_size for entry in entries) > total:
+        raise _refused(path, f"at most {total:,} bytes together", f"{sum(e.file_size for e in entries):,}")
+    index = _json(archive, path)
+    listed: dict[str, tuple[int, str]] = index["files"]
+    names = [entry.filename for entry in entries if entry.filename != INDEX]
+    twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
+    for what, wrong in (
+        ("every file once", twice),
+        ("every file of the index", sorted(set(listed) - set(names))),
+        ("no file but those of the index", sorted(set(names) - set(listed))),
+        (f"a {MANIFEST}", [] if MANIFEST in listed else [MANIFEST]),
+    ):
+        if wrong:
+            raise _refused(path, what, f"a bundle where {wrong[0]!r} is not so")
+    for entry in entries:
+        if entry.filename != INDEX and entry.file_size != listed[entry.filename][0]:
+            raise _refused(path, f"{entry.filename} of {listed[entry.filename][0]:,} bytes", f"{entry.file_size:,}")
+    if root({name: sha for name, (_, sha) in listed.items()}) != index["root"]:
+        raise _refused(path, "hashes that give the root hash of the index", "others: the index was changed")
+    return listed
+
+
+def _refuse_entry(path: Path, entry: zipfile.ZipInfo, largest: int) -> None:
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if entry.file_size > largest:
+        raise _refused(path, f"{entry.filename} of at most {largest:,} bytes", f"{entry.file_size:,}")
+    if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+        raise _refused(path, "files that are not compressed", f"{entry.filename}, which is")
+    if entry.flag_bits & 1 or kind not in (0, stat.S_IFREG):
+        raise _refused(path, "plain files", f"{entry.filename}, which is encrypted or no file")
+
+
+def _extract(archive: zipfile.ZipFile, name: str, target: Path, size: int) -> str:
+    """Write one member and return its sha256; never more bytes than announced."""
+    target.parent.mkdir(exist_ok=True, parents=True)
+    h, left = hashlib.sha256(), size
+    with archive.open(name) as source, open(target, "xb") as sink:
+        while left and (block := source.read(min(BLOCK, left))):
+            h.update(block)
+            sink.write(block)
+            left -= len(block)
+    return h.hexdigest()
+
+
+def _refused(path: Path, expected: str, got: str) -> RunError:
+    return RunError(
+        expected=f"a bundle with {expected}",
+        got=f"{got}, in {path.name}",
+        remedy="It is refused: ask for it again, made with brinell submit.",
+    )

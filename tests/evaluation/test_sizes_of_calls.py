@@ -1,0 +1,53 @@
+"""How many rows a model call has: by the kind of device and attack alone."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from brinell.attacks import APGD, Pursuit, Square
+from brinell.core.plan import Restarts, Targets, stage
+from brinell.core.threat import Linf
+from brinell.engine.micro_batch import Recordings
+from brinell.engine.oracle import Oracle
+from brinell.evaluation import run_stage as stages
+from brinell.evaluation.run_stage import Setup, oracle_for
+
+
+class Uneven(APGD):
+    """An attack that gives samples up."""
+
+    uneven = True
+
+
+STAGES = {
+    "one run": (stage(APGD()), 256),
+    "one run without gradients": (stage(Square()), 256),
+    "targets": (stage(Targets(APGD(loss="dlr-targeted"))), 512),
+    "restarts": (Restarts(stage(APGD()), 5), 512),
+    "branches": (stage(Pursuit()), 128),
+    "uneven": (stage(Uneven()), 32),
+}
+
+
+def setup_for(device: str, slots: int, recordings: Recordings | None, measured: bool = True) -> Setup:
+    there: Any = SimpleNamespace(device=torch.device(device))
+    oracle = Oracle(there, {"cuda": 256, "cpu": 32}[device])
+    return Setup(oracle, Linf(0.1), 0, slots, recordings=recordings, shape=(3, 8, 8) if measured else None)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_recorded_or_not_the_shape_is_the_same(kind: str) -> None:
+    one, rows = STAGES[kind]
+    plain, recorded = (oracle_for(setup_for("cuda", 1024, r), one).block for r in (None, Recordings()))
+    assert plain == recorded == rows
+    assert oracle_for(setup_for("cpu", 128, None), one).block == 32
+
+
+@pytest.mark.parametrize(("slots", "rows", "room"), [(256, 512, 512), (1024, 512, 1024), (1024, 32, 256)])
+def test_measured_slots_fill_a_call(slots: int, rows: int, room: int) -> None:
+    recorded = setup_for("cuda", slots, Recordings())
+    assert stages._room(recorded, recorded.oracle.sized({"cuda": rows})) == room
+    told = setup_for("cuda", slots, Recordings(), measured=False)
+    assert stages._room(told, told.oracle.sized({"cuda": rows})) == slots
