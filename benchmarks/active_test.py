@@ -24,13 +24,13 @@ from mm_cifar import model_and_data
 from torch import Tensor
 
 from brinell.attacks import PGD
-from brinell.core.attack import Rows
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Batch
+from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.threat import threat
 from brinell.engine import precision
 from brinell.engine.attack_batch import craft
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation.coerce import as_classifier
 from brinell.ops import rng
@@ -72,9 +72,9 @@ class Ways:
         engine = Engine(
             Oracle(self.binary, block),
             ATTACK,
-            Misclassify(),
+            Misclassified(),
             lambda eps: replace(norm_ball, eps=eps),
-            (Leg(),),
+            (Attempt(),),
             slots,
         )
         broken = torch.zeros(len(work), dtype=torch.bool, device=work.x.device)
@@ -96,7 +96,7 @@ class Ways:
         """Twenty steps on a batch of one and a look at the last point, nothing else, one sample after another."""
         w, broken = self.work, []
         for i in torch.arange(self.alone, device=w.x.device).split(1):
-            rows = Rows(w.x[i], w.y[i], w.key[i], w.targets[i, 0], id=w.id[i])
+            rows = Batch(w.x[i], w.y[i], w.key[i], w.targets[i, 0], id=w.id[i])
             last = craft(self.binary, ATTACK, rows, replace(self.ball, eps=w.eps[i]))
             with torch.no_grad():
                 broken.append(self.binary.forward_of(last, w.id[i]).logits.argmax(1) == 1)

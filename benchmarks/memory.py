@@ -61,7 +61,7 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20
 
 
-class Recorder(threading.Thread):
+class BestSoFar(threading.Thread):
     """Notes time, samples done and resident memory every half second."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Recorder(threading.Thread):
 
 def measure(n: int, images: bool) -> dict[str, Any]:
     net = linear()
-    recorder = Recorder()
+    recorder = BestSoFar()
     clean_rows = chunks.clean_rows
 
     def counting(c: Any, at: Any, *rest: Any) -> Any:

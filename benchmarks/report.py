@@ -44,8 +44,8 @@ def make(path: Path) -> Images:
     x = rng.random((N, *SHAPE), dtype=np.float32)
     fate = rng.choice(6, N, p=[0.12, *(s for _, s in STAGES), 0.88 - sum(s for _, s in STAGES)])
     label, margin = rng.integers(0, CLASSES, N), -np.abs(rng.normal(3, 2, N))
-    needs = {"square": "logits"}
-    stages = [{"name": n, "attack": {}, "hash": n, "needs": needs.get(n, "gradient")} for n, _ in STAGES]
+    requires = {"square": "logits"}
+    stages = [{"name": n, "attack": {}, "hash": n, "needs": requires.get(n, "gradient")} for n, _ in STAGES]
     identity = {
         "threat": {"norm": "Linf", "eps": EPS, "eps_text": "8/255", "box": [0, 1]},
         "goal": "misclassify",

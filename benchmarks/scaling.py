@@ -25,7 +25,7 @@ from brinell.core.dataset import Chunk
 from brinell.distributed import Estimate, Ray, World, estimate
 from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation.backend import Unit, attack_unit
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,7 +38,7 @@ def block_times(repeats: int) -> list[float]:
     """Seconds that blocks of demonstration samples take, one after another, relative to their mean."""
     clf, plan = brinell.wrap(demo_net()), by_name(PLAN)
     block = default_block(clf.device)
-    setup, data = Setup(Oracle(clf, block), THREAT, 0, block), brinell.data.load("demo")
+    setup, data = StageContext(Oracle(clf, block), THREAT, 0, block), brinell.data.load("demo")
     times = []
     for i in range(repeats):
         part = data[i * block % (len(data) - block) :][:block]

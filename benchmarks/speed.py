@@ -25,7 +25,7 @@ from torch import Tensor
 
 import brinell
 from brinell.attacks.catalogue import by_name
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.engine import oracle as oracles
 from brinell.engine.micro_batch import undisturbed
 from brinell.engine.oracle import Oracle
@@ -45,8 +45,8 @@ CEILINGS = {
 class Bare:
     """Model calls and nothing else: `CALLS` of them on one block of rows, recorded where the device can."""
 
-    def __init__(self, oracle: Oracle, x: Tensor, y: Tensor, needs: Needs) -> None:
-        self.oracle, self.x, self.y, self.needs = oracle, x.clone(), y.clone(), needs
+    def __init__(self, oracle: Oracle, x: Tensor, y: Tensor, requires: Requires) -> None:
+        self.oracle, self.x, self.y, self.requires = oracle, x.clone(), y.clone(), requires
         self.none, self.graph = torch.full_like(y, -1), None
         self.stream = torch.cuda.Stream() if x.is_cuda else None
         if self.stream is not None:
@@ -59,7 +59,7 @@ class Bare:
 
     def _calls(self) -> None:
         for _ in range(CALLS):
-            self.oracle.ask(self.x, self.y, self.none, "margin", self.needs)
+            self.oracle.ask(self.x, self.y, self.none, "margin", self.requires)
 
     def __call__(self) -> None:
         if self.stream is None:
@@ -113,7 +113,7 @@ def throughput(
             for n in lanes:
                 forward, both = (
                     rate(partial(Bare, ask, a, b, need), block, n, clf.device, seconds)
-                    for need in (Needs.LOGITS, Needs.GRAD)
+                    for need in (Requires.LOGITS, Requires.GRAD)
                 )
                 rows.append(
                     {"precision": precision, "execution": execution, "block": block, "lanes": n,
@@ -296,7 +296,7 @@ def overhead(args: argparse.Namespace, chosen: list, device: torch.device, block
                 ask = asked(clf, len(a), precision, execution)
                 rates = {
                     name: rate(partial(Bare, ask, a, b, need), len(a), 1, device, args.seconds)
-                    for name, need in (("forward", Needs.LOGITS), ("forward and backward", Needs.GRAD))
+                    for name, need in (("forward", Requires.LOGITS), ("forward and backward", Requires.GRAD))
                 }
             # A radius in which nothing breaks: every sample pays the whole budget.
             result = timed(clf, brinell.Problem(x, y), brinell.Linf(1e-6), brinell.attacks.APGD(50), None, rates, 2,

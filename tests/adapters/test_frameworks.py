@@ -31,7 +31,7 @@ EVERY = [APGD(20), FAB(10), Square(100)]
 BLACK_BOX = limited(by_name("blackbox"), 400)
 
 
-def needs(name: str) -> Any:
+def requires(name: str) -> Any:
     """The framework, or a skip; what it says on being imported is its own affair."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def travelled(classifier):
 
 @pytest.fixture
 def jax() -> ModuleType:
-    return needs("jax")
+    return requires("jax")
 
 
 def jax_net(params, x):
@@ -136,7 +136,7 @@ def test_jax_normalisation_channels_and_low_precision(jax, twins):
 
 @pytest.fixture
 def sklearn() -> ModuleType:
-    return needs("sklearn")
+    return requires("sklearn")
 
 
 def perceptron(twins, classes: int = 5):
@@ -223,8 +223,8 @@ def test_sklearn_facts(sklearn, twins):
 
 @pytest.fixture
 def onnx() -> ModuleType:
-    needs("onnxruntime")
-    return needs("onnx")
+    requires("onnxruntime")
+    return requires("onnx")
 
 
 def onnx_model(onnx, twins, rows: "int | str" = "n", softmax: bool = False):
@@ -295,7 +295,7 @@ def test_onnx_fingerprints(onnx, twins):
 
 @pytest.fixture
 def tf() -> ModuleType:
-    return needs("tensorflow")
+    return requires("tensorflow")
 
 
 def keras_twin(tf, twins, **options):
@@ -359,7 +359,7 @@ PAGES = [("frameworks.md", f) for f in ("jax", "tensorflow", "sklearn", "onnx")]
 
 @pytest.mark.parametrize(("page", "framework"), PAGES)
 def test_the_example_of_the_documentation_runs(page, framework, tmp_path, monkeypatch, capsys):
-    needs(framework)
+    requires(framework)
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"^```py\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     [code] = [e for e in examples if re.match(rf"(import|from) {framework}", e)]

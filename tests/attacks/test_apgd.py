@@ -12,7 +12,7 @@ import brinell
 from brinell.attacks import APGD
 from brinell.attacks.gradient.apgd import checkpoints, checkpoints_autoattack
 from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.ops.norms import L1
@@ -94,13 +94,13 @@ def step_sizes(losses: list[float], steps: int, quirks: bool) -> list[float]:
 def observed(losses: torch.Tensor, steps: int, quirks: str | None) -> torch.Tensor:
     """The same from the attack itself: columns of `losses` are rows of the batch."""
     b = losses.shape[1]
-    p = Rows(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))
+    p = Batch(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))
     ball = threat("Linf", 0.1).ball(torch.arange(b), torch.device("cpu"))
     attack = APGD(steps, quirks=quirks)
     s = attack.init(p, ball)
     out = []
     for loss in losses:
-        s = attack.step(s, Answer(torch.zeros(b, 2), loss, torch.ones(b, 4)), p, ball)
+        s = attack.step(s, Response(torch.zeros(b, 2), loss, torch.ones(b, 4)), p, ball)
         out.append(s.step / 0.1)
     return torch.stack(out[1:])
 
@@ -169,7 +169,7 @@ def test_an_unchanged_best_loss_halves_at_the_first_checkpoint_in_the_paper_only
 
 def test_halving_goes_back_to_the_best_point_and_its_gradient():
     b, steps = 1, 10
-    p = Rows(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))
+    p = Batch(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))
     ball = threat("Linf", 0.1).ball(torch.arange(b), torch.device("cpu"))
     attack = APGD(steps)
     s = attack.init(p, ball)
@@ -177,7 +177,7 @@ def test_halving_goes_back_to_the_best_point_and_its_gradient():
     for i, loss in enumerate([0.0, 5.0, 1.0, 0.5]):
         seen.append(s.x)
         gradients.append(rng.normal(rng.keys(9, torch.tensor([i])), (4,)))
-        s = attack.step(s, Answer(torch.zeros(b, 2), torch.tensor([loss]), gradients[-1]), p, ball)
+        s = attack.step(s, Response(torch.zeros(b, 2), torch.tensor([loss]), gradients[-1]), p, ball)
     # Three losses after the start, one increase: the first checkpoint (3) halves.
     assert s.step.item() == pytest.approx(0.1)
     assert torch.equal(s.x_best, seen[1]) and torch.equal(s.g_best, gradients[1]) and s.f_best.item() == 5.0
@@ -189,12 +189,12 @@ def test_halving_goes_back_to_the_best_point_and_its_gradient():
 
 
 def test_the_first_step_has_no_momentum():
-    p = Rows(torch.full((2, 4), 0.5), torch.zeros(2).long(), rng.keys(0, torch.arange(2)), torch.full((2,), -1))
+    p = Batch(torch.full((2, 4), 0.5), torch.zeros(2).long(), rng.keys(0, torch.arange(2)), torch.full((2,), -1))
     ball = threat("L2", 0.1).ball(torch.arange(2), torch.device("cpu"))
     g = rng.normal(rng.keys(9, torch.arange(2)), (4,))
     s0 = APGD(10).init(p, ball)
-    s1 = APGD(10).step(s0, Answer(torch.zeros(2, 2), torch.zeros(2), g), p, ball)
-    s2 = APGD(10).step(s1, Answer(torch.zeros(2, 2), torch.ones(2), g), p, ball)
+    s1 = APGD(10).step(s0, Response(torch.zeros(2, 2), torch.zeros(2), g), p, ball)
+    s2 = APGD(10).step(s1, Response(torch.zeros(2, 2), torch.ones(2), g), p, ball)
     unit = 0.2 * g / g.norm(dim=1, keepdim=True)
     assert torch.allclose(s1.x, ball.project(p.x, s0.x + unit), atol=1e-6)
     z = ball.project(p.x, s1.x + unit)
@@ -211,7 +211,7 @@ def test_sparse_steps_follow_croce_and_hein_2021(quirks):
     n, steps, eps = 60, 50, 3.0
     key = rng.keys(0, torch.arange(1))
     x0 = 0.2 + 0.6 * rng.uniform(key, (n,))
-    p = Rows(x0.repeat(2, 1), torch.zeros(2).long(), key.repeat(2), torch.full((2,), -1))
+    p = Batch(x0.repeat(2, 1), torch.zeros(2).long(), key.repeat(2), torch.full((2,), -1))
     ball = threat("L1", eps).ball(torch.arange(2), torch.device("cpu"))
     a = rng.normal(rng.keys(3, torch.arange(1)), (n,))
 
@@ -241,7 +241,7 @@ def test_sparse_steps_follow_croce_and_hein_2021(quirks):
         # Go on from the attack's own point, lest rounding adds up.
         x = s.x
         f, g = value(x)
-        s = attack.step(s, Answer(torch.zeros(2, 2), f, g), p, ball)
+        s = attack.step(s, Response(torch.zeros(2, 2), f, g), p, ball)
         if float(f[0]) > best_f:
             best_x, best_g, best_f = x, g, float(f[0])
         if i > 0 and i % 2 == 0:  # every 4 % of 50 steps
@@ -263,12 +263,12 @@ def test_sparse_steps_follow_croce_and_hein_2021(quirks):
 
 def landed(step: float, k: int, n: int, quirks: str | None) -> list[float]:
     """Where one step of that size on k of n coordinates leads from the corner 0 of the box."""
-    p = Rows(torch.zeros(2, n), torch.zeros(2).long(), rng.keys(0, torch.arange(2)), torch.full((2,), -1))
+    p = Batch(torch.zeros(2, n), torch.zeros(2).long(), rng.keys(0, torch.arange(2)), torch.full((2,), -1))
     ball = threat("L1", 3.0).ball(torch.arange(2), torch.device("cpu"))
     attack = APGD(100, quirks=quirks)
     s = replace(attack.init(p, ball), x=p.x, step=torch.full((2,), step), density=torch.full((2,), (k - 0.5) / n))
     grad = torch.arange(1.0, n + 1).repeat(2, 1)
-    return attack.step(s, Answer(torch.zeros(2, 2), torch.zeros(2), grad), p, ball).x[0].tolist()
+    return attack.step(s, Response(torch.zeros(2, 2), torch.zeros(2), grad), p, ball).x[0].tolist()
 
 
 def test_a_step_is_shared_by_one_division_in_the_code():
@@ -303,7 +303,7 @@ def test_the_first_point_of_the_larger_radii_has_the_code_s_specks():
     n, eps = 400, 2.0
     key = rng.keys(5, torch.arange(2))
     x0 = rng.uniform(rng.keys(6, torch.arange(2)), (n,))
-    p = Rows(x0, torch.zeros(2).long(), key, torch.full((2,), -1))
+    p = Batch(x0, torch.zeros(2).long(), key, torch.full((2,), -1))
     ball = threat("L1", eps).ball(torch.arange(2), torch.device("cpu"))
     exact, quirky = (APGD(100, quirks=q, larger_eps=True).init(p, ball) for q in (None, "autoattack"))
     noisy = x0 + L1.start(key, (n,), ball.eps)
@@ -314,14 +314,14 @@ def test_the_first_point_of_the_larger_radii_has_the_code_s_specks():
 
 
 def test_larger_radii_come_first_and_only_the_last_counts():
-    p = Rows(torch.full((3, 40), 0.5), torch.zeros(3).long(), rng.keys(0, torch.arange(3)), torch.full((3,), -1))
+    p = Batch(torch.full((3, 40), 0.5), torch.zeros(3).long(), rng.keys(0, torch.arange(3)), torch.full((3,), -1))
     ball = threat("L1", 1.0).ball(torch.arange(3), torch.device("cpu"))
     attack = APGD(20, larger_eps=True)
     g = rng.normal(rng.keys(1, torch.arange(3)), (40,))
     s, sizes = attack.init(p, ball), []
     for _ in range(attack.queries):
         sizes.append(float(ball.norm.size(s.x - p.x).max()))
-        s = attack.step(s, Answer(torch.zeros(3, 2), (g * s.x).sum(1), g), p, ball)
+        s = attack.step(s, Response(torch.zeros(3, 2), (g * s.x).sum(1), g), p, ball)
     assert max(sizes[:7]) == pytest.approx(3, rel=1e-4) and max(sizes[7:14]) == pytest.approx(2, rel=1e-4)
     assert max(sizes[14:]) == pytest.approx(1, rel=1e-4)
 

@@ -1,6 +1,7 @@
 """Every public attack keeps the contract, in every norm; and the check sees it when one does not."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from brinell.attacks import (
     SelectivePGD,
     Square,
 )
-from brinell.core.attack import Needs, norms_of
+from brinell.core.attack import Attack, Requires
 from brinell.core.references import References
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops.norms import NORMS, SIZES
@@ -57,7 +58,7 @@ EVERY_NORM = pytest.mark.parametrize("norm", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("attack", {**SHORT, **VARIANTS}.values(), ids={**SHORT, **VARIANTS}.keys())
 @EVERY_NORM
 def test_conforms(attack, norm):
-    if norm not in norms_of(attack):
+    if norm not in attack.norms:
         pytest.skip(f"{attack.name} does not work in {norm.name}")
     check_attack(attack, [norm], samples=4, steps=4)
 
@@ -69,14 +70,14 @@ def test_the_larger_radii_of_l1_conform(quirks):
 
 @pytest.mark.parametrize("attack", [a for a in SHORT.values() if a.name != "square"], ids=lambda a: a.name)
 def test_inputs_need_not_be_images(attack):
-    norm = NORMS["L2"] if NORMS["L2"] in norms_of(attack) else norms_of(attack)[0]
+    norm = NORMS["L2"] if NORMS["L2"] in attack.norms else attack.norms[0]
     check_attack(attack, [norm], shape=(9,), samples=4, steps=4)
 
 
 @pytest.mark.parametrize("attack", DEFAULTS.values(), ids=DEFAULTS.keys())
 def test_defaults_are_sound(attack):
     assert hash(attack) == hash(replace(attack)) and attack == replace(attack)
-    assert attack.queries >= 2 and isinstance(attack.needs, Needs)
+    assert attack.queries >= 2 and isinstance(attack.requires, Requires)
 
 
 # ------------------------------------------------------------------------------------------------- what it must see
@@ -172,15 +173,15 @@ class Loud(PGD):
 
 
 @dataclass
-class Melted:
+class Melted(Attack[Any]):
     """Is not frozen."""
 
     steps: int = 3
     name = "melted"
     loss = "ce"
-    needs = Needs.GRAD
+    requires = Requires.GRAD
     queries = 4
-    minimises = False
+    minimum_norm = False
     init, step = PGD.init, PGD.step
 
 

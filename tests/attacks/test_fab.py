@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from brinell.attacks.minimum_norm.fab import FAB
-from brinell.core.attack import Answer, Needs, Rows
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Batch, Requires, Response
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import Ball, Threat, threat
-from brinell.engine.best_so_far import Record
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.best_so_far import Best
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError
 from brinell.models.wrap import wrap
@@ -23,20 +23,22 @@ from brinell.ops import rng
 from brinell.ops.norms import NORMS
 from brinell.ops.rowwise import concat, take
 
-ONE = (Leg(),)
+ONE = (Attempt(),)
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}
 SHARED = Path(os.environ.get("BRINELL_SHARED", Path(__file__).parents[3] / "shared"))
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS)
 BOTH = pytest.mark.parametrize("targeted", [False, True], ids=["fab", "fab-t"])
 
 
-def run(net, x, y, attack, norm, targets=None, legs=ONE, slots=256, early_exit=False, eps=None, start=None) -> Record:
+def run(net, x, y, attack, norm, targets=None, attempts=ONE, slots=256, early_exit=False, eps=None, start=None) -> Best:
     """The records of all samples, in order."""
     threat_ = norm if isinstance(norm, Threat) else threat(norm, eps or EPS[norm])
     ball = threat_.ball(torch.arange(len(x)), torch.device("cpu"))
-    targets = torch.full((len(y), len(legs)), -1) if targets is None else targets
+    targets = torch.full((len(y), len(attempts)), -1) if targets is None else targets
     oracle = Oracle(wrap(net), 32)
-    engine = Engine(oracle, attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots, early_exit=early_exit)
+    engine = Engine(
+        oracle, attack, Misclassified(), lambda e: replace(ball, eps=e), attempts, slots, early_exit=early_exit
+    )
     parts = list(engine.run(Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets, start)))
     order = torch.cat([at for at, _ in parts]).argsort()
     return take(concat([r for _, r in parts]), order)
@@ -118,8 +120,8 @@ def test_early_exit_ends_at_the_first_point_within_eps():
 @EVERY_NORM
 def test_slots_and_order_do_not_matter(norm):
     net, x, y, _ = linear_world(4)
-    legs = (Leg(0, 0), Leg(0, 1))
-    many, few = (run(net, x, y, FAB(5), norm, legs=legs, slots=n, eps=0.001) for n in (64, 3))
+    attempts = (Attempt(0, 0), Attempt(0, 1))
+    many, few = (run(net, x, y, FAB(5), norm, attempts=attempts, slots=n, eps=0.001) for n in (64, 3))
     assert torch.equal(many.x, few.x) and torch.equal(many.distance, few.distance)
 
 
@@ -133,9 +135,9 @@ def test_masked_coordinates_stay(norm):
     assert (r.distance <= 1.01 * truth.amin(1)).all()
 
 
-def _rows(x: Tensor, **more: Tensor) -> Rows:
+def _rows(x: Tensor, **more: Tensor) -> Batch:
     n = torch.arange(len(x))
-    return Rows(x, torch.zeros_like(n), rng.keys(0, n), torch.ones_like(n), **more)
+    return Batch(x, torch.zeros_like(n), rng.keys(0, n), torch.ones_like(n), **more)
 
 
 def _ball(norm: str, n: int) -> Ball:
@@ -161,7 +163,7 @@ def test_broken_logits_do_not_poison_a_row(bad, targeted):
     x, ball = torch.full((2, 3), 0.5), _ball("L2", 2)
     logits = torch.tensor([[bad, 0.0, 0.0], [1.0, 0.0, -1.0]])
     jacobian = torch.ones(2, 3, 3).cumsum(1)
-    answer = Answer(logits, logits[:, 1] - logits[:, 0], jacobian[:, 1], None if targeted else jacobian)
+    answer = Response(logits, logits[:, 1] - logits[:, 0], jacobian[:, 1], None if targeted else jacobian)
     attack = FAB(targeted=targeted)
     s = attack.step(attack.init(_rows(x), ball), answer, _rows(x), ball)
     assert s.x.isfinite().all() and torch.equal(s.x[0], x[0]) and not torch.equal(s.x[1], x[1])
@@ -172,12 +174,12 @@ def test_oracle_answers_with_the_jacobian():
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).eval()
     x = torch.rand(3, 6, generator=g)
     zero = torch.zeros(3, dtype=torch.long)
-    a = Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Needs.JACOBIAN)
+    a = Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Requires.JACOBIAN)
     truth = torch.stack([torch.autograd.functional.jacobian(net, row) for row in x])
     assert a.jacobian is not None and a.grad is None and a.backwards == 4
     torch.testing.assert_close(a.jacobian, truth)
-    assert Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Needs.GRAD).backwards == 1
-    assert Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Needs.LOGITS).backwards == 0
+    assert Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Requires.GRAD).backwards == 1
+    assert Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Requires.LOGITS).backwards == 0
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"beta": 0.0}, {"beta": 1.1}, {"alpha_max": 2.0}, {"eta": -1.0}])
@@ -226,7 +228,7 @@ def test_as_near_as_the_reference(key, shared):
 
     def distances(quirks):
         attack = FAB(entry["steps"], targeted=rank > 0, quirks=quirks)
-        return run(net, x, y, attack, entry["norm"], targets=target, legs=(Leg(rank),), start=x).distance
+        return run(net, x, y, attack, entry["norm"], targets=target, attempts=(Attempt(rank),), start=x).distance
 
     # With the reference's quirk: the same distances.
     same = distances("autoattack")

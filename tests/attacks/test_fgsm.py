@@ -5,7 +5,7 @@ import torch
 
 import brinell
 from brinell.attacks import FGSM
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Linf, threat
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
@@ -23,12 +23,12 @@ STEPS = {
 def test_formula(norm):
     key = rng.keys(0, torch.arange(10))
     x, g = 0.3 + 0.4 * rng.uniform(key, (12,)), rng.normal(rng.fold(key, 1), (12,))
-    p = Rows(x, torch.zeros(10).long(), key, torch.full((10,), -1))
+    p = Batch(x, torch.zeros(10).long(), key, torch.full((10,), -1))
     ball = threat(norm, 0.25).ball(torch.arange(10), torch.device("cpu"))
     attack = FGSM(density=0.0)
     first = attack.init(p, ball)
     assert torch.equal(first.x, x) and (first.t == 0).all()
-    second = attack.step(first, Answer(torch.zeros(10, 3), torch.zeros(10), g), p, ball)
+    second = attack.step(first, Response(torch.zeros(10, 3), torch.zeros(10), g), p, ball)
     assert torch.allclose(second.x, x + 0.25 * STEPS[norm](g), atol=1e-6) and (second.t == 1).all()
     assert attack.queries == 2
 

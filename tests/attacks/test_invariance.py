@@ -9,7 +9,6 @@ import torch
 
 import brinell
 from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump
-from brinell.core.attack import norms_of
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.results.row_queries import INCIDENTAL
@@ -43,7 +42,7 @@ def short(attack, steps: int):
 
 
 CASES = {
-    f"{norm}-{name}": (norm, a) for norm in EPS for name, a in ATTACKS.items() if norm in [n.name for n in norms_of(a)]
+    f"{norm}-{name}": (norm, a) for norm in EPS for name, a in ATTACKS.items() if norm in [n.name for n in a.norms]
 }
 # What looks for the smallest distance is tested in one norm here and in the others in the longer runs.
 FIRST = {name: next(case for case in CASES if case.split("-")[1] == name) for name in MINIMAL}

@@ -29,7 +29,6 @@ from brinell.attacks import (  # fmt: skip
     Square,
 )
 from brinell.attacks.search.bisect import paper_pgd
-from brinell.core.attack import norms_of
 from brinell.core.threat import threat
 from brinell.ops.norms import L1, L2, LINF
 from brinell.testing import LinearWorld, duel, linear_world, relu_world
@@ -59,7 +58,7 @@ LONG = {
 
 
 def cases(attacks, skip=()):
-    pairs = [(a, norm) for a in attacks.values() for norm in norms_of(a) if (a, norm) not in skip]
+    pairs = [(a, norm) for a in attacks.values() for norm in a.norms if (a, norm) not in skip]
     return pytest.mark.parametrize(("attack", "norm"), pairs, ids=lambda v: v.name)
 
 
@@ -142,7 +141,7 @@ def test_many_rivals_seen_at_once(attack, norm):
     assert (ratio >= 1 - 1e-5).all() and (ratio <= 1.0201).all()
 
 
-@pytest.mark.parametrize("norm", norms_of(FMN()), ids=lambda n: n.name)
+@pytest.mark.parametrize("norm", FMN().norms, ids=lambda n: n.name)
 def test_many_rivals_one_at_a_time(norm):
     """Untargeted losses may follow the wrong rival; aiming at each in turn cannot miss the nearest."""
     close(linear_world(5, n=N), norm, brinell.Targets(FMN(100, loss="minimum-margin"), k=4))
@@ -165,9 +164,9 @@ def nearest_in_region(a, b, box, norm) -> float:
     b = np.concatenate([b, box[1], -box[0]])
     if norm == "L2":
         # Lawson & Hanson's least-distance programming: nearest point of a polytope by non-negative least squares.
-        matrix, goal = np.vstack([-a.T, -b[None]]), np.append(np.zeros(n), 1.0)
-        u, rest = nnls(matrix, goal, maxiter=1000)
-        r = matrix @ u - goal
+        matrix, criterion = np.vstack([-a.T, -b[None]]), np.append(np.zeros(n), 1.0)
+        u, rest = nnls(matrix, criterion, maxiter=1000)
+        r = matrix @ u - criterion
         return math.inf if rest < 1e-9 else float(np.linalg.norm(-r[:n] / r[n]))
     size = n if norm == "L1" else 1
     tie = np.eye(n) if norm == "L1" else np.ones((n, 1))

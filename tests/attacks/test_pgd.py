@@ -6,7 +6,7 @@ import torch
 
 import brinell
 from brinell.attacks import APGD, PGD
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import L2, Linf, threat
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
@@ -24,12 +24,12 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
 
 def trajectory(attack: PGD, norm: str, eps: float, start: torch.Tensor | None = None) -> list[torch.Tensor]:
     key = rng.keys(0, torch.arange(B))
-    p = Rows(0.2 + 0.6 * rng.uniform(key, (N,)), torch.zeros(B).long(), key, torch.full((B,), -1), start)
+    p = Batch(0.2 + 0.6 * rng.uniform(key, (N,)), torch.zeros(B).long(), key, torch.full((B,), -1), start)
     ball = threat(norm, eps).ball(torch.arange(B), torch.device("cpu"))
     s = attack.init(p, ball)
     points = [p.x, s.x]
     for _ in range(attack.steps):
-        s = attack.step(s, Answer(torch.zeros(B, 2), torch.zeros(B), gradient(s.x)), p, ball)
+        s = attack.step(s, Response(torch.zeros(B, 2), torch.zeros(B), gradient(s.x)), p, ball)
         points.append(s.x)
     return points
 

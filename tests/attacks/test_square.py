@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from brinell.attacks.black_box.random_search import MOVES, RandomSearch, State, shares, stage
 from brinell.attacks.black_box.square import PROPOSALS, Square
 from brinell.attacks.black_box.square_patterns import Sides, bump, draw, pattern, pattern_table, stamp, tiling
-from brinell.core.attack import Answer, Needs, Rows
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Batch, Requires, Response
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import L2, Ball, Linf, Threat, threat
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError
 from brinell.models.wrap import wrap
@@ -37,25 +37,25 @@ every_norm = pytest.mark.parametrize("t", THREATS, ids=list(RADII))
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)
 
 
-def problem(n: int, shape: tuple[int, ...], seed: int = 0) -> Rows:
+def problem(n: int, shape: tuple[int, ...], seed: int = 0) -> Batch:
     """Random rows, a third of their coordinates on the border of the box."""
     x = (1.5 * rng.uniform(rng.keys(seed, torch.arange(n)), shape) - 0.25).clamp(0, 1)
-    return Rows(x, torch.arange(n) % 3, rng.keys(seed + 1, torch.arange(n)), torch.full((n,), -1))
+    return Batch(x, torch.arange(n) % 3, rng.keys(seed + 1, torch.arange(n)), torch.full((n,), -1))
 
 
 def ball_of(t: Threat, n: int) -> Ball:
     return t.ball(torch.arange(n), torch.device("cpu"))
 
 
-def linear(p: Rows, x: Tensor, classes: int = 3) -> Answer:
+def linear(p: Batch, x: Tensor, classes: int = 3) -> Response:
     """A fixed linear model, summed row by row so that no row's answer depends on the batch."""
     n = x[0].numel()
     weight = rng.normal(torch.arange(classes), (n,))
     logits = torch.stack([(x.flatten(1) * w).sum(1) for w in weight], 1)
-    return Answer(logits, margin(logits, p.y))
+    return Response(logits, margin(logits, p.y))
 
 
-def follow(attack, p: Rows, ball: Ball, steps: int) -> list[State]:
+def follow(attack, p: Batch, ball: Ball, steps: int) -> list[State]:
     """The states of a run by hand."""
     out = [attack.init(p, ball)]
     for _ in range(steps):
@@ -66,8 +66,8 @@ def follow(attack, p: Rows, ball: Ball, steps: int) -> list[State]:
 def test_contract():
     for attack in (Square(), RandomSearch()):
         assert attack.queries == 5001
-        assert attack.needs is Needs.LOGITS
-        assert not attack.minimises
+        assert attack.requires is Requires.LOGITS
+        assert not attack.minimum_norm
         assert (attack.steps, attack.p0, attack.loss) == (5000, 0.8, "margin")
     assert (Square().name, RandomSearch().name) == ("square", "random-search")
 
@@ -144,7 +144,7 @@ def changed_windows(attack: Square, t: Threat, shape: tuple[int, int, int], at: 
     """Which pixels the proposal after `at` answers changes when the best point is the clean one: (n, h, w)."""
     p = replace(problem(n, shape), x=torch.full((n, *shape), 0.5))
     s = State(torch.full((n,), at), p.x, p.x, torch.zeros(n))
-    after = attack.step(s, Answer(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball_of(t, n))
+    after = attack.step(s, Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball_of(t, n))
     assert torch.equal(after.x_best, p.x)
     return (after.x != p.x).any(1)
 
@@ -205,7 +205,7 @@ def test_the_two_window_move_is_the_published_one(t: Threat, shape: tuple[int, i
     attack, p, ball = Square(), problem(n, shape), ball_of(t, n)
     x = ball.inside(p.x, p.key)
     at = torch.tensor([0, 11, 51, 201, 501, 3000]).repeat(2)
-    s = attack.step(State(at, x, x, torch.zeros(n)), Answer(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball)
+    s = attack.step(State(at, x, x, torch.zeros(n)), Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball)
     proposal = PROPOSALS[type(t.norm)]
     side = torch.tensor([ODD.side(0.8 / 2 ** stage(int(i)), h, w) for i in at])
     room = torch.stack([h - side + 1, w - side + 1], 1)
@@ -236,7 +236,7 @@ def test_linf_windows_go_to_a_face_with_one_sign_per_channel():
     assert torch.equal(stripes, stripes[:, :, :1].expand_as(stripes))
     torch.testing.assert_close(stripes.abs(), torch.full_like(stripes, 0.1))
     start = State(torch.full((n,), 100), p.x, p.x, torch.zeros(n))
-    d = Square().step(start, Answer(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball).x - p.x
+    d = Square().step(start, Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball).x - p.x
     up, down = d.amax((2, 3)), -d.amin((2, 3))
     assert ((up > 0) ^ (down > 0)).all()
     torch.testing.assert_close(torch.maximum(up, down), torch.full_like(up, 0.1))
@@ -286,8 +286,8 @@ def test_the_best_loss_never_decreases_and_belongs_to_the_best_point(attack, t: 
 def test_a_tie_and_a_nan_are_not_accepted():
     p, ball = problem(2, (1, 6, 6)), ball_of(Linf(0.1), 2)
     s = Square().init(p, ball)
-    s = Square().step(s, Answer(torch.zeros(2, 3), torch.tensor([1.0, 1.0])), p, ball)
-    after = Square().step(s, Answer(torch.zeros(2, 3), torch.tensor([1.0, torch.nan])), p, ball)
+    s = Square().step(s, Response(torch.zeros(2, 3), torch.tensor([1.0, 1.0])), p, ball)
+    after = Square().step(s, Response(torch.zeros(2, 3), torch.tensor([1.0, torch.nan])), p, ball)
     assert torch.equal(after.x_best, s.x_best) and torch.equal(after.f_best, s.f_best)
 
 
@@ -317,7 +317,13 @@ def run_engine(attack, net: nn.Module, x: Tensor, y: Tensor, t: Threat, slots: i
     """Broken flags, best losses and adversarials, in the order of x."""
     ball = ball_of(t, len(x))
     engine = Engine(
-        Oracle(wrap(net), 32), attack, Misclassify(), lambda eps: replace(ball, eps=eps), (Leg(),), slots, early_exit
+        Oracle(wrap(net), 32),
+        attack,
+        Misclassified(),
+        lambda eps: replace(ball, eps=eps),
+        (Attempt(),),
+        slots,
+        early_exit,
     )
     work = Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, torch.full((len(x), 1), -1))
     done = list(engine.run(work))
@@ -358,7 +364,7 @@ def test_breaks_a_linear_classifier_at_one_and_a_half_times_its_distance(attack,
     for _ in range(attack.queries):
         loss = ((s.x - 0.5) * w[:, None]).flatten(1).sum(1) + bias
         best = torch.maximum(best, loss)
-        s = attack.step(s, Answer(torch.zeros(n, 2), loss), p, ball)
+        s = attack.step(s, Response(torch.zeros(n, 2), loss), p, ball)
     assert (best > 0).all()
 
 
@@ -382,7 +388,7 @@ def test_random_search_changes_exactly_the_scheduled_share():
     p = replace(problem(n, (size,)), x=torch.full((n, size), 0.5))
     at = torch.tensor([0, 11, 51, 201, 501, 4001]).repeat(5)
     s = State(at, p.x, p.x, torch.zeros(n))
-    answer = Answer(torch.zeros(n, 2), torch.full((n,), -1.0))
+    answer = Response(torch.zeros(n, 2), torch.full((n,), -1.0))
     want = torch.tensor([40, 20, 10, 5, 2, 1]).repeat(5)
     for t in THREATS:
         after = RandomSearch().step(s, answer, p, ball_of(t, n))

@@ -127,4 +127,4 @@ def test_every_stage_of_the_plans_was_cut(cut: Any) -> None:
         plan = cut(name)
         by_norm = [s for _, stages in plan.norm_stages for s in stages]
         for s in (*plan.stages, *(plan.sparse_stages or ()), *by_norm):
-            assert s.attack.queries * len(s.legs()) * s.eot <= 64
+            assert s.attack.queries * len(s.attempts()) * s.eot <= 64

@@ -72,26 +72,26 @@ def test_signatures_are_the_originals() -> None:
 
 
 def test_full_budgets_are_the_originals() -> None:
-    def legs(adversary: AutoAttack) -> list[tuple[str, int, int, int, int]]:
+    def attempts(adversary: AutoAttack) -> list[tuple[str, int, int, int, int]]:
         plan = adversary.plan(adversary.attacks_to_run)
         return [(s.name, s.attack.steps, len(s.ranks), s.restarts, s.eot) for s in plan.stages]
 
     net = demo_net()
-    assert legs(AutoAttack(net)) == [
+    assert attempts(AutoAttack(net)) == [
         ("apgd-ce", 100, 0, 1, 1), ("apgd-t", 100, 9, 1, 1), ("fab-t", 100, 9, 1, 1), ("square", 5000, 0, 1, 1),
     ]  # fmt: skip
-    assert legs(AutoAttack(net, norm="L1")) == [
+    assert attempts(AutoAttack(net, norm="L1")) == [
         ("apgd-ce", 100, 0, 5, 1), ("apgd-t", 100, 5, 1, 1), ("fab-t", 100, 9, 1, 1), ("square", 5000, 0, 1, 1),
     ]  # fmt: skip
     assert all(s.attack.larger_eps for s in AutoAttack(net, norm="L1").plan(["apgd-ce", "apgd-t"]).stages)
-    assert legs(AutoAttack(net, version="plus")) == [
+    assert attempts(AutoAttack(net, version="plus")) == [
         ("apgd-ce", 100, 0, 5, 1), ("apgd-dlr", 100, 0, 5, 1), ("fab", 100, 0, 5, 1), ("square", 5000, 0, 1, 1),
         ("apgd-t", 100, 9, 1, 1), ("fab-t", 100, 9, 1, 1),
     ]  # fmt: skip
-    assert legs(AutoAttack(net, version="rand")) == [("apgd-ce", 100, 0, 1, 20), ("apgd-dlr", 100, 0, 1, 20)]
+    assert attempts(AutoAttack(net, version="rand")) == [("apgd-ce", 100, 0, 1, 20), ("apgd-dlr", 100, 0, 1, 20)]
     other = AutoAttack(net)
     other.set_version("plus")
-    assert legs(other) == legs(AutoAttack(net, version="plus"))
+    assert attempts(other) == attempts(AutoAttack(net, version="plus"))
 
 
 def test_standard_evaluation(standard: Any, data: Any) -> None:

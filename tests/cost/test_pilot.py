@@ -9,8 +9,8 @@ import torch
 
 from brinell import Restarts, Targets
 from brinell.attacks import FAB, PGD
-from brinell.core.attack import Needs
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Requires
+from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.threat import Linf
 from brinell.cost import pilot
@@ -18,12 +18,12 @@ from brinell.cost.extrapolate import foresee
 from brinell.cost.outcomes import Ahead
 from brinell.cost.pilot import Pace, schedule, spread
 from brinell.engine.cuda import sync as looks
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
 from brinell.evaluation import coerce as inputs
 from brinell.evaluation.rows import clean
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 from brinell.testing import duel
 
 
@@ -59,8 +59,8 @@ def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
     threat = Linf(float(world.distance("Linf").median()))
     ball = threat.ball(torch.zeros(1, dtype=torch.long), world.x.device)
     engine = Engine(
-        Counting(world.classifier, block), PGD(12, 0.15), Misclassify(), lambda e: replace(ball, eps=e),
-        (Leg(), Leg(0, 1)), slots,
+        Counting(world.classifier, block), PGD(12, 0.15), Misclassified(), lambda e: replace(ball, eps=e),
+        (Attempt(), Attempt(0, 1)), slots,
     )  # fmt: skip
     work = Work(world.x, world.y, torch.arange(20), torch.full((20,), float(threat.eps)), torch.full((20, 2), -1))
     answers = np.zeros(20, dtype=np.int64)
@@ -78,25 +78,25 @@ def test_nothing_to_do_takes_no_time() -> None:
 
 def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan whose samples never break, three lanes of eight: the seconds follow from the schedule alone."""
-    world, seconds = duel(classes=3, n=20), {Needs.GRAD: 0.5, Needs.LOGITS: 0.25}
-    asked: list[tuple[int, Needs, int]] = []
+    world, seconds = duel(classes=3, n=20), {Requires.GRAD: 0.5, Requires.LOGITS: 0.25}
+    asked: list[tuple[int, Requires, int]] = []
 
-    def replayed(oracle: Oracle, shape: tuple[int, ...], needs: Needs, lanes: int) -> float:
-        asked.append((oracle.block, needs, lanes))
-        return seconds[needs]
+    def replayed(oracle: Oracle, shape: tuple[int, ...], requires: Requires, lanes: int) -> float:
+        asked.append((oracle.block, requires, lanes))
+        return seconds[requires]
 
     monkeypatch.setattr(pilot, "replayed_seconds", replayed)
-    setup = Setup(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, recordings=Recordings())
+    setup = StageContext(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, recordings=Recordings())
     plan = inputs.as_plan([PGD(steps=7), Targets(FAB(steps=6, targeted=True), k=2)])
     first = Chunk(torch.arange(20), world.x, world.y)
     facts = clean(first, [setup.oracle.output(world.x)])
     told = foresee(Ahead(setup, plan, facts, rest=0.0, pace=1e-6), 2.0, time.perf_counter)
-    assert sorted(asked, key=str) == [(8, Needs.GRAD, 3), (8, Needs.GRAD, 3), (8, Needs.LOGITS, 3)]
+    assert sorted(asked, key=str) == [(8, Requires.GRAD, 3), (8, Requires.GRAD, 3), (8, Requires.LOGITS, 3)]
     for stage, part, each in zip(plan.stages, told.stages[1:], (0.5, 0.375), strict=True):
         answers = part.forwards // part.samples
-        assert answers == stage.attack.queries * len(stage.legs())
+        assert answers == stage.attack.queries * len(stage.attempts())
         # Three lanes of eight for twenty samples; four empty slots run the second leg of some.
-        blocks = 3 * answers if len(stage.legs()) == 1 else 20 * answers / 8
+        blocks = 3 * answers if len(stage.attempts()) == 1 else 20 * answers / 8
         # Beside the attack: verification and storing, both in milliseconds.
         assert part.seconds == pytest.approx(pilot.STEP * each * blocks, abs=0.2)
 
@@ -114,7 +114,7 @@ def test_looks_of_any_length_are_counted_by_their_iterations(each: PGD, monkeypa
             return super().ask(*args, **more)
 
     oracle = Counting(world.classifier, 32)
-    setup = Setup(oracle, Linf(1e-6), seed=0, slots=32)
+    setup = StageContext(oracle, Linf(1e-6), seed=0, slots=32)
     c = clean(Chunk(torch.arange(20), world.x, world.y), [oracle.output(world.x)])
     stage, everyone = inputs.as_plan([Restarts(each, 40)]).stages[0], np.arange(20)
     assert pilot._seconds(setup, stage, c, everyone, 1e9, lambda: float(calls[0])) == pytest.approx(1.0)

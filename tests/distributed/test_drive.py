@@ -24,7 +24,7 @@ from brinell.engine.events import Progress, StageStarted, silent
 from brinell.evaluation import run_stage as stages
 from brinell.evaluation.backend import Job, Unit
 from brinell.evaluation.run_plan import Part
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 
 # The module, not the function of the same name.
 module: Any = sys.modules["brinell.evaluation.evaluate"]
@@ -57,7 +57,7 @@ class Played:
     deaths: int = 0
 
     @contextmanager
-    def open(self, setup: Setup, plan: Any) -> Iterator["Played"]:
+    def open(self, setup: StageContext, plan: Any) -> Iterator["Played"]:
         quiet = replace(setup, oracle=replace(setup.oracle, listener=silent), listener=silent)
         self.hands = PlayedHands(self, pickle.dumps((quiet, plan)))
         yield self
@@ -303,7 +303,7 @@ def test_waiting_for_workers_is_told_once() -> None:
         yield Chunk(torch.tensor([0]), torch.zeros(1, 3), torch.tensor([0])), brinell.results.format.resume.NOTHING
 
     oracle = brinell.engine.oracle.Oracle(wrap(nn.Linear(3, 2).eval()), 32)
-    setup = Setup(oracle, Linf(0.1), 0, 32)
+    setup = StageContext(oracle, Linf(0.1), 0, 32)
     job = Job(setup, brinell.plan([brinell.attacks.FGSM()]), read, lambda c: c, 1, (3,), listener=heard.append)
     nobody = Nobody()
     with pytest.raises(StopError):

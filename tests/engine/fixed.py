@@ -1,20 +1,21 @@
 """Lanes of fixed memory without a device, a world to run them in, and attacks of every kind."""
 
 from dataclasses import InitVar, dataclass, replace
+from typing import Any
 
 import torch
 
 from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
-from brinell.core.attack import Needs
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Attack, AttackState, Requires
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import L1, L2, Linf
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import clone, concat, overwrite, overwrite_rows, take, where
 
-ONE_LEG = (Leg(),)
+ONE_LEG = (Attempt(),)
 
 
 @dataclass
@@ -95,7 +96,7 @@ def run(
     attack,
     recordings=None,
     *,
-    legs=ONE_LEG,
+    attempts=ONE_LEG,
     slots=16,
     block=8,
     order=None,
@@ -104,9 +105,11 @@ def run(
 ):
     at = torch.arange(len(x)) if order is None else order
     ball = t.ball(at, torch.device("cpu"))
-    targets = torch.stack([(y + 1 + k) % 6 if legs[0].rank else torch.full_like(y, -1) for k in range(len(legs))], 1)
+    targets = torch.stack(
+        [(y + 1 + k) % 6 if attempts[0].rank else torch.full_like(y, -1) for k in range(len(attempts))], 1
+    )
     engine = Engine(
-        oracle or Oracle(classifier, 8), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, slots,
+        oracle or Oracle(classifier, 8), attack, Misclassified(), lambda e: replace(ball, eps=e), attempts, slots,
         early_exit, recordings=recordings,
     )  # fmt: skip
     work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
@@ -117,17 +120,17 @@ def run(
 
 
 @dataclass(frozen=True)
-class Rolling:
+class Rolling(Attack[Any]):
     """Momentum by way of the point before: a state that hands one of its fields on as another."""
 
     steps: int = 11
     loss = "margin"
-    needs = Needs.GRAD
+    requires = Requires.GRAD
     name = "rolling"
-    minimises = False
+    minimum_norm = False
 
     @dataclass(frozen=True)
-    class State:
+    class State(AttackState):
         t: torch.Tensor
         x: torch.Tensor
         before: torch.Tensor
@@ -146,13 +149,13 @@ class Rolling:
 
 
 CASES = {
-    "rolling": (Rolling(), Linf(0.05), (Leg(), Leg(0, 1))),
-    "apgd": (APGD(steps=9), Linf(0.05), (Leg(0, 0), Leg(0, 1))),
-    "targets": (APGD(steps=5, loss="minimum-margin"), L2(0.3), tuple(Leg(r, 0) for r in (2, 3, 4))),
-    "pgd": (PGD(steps=9), L2(0.3), (Leg(),)),
-    "fab": (FAB(steps=6, targeted=True), L2(0.2), tuple(Leg(r, 0) for r in (2, 3))),
-    "fab all": (FAB(steps=4), Linf(0.02), (Leg(0, 0), Leg(0, 1))),
-    "square": (Square(steps=20), Linf(0.05), (Leg(),)),
-    "pursuit": (Pursuit(steps=8, targets=4, again=2), Linf(0.04), (Leg(),)),
-    "pursuit L1": (Pursuit(steps=4, targets=3, again=1), L1(1.0), (Leg(),)),
+    "rolling": (Rolling(), Linf(0.05), (Attempt(), Attempt(0, 1))),
+    "apgd": (APGD(steps=9), Linf(0.05), (Attempt(0, 0), Attempt(0, 1))),
+    "targets": (APGD(steps=5, loss="minimum-margin"), L2(0.3), tuple(Attempt(r, 0) for r in (2, 3, 4))),
+    "pgd": (PGD(steps=9), L2(0.3), (Attempt(),)),
+    "fab": (FAB(steps=6, targeted=True), L2(0.2), tuple(Attempt(r, 0) for r in (2, 3))),
+    "fab all": (FAB(steps=4), Linf(0.02), (Attempt(0, 0), Attempt(0, 1))),
+    "square": (Square(steps=20), Linf(0.05), (Attempt(),)),
+    "pursuit": (Pursuit(steps=8, targets=4, again=2), Linf(0.04), (Attempt(),)),
+    "pursuit L1": (Pursuit(steps=4, targets=3, again=1), L1(1.0), (Attempt(),)),
 }

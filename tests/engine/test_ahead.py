@@ -9,10 +9,10 @@ from tests.engine.fixed import CASES, Counting, Fixed, images, run
 
 import brinell
 from brinell.attacks import PGD
-from brinell.core.criterion import Misclassify
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
 from brinell.engine.cuda.speculative import Ahead
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -24,10 +24,10 @@ from brinell.ops.rowwise import same
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", ["apgd", "targets", "fab", "fab all"])
 def test_legs_ahead_give_what_legs_one_after_another_give(case, precision, early_exit):
-    attack, t, legs = CASES[case]
+    attack, t, attempts = CASES[case]
     world = images()
     oracle = Oracle(world[0], 8, precision=precision)
-    args = {"legs": legs, "oracle": oracle, "early_exit": early_exit}
+    args = {"attempts": attempts, "oracle": oracle, "early_exit": early_exit}
     expected = run(*world, t, attack, **args)
     recordings = Recordings(make=Fixed)
     for slots in (8, 24, 80):
@@ -44,10 +44,10 @@ def test_legs_ahead_give_what_legs_one_after_another_give(case, precision, early
 def test_empty_slots_take_on_later_legs(n, slots, calls):
     """Five legs of ten iterations, eight rows a call: as few calls as the legs fill, at most `slots` legs at once."""
     classifier, x, y = images(n)
-    legs, args = tuple(Leg(0, k) for k in range(5)), (classifier, x, y, Linf(1e-4), PGD(steps=9))
+    attempts, args = tuple(Attempt(0, k) for k in range(5)), (classifier, x, y, Linf(1e-4), PGD(steps=9))
     Counting.made = 0
-    got = run(*args, Recordings(make=Counting), legs=legs, slots=slots)
-    assert same(got, run(*args, legs=legs)) and not got.broken.any()
+    got = run(*args, Recordings(make=Counting), attempts=attempts, slots=slots)
+    assert same(got, run(*args, attempts=attempts)) and not got.broken.any()
     assert Counting.made == calls
     assert got.forwards.tolist() == [50] * n
 
@@ -61,12 +61,12 @@ def test_a_second_lane_is_opened_where_later_legs_fill_it():
             super().__post_init__(entry)
             opened.append(self)
 
-    for legs, lanes in ((3, 1), (4, 2)):
+    for attempts, lanes in ((3, 1), (4, 2)):
         opened.clear()
         args = (*images(8), Linf(1e-4), PGD(steps=9))
-        several = tuple(Leg(0, k) for k in range(legs))
-        got = run(*args, Recordings(make=Seen), legs=several, slots=32)
-        assert same(got, run(*args, legs=several)) and len(opened) == lanes
+        several = tuple(Attempt(0, k) for k in range(attempts))
+        got = run(*args, Recordings(make=Seen), attempts=several, slots=32)
+        assert same(got, run(*args, attempts=several)) and len(opened) == lanes
 
 
 def test_nothing_is_asked_ahead_where_lanes_can_be_joined():
@@ -77,10 +77,10 @@ def test_nothing_is_asked_ahead_where_lanes_can_be_joined():
         net.bias.copy_(torch.arange(6.0))
     x = torch.rand(24, 5, generator=torch.Generator().manual_seed(1))
     y = torch.where(torch.arange(24) % 8 < 7, 0, 5)
-    legs = tuple(Leg(0, k) for k in range(8))
+    attempts = tuple(Attempt(0, k) for k in range(8))
     Counting.made = 0
     recordings = Recordings(make=Counting)
-    got = run(wrap(net), x, y, Linf(0.1), PGD(steps=9), recordings, legs=legs, slots=24)
+    got = run(wrap(net), x, y, Linf(0.1), PGD(steps=9), recordings, attempts=attempts, slots=24)
     assert got.broken.tolist() == (y == 0).tolist()
     # A first look at three lanes, then three samples with eight legs in one: 24 legs of ten iterations in eight slots.
     assert Counting.made <= 3 + 30 + 2
@@ -90,9 +90,9 @@ def test_records_that_nobody_wants_are_let_go():
     """A sample that goes on does not keep those it ended a leg with."""
     classifier, x, y = images(16)
     ball = Linf(0.05).ball(torch.arange(16), x.device)
-    legs = tuple(Leg(0, k) for k in range(4))
+    attempts = tuple(Attempt(0, k) for k in range(4))
     engine = Engine(
-        Oracle(classifier, 8), PGD(steps=3), Misclassify(), lambda e: replace(ball, eps=e), legs, 16,
+        Oracle(classifier, 8), PGD(steps=3), Misclassified(), lambda e: replace(ball, eps=e), attempts, 16,
         recordings=Recordings(make=Fixed),
     )  # fmt: skip
     flight = Ahead(engine, Work(x, y, rng.keys(0, torch.arange(16)), ball.eps, torch.full((16, 4), -1)))
@@ -117,7 +117,9 @@ def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
     # As on a GPU, without one.
     monkeypatch.setattr(stages, "_engine", lambda *a, _make=stages._engine: replace(_make(*a), recordings=made[0]))
     made = [Recordings(make=Fixed)]
-    monkeypatch.setattr(prepare, "Setup", lambda *a, **k: stages.Setup(*a, **{**k, "recordings": made[0]}))
+    monkeypatch.setattr(
+        prepare, "StageContext", lambda *a, **k: stages.StageContext(*a, **{**k, "recordings": made[0]})
+    )
     run = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     assert run.survivors().tolist() == plain.survivors().tolist()
     assert run.cost.forwards == plain.cost.forwards

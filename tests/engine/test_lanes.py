@@ -9,12 +9,12 @@ from tests.engine.fixed import CASES, Fixed, images, run
 
 import brinell
 from brinell.attacks import APGD, PGD
-from brinell.core.criterion import Misclassify
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
 from brinell.engine.cuda import sync as looks
 from brinell.engine.cuda.execution import settle
 from brinell.engine.events import Note
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.micro_batch import MismatchError, Recorded, Recordings, undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -25,15 +25,15 @@ from brinell.ops.rowwise import concat, same, take
 @pytest.mark.parametrize("look", [1, 8])
 @pytest.mark.parametrize("case", CASES)
 def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
-    attack, t, legs = CASES[case]
+    attack, t, attempts = CASES[case]
     world = images()
-    expected = run(*world, t, attack, legs=legs)
+    expected = run(*world, t, attack, attempts=attempts)
     monkeypatch.setitem(looks.LOOK, "cpu", look)
     for slots in (8, 16):
-        got = run(*world, t, attack, Recordings(make=Fixed), legs=legs, slots=slots)
+        got = run(*world, t, attack, Recordings(make=Fixed), attempts=attempts, slots=slots)
         assert same(got, expected), f"{slots} slots"
     order = torch.arange(len(world[1])).flip(0)
-    assert same(run(*world, t, attack, Recordings(make=Fixed), legs=legs, order=order), expected)
+    assert same(run(*world, t, attack, Recordings(make=Fixed), attempts=attempts, order=order), expected)
     assert 0 < int(expected.broken.sum()) < len(world[1]), "the case shows both outcomes"
 
 
@@ -97,23 +97,23 @@ def test_what_cannot_be_recorded_is_called(error):
 
 def test_samples_may_have_some_of_the_legs_only():
     classifier, x, y = images()
-    legs = tuple(Leg(r, 0) for r in (2, 3, 4))
+    attempts = tuple(Attempt(r, 0) for r in (2, 3, 4))
     ball, attack = Linf(0.02).ball(torch.arange(len(x)), x.device), APGD(steps=5, loss="minimum-margin")
     targets = torch.stack([(y + 1 + k) % 6 for k in range(3)], 1)
 
     def records(some, columns, of=None):
-        engine = Engine(Oracle(classifier, 8), attack, Misclassify(), lambda e: replace(ball, eps=e), some, 16)
-        work = Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets[:, columns], legs=of)
+        engine = Engine(Oracle(classifier, 8), attack, Misclassified(), lambda e: replace(ball, eps=e), some, 16)
+        work = Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets[:, columns], attempts=of)
         parts = list(engine.run(work))
         return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
 
     odd = torch.arange(len(x)) % 2 == 1
     of = torch.where(odd[:, None], torch.tensor([[1, 3]]), torch.tensor([[2, 3]]))
-    got = records(legs, [0, 1, 2], of)
+    got = records(attempts, [0, 1, 2], of)
     for mask, first in ((odd, 1), (~odd, 2)):
-        expected = records(legs[first:], list(range(first, 3)))
+        expected = records(attempts[first:], list(range(first, 3)))
         kept = expected.adv_pred >= 0
-        expected = replace(expected, leg=torch.where(kept, expected.leg + first, expected.leg))
+        expected = replace(expected, attempt=torch.where(kept, expected.attempt + first, expected.attempt))
         index = mask.nonzero()[:, 0]
         assert same(take(got, index), take(expected, index))
         assert 0 < int(expected.broken.sum()) < len(x), "both outcomes are there"
@@ -136,7 +136,7 @@ def test_the_garbage_collector_rests_while_something_is_recorded():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_lanes(case):
-    attack, t, legs = CASES[case]
+    attack, t, attempts = CASES[case]
     classifier, x, y = images()
     device = torch.device("cuda")
     classifier.module.to(device)
@@ -145,10 +145,16 @@ def test_recorded_lanes(case):
     results = []
     for recordings in (None, Recordings(make=Recorded)):
         targets = torch.stack(
-            [(world[2] + 1 + k) % 6 if legs[0].rank else world[2] * 0 - 1 for k in range(len(legs))], 1
+            [(world[2] + 1 + k) % 6 if attempts[0].rank else world[2] * 0 - 1 for k in range(len(attempts))], 1
         )
         engine = Engine(
-            Oracle(world[0], 8), attack, Misclassify(), lambda e: replace(ball, eps=e), legs, 24, recordings=recordings
+            Oracle(world[0], 8),
+            attack,
+            Misclassified(),
+            lambda e: replace(ball, eps=e),
+            attempts,
+            24,
+            recordings=recordings,
         )
         work = Work(world[1], world[2], rng.keys(0, torch.arange(len(x), device=device)), ball.eps, targets)
         parts = list(engine.run(work))
@@ -173,7 +179,7 @@ def test_a_model_that_counts_on_the_host_is_not_recorded():
     classifier = replace(wrap(Counting().eval()), device=x.device)
     recordings = Recordings()
     engine = Engine(
-        Oracle(classifier, 8), PGD(steps=3), Misclassify(), lambda e: replace(ball, eps=e), (Leg(),), 8,
+        Oracle(classifier, 8), PGD(steps=3), Misclassified(), lambda e: replace(ball, eps=e), (Attempt(),), 8,
         recordings=recordings,
     )  # fmt: skip
     list(engine.run(Work(x, y, rng.keys(0, torch.arange(8, device="cuda")), ball.eps, y[:, None] - 1)))
@@ -213,10 +219,10 @@ def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("case", ["apgd", "square", "fab"])
 def test_compiled_steps_agree_with_called_ones(case):
-    attack, t, legs = CASES[case]
+    attack, t, attempts = CASES[case]
     world = images()
     oracles = (Oracle(world[0], 8, compiled=c) for c in (False, True))
-    plain, fused = (run(*world, t, attack, legs=legs, slots=8, oracle=o) for o in oracles)
+    plain, fused = (run(*world, t, attack, attempts=attempts, slots=8, oracle=o) for o in oracles)
     assert torch.equal(plain.broken, fused.broken)
     assert torch.equal(plain.forwards, fused.forwards)
     torch.testing.assert_close(plain.margin, fused.margin, rtol=0, atol=1e-5)

@@ -1,6 +1,7 @@
 """The slot engine: what it asks, what it counts, when it stops, and that none of it changes an outcome."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,43 +9,57 @@ import torch
 
 import brinell
 from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
-from brinell.core.attack import Needs, cycle
-from brinell.core.criterion import HitClass, Misclassify
+from brinell.core.attack import Attack, Requires
+from brinell.core.criterion import Misclassified, Targeted
 from brinell.core.threat import L2, Linf, threat
 from brinell.engine.cuda import sync as looks
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, take
 from brinell.testing import linear_world
 
-ONE_LEG = (Leg(),)
+ONE_LEG = (Attempt(),)
 
 
 def run(
-    classifier, x, y, t, attack, *, legs=ONE_LEG, targets=None, slots=64, block=8, goal=None, start=None, **options
+    classifier,
+    x,
+    y,
+    t,
+    attack,
+    *,
+    attempts=ONE_LEG,
+    targets=None,
+    slots=64,
+    block=8,
+    criterion=None,
+    start=None,
+    **options,
 ):
     """The records of all samples in order, from the engine itself."""
     ball = t.ball(torch.arange(len(x)), torch.device("cpu"))
-    targets = torch.full((len(y), len(legs)), -1) if targets is None else targets
+    targets = torch.full((len(y), len(attempts)), -1) if targets is None else targets
     oracle = Oracle(classifier, block)
-    engine = Engine(oracle, attack, goal or Misclassify(), lambda e: replace(ball, eps=e), legs, slots, **options)
+    engine = Engine(
+        oracle, attack, criterion or Misclassified(), lambda e: replace(ball, eps=e), attempts, slots, **options
+    )
     parts = list(engine.run(Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets, start)))
     assert sorted(torch.cat([at for at, _ in parts]).tolist()) == list(range(len(x))), "every sample exactly once"
     return take(concat([r for _, r in parts]), torch.cat([at for at, _ in parts]).argsort())
 
 
 @dataclass(frozen=True)
-class Walk:
+class Walk(Attack[Any]):
     """Moves every row by a fixed amount along a fixed direction: it is known when each one crosses the boundary."""
 
     steps: int = 10
     size: float = 0.01
     loss: str = "margin"
     name = "walk"
-    needs = Needs.GRAD
-    minimises = False
+    requires = Requires.GRAD
+    minimum_norm = False
 
     @property
     def queries(self) -> int:
@@ -82,7 +97,7 @@ def test_counts_are_what_the_model_saw(counting, attack, early_exit):
     r = run(wrap(net), world.x, world.y, L2(eps), attack, targets=targets, block=1, early_exit=early_exit)
     assert net.forwards == r.forwards.sum() and net.backwards == r.backwards.sum()
     assert 5 < r.broken.sum() < 20
-    assert early_exit == (len(r.forwards.unique()) > 1) or attack.minimises
+    assert early_exit == (len(r.forwards.unique()) > 1) or attack.minimum_norm
 
 
 def test_square_asks_for_no_gradients(counting):
@@ -146,7 +161,7 @@ def test_points_outside_the_ball_or_the_box_never_count():
 class Minimising(Walk):
     """The same, but asks for the nearest adversarial to be kept."""
 
-    minimises = True
+    minimum_norm = True
 
 
 def test_a_minimising_attack_keeps_the_nearest():
@@ -168,7 +183,7 @@ def test_slots_are_refilled():
     world = linear_world(classes=2, n=100)
     hard = torch.arange(100) % 10 == 0
     eps = world.distance("L2") * torch.where(hard, 0.5, 20.0).double()
-    net = Rows(world.classifier.module).eval()
+    net = Batch(world.classifier.module).eval()
     r = run(wrap(net), world.x, world.y, L2(eps.clamp(max=2)), APGD(steps=40, loss="margin"), slots=16, block=4)
     assert torch.equal(~r.broken, hard)
     needed = int(r.forwards.sum())
@@ -177,7 +192,7 @@ def test_slots_are_refilled():
     assert needed <= net.rows <= 1.5 * needed
 
 
-class Rows(torch.nn.Module):
+class Batch(torch.nn.Module):
     """Counts rows."""
 
     def __init__(self, net: torch.nn.Module) -> None:
@@ -200,10 +215,10 @@ def test_the_batch_shape_never_changes(counting, n, slots, block):
 @pytest.mark.parametrize("slots", [1, 7, 23, 24, 1000])
 def test_slots_change_nothing(counting, slots):
     world, net, eps = counting
-    legs = (Leg(2, 0), Leg(2, 1), Leg(3, 0))
+    attempts = (Attempt(2, 0), Attempt(2, 1), Attempt(3, 0))
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
     args = (wrap(net), world.x, world.y, L2(eps), APGD(steps=4, loss="minimum-margin"))
-    one, other = (run(*args, legs=legs, targets=order, slots=s) for s in (24, slots))
+    one, other = (run(*args, attempts=attempts, targets=order, slots=s) for s in (24, slots))
     for name, value in vars(one).items():
         assert torch.equal(value, getattr(other, name)), name
 
@@ -216,17 +231,31 @@ def test_legs_follow_one_another_until_the_sample_breaks():
     d, order = world.distances("L2").sort(1)
     # Between the first and second rank's distance only the first target can work: aim at the others first.
     eps = (d[:, 0] + d[:, 1]) / 2
-    legs = (Leg(4), Leg(3), Leg(2))
+    attempts = (Attempt(4), Attempt(3), Attempt(2))
     r = run(
-        world.classifier, world.x, world.y, L2(eps), Aim(20), legs=legs, targets=order[:, [2, 1, 0]], goal=HitClass()
+        world.classifier,
+        world.x,
+        world.y,
+        L2(eps),
+        Aim(20),
+        attempts=attempts,
+        targets=order[:, [2, 1, 0]],
+        criterion=Targeted(),
     )
-    assert r.broken.all() and (r.leg == 2).all()
+    assert r.broken.all() and (r.attempt == 2).all()
     assert (r.adv_pred == order[:, 0]).all()
     assert ((r.forwards > 2 * 21) & (r.forwards <= 3 * 21)).all() and torch.equal(r.forwards - 1, r.first)
     quick = run(
-        world.classifier, world.x, world.y, L2(eps), Aim(20), legs=legs[::-1], targets=order[:, :3], goal=HitClass()
+        world.classifier,
+        world.x,
+        world.y,
+        L2(eps),
+        Aim(20),
+        attempts=attempts[::-1],
+        targets=order[:, :3],
+        criterion=Targeted(),
     )
-    assert (quick.leg == 0).all() and (quick.forwards <= 21).all()
+    assert (quick.attempt == 0).all() and (quick.forwards <= 21).all()
 
 
 @dataclass(frozen=True)
@@ -247,7 +276,7 @@ def test_legs_have_their_own_noise_and_restarts_their_own_number():
             seen.append((p.key.clone(), p.restart.clone(), p.target.clone()))
             return super().init(p, ball)
 
-    legs = (Leg(2, 0), Leg(2, 1), Leg(3, 0))
+    attempts = (Attempt(2, 0), Attempt(2, 1), Attempt(3, 0))
     t = world.distance("L2") / 2
     run(
         world.classifier,
@@ -255,7 +284,7 @@ def test_legs_have_their_own_noise_and_restarts_their_own_number():
         world.y,
         L2(t),
         Spy(2),
-        legs=legs,
+        attempts=attempts,
         targets=torch.tensor([[1, 1, 0]] * 6),
         block=6,
         slots=6,
@@ -324,10 +353,10 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
     """Elsewhere than on a CPU the host looks at finished rows every few iterations only; they run on unwatched."""
     world, net, eps = counting
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
-    legs, args = (Leg(2, 0), Leg(2, 1), Leg(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
-    often = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
+    attempts, args = (Attempt(2, 0), Attempt(2, 1), Attempt(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
+    often = run(*args, attempts=attempts, targets=order, slots=10, early_exit=early_exit)
     monkeypatch.setitem(looks.LOOK, "cpu", 5)
-    seldom = run(*args, legs=legs, targets=order, slots=10, early_exit=early_exit)
+    seldom = run(*args, attempts=attempts, targets=order, slots=10, early_exit=early_exit)
     for name, value in vars(often).items():
         assert torch.equal(value, getattr(seldom, name)), name
 
@@ -340,7 +369,7 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
 def test_looks_come_in_whole_cycles(attack, every, each):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert (looks.look_every(attack, gpu), looks.stride(attack, gpu)) == (every, each)
-    assert looks.look_every(attack, cpu) == looks.stride(attack, cpu) == len(cycle(attack))
+    assert looks.look_every(attack, cpu) == looks.stride(attack, cpu) == len(attack.query_pattern)
 
 
 @pytest.mark.parametrize(
@@ -350,8 +379,19 @@ def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, 
     """A look comes where budgets end, however seldom the others are."""
     world, net, _ = counting
     monkeypatch.setitem(looks.LOOK, "cpu", 10)
-    legs = (Leg(2, 0), Leg(3, 0)) if attack.name == "fab-t" else (Leg(), Leg(0, 1))
+    attempts = (Attempt(2, 0), Attempt(3, 0)) if attack.name == "fab-t" else (Attempt(), Attempt(0, 1))
     order = world.distances("Linf").argsort(1)[:, :2] if attack.name == "fab-t" else None
     n = len(world.x)
-    run(wrap(net), world.x, world.y, Linf(1e-6), attack, legs=legs, targets=order, slots=n, block=n, early_exit=False)
+    run(
+        wrap(net),
+        world.x,
+        world.y,
+        Linf(1e-6),
+        attack,
+        attempts=attempts,
+        targets=order,
+        slots=n,
+        block=n,
+        early_exit=False,
+    )
     assert net.calls == 2 * asked

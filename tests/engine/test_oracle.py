@@ -9,11 +9,11 @@ from torch._functorch import config as functorch_config
 
 import brinell
 from brinell.attacks import APGD
-from brinell.core.attack import Needs
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Requires
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import L2
 from brinell.engine.events import Shrunk
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import KINDS, Oracle, other_blocks
 from brinell.errors import ModelError
 from brinell.models.wrap import TorchClassifier, wrap
@@ -58,8 +58,8 @@ def world():
     return linear_world(classes=3, n=40)
 
 
-def ask(oracle: Oracle, world, needs: Needs = Needs.GRAD):
-    return oracle.ask(world.x, world.y, torch.full((len(world.y),), -1), "margin", needs)
+def ask(oracle: Oracle, world, requires: Requires = Requires.GRAD):
+    return oracle.ask(world.x, world.y, torch.full((len(world.y),), -1), "margin", requires)
 
 
 # -------------------------------------------------------------------------------------------------------------- blocks
@@ -77,9 +77,9 @@ def test_answers_are_right_for_any_block(world, block):
 
 
 def test_jacobian_and_logits_only(world):
-    a = ask(Oracle(world.classifier, 16), world, Needs.JACOBIAN)
+    a = ask(Oracle(world.classifier, 16), world, Requires.JACOBIAN)
     assert torch.allclose(a.jacobian, world.weight[None].expand(40, -1, -1)) and a.backwards == 3 and a.grad is None
-    b = ask(Oracle(world.classifier, 16), world, Needs.LOGITS)
+    b = ask(Oracle(world.classifier, 16), world, Requires.LOGITS)
     assert b.grad is None and b.jacobian is None and b.backwards == 0 and torch.equal(a.logits, b.logits)
 
 
@@ -99,7 +99,7 @@ def slope(n: int = 24) -> torch.Tensor:
 
 @pytest.mark.parametrize("block", [7, 64])
 def test_both_gradients_for_two_backwards(world, block):
-    a = ask(Oracle(Guarded(world.classifier.module), block), world, Needs.DETECTOR)
+    a = ask(Oracle(Guarded(world.classifier.module), block), world, Requires.DETECTOR)
     plain = ask(Oracle(world.classifier, block), world)
     assert torch.equal(a.gradient, plain.gradient) and torch.equal(a.logits, plain.logits)
     assert torch.allclose(a.score, world.x @ slope() - 1, atol=1e-5)
@@ -108,8 +108,8 @@ def test_both_gradients_for_two_backwards(world, block):
 
 
 def test_the_score_comes_with_every_answer(world):
-    for needs, backwards in ((Needs.LOGITS, 0), (Needs.GRAD, 1), (Needs.JACOBIAN, 3)):
-        a = ask(Oracle(Guarded(world.classifier.module), 16), world, needs)
+    for requires, backwards in ((Requires.LOGITS, 0), (Requires.GRAD, 1), (Requires.JACOBIAN, 3)):
+        a = ask(Oracle(Guarded(world.classifier.module), 16), world, requires)
         assert a.reject is not None and a.reject_grad is None and a.backwards == backwards
     assert ask(Oracle(world.classifier, 16), world).reject is None
 
@@ -118,19 +118,20 @@ def test_values_to_match(world):
     """The loss is minus half the squared distance, of the logits or of the features, which are twice the inputs."""
     oracle = Oracle(Guarded(world.classifier.module), 16)
     z = world.x @ world.weight.T + world.bias
-    a = oracle.ask(world.x, world.y, z.flip(0), "match-logits", Needs.GRAD)
+    a = oracle.ask(world.x, world.y, z.flip(0), "match-logits", Requires.GRAD)
     assert torch.allclose(a.loss, -(z - z.flip(0)).square().sum(1) / 2, atol=1e-5)
     assert torch.allclose(a.gradient, (z.flip(0) - z) @ world.weight, atol=1e-4)
-    b = oracle.ask(world.x, world.y, torch.zeros_like(world.x), "match-features", Needs.GRAD)
+    b = oracle.ask(world.x, world.y, torch.zeros_like(world.x), "match-features", Requires.GRAD)
     assert torch.allclose(b.gradient, -4 * world.x, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("loss", "needs", "why"), [("margin", Needs.DETECTOR, "a detector"), ("match-features", Needs.GRAD, "features")]
+    ("loss", "requires", "why"),
+    [("margin", Requires.DETECTOR, "a detector"), ("match-features", Requires.GRAD, "features")],
 )
-def test_what_the_model_lacks_is_said(world, loss, needs, why):
+def test_what_the_model_lacks_is_said(world, loss, requires, why):
     with pytest.raises(ModelError, match=f"a model with {why}"):
-        Oracle(world.classifier, 16).ask(world.x, world.y, torch.full((40,), -1), loss, needs)
+        Oracle(world.classifier, 16).ask(world.x, world.y, torch.full((40,), -1), loss, requires)
 
 
 def test_the_observer_sees_every_point_once_and_changes_nothing(world):
@@ -139,13 +140,15 @@ def test_the_observer_sees_every_point_once_and_changes_nothing(world):
     seen = []
 
     def look(s, a):
-        seen.extend((int(s.at[i]), int(s.leg[i]), int(s.state.t[i]), float(a.loss[i])) for i in s.live.nonzero()[:, 0])
+        seen.extend(
+            (int(s.at[i]), int(s.attempt[i]), int(s.state.t[i]), float(a.loss[i])) for i in s.live.nonzero()[:, 0]
+        )
 
     def run(observe):
-        legs = (Leg(0, 0), Leg(0, 1))
+        attempts = (Attempt(0, 0), Attempt(0, 1))
         engine = Engine(
-            Oracle(world.classifier, 8), APGD(3, "margin"), Misclassify(), lambda e: replace(ball, eps=e), legs, 16,
-            early_exit=False, observe=observe,
+            Oracle(world.classifier, 8), APGD(3, "margin"), Misclassified(), lambda e: replace(ball, eps=e), attempts,
+            16, early_exit=False, observe=observe,
         )  # fmt: skip
         parts = list(engine.run(work))
         return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
@@ -252,7 +255,7 @@ def test_the_model_always_sees_whole_blocks(world):
     oracle = Oracle(wrap(Seeing().eval()), 16)
     for n in (1, 5, 16, 17, 40):
         x, y = world.x[:n], world.y[:n]
-        a = oracle.ask(x, y, torch.full((n,), -1), "margin", Needs.GRAD)
+        a = oracle.ask(x, y, torch.full((n,), -1), "margin", Requires.GRAD)
         assert len(a.logits) == len(a.gradient) == len(a.loss) == len(oracle.output(x).logits) == n
     assert sizes == {16}
 
@@ -278,7 +281,7 @@ def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled
     net = Watched().eval()
     oracle, y = Oracle(wrap(net), 4, compiled=compiled), torch.zeros(4).long()
     before = functorch_config.donated_buffer
-    a = oracle.ask(torch.rand(4, 4), y, y - 1, "margin", Needs.JACOBIAN)
+    a = oracle.ask(torch.rand(4, 4), y, y - 1, "margin", Requires.JACOBIAN)
     assert a.jacobian.shape == (4, 3, 4)
     assert net.seen == [before and not compiled] * 3 and functorch_config.donated_buffer == before
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from brinell.attacks import APGD, FAB, PGD
-from brinell.core.attack import Needs, Rows
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Batch, Requires
+from brinell.core.criterion import Misclassified
 from brinell.core.model import Output, Personal, answer
 from brinell.core.threat import L2
 from brinell.engine.attack_batch import craft
-from brinell.engine.loop import Engine, Leg, Work
+from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, flat, take
@@ -64,7 +64,7 @@ def run(model, attack, order, eps, slots, block):
     ball = L2(eps).ball(torch.arange(N), torch.device("cpu"))
     x, y = torch.full((N, 6), 0.5), torch.zeros(N, dtype=torch.long)
     engine = Engine(
-        Oracle(model, block), attack, Misclassify(), lambda e: replace(ball, eps=e), (Leg(), Leg(0, 1)), slots
+        Oracle(model, block), attack, Misclassified(), lambda e: replace(ball, eps=e), (Attempt(), Attempt(0, 1)), slots
     )
     work = Work(x, y, rng.keys(0, ids), ball.eps, torch.full((N, 2), -1), id=ids)
     parts = list(engine.run(work))
@@ -86,11 +86,11 @@ def test_outputs_gradients_and_padding_follow_the_ids(model):
     classifier, _ = model
     order = torch.arange(N).flip(0)
     x, y, none = torch.full((N, 6), 0.5), torch.zeros(N, dtype=torch.long), torch.full((N,), -1)
-    a = Oracle(classifier, 8).ask(x, y, none, "margin", Needs.GRAD, 2, IDS[order])
+    a = Oracle(classifier, 8).ask(x, y, none, "margin", Requires.GRAD, 2, IDS[order])
     assert torch.allclose(a.gradient, 2 * WEIGHT[order])
     z = Oracle(classifier, 8).output(x, IDS[order]).logits
     assert torch.allclose(z[:, 0], classifier.bias[order]) and torch.equal(z[:, 0], -z[:, 1])
-    rows = Rows(x, y, rng.keys(0, IDS), none, id=IDS)
+    rows = Batch(x, y, rng.keys(0, IDS), none, id=IDS)
     straight = PGD(steps=8, loss="margin", random_start=False)
     best = craft(classifier, straight, rows, L2(0.2).ball(torch.arange(N), x.device), keep="best")
     direction = torch.cosine_similarity(best - x, WEIGHT, dim=1)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
@@ -25,7 +25,7 @@ def test_questions_are_in_bfloat16_and_decisions_in_float32():
     with exact(CPU):
         plain, coarse = (Oracle(clf, 8, precision=p) for p in ("float32", "bfloat16"))
         assert torch.equal(plain.output(x.x).logits, coarse.output(x.x).logits)
-        a, b = (o.ask(x.x, x.y, none, "margin", Needs.GRAD) for o in (plain, coarse))
+        a, b = (o.ask(x.x, x.y, none, "margin", Requires.GRAD) for o in (plain, coarse))
     assert b.logits.dtype == b.gradient.dtype == torch.float32
     assert not torch.equal(a.logits, b.logits)
     # Eight bits of mantissa: a few parts in a thousand of the largest logit.

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from brinell.core.attack import Answer, Rows
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Batch, Response
+from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
-from brinell.engine.best_so_far import Recorder, blank, joined
+from brinell.engine.best_so_far import BestSoFar, blank, joined
 from brinell.ops import rng
 from brinell.ops.rowwise import same
 
@@ -18,38 +18,41 @@ N, LEGS, ANSWERS = 400, 3, 4
 def answers(seed):
     """Points at a few distances, logits on a coarse grid: ties, successes out of reach or in doubt, NaN."""
     g = torch.Generator().manual_seed(seed)
-    for leg in range(LEGS):
+    for attempt in range(LEGS):
         for _ in range(ANSWERS):
             x = 0.5 + torch.randint(0, 5, (N, 1), generator=g) * 0.05 * torch.ones(N, 2)
             z = torch.randint(-4, 3, (N, 3), generator=g).float()
             # So wide a spread that no margin is one to be sure of.
             z[torch.rand(N, generator=g) < 0.5, 2] = -1000.0
             z[torch.rand(N, generator=g) < 0.02] = torch.nan
-            yield leg, x, Answer(z, z[:, 1] - z[:, 0]), torch.rand(N, generator=g) < 0.9
+            yield attempt, x, Response(z, z[:, 1] - z[:, 0]), torch.rand(N, generator=g) < 0.9
 
 
 @pytest.mark.parametrize("slack", [0.0, 2.0**-7])
 @pytest.mark.parametrize("nearest", [True, False])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_joined(seed, nearest, slack):
-    recorder = Recorder(Misclassify(), nearest, slack=slack)
+    recorder = BestSoFar(Misclassified(), nearest, slack=slack)
     y = torch.zeros(N, dtype=torch.long)
     x0 = torch.full((N, 2), 0.5)
-    rows = Rows(x0, y, rng.keys(0, torch.arange(N)), y - 1)
+    rows = Batch(x0, y, rng.keys(0, torch.arange(N)), y - 1)
     ball = Linf(0.1).ball(torch.arange(N), torch.device("cpu"))
 
-    def see(r, leg, x, a, live):
-        r = recorder.see(r, x, a, rows, ball, live, y + leg)
+    def see(r, attempt, x, a, live):
+        r = recorder.see(r, x, a, rows, ball, live, y + attempt)
         return replace(r, forwards=r.forwards + live, backwards=r.backwards + live)
 
     one_after_another, apart = blank(x0), [blank(x0) for _ in range(LEGS)]
-    for leg, x, a, live in answers(seed):
-        one_after_another, apart[leg] = see(one_after_another, leg, x, a, live), see(apart[leg], leg, x, a, live)
+    for attempt, x, a, live in answers(seed):
+        one_after_another, apart[attempt] = (
+            see(one_after_another, attempt, x, a, live),
+            see(apart[attempt], attempt, x, a, live),
+        )
     together = apart[0]
     for r in apart[1:]:
         together = joined(together, r, nearest)
     assert same(together, one_after_another)
-    assert set(together.leg.tolist()) == set(range(LEGS)), "every leg has the last word on some row"
+    assert set(together.attempt.tolist()) == set(range(LEGS)), "every leg has the last word on some row"
     assert {bool(v) for v in together.broken} == {True, False}
     assert bool(together.odd.any())
     # Apart they say less.

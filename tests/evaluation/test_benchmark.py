@@ -246,7 +246,7 @@ def corrupted(corruption: str, severity: int) -> Problem:
     return Problem((clean.x + shift).clamp(0, 1), clean.y)
 
 
-def on_corruptions(**more: Any) -> records.Record:
+def on_corruptions(**more: Any) -> records.Best:
     return brinell.benchmark(small_net(), "cifar10", "corruptions", data=small(), **more, **QUIET)
 
 

@@ -6,11 +6,11 @@ from torch import nn
 
 import brinell
 from brinell.attacks import APGD, DDN, FAB, Bisect, Descend, Refine
-from brinell.core.attack import Answer, Rows
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import Batch, Response
+from brinell.core.criterion import Misclassified
 from brinell.core.plan import plan
 from brinell.core.threat import L2, Linf
-from brinell.engine.best_so_far import Recorder, blank
+from brinell.engine.best_so_far import BestSoFar, blank
 from brinell.evaluation.plan import adapt
 
 
@@ -66,15 +66,15 @@ def test_a_lone_rows_distance_is_that_in_company() -> None:
 
 
 def test_a_sure_adversarial_is_not_given_up_for_a_nearer_doubtful_one() -> None:
-    recorder = Recorder(Misclassify(), nearest=True, slack=0.01)
+    recorder = BestSoFar(Misclassified(), nearest=True, slack=0.01)
     x0, y = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)
-    p = Rows(x0, y, y, y - 1)
+    p = Batch(x0, y, y, y - 1)
     ball = Linf(0.5).ball(torch.arange(1), torch.device("cpu"))
-    r, live, leg = blank(x0), torch.ones(1, dtype=torch.bool), y
+    r, live, attempt = blank(x0), torch.ones(1, dtype=torch.bool), y
     # Nearer by a hair's breadth of margin, then farther and certain, then nearer again in doubt.
     for at, margin in ((0.1, 0.001), (0.3, 1.0), (0.05, 0.001), (0.2, 1.0)):
         logits = torch.tensor([[0.0, margin, -1.0]])
-        r = recorder.see(r, x0 + at, Answer(logits, logits[:, 1]), p, ball, live, leg)
+        r = recorder.see(r, x0 + at, Response(logits, logits[:, 1]), p, ball, live, attempt)
     assert r.broken.all() and r.x[0, 0].item() == pytest.approx(0.2)
 
 

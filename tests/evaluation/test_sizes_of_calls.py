@@ -12,13 +12,13 @@ from brinell.core.threat import Linf
 from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
 from brinell.evaluation import run_stage as stages
-from brinell.evaluation.run_stage import Setup, oracle_for
+from brinell.evaluation.run_stage import StageContext, oracle_for
 
 
 class Uneven(APGD):
     """An attack that gives samples up."""
 
-    uneven = True
+    abandons_early = True
 
 
 STAGES = {
@@ -31,10 +31,10 @@ STAGES = {
 }
 
 
-def setup_for(device: str, slots: int, recordings: Recordings | None, measured: bool = True) -> Setup:
+def setup_for(device: str, slots: int, recordings: Recordings | None, measured: bool = True) -> StageContext:
     there: Any = SimpleNamespace(device=torch.device(device))
     oracle = Oracle(there, {"cuda": 256, "cpu": 32}[device])
-    return Setup(oracle, Linf(0.1), 0, slots, recordings=recordings, shape=(3, 8, 8) if measured else None)
+    return StageContext(oracle, Linf(0.1), 0, slots, recordings=recordings, shape=(3, 8, 8) if measured else None)
 
 
 @pytest.mark.parametrize("kind", STAGES)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import brinell
 from brinell.attacks import Pursuit
 from brinell.attacks.pursuit import AGAIN, FAR, FAR_AT_FIRST, FEW, LOOKS, NEAR, UNTARGETED
-from brinell.core.attack import Needs, Rows
+from brinell.core.attack import Batch, Requires
 from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
@@ -106,12 +106,12 @@ def test_the_second_look_ends_a_run_that_one_step_does_not_bring_within_range() 
     ball = threat("Linf", world.distance("Linf") / 2).ball(torch.arange(4), torch.device("cpu"))
     attack, oracle = Pursuit(), Oracle(world.classifier, 4)
     s = attack.init(p, ball)
-    legs = []
+    attempts = []
     for _ in range(2):
-        a = oracle.ask(p.x, p.y, s.target, attack.loss, Needs.GRAD)  # as if it had not moved
+        a = oracle.ask(p.x, p.y, s.target, attack.loss, Requires.GRAD)  # as if it had not moved
         s = attack.step(s, a, p, ball)
-        legs.append(s.leg.tolist())
-    assert legs == [[0] * 4, [1] * 4]
+        attempts.append(s.attempt.tolist())
+    assert attempts == [[0] * 4, [1] * 4]
 
 
 def test_a_broken_sample_costs_no_more() -> None:
@@ -122,8 +122,8 @@ def test_a_broken_sample_costs_no_more() -> None:
     assert found["first_broken_at"] == [1] * N
 
 
-def _rows(world: LinearWorld) -> Rows:
-    return Rows(world.x, world.y, rng.keys(0, torch.arange(len(world.y))), torch.full_like(world.y, -1))
+def _rows(world: LinearWorld) -> Batch:
+    return Batch(world.x, world.y, rng.keys(0, torch.arange(len(world.y))), torch.full_like(world.y, -1))
 
 
 def _aims(world: LinearWorld, eps: Tensor) -> list[list[int]]:
@@ -133,11 +133,11 @@ def _aims(world: LinearWorld, eps: Tensor) -> list[list[int]]:
     s = attack.init(p, ball)
     seen: list[dict[int, int]] = [{} for _ in world.y]
     while bool((s.t < attack.queries).any()):
-        for i, (t, leg, target) in enumerate(zip(s.t.tolist(), s.leg.tolist(), s.target.tolist(), strict=True)):
+        for i, (t, attempt, target) in enumerate(zip(s.t.tolist(), s.attempt.tolist(), s.target.tolist(), strict=True)):
             if t < attack.queries:
-                seen[i][leg] = target
-        s = attack.step(s, oracle.ask(s.x, p.y, s.target, attack.loss, Needs.GRAD), p, ball)
-    return [[d[leg] for leg in sorted(d)] for d in seen]
+                seen[i][attempt] = target
+        s = attack.step(s, oracle.ask(s.x, p.y, s.target, attack.loss, Requires.GRAD), p, ball)
+    return [[d[attempt] for attempt in sorted(d)] for d in seen]
 
 
 def test_who_is_tried_in_which_order() -> None:

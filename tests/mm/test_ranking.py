@@ -115,7 +115,7 @@ def test_every_pass_of_the_ranking_is_counted(
 
 def test_the_model_is_asked_as_often_as_the_rows_say(net: nn.Module, images: Any) -> None:
     """Counted at the model, with blocks of one row and everything else taken away."""
-    from brinell.core.attack import Rows
+    from brinell.core.attack import Batch
     from brinell.engine.oracle import Oracle
     from brinell.evaluation.ranking import last_logits
 
@@ -129,7 +129,7 @@ def test_the_model_is_asked_as_often_as_the_rows_say(net: nn.Module, images: Any
     clf = brinell.wrap(Counting().eval())
     x, y = images[0][:3], images[1][:3]
     ball = Linf(EPS).ball(torch.arange(3), torch.device("cpu"))
-    p = Rows(x, y, torch.arange(3), torch.full((3,), -1))
+    p = Batch(x, y, torch.arange(3), torch.full((3,), -1))
     stage = Targets(MM, ranked_by=PGD(steps=20))
     last_logits(Oracle(clf, 1), stage.ranked_by, p, ball, slots=1)
     assert (len(calls), sum(calls)) == tuple(3 * v for v in stage.ranking_passes)

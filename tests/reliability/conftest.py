@@ -1,12 +1,13 @@
 """Small networks with fixed weights, and an attack that knows the answer."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from brinell.core.attack import Needs
+from brinell.core.attack import Attack, AttackState, Requires
 from brinell.ops import rng
 
 SHAPE = (1, 6, 6)
@@ -43,21 +44,21 @@ def samples(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     t: torch.Tensor
     x: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Knowing:
+class Knowing(Attack[Any]):
     """Goes to the witness of every sample, whose id chooses it."""
 
     ids: torch.Tensor
     witnesses: torch.Tensor
     name: str = "knowing"
     loss: str = "margin"
-    minimises = False
-    needs = Needs.LOGITS
+    minimum_norm = False
+    requires = Requires.LOGITS
     queries = 1
 
     def init(self, p, ball):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from brinell.core.criterion import Misclassify
+from brinell.core.criterion import Misclassified
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.reliability.probes import indicators
@@ -100,7 +100,7 @@ class Formula(nn.Module):
 
 def stability(f, x):
     y = torch.zeros(len(x), dtype=torch.long)
-    return indicators.stability(Oracle(wrap(Formula(f).eval()), 8), Misclassify(), x, y, seed=0, neighbours=400)
+    return indicators.stability(Oracle(wrap(Formula(f).eval()), 8), Misclassified(), x, y, seed=0, neighbours=400)
 
 
 def test_stability_of_a_slope_in_closed_form():

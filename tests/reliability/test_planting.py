@@ -17,7 +17,7 @@ import brinell
 from brinell import test_attack  # by name: pytest must not take it for a test
 from brinell.attacks import PGD, Alternating, Matching
 from brinell.cli.main import app
-from brinell.core.attack import Rows
+from brinell.core.attack import Batch
 from brinell.core.dataset import Chunk
 from brinell.core.references import References
 from brinell.core.threat import threat
@@ -235,7 +235,7 @@ def test_attacks_that_imitate_get_a_point_of_their_own_sample():
     found = References(torch.ones(3, dtype=torch.long), torch.arange(6.0).view(3, 2), None, ids)
     zero = torch.zeros(4, dtype=torch.long)
     own = torch.tensor([9, 4, 4, 7])
-    p = Rows(torch.zeros(4, 1), zero, rng.keys(0, own), zero - 1, id=own)
+    p = Batch(torch.zeros(4, 1), zero, rng.keys(0, own), zero - 1, id=own)
     assert Matching(references=found)._drawn(p).tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]]
     r = test_attack(
         guarded(rate=0.1), brinell.Problem(*samples(4)), LINF, Matching(10), kind="regular", inner=9, kappa=0.5,

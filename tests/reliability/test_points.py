@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brinell.attacks.black_box.random_sampling import WHERE, Chance
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
@@ -96,11 +96,11 @@ def test_inner_points_fill_the_ball_and_not_its_sphere():
 @pytest.mark.parametrize("where", WHERE)
 def test_the_random_attack_draws_where_it_says(where):
     x0, ball, key = world("Linf", 40, 0.1, False, False, 5)
-    p = Rows(x0, torch.zeros(5, dtype=torch.long), key, torch.full((5,), -1))
+    p = Batch(x0, torch.zeros(5, dtype=torch.long), key, torch.full((5,), -1))
     attack = Chance(3, where)
     s = attack.init(p, ball)
     first = s.x
-    s = attack.step(s, Answer(torch.zeros(5, 2), torch.zeros(5)), p, ball)
+    s = attack.step(s, Response(torch.zeros(5, 2), torch.zeros(5)), p, ball)
     assert not torch.equal(first, s.x) and s.t.tolist() == [1] * 5
     full = torch.isclose((s.x - x0).abs(), ball.eps[:, None], atol=1e-6).sum(1)
     assert bool(ball.contains(x0, s.x).all())

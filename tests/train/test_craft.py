@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brinell import PlanError, attacks, wrap
-from brinell.core.attack import Rows
+from brinell.core.attack import Batch
 from brinell.core.threat import Ball
 from brinell.engine.attack_batch import attacking, craft
 from brinell.engine.oracle import Oracle
@@ -30,8 +30,8 @@ def ball(n: int, norm: str = "Linf", eps: float = EPS) -> Ball:
     return Ball(NORMS[norm], torch.full((n,), eps))
 
 
-def rows(x: Tensor, y: Tensor, key: Tensor, target: int = -1) -> Rows:
-    return Rows(x, y, key, torch.full_like(y, target))
+def rows(x: Tensor, y: Tensor, key: Tensor, target: int = -1) -> Batch:
+    return Batch(x, y, key, torch.full_like(y, target))
 
 
 def net() -> nn.Module:
@@ -61,7 +61,7 @@ def test_the_last_iterate_of_the_protocol(attack: Any, norm: str, points: Any) -
     model, space, p = net(), ball(8, norm, 0.2), rows(*points)
     oracle, state = Oracle(wrap(model), 8), attack.init(p, space)
     for _ in range(attack.queries - 1):
-        state = attack.step(state, oracle.ask(state.x, y, p.target, attack.loss, attack.needs), p, space)
+        state = attack.step(state, oracle.ask(state.x, y, p.target, attack.loss, attack.requires), p, space)
     crafted = craft(wrap(model), attack, p, space)
     assert torch.equal(crafted, state.x)
     assert bool(space.contains(x0, crafted).all())

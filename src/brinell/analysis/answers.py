@@ -12,7 +12,7 @@ from torch import Tensor
 
 from brinell.analysis.numbers import Bools, Floats, Ints
 from brinell.checks import model as door
-from brinell.core.attack import AnyAttack, Rows
+from brinell.core.attack import AnyAttack, Batch
 from brinell.core.dataset import Chunk, Problem, sample_hashes
 from brinell.core.model import Classifier, Output
 from brinell.core.threat import Threat
@@ -124,11 +124,11 @@ def same_model(run: Run, classifier: Classifier) -> None:
 
 def about_classes(run: Run) -> None:
     """Refuse a Run whose goal is not simply another class."""
-    goal = run.manifest["identity"].get("goal", MISCLASSIFY)
-    if goal != MISCLASSIFY:
+    criterion = run.manifest["identity"].get("goal", MISCLASSIFY)
+    if criterion != MISCLASSIFY:
         raise RunError(
             expected="a Run whose goal is misclassification",
-            got=f"the goal {goal} in {run.path}",
+            got=f"the goal {criterion} in {run.path}",
             remedy="Evaluate the model without its detector.",
         )
 
@@ -203,6 +203,6 @@ def _craft(classifier: Classifier, chunk: Chunk, threat: Threat, attack: AnyAtta
     ids = chunk.ids[index].to(device)
     key = rng.fold(rng.keys(seed, ids), rng.digest(attack.name))
     y = chunk.y[index].to(device)
-    rows = Rows(chunk.x[index].to(device), y, key, torch.full_like(y, -1), id=ids)
+    rows = Batch(chunk.x[index].to(device), y, key, torch.full_like(y, -1), id=ids)
     ball = threat.ball(index + chunk.offset, device)
     return craft(classifier, attack, rows, ball, keep="best")[: len(chunk)].cpu()

@@ -9,7 +9,7 @@ from torch import Tensor
 from brinell.attacks import _parameters as _check
 from brinell.attacks.gradient.apgd import APGD
 from brinell.attacks.gradient.apgd_l1 import SHARE
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.device_cache import table
@@ -59,10 +59,10 @@ def _repeated(towards: Labels, extra: Labels) -> Labels:
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The Auto-PGD run in progress, and what is known about the sample from its earlier runs.
 
-    `leg` counts the runs: 0 goes to any class, 1 … `targets` to the `ranked` classes, then come the repetitions;
+    `attempt` counts the runs: 0 goes to any class, 1 … `targets` to the `ranked` classes, then come the repetitions;
     `until` is the last one. `reach`, `gap` (at the last look) and `early` (at the second look) belong to the run;
     `later` (the most any run gained after its second look), `begun` (the smallest first gap), `closest` and `towards`
     to the sample. Repetitions change nothing of what is known: each depends on the runs before all of them alone.
@@ -70,7 +70,7 @@ class State:
 
     t: Labels
     run: Any
-    leg: Labels
+    attempt: Labels
     until: Labels
     target: Labels
     ranked: Tensor
@@ -88,6 +88,11 @@ class State:
         point: Points = self.run.x
         return point
 
+    @property
+    def aim(self) -> Labels:
+        """What the run in progress aims at."""
+        return self.target
+
 
 @dataclass(frozen=True)
 class Seed:
@@ -99,7 +104,7 @@ class Seed:
 
 
 @dataclass(frozen=True)
-class Pursuit:
+class Pursuit(Attack[State]):
     """Auto-PGD on the margin, first to any class, then to the likeliest ones in turn, each run only while in reach.
 
     Method: a run's gap is its best margin's distance from zero, in units of the gain that its first gradient promises
@@ -119,11 +124,9 @@ class Pursuit:
     steps: int = 50
     targets: int = 9
     again: int = 8
-    minimises = False
-    needs = Needs.GRAD
     loss = "margin-towards"
     name = "pursuit"
-    uneven = True
+    abandons_early = True
 
     def __post_init__(self) -> None:
         _check.positive(steps=self.steps, targets=self.targets)
@@ -148,13 +151,13 @@ class Pursuit:
         """In sparse norms the repetitions come from larger radii (Croce & Hein 2021)."""
         return APGD(self.steps, self.loss, larger_eps=True)
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The untargeted run, at the clean point or where told."""
         zero, far = torch.zeros_like(p.y), torch.full_like(ball.eps, torch.inf)
         return State(
             t=zero,
             run=self._thin(self._plain.init(replace(p, start=p.x if p.start is None else p.start), ball), p, ball),
-            leg=zero,
+            attempt=zero,
             until=zero + self.targets + self.again,
             target=zero - 1,
             ranked=(zero - 1)[:, None].repeat(1, self.targets),
@@ -167,18 +170,18 @@ class Pursuit:
             towards=zero - 1,
         )
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Take note, let the run go on where it may arrive, begin another one elsewhere."""
-        shrinking = (s.leg > self.targets) & ball.norm.sparse
+        shrinking = (s.attempt > self.targets) & ball.norm.sparse
         last = torch.where(shrinking, self._shrinking.queries - 1, self.steps)
-        last = torch.where(s.leg == 0, min(self.steps, UNTARGETED), last)
+        last = torch.where(s.attempt == 0, min(self.steps, UNTARGETED), last)
         # Samples that are done are still stepped until they are replaced; their last run stands at its end.
         age = torch.minimum(s.run.t, last)
         run = self._advance(replace(s.run, t=age), shrinking, a, p, ball)
         s = self._note(replace(s, t=s.t + 1, run=run), a, p, ball, age == 0)
         gap = torch.where(s.reach > 0, -s.run.f_best / s.reach, torch.inf)
         s, on = self._look(s, gap, age)
-        closer = (gap < s.closest) & (s.leg <= self.targets)
+        closer = (gap < s.closest) & (s.attempt <= self.targets)
         s = replace(
             s,
             begun=torch.where(age == 0, torch.minimum(s.begun, gap), s.begun),
@@ -187,7 +190,7 @@ class Pursuit:
         )
         return self._next(s, (age >= last) | ~(on | shrinking), p, ball)
 
-    def _advance(self, run: Any, shrinking: Mask, a: Answer, p: Rows, ball: Ball) -> Any:
+    def _advance(self, run: Any, shrinking: Mask, a: Response, p: Batch, ball: Ball) -> Any:
         if not ball.norm.sparse:
             return self._plain.step(run, a, p, ball)
         plain = self._plain.step(replace(run, t=run.t.clamp(max=self.steps)), a, p, ball)
@@ -195,9 +198,9 @@ class Pursuit:
             return plain
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
-    def _note(self, s: State, a: Answer, p: Rows, ball: Ball, first: Mask) -> State:
+    def _note(self, s: State, a: Response, p: Batch, ball: Ball, first: Mask) -> State:
         """What the first answer of a run tells: its reach; and of a sample, the order of its targets."""
-        ranked = torch.where((first & (s.leg == 0))[:, None], self._rank(a.logits, p.y), s.ranked)
+        ranked = torch.where((first & (s.attempt == 0))[:, None], self._rank(a.logits, p.y), s.ranked)
         return replace(
             s,
             ranked=ranked,
@@ -216,29 +219,29 @@ class Pursuit:
         due, patience = (table[age.clamp(max=self.steps)] for table in _timetable(self.steps, age.device))
         second = age == LOOKS[1]
         in_range = gap <= torch.where(age == 0, FAR_AT_FIRST, FAR)
-        promising = ~second | (s.leg < LEARNT) | (gap <= LATER_GAIN * s.later)
+        promising = ~second | (s.attempt < LEARNT) | (gap <= LATER_GAIN * s.later)
         # Infinite patience asks for nothing; 0 · inf would be no number.
         moving = (patience == torch.inf) | (gap <= patience * (s.gap - gap))
         on = ~due | (in_range & ((gap <= NEAR) | (promising & moving)))
         s = replace(s, gap=torch.where(due, gap, s.gap), early=torch.where(second, gap, s.early))
-        gained = torch.where((age >= LOOKS[2]) & (s.leg <= self.targets), s.early - gap, 0.0)
+        gained = torch.where((age >= LOOKS[2]) & (s.attempt <= self.targets), s.early - gap, 0.0)
         return replace(s, later=torch.maximum(s.later, gained)), on
 
-    def _next(self, s: State, over: Mask, p: Rows, ball: Ball) -> State:
+    def _next(self, s: State, over: Mask, p: Batch, ball: Ball) -> State:
         """Where a run is over: the next target, a repetition, or the end of the sample."""
-        leg = (s.leg + over).clamp(max=self.targets + self.again + 1)
-        target = s.ranked.gather(1, (leg - 1).clamp(0, self.targets - 1)[:, None])[:, 0]
-        hopeless = (leg > FEW) & (s.begun > FAR_AT_FIRST)
+        attempt = (s.attempt + over).clamp(max=self.targets + self.again + 1)
+        target = s.ranked.gather(1, (attempt - 1).clamp(0, self.targets - 1)[:, None])[:, 0]
+        hopeless = (attempt > FEW) & (s.begun > FAR_AT_FIRST)
         # Targets the model does not have, or that are not worth trying, are passed over at once.
-        skip = over & (leg >= 1) & (leg <= self.targets) & ((target < 0) | hopeless)
-        leg = torch.where(skip, self.targets + 1, leg)
-        extra = leg - self.targets
-        done = over & (extra >= 1) & ((leg > s.until) | ~_near(s.closest, extra))
+        skip = over & (attempt >= 1) & (attempt <= self.targets) & ((target < 0) | hopeless)
+        attempt = torch.where(skip, self.targets + 1, attempt)
+        extra = attempt - self.targets
+        done = over & (extra >= 1) & ((attempt > s.until) | ~_near(s.closest, extra))
         target = torch.where(extra >= 1, _repeated(s.towards, extra), target)
         s = replace(
             s,
             t=torch.where(done, self.queries, s.t),
-            leg=leg,
+            attempt=attempt,
             target=torch.where(over, target, s.target),
             gap=torch.where(over, torch.inf, s.gap),
         )
@@ -262,15 +265,15 @@ class Pursuit:
         near = [_near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
         return torch.stack([torch.zeros_like(seed.towards), *near]).sum(0)
 
-    def branch(self, seed: Seed, which: Labels, p: Rows, ball: Ball) -> State:
+    def branch(self, seed: Seed, which: Labels, p: Batch, ball: Ball) -> State:
         """One repetition of each sample by itself, counted from 0."""
-        leg = self.targets + 1 + which
+        attempt = self.targets + 1 + which
         far, none = torch.full_like(seed.closest, torch.inf), torch.full_like(which, -1)
         return State(
             t=torch.zeros_like(which),
-            run=self._start(leg, p, ball),
-            leg=leg,
-            until=leg,
+            run=self._start(attempt, p, ball),
+            attempt=attempt,
+            until=attempt,
             target=_repeated(seed.towards, which + 1),
             ranked=none[:, None].repeat(1, self.targets),
             reach=torch.zeros_like(far),
@@ -282,24 +285,24 @@ class Pursuit:
             towards=seed.towards,
         )
 
-    def _begin(self, s: State, new: Mask, p: Rows, ball: Ball) -> Any:
+    def _begin(self, s: State, new: Mask, p: Batch, ball: Ball) -> Any:
         """Fresh runs at random starts where `new`; on a CPU only those are made, elsewhere without looking."""
         if not _may_look(new):
-            return where_rows(new, self._start(s.leg, p, ball), s.run)
+            return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]
         if not len(index):
             return s.run
         # At least two: reductions over a lone long row are split over threads and round differently.
         both = index if len(index) > 1 else index.repeat(2)
-        fresh = self._start(s.leg[both], take(p, both), replace(ball, eps=ball.eps[both]))
+        fresh = self._start(s.attempt[both], take(p, both), replace(ball, eps=ball.eps[both]))
         return put(s.run, index, take(fresh, torch.arange(len(index))))
 
-    def _start(self, leg: Labels, p: Rows, ball: Ball) -> Any:
-        p = replace(p, key=rng.fold(p.key, leg), start=None)
+    def _start(self, attempt: Labels, p: Batch, ball: Ball) -> Any:
+        p = replace(p, key=rng.fold(p.key, attempt), start=None)
         run = self._thin(self._plain.init(p, ball), p, ball)
-        return where_rows(leg > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
+        return where_rows(attempt > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
 
-    def _thin(self, run: Any, p: Rows, ball: Ball) -> Any:
+    def _thin(self, run: Any, p: Batch, ball: Ball) -> Any:
         """In sparse norms the first steps move about as many coordinates as the budget can move at all."""
         if not ball.norm.sparse:
             return run

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from brinell.checks.model import Check
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.core.dataset import Chunk
 from brinell.core.model import Output
 from brinell.core.plan import Plan, Stage
@@ -21,7 +21,7 @@ PLAN = "detector"
 
 def _looks(s: Stage) -> bool:
     """Whether the stage takes the detector into account: by its score, or by imitating what it accepts."""
-    return s.attack.needs is Needs.DETECTOR or hasattr(s.attack, "joined") or LOSSES[s.attack.loss].matches
+    return s.attack.requires is Requires.DETECTOR or hasattr(s.attack, "joined") or LOSSES[s.attack.loss].matches
 
 
 def guarded(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
@@ -30,7 +30,7 @@ def guarded(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str
     A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
     """
     if answer.reject is None:
-        blind = [s.name for s in plan.stages if s.attack.needs is Needs.DETECTOR or hasattr(s.attack, "joined")]
+        blind = [s.name for s in plan.stages if s.attack.requires is Requires.DETECTOR or hasattr(s.attack, "joined")]
         if blind:
             raise PlanError(
                 expected=f"a model with a detector for {', '.join(blind)}",
@@ -77,13 +77,13 @@ def watched(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Ch
 
 
 def _blind(oracle: Oracle, plan: Plan, first: Chunk) -> list[Check]:
-    stage = next((s for s in plan.stages if s.attack.needs is Needs.DETECTOR), None)
+    stage = next((s for s in plan.stages if s.attack.requires is Requires.DETECTOR), None)
     if stage is None:
         return []
     n = min(len(first), oracle.block)
     x, y = (v[:n].to(oracle.classifier.device) for v in (first.x, first.y))
     try:
-        a = oracle.ask(x, y, torch.full_like(y, -1), "margin", Needs.DETECTOR)
+        a = oracle.ask(x, y, torch.full_like(y, -1), "margin", Requires.DETECTOR)
     except RuntimeError as error:
         raise ModelError(
             expected="a detector with gradients with respect to the input",

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import backward, grad
 
 from brinell.checks.model import SAME, Check, differ
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
@@ -103,7 +103,7 @@ def batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
 
 def _losses(plan: Plan) -> dict[str, tuple[int, ...]]:
     """The losses whose gradients the plan follows, with the ranks of their targets."""
-    stages = [s for s in plan.stages if s.attack.needs is not Needs.LOGITS and not LOSSES[s.attack.loss].matches]
+    stages = [s for s in plan.stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
     return {s.attack.loss: s.ranks for s in stages}
 
 
@@ -121,7 +121,7 @@ def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Ten
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan).items():
         target = ranked_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
-        answers = [oracle.ask(at, y, target, loss, Needs.GRAD) for at in (x, around)]
+        answers = [oracle.ask(at, y, target, loss, Requires.GRAD) for at in (x, around)]
         zero = torch.cat([flat(a.gradient) == 0 for a in answers])
         standing = torch.cat([a.logits.argmax(1) == y for a in answers])
         zero = zero[standing] if bool(standing.any()) else zero
@@ -148,7 +148,7 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Che
 
 def expectation(oracle: Oracle, plan: Plan, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:
     """For plans that average over draws: two independent averages must agree, or more draws are needed."""
-    stages = [s for s in plan.stages if s.eot > 1 and s.attack.needs is not Needs.LOGITS]
+    stages = [s for s in plan.stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in stages[:1]]
 
 
@@ -156,7 +156,7 @@ def _settled(
     oracle: Oracle, loss: str, draws: int, ranks: tuple[int, ...], x: Tensor, y: Tensor, logits: Tensor
 ) -> Check:
     target = ranked_targets(logits, y, ranks[:1])[:, 0]
-    a, b = (flat(oracle.ask(x, y, target, loss, Needs.GRAD, draws).gradient) for _ in range(2))
+    a, b = (flat(oracle.ask(x, y, target, loss, Requires.GRAD, draws).gradient) for _ in range(2))
     cosine = float(torch.cosine_similarity(a, b, dim=1).median())
     if cosine >= SETTLED:
         return Check("expectation", "ok", f"two averages of {draws} gradients agree (cosine {cosine:.2f})")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from brinell.checks import gradients as checks
 from brinell.checks import model as door
 from brinell.checks.model import SAME, Check
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
@@ -47,7 +47,7 @@ def gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Check:
     lacking, standing = [], []
     try:
         for at in (x, around):
-            answers = [oracle.ask(at, y, y, loss, Needs.GRAD) for loss in LOSSES]
+            answers = [oracle.ask(at, y, y, loss, Requires.GRAD) for loss in LOSSES]
             slopes = torch.stack([flat(a.gradient) for a in answers])
             # The oracle gives zero where a gradient is no number.
             lacking.append((slopes == 0).all(2).all(0))

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from brinell.core.threat import Ball
 from brinell.ops.norms import NORMS, Norm
-from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
+from brinell.ops.types import Keys, Labels, Logits, Mask, Points, Scalars
 
 
-class Needs(Enum):
+class Requires(Enum):
     """What an attack wants to know about its current points."""
 
     LOGITS = "logits"
@@ -21,7 +21,7 @@ class Needs(Enum):
 
 
 @dataclass(frozen=True)
-class Leg:
+class Attempt:
     """One run of an attack on a sample: the rank of the target class on the clean input (0: none) and the restart."""
 
     rank: int = 0
@@ -29,7 +29,7 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Batch:
     """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None).
 
     `restart` is the number of the restart, from 0; None counts as 0. `id` is the sample's id, for classifiers that are
@@ -46,12 +46,12 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What the model said about the points asked: logits, the attack's loss, and what else it needs.
 
-    Either the gradient of that loss, or (`Needs.JACOBIAN`) the gradient of every logit, of shape (b, k, *shape). Of a
-    model with a detector also its score, positive where the input is rejected, and (`Needs.DETECTOR`) the gradient of
-    that score beside the loss's.
+    With `Requires.GRAD` it has the gradient of that loss, with `Requires.JACOBIAN` the gradient of every logit, shape
+    (b, k, *shape). A model with a detector adds its score, positive where the input is rejected, and with
+    `Requires.DETECTOR` the gradient of that score.
     """
 
     logits: Logits
@@ -87,59 +87,110 @@ class Answer:
         return self.reject_grad
 
 
-@runtime_checkable
-class State(Protocol):
-    """At least: `x`, the points to ask about next, and `t`, the number of answers received.
+class AttackState:
+    """The state of an attack: a frozen dataclass of row tensors with at least `x` and `t`.
 
-    A state may also have `aside`, a mask of rows whose point only serves to find the way and is not to be recorded, and
-    `target`, what the loss aims at now where the attack chooses it itself: classes, or the values a loss is to match.
+    `x` are the points to query next, `t` counts the responses so far, per row.
     """
 
-    @property
-    def x(self) -> Points:
-        """The next points."""
+    if TYPE_CHECKING:  # fields of the subclass, or properties of it
+
+        @property
+        def x(self) -> Points:
+            """The points to query next."""
+
+        @property
+        def t(self) -> Labels:
+            """The number of responses so far."""
 
     @property
-    def t(self) -> Labels:
-        """Answers so far, per row."""
+    def aim(self) -> Tensor | None:
+        """What the loss aims at now, where the attack chooses it: classes, or values to match. None: the batch's."""
+        return None
+
+    @property
+    def exploring(self) -> Mask | None:
+        """Rows whose point only explores and is never kept as an adversarial. None: every point is a candidate."""
+        return None
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=AttackState)
 
 
-@runtime_checkable
-class Attack(Protocol[S]):
-    """`init` proposes the first points, `step` takes the model's answer and proposes the next ones.
+class Attack(Generic[S]):
+    """Frozen hyper-parameters and two pure functions, `init` and `step`, over a state with one row per sample.
 
-    Neither calls the model, loops over samples, looks at other rows or draws noise except through `Rows.key`. An attack
-    may also have `norms`, those it works in; without it these are Linf, L2 and L1.
+    `init` proposes the first points; `step` takes the model's response and proposes the next ones. Neither calls the
+    model, loops over samples, looks at other rows, or draws noise except through `Batch.key`. Subclass it with a frozen
+    dataclass whose fields are the hyper-parameters. Members with a default below may be left out.
     """
 
     @property
     def name(self) -> str:
-        """Short, lower case, unique within a plan: part of the noise key."""
+        """Short, lower case, unique within a plan. It is part of the noise key."""
+        raise NotImplementedError
 
     @property
     def loss(self) -> str:
         """A name in `brinell.ops.losses.LOSSES`."""
-
-    @property
-    def needs(self) -> Needs:
-        """What the engine must compute."""
+        raise NotImplementedError
 
     @property
     def queries(self) -> int:
-        """How many answers one run takes at most."""
+        """How many responses one attempt takes at most."""
+        raise NotImplementedError
 
     @property
-    def minimises(self) -> bool:
-        """Whether the attack looks for the smallest distance rather than the largest loss inside the ball."""
+    def requires(self) -> Requires:
+        """What the engine must compute at every point; the gradient of the loss by default."""
+        return Requires.GRAD
 
-    def init(self, p: Rows, ball: Ball) -> S:
-        """The state before the first answer."""
+    @property
+    def minimum_norm(self) -> bool:
+        """Whether the attack looks for the smallest distance rather than for the largest loss inside the ball."""
+        return False
 
-    def step(self, s: S, a: Answer, p: Rows, ball: Ball) -> S:
-        """The state after one more answer."""
+    @property
+    def query_pattern(self) -> tuple[Requires, ...]:
+        """What the attack requires of its responses in turn, repeated; always `requires` by default."""
+        return (self.requires,)
+
+    @property
+    def abandons_early(self) -> bool:
+        """Whether most samples end long before their budget, so that large model calls would soon be half empty."""
+        return False
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """The norms the attack works in: Linf, L2 and L1 by default."""
+        return tuple(NORMS.values())
+
+    @property
+    def usual_queries(self) -> int:
+        """How many responses a surviving sample takes as a rule, for cost estimates; all of them by default."""
+        return self.queries
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the fields that hold attacks inside this one."""
+        return ()
+
+    @property
+    def joins_detector(self) -> bool:
+        """Whether the attack steers around a detector."""
+        return self.requires is Requires.DETECTOR
+
+    def without_images(self) -> "AnyAttack | None":
+        """The attack to use where inputs are not images; None: this one works on any input."""
+        return None
+
+    def init(self, p: Batch, ball: Ball) -> S:
+        """Return the state before the first response."""
+        raise NotImplementedError
+
+    def step(self, s: S, a: Response, p: Batch, ball: Ball) -> S:
+        """Return the state after one more response."""
+        raise NotImplementedError
 
 
 AnyAttack = Attack[Any]
@@ -164,31 +215,10 @@ class Branching(Protocol):
     def branches(self, seed: Any) -> Labels:
         """How many of these runs the samples want."""
 
-    def branch(self, seed: Any, which: Labels, p: Rows, ball: Ball) -> Any:
+    def branch(self, seed: Any, which: Labels, p: Batch, ball: Ball) -> Any:
         """The state at the beginning of one of them per sample, counted from 0."""
 
 
 def branching(attack: AnyAttack) -> Branching | None:
     """The attack, if it is one of those."""
     return attack if isinstance(attack, Branching) else None
-
-
-def cycle(attack: AnyAttack) -> tuple[Needs, ...]:
-    """What the attack needs of its answers in turn, over and over: its own `cycle`, else always `needs`.
-
-    An attack that has a `cycle` tells by `Answer` itself which answer it got: one without gradients serves to look. An
-    attack around another one passes its cycle on.
-    """
-    own: tuple[Needs, ...] = getattr(attack, "cycle", (attack.needs,))
-    return own
-
-
-def uneven(attack: AnyAttack) -> bool:
-    """Whether most samples leave early and a few take very long, so that calls about many rows would soon be empty."""
-    return bool(getattr(attack, "uneven", False))
-
-
-def norms_of(attack: AnyAttack) -> tuple[Norm, ...]:
-    """The norms an attack works in."""
-    norms: tuple[Norm, ...] = getattr(attack, "norms", tuple(NORMS.values()))
-    return norms

@@ -12,7 +12,7 @@ from brinell.ops.types import Labels, Mask, Scalars
 
 
 @runtime_checkable
-class Goal(Protocol):
+class Criterion(Protocol):
     """A signed margin over the model's answer."""
 
     @property
@@ -27,7 +27,7 @@ class Goal(Protocol):
 
 
 @dataclass(frozen=True)
-class Misclassify:
+class Misclassified:
     """Any class but the true one is predicted."""
 
     name: str = "misclassify"
@@ -52,7 +52,7 @@ def _score(out: Output) -> Scalars:
 
 
 @dataclass(frozen=True)
-class Evade:
+class Evades:
     """Any class but the true one is predicted, and the detector accepts the input.
 
     Both parts are measured in logits if the detector's score is; `brinell.calibrated` brings it to that scale.
@@ -66,14 +66,14 @@ class Evade:
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
         """Misclassified and accepted; a score that is NaN accepts nothing."""
-        return Misclassify().reached(out, y, t) & (_score(out) <= 0)
+        return Misclassified().reached(out, y, t) & (_score(out) <= 0)
 
 
 @dataclass(frozen=True)
-class Trip:
+class Triggers:
     """Any class but the true one is predicted, and the detector rejects the input: the goal of the inverted test.
 
-    Attacks that steer around a detector reach it on `brinell.models.inverted(classifier)`, where it is `Evade`.
+    Attacks that steer around a detector reach it on `brinell.models.inverted(classifier)`, where it is `Evades`.
     """
 
     name: str = "trip"
@@ -84,11 +84,11 @@ class Trip:
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
         """Misclassified and rejected."""
-        return Misclassify().reached(out, y, t) & (_score(out) > 0)
+        return Misclassified().reached(out, y, t) & (_score(out) > 0)
 
 
 @dataclass(frozen=True)
-class HitClass:
+class Targeted:
     """The row's target class is predicted."""
 
     name: str = "hit-class"
@@ -102,5 +102,5 @@ class HitClass:
         return (out.logits.argmax(1) == t) & out.logits.isfinite().all(1)
 
 
-GOALS: dict[str, Goal] = {g.name: g for g in (Misclassify(), Evade(), Trip(), HitClass())}
+CRITERIA: dict[str, Criterion] = {g.name: g for g in (Misclassified(), Evades(), Triggers(), Targeted())}
 """By the name that a Run stores."""

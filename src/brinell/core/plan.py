@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from brinell.core.attack import AnyAttack, Leg, Needs
+from brinell.core.attack import AnyAttack, Attempt, Requires
 from brinell.core.threat import Threat, parse_eps
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
@@ -70,9 +70,9 @@ class Stage:
         """Where the reference attack may go: the threat's norm, with a radius of its own if it has one."""
         return threat if self.radius is None else replace(threat, eps=self.radius, text=f"{self.radius:.6g}")
 
-    def legs(self) -> tuple[Leg, ...]:
+    def attempts(self) -> tuple[Attempt, ...]:
         """The runs of one sample, in order."""
-        return tuple(Leg(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
+        return tuple(Attempt(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest, with a hash of everything that decides the outcome."""
@@ -81,7 +81,7 @@ class Stage:
             "attack": _numbers(self.attack),
             "ranks": list(self.ranks),
             "restarts": self.restarts,
-            "needs": self.attack.needs.value,
+            "needs": self.attack.requires.value,
             "eot": self.eot,
             "copy": self.copy,
         }
@@ -121,7 +121,7 @@ def _check_ranking(s: Stage) -> None:
             got=f"{s.name}, which has no targets",
             remedy="Use a targeted loss, e.g. minimum-margin, or leave the ranking out.",
         )
-    wrong = s.ranked_by.minimises or s.ranked_by.needs is not Needs.GRAD or LOSSES[s.ranked_by.loss].targeted
+    wrong = s.ranked_by.minimum_norm or s.ranked_by.requires is not Requires.GRAD or LOSSES[s.ranked_by.loss].targeted
     if wrong:
         raise PlanError(
             expected="an untargeted attack that follows the gradient of a loss inside the ball, to rank the targets",
@@ -174,7 +174,7 @@ def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
     """N runs from different random starts.
 
     >>> from brinell.attacks import PGD
-    >>> len(Restarts(PGD(), 5).legs())
+    >>> len(Restarts(PGD(), 5).attempts())
     5
     """
     return replace(stage(part), restarts=n)
@@ -241,7 +241,7 @@ class Plan:
     @property
     def needs_gradients(self) -> bool:
         """Whether any stage asks for gradients."""
-        return any(s.attack.needs is not Needs.LOGITS or s.ranked_by is not None for s in self.stages)
+        return any(s.attack.requires is not Requires.LOGITS or s.ranked_by is not None for s in self.stages)
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""

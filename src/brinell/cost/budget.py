@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brinell.core.attack import Needs, cycle
+from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stage
 
 
@@ -107,17 +107,20 @@ def duration(seconds: float) -> str:
 
 def budget(stage: Stage) -> int:
     """The most answers a sample can take."""
-    return stage.attack.queries * len(stage.legs())
+    return stage.attack.queries * len(stage.attempts())
 
 
 def usual(stage: Stage) -> int:
     """The answers that a sample takes which does not break: all of them, unless the attack knows when to give up."""
-    return getattr(stage.attack, "usual_queries", stage.attack.queries) * len(stage.legs())
+    return stage.attack.usual_queries * len(stage.attempts())
 
 
 def backwards(stage: Stage, classes: int) -> float:
     """Backward passes per answer, on the average of the attack's cycle."""
-    turns, cost = cycle(stage.attack), {Needs.LOGITS: 0, Needs.GRAD: 1, Needs.DETECTOR: 2, Needs.JACOBIAN: classes}
+    turns, cost = (
+        stage.attack.query_pattern,
+        {Requires.LOGITS: 0, Requires.GRAD: 1, Requires.DETECTOR: 2, Requires.JACOBIAN: classes},
+    )
     return sum(cost[need] for need in turns) / len(turns)
 
 

@@ -14,7 +14,7 @@ from brinell.cost.precision import remembered
 from brinell.engine import precision as precisions
 from brinell.engine.events import Note, silent
 from brinell.evaluation import coerce as inputs
-from brinell.evaluation.context import Session, chunk_size
+from brinell.evaluation.context import PreparedEvaluation, chunk_size
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
@@ -73,7 +73,7 @@ def estimate(
         return foresee(ahead(session, folder, escalate), seconds)
 
 
-def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
+def ahead(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> Ahead:
     """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING
@@ -83,7 +83,7 @@ def ahead(s: Session, folder: Path | None, escalate: bool) -> Ahead:
     return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
 
 
-def _rest(s: Session, run: Run, stored: Stored) -> float:
+def _rest(s: PreparedEvaluation, run: Run, stored: Stored) -> float:
     """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
@@ -94,7 +94,7 @@ def _rest(s: Session, run: Run, stored: Stored) -> float:
     return n - begun + last / 2
 
 
-def announce(s: Session, folder: Path | None, escalate: bool) -> None:
+def announce(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
     """Say what the evaluation will cost, where that is long enough to be worth a probe."""
     if worst_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
         return

@@ -106,9 +106,9 @@ def _seconds(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, answers: Ints)
     blocks = math.ceil(len(answers) / block)
     verifying = VERIFYING if a.setup.draws == 1 else 2 + 2 * a.setup.draws
     iterations, asked = schedule(answers, a.setup.slots, block)
-    if a.setup.recordings is not None and len(stage.legs()) > 1:
+    if a.setup.recordings is not None and len(stage.attempts()) > 1:
         # Empty slots run later legs: no call is about few rows before the end.
-        most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.legs())))
+        most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.attempts())))
         iterations, asked = min(iterations, most), min(asked, most)
     attack = pace.seconds(iterations, asked)
     ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranked_by is not None else 0.0

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stage
 from brinell.cost.budget import budget, usual
 from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, Trial
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 from brinell.ops import rng
 from brinell.results.format.resume import NOTHING, Known
 
@@ -24,7 +24,7 @@ class Ahead:
     about the seconds of one row's forward pass; `warned`: a check did, which counts as doubt where one escalates.
     """
 
-    setup: Setup
+    setup: StageContext
     plan: Plan
     clean: Clean
     rest: float
@@ -125,7 +125,7 @@ def _later(trial: Trial, so_far: int, stage: Stage) -> float:
     fell = trial.fell & there
     chance = float(fell.sum()) / max(int(there.sum()), 1)
     stays, doublings = 1.0, math.log2(max(usual(stage) / so_far, 1.0))
-    slower = 1.0 if stage.attack.needs is Needs.LOGITS else 0.5
+    slower = 1.0 if stage.attack.requires is Requires.LOGITS else 0.5
     for j in range(math.ceil(doublings)):
         stays *= (1 - chance * slower**j) ** min(1.0, doublings - j)
     return 1 - stays

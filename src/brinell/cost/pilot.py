@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from brinell.core.attack import cycle
 from brinell.core.plan import Plan, Stage
 from brinell.engine.cuda.autotune import replayed_seconds
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import Setup, oracle_for, records
+from brinell.evaluation.run_stage import StageContext, oracle_for, records
 from brinell.ops import rng
 
 Numbers = npt.NDArray[np.float64]
@@ -150,7 +149,7 @@ def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
 
 
 def fly(
-    setup: Setup, plan: Plan, c: Clean, at: Ints, individual: bool, seconds: float, pace: float, clock: Clock
+    setup: StageContext, plan: Plan, c: Clean, at: Ints, individual: bool, seconds: float, pace: float, clock: Clock
 ) -> Pilot:
     """Try the plan on samples among those at positions `at`, for at most so many seconds.
 
@@ -178,11 +177,11 @@ def fly(
     return Pilot(order[:done], joined, forward, setup.oracle.block, clock() - begun, recorded)
 
 
-def _recorded(setup: Setup, stage: Stage, shape: tuple[int, ...]) -> float | None:
+def _recorded(setup: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
     """Seconds of an iteration per block by its model calls alone, which are most of it, and what comes on top."""
     if setup.recordings is None or setup.recordings.failed:
         return None
-    oracle, turns = oracle_for(setup, stage), cycle(stage.attack)
+    oracle, turns = oracle_for(setup, stage), stage.attack.query_pattern
     lanes = -(-setup.slots // setup.oracle.block)
     calls = {need: replayed_seconds(oracle, shape, need, lanes) for need in set(turns)}
     each = [calls[need] for need in turns]
@@ -191,7 +190,7 @@ def _recorded(setup: Setup, stage: Stage, shape: tuple[int, ...]) -> float | Non
     return STEP * stage.eot * sum(s for s in each if s is not None) / len(turns)
 
 
-def _smaller(setup: Setup, seconds: float, pace: float) -> Setup:
+def _smaller(setup: StageContext, seconds: float, pace: float) -> StageContext:
     """The setup with a model that is asked about so few rows at a time that the probe can ask several times."""
     most = int(seconds / QUESTIONS / max(WITH_GRADIENT * pace, 1e-12))
     block = setup.oracle.block
@@ -203,7 +202,7 @@ def _smaller(setup: Setup, seconds: float, pace: float) -> Setup:
     return replace(setup, oracle=oracle, draws=1, early_exit=early, recordings=None)
 
 
-def _forward(setup: Setup, c: Clean, order: Ints, clock: Clock) -> float:
+def _forward(setup: StageContext, c: Clean, order: Ints, clock: Clock) -> float:
     """Seconds of a forward pass of one block."""
     rows = torch.as_tensor(np.resize(order, setup.oracle.block))
     x = c.chunk.x[rows].to(c.logits.device)
@@ -213,16 +212,16 @@ def _forward(setup: Setup, c: Clean, order: Ints, clock: Clock) -> float:
     return clock() - begun
 
 
-def _blocks(setup: Setup, plan: Plan, n: int, forward: float, seconds: float) -> int:
+def _blocks(setup: StageContext, plan: Plan, n: int, forward: float, seconds: float) -> int:
     """How many blocks of samples the pilot can follow for as many answers as it should see."""
     most = -(-min(n, setup.slots) // setup.oracle.block)
-    wanted = min(ANSWERS, max(s.attack.queries * len(s.legs()) for s in plan.stages))
+    wanted = min(ANSWERS, max(s.attack.queries * len(s.attempts()) for s in plan.stages))
     each = WITH_GRADIENT * forward * max(s.eot for s in plan.stages)
     return max(1, min(most, int(seconds / len(plan.stages) / max(each * wanted, 1e-12))))
 
 
 def _batch(
-    setup: Setup, plan: Plan, c: Clean, at: Ints, individual: bool, end: float, clock: Clock, everyone: Ints,
+    setup: StageContext, plan: Plan, c: Clean, at: Ints, individual: bool, end: float, clock: Clock, everyone: Ints,
     before: list[Trial],
 ) -> tuple[Trial, ...]:  # fmt: skip
     standing = np.ones(len(at), dtype=bool)
@@ -239,7 +238,7 @@ def _batch(
 
 
 def _stage(
-    setup: Setup, stage: Stage, c: Clean, at: Ints, trying: Flags, deadline: float, clock: Clock, everyone: Ints,
+    setup: StageContext, stage: Stage, c: Clean, at: Ints, trying: Flags, deadline: float, clock: Clock, everyone: Ints,
     pace: Pace | None,
 ) -> Trial:  # fmt: skip
     fell, ended, answers = np.zeros_like(trying), np.zeros_like(trying), np.zeros(len(at), dtype=np.int64)
@@ -289,7 +288,7 @@ def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[
     return float(longest[0]), float(longest[::block].sum())
 
 
-def _pace(setup: Setup, stage: Stage, c: Clean, everyone: Ints, deadline: float, clock: Clock) -> Pace:
+def _pace(setup: StageContext, stage: Stage, c: Clean, everyone: Ints, deadline: float, clock: Clock) -> Pace:
     """The seconds of an iteration, measured with the slots full and with a single block."""
     block = setup.oracle.block
     full = -(-min(setup.slots, len(everyone)) // block)
@@ -301,7 +300,7 @@ def _pace(setup: Setup, stage: Stage, c: Clean, everyone: Ints, deadline: float,
     return Pace(all_ - full * each, each)
 
 
-def _seconds(setup: Setup, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
+def _seconds(setup: StageContext, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
     watch = Watch(clock, deadline, TIMED + 1)
     last = watch.times[0]
     for _ in records(setup, stage, c, torch.as_tensor(at, device=c.logits.device), watch):

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stage
 from brinell.cost.pilot import Clock, Ints, Watch, positions, undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import AUTO, FLOAT32, candidates
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import Setup, claimed, records
+from brinell.evaluation.run_stage import StageContext, claimed, records
 from brinell.evaluation.verify_points import check_points
 from brinell.results.format.manifest import MANIFEST, decode, lookup
 
@@ -83,7 +83,7 @@ def remembered(precision: str, folder: Path | None) -> str:
     return str(lookup(decode(folder), "identity.precision") or FLOAT32)
 
 
-def choose(setup: Setup, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> Choice:
+def choose(setup: StageContext, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> Choice:
     """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
 
     Method: float32 attacks for a limited time; the others get twice as many answers. What float32 found in the first
@@ -94,7 +94,7 @@ def choose(setup: Setup, plan: Plan, c: Clean, clock: Clock = time.perf_counter)
     if not len(at) or len(candidates(device)) < 2:
         return Choice(FLOAT32, ())
     at = positions(setup.seed, c, at, setup.oracle.block)
-    stage = next((s for s in plan.stages if s.attack.needs is not Needs.LOGITS), plan.stages[0])
+    stage = next((s for s in plan.stages if s.attack.requires is not Requires.LOGITS), plan.stages[0])
     with undisturbed(device):
         base, seconds, made = _found(setup, stage, c, at, FLOAT32, None, clock)
         over = made * (EARLY if made < _most(stage) else 1.0)
@@ -108,11 +108,11 @@ def choose(setup: Setup, plan: Plan, c: Clean, clock: Clock = time.perf_counter)
 
 
 def _most(stage: Stage) -> int:
-    return stage.attack.queries * len(stage.legs())
+    return stage.attack.queries * len(stage.attempts())
 
 
 def _found(
-    setup: Setup, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
+    setup: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
     """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
     oracle = Oracle(setup.oracle.classifier, setup.oracle.block, precision=precision)
@@ -127,6 +127,6 @@ def _found(
         x0, y = c.chunk.x[rows].to(r.x.device), c.chunk.y[rows].to(r.x.device)
         ball = setup.threat.ball(rows + c.chunk.offset, r.x.device)
         # Untargeted: what the row aimed at does not matter for whether it is an adversarial.
-        ok = claimed(r, ball) & check_points(oracle, setup.goal, x0, r.x, y, torch.full_like(y, -1), ball).ok
+        ok = claimed(r, ball) & check_points(oracle, setup.criterion, x0, r.x, y, torch.full_like(y, -1), ball).ok
         found |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
     return found, watch.each, watch.iterations

@@ -197,5 +197,5 @@ class Drive:
 
 def _queries(plan: Plan) -> int:
     """Passes a sample costs at most."""
-    own = (s.attack.queries * len(s.legs()) * s.eot for s in plan.stages)
+    own = (s.attack.queries * len(s.attempts()) * s.eot for s in plan.stages)
     return sum(own) + sum(s.ranking_passes[0] for s in plan.stages)

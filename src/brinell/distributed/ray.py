@@ -15,7 +15,7 @@ from brinell.distributed.actor_pool import RayCrew, RayHands
 from brinell.distributed.serialize_model import pack
 from brinell.errors import InputError, MissingExtra, RunError, told
 from brinell.evaluation.backend import Crew
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 
 GPU = "gpu"
 ENVIRONMENT = {
@@ -93,7 +93,7 @@ class Ray:
         return torch.device(self._asked()[0] or "cpu")
 
     @contextmanager
-    def open(self, setup: Setup, plan: Plan) -> Iterator[Crew]:
+    def open(self, setup: StageContext, plan: Plan) -> Iterator[Crew]:
         """Connect or start a cluster, ship the model, start the workers; they go, and what was started stops, after."""
         ray = _ray()
         home = setup.oracle.classifier.device

@@ -15,14 +15,14 @@ from torch import nn
 from brinell.core.plan import Plan
 from brinell.engine.events import silent
 from brinell.errors import ModelError, told
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 
 # Workers have these; everything else that is not installed is the user's own code and travels with the model.
 INSTALLED = ("brinell", "torch", "numpy", "pyarrow", "ray", "__main__")
 CPU = torch.device("cpu")
 
 
-def pack(setup: Setup, plan: Plan) -> bytes:
+def pack(setup: StageContext, plan: Plan) -> bytes:
     """Setup and plan, the model on the CPU, with the source of the user's own modules."""
     from ray import cloudpickle
 

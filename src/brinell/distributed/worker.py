@@ -17,7 +17,7 @@ from brinell.environment import environment
 from brinell.errors import ModelError, first_line
 from brinell.evaluation.backend import Unit, attack_unit
 from brinell.evaluation.run_plan import Part
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Worker:
             self._shrunk.append(event.block)
 
 
-def _unpack(packed: bytes) -> tuple[Setup, Plan]:
+def _unpack(packed: bytes) -> tuple[StageContext, Plan]:
     try:
         setup, plan = pickle.loads(packed)
     except Exception as error:  # whatever the user's classes raise

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from brinell.core.attack import Answer, AnyAttack, Needs, Rows
+from brinell.core.attack import AnyAttack, AttackState, Batch, Requires, Response
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.oracle import LossFunction, named_loss, network, question, responder
@@ -19,7 +19,7 @@ KEEP = ("last", "best")
 
 def suits(attack: AnyAttack) -> None:
     """Refuse an attack that cannot be used in training: one that leaves the ball, or wants all classes' gradients."""
-    if attack.minimises or attack.needs is Needs.JACOBIAN:
+    if attack.minimum_norm or attack.requires is Requires.JACOBIAN:
         raise PlanError(
             expected="an attack that stays in the ball and follows one loss",
             got=f"{attack.name}, which looks for the nearest adversarial",
@@ -28,7 +28,12 @@ def suits(attack: AnyAttack) -> None:
 
 
 def craft(
-    classifier: Classifier, attack: AnyAttack, p: Rows, ball: Ball, loss: LossFunction | None = None, keep: str = "last"
+    classifier: Classifier,
+    attack: AnyAttack,
+    p: Batch,
+    ball: Ball,
+    loss: LossFunction | None = None,
+    keep: str = "last",
 ) -> Points:
     """The attack's last iterate for every row, or (`keep="best"`) the iterate with the largest loss.
 
@@ -43,27 +48,26 @@ def craft(
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):
-        a = question(respond, attack.needs, state.x, p.y, _aimed(state, p), id=p.id)
+        a = question(respond, attack.requires, state.x, p.y, _aimed(state, p), id=p.id)
         if keep == "best":
             best, top = _better(state, a, best, top)
         state = attack.step(state, a, p, ball)
     if keep == "best":
-        last = question(respond, Needs.LOGITS, state.x, p.y, _aimed(state, p), id=p.id)
+        last = question(respond, Requires.LOGITS, state.x, p.y, _aimed(state, p), id=p.id)
         best, _ = _better(state, last, best, top)
     x: Tensor = best if keep == "best" else state.x
     return x.detach()
 
 
-def _aimed(state: object, p: Rows) -> Tensor:
+def _aimed(state: AttackState, p: Batch) -> Tensor:
     """The targets the attack chose itself, where it does."""
-    target: Tensor | None = getattr(state, "target", None)
-    return p.target if target is None else target
+    return p.target if state.aim is None else state.aim
 
 
-def _better(state: object, a: Answer, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+def _better(state: AttackState, a: Response, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
     """The best point so far and its loss; points that only serve to find the way do not count."""
-    aside, x = getattr(state, "aside", None), getattr(state, "x", best)
-    higher = a.loss > top if aside is None else (a.loss > top) & ~aside
+    exploring, x = state.exploring, state.x
+    higher = a.loss > top if exploring is None else (a.loss > top) & ~exploring
     return where(higher, x, best), torch.where(higher, a.loss, top)
 
 

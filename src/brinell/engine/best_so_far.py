@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Rows
-from brinell.core.criterion import Goal
+from brinell.core.attack import Batch, Response
+from brinell.core.criterion import Criterion
 from brinell.core.model import Output
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.ops.rowwise import where
@@ -15,7 +15,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True)
-class Record:
+class Best:
     """One row per slot; `x` is the adversarial kept so far (the clean point while there is none)."""
 
     x: Tensor
@@ -27,7 +27,7 @@ class Record:
     loss: Tensor
     distance: Tensor
     first: Tensor
-    leg: Tensor
+    attempt: Tensor
     forwards: Tensor
     backwards: Tensor
     odd: Tensor
@@ -38,19 +38,19 @@ class Record:
         return self.x.device
 
 
-def blank(x: Tensor) -> Record:
+def blank(x: Tensor) -> Best:
     """Nothing seen yet."""
     n = len(x)
     low = torch.full((n,), -torch.inf, dtype=x.dtype, device=x.device)
     false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
-    return Record(
+    return Best(
         x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low,
         distance=-low,
-        first=zero + NEVER, leg=zero, forwards=zero, backwards=zero, odd=false,
+        first=zero + NEVER, attempt=zero, forwards=zero, backwards=zero, odd=false,
     )  # fmt: skip
 
 
-def joined(a: Record, b: Record, nearest: bool) -> Record:
+def joined(a: Best, b: Best, nearest: bool) -> Best:
     """The records of two legs, each by itself, as one that was kept through the first and then the second.
 
     What counts as broken goes before what is only near; `nearest` as of the recorder.
@@ -58,7 +58,7 @@ def joined(a: Record, b: Record, nearest: bool) -> Record:
     near = torch.where(a.broken == b.broken, b.distance < a.distance, b.broken)
     keep = near if nearest else b.adv_margin > a.adv_margin
     later = torch.where(b.first >= 0, a.forwards + b.first, NEVER)
-    return Record(
+    return Best(
         x=where(keep, b.x, a.x),
         found=a.found | b.found,
         broken=a.broken | b.broken,
@@ -68,7 +68,7 @@ def joined(a: Record, b: Record, nearest: bool) -> Record:
         loss=torch.where(b.loss > a.loss, b.loss, a.loss),
         distance=torch.where(keep, b.distance, a.distance),
         first=torch.where(a.first >= 0, a.first, later),
-        leg=torch.where(keep, b.leg, a.leg),
+        attempt=torch.where(keep, b.attempt, a.attempt),
         forwards=a.forwards + b.forwards,
         backwards=a.backwards + b.backwards,
         odd=a.odd | b.odd,
@@ -80,26 +80,26 @@ def _spread(logits: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Recorder:
+class BestSoFar:
     """Decides what counts: `nearest` keeps the closest adversarial, otherwise the one with the largest margin.
 
     `failed` keeps the point with the largest margin even where that is no success: a randomised model may still fall.
     A success by no more than `slack`, a share of the spread of the logits, is kept and counts as found, not as broken.
     """
 
-    goal: Goal
+    criterion: Criterion
     nearest: bool
     failed: bool = False
     slack: float = 0.0
 
-    def see(self, r: Record, x: Tensor, a: Answer, p: Rows, ball: Ball, live: Tensor, leg: Tensor) -> Record:
+    def see(self, r: Best, x: Tensor, a: Response, p: Batch, ball: Ball, live: Tensor, attempt: Tensor) -> Best:
         """The record after the model was asked about `x`; rows that are not live stay as they are."""
         said = Output(a.logits, a.reject)
-        margin = self.goal.margin(said, p.y, p.target)
+        margin = self.criterion.margin(said, p.y, p.target)
         # In float32: this only steers. What counts is measured again in float64 when it is verified.
         distance = ball.norm.size(x - p.x)
         allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
-        adversarial = live & allowed & self.goal.reached(said, p.y, p.target)
+        adversarial = live & allowed & self.criterion.reached(said, p.y, p.target)
         within = adversarial & near
         if self.nearest:
             keep = adversarial & (distance < r.distance)
@@ -124,6 +124,6 @@ class Recorder:
             loss=torch.where(counts & (a.loss > r.loss), a.loss, r.loss),
             distance=torch.where(keep, distance, r.distance),
             first=torch.where(newly, r.forwards, r.first),
-            leg=torch.where(keep, leg, r.leg),
+            attempt=torch.where(keep, attempt, r.attempt),
             odd=r.odd | (live & ~a.logits.isfinite().all(1)),
         )

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, AnyAttack, Leg, Rows, branching, cycle
-from brinell.core.criterion import Goal
+from brinell.core.attack import AnyAttack, Attempt, Batch, Response, branching
+from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
-from brinell.engine.best_so_far import Record, Recorder, blank
+from brinell.engine.best_so_far import Best, BestSoFar, blank
 from brinell.engine.cuda.compile import Refusals, fused
 from brinell.engine.cuda.parallel_restarts import Branches
 from brinell.engine.cuda.speculative import Ahead
@@ -24,7 +24,7 @@ from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.rowwise import concat, head, take, where_rows
 
-__all__ = ["Engine", "Leg", "Slots", "Work"]
+__all__ = ["Engine", "Slots", "Work"]
 
 
 S = TypeVar("S")
@@ -34,7 +34,7 @@ S = TypeVar("S")
 class _Rows:
     """What an attack's first states are made of."""
 
-    rows: Rows
+    rows: Batch
     eps: Tensor
 
 
@@ -59,18 +59,18 @@ class Engine:
 
     oracle: Oracle
     attack: AnyAttack
-    goal: Goal
+    criterion: Criterion
     norm_ball: Callable[[Tensor], Ball]
-    legs: tuple[Leg, ...]
+    attempts: tuple[Attempt, ...]
     slots: int
     early_exit: bool = True
     draws: int = 1
     settled: bool = False
     tick: Callable[[int], bool] = lambda iterations: False
     recordings: Recordings | None = None
-    observe: "Callable[[Slots, Answer], None] | None" = None
+    observe: "Callable[[Slots, Response], None] | None" = None
 
-    def run(self, work: Work) -> Iterator[tuple[Tensor, Record]]:
+    def run(self, work: Work) -> Iterator[tuple[Tensor, Best]]:
         """Yields (positions in `work`, their records) as samples finish."""
         flight = self._flight()(self, work)
         while flight.lanes:
@@ -96,9 +96,9 @@ class Engine:
         if self.recordings is None:
             return Flight
         # Whether recording works or not: compiled, a branch is not bit for bit the run within the sample's own row.
-        if branching(self.attack) is not None and len(self.legs) == 1:
+        if branching(self.attack) is not None and len(self.attempts) == 1:
             return Branches
-        return Ahead if len(self.legs) > 1 and not self.recordings.failed else Flight
+        return Ahead if len(self.attempts) > 1 and not self.recordings.failed else Flight
 
     def key(self, work: Work) -> Hashable:
         """What decides the iterations, within one evaluation: its threat and goal stay the same."""
@@ -109,17 +109,17 @@ class Engine:
         """So many iterations as one function of the slots."""
         # Where float32 settles the nearest point afterwards, it is kept however sure it is.
         slack = 0.0 if self.settled else self.oracle.slack
-        recorder = Recorder(self.goal, self.attack.minimises, self.draws > 1, slack)
-        turns = cycle(self.attack)
-        needs = [turns[k % len(turns)] for k in range(stride(self.attack, device))]
+        recorder = BestSoFar(self.criterion, self.attack.minimum_norm, self.draws > 1, slack)
+        turns = self.attack.query_pattern
+        requires = [turns[k % len(turns)] for k in range(stride(self.attack, device))]
 
         move = partial(self._after, recorder)
         # A function of its own for every kind of answer.
         moves = {need: _fused(move, self.oracle.note) if self.oracle.compiled else move for need in set(turns)}
 
         def run(s: Slots) -> Slots:
-            for need in needs:
-                chosen = getattr(s.state, "target", None)
+            for need in requires:
+                chosen = s.state.aim
                 target = s.rows.target if chosen is None else chosen
                 a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws, s.rows.id)
                 if self.observe is not None:
@@ -129,12 +129,12 @@ class Engine:
 
         return run
 
-    def _after(self, recorder: Recorder, s: Slots, a: Answer) -> Slots:
+    def _after(self, recorder: BestSoFar, s: Slots, a: Response) -> Slots:
         """The slots once the model has answered: what was seen is recorded, the attack has moved on."""
         ball = self.norm_ball(s.eps)
-        aside = getattr(s.state, "aside", None)
-        seen = s.live if aside is None else s.live & ~aside
-        record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.leg)
+        exploring = s.state.exploring
+        seen = s.live if exploring is None else s.live & ~exploring
+        record = recorder.see(s.record, s.state.x, a, s.rows, ball, seen, s.attempt)
         record = replace(
             record,
             forwards=record.forwards + s.live * self.draws,
@@ -148,13 +148,13 @@ class Engine:
             over = over | record.broken
         return replace(s, state=state, record=record, live=s.live & ~over)
 
-    def entry(self, work: Work, at: Tensor, live: Tensor, leg: Tensor | None = None) -> Entry:
+    def entry(self, work: Work, at: Tensor, live: Tensor, attempt: Tensor | None = None) -> Entry:
         """What the samples at `at` begin with, each at its first leg or the one given."""
-        if leg is None:
-            leg = torch.zeros_like(at) if work.legs is None else work.legs[at, 0]
+        if attempt is None:
+            attempt = torch.zeros_like(at) if work.attempts is None else work.attempts[at, 0]
         start, id = (None if v is None else v[at] for v in (work.start, work.id))
         return Entry(
-            at, leg, live, work.x[at], work.y[at], work.key[at], work.eps[at], work.targets[at, leg], start, id
+            at, attempt, live, work.x[at], work.y[at], work.key[at], work.eps[at], work.targets[at, attempt], start, id
         )
 
     def begin(self, e: Entry) -> Slots:
@@ -168,15 +168,15 @@ class Engine:
                 len(e.eps),
             )
             state = where_rows(e.which >= 0, later, attack.alone(state))
-        return Slots(e.at, e.leg, e.live, rows, e.eps, state, blank(e.x))
+        return Slots(e.at, e.attempt, e.live, rows, e.eps, state, blank(e.x))
 
-    def next_leg(self, s: Slots, work: Work) -> Slots:
+    def next_attempt(self, s: Slots, work: Work) -> Slots:
         """The same samples at the beginning of their next legs."""
         live = torch.ones_like(s.live)
-        rows = self._rows(self.entry(work, s.at, live, s.leg + 1))
-        return replace(s, leg=s.leg + 1, live=live, rows=rows, state=self._init(rows, s.eps))
+        rows = self._rows(self.entry(work, s.at, live, s.attempt + 1))
+        return replace(s, attempt=s.attempt + 1, live=live, rows=rows, state=self._init(rows, s.eps))
 
-    def _init(self, rows: Rows, eps: Tensor) -> Any:
+    def _init(self, rows: Batch, eps: Tensor) -> Any:
         return self._in_shape(lambda b: self.attack.init(b.rows, self.norm_ball(b.eps)), _Rows(rows, eps), len(eps))
 
     def _in_shape(self, begin: Callable[[S], Any], rows: S, n: int) -> Any:
@@ -196,24 +196,26 @@ class Engine:
             parts.append(begin(take(rows, index)))
         return head(concat(parts), n)
 
-    def _rows(self, e: Entry) -> Rows:
-        ranks, restarts = _legs(self.legs, e.at.device)
-        key = rng.fold(rng.fold(e.key, ranks[e.leg]), restarts[e.leg])
-        return Rows(e.x, e.y, key, e.target, e.start, restarts[e.leg], e.id)
+    def _rows(self, e: Entry) -> Batch:
+        ranks, restarts = _attempts(self.attempts, e.at.device)
+        key = rng.fold(rng.fold(e.key, ranks[e.attempt]), restarts[e.attempt])
+        return Batch(e.x, e.y, key, e.target, e.start, restarts[e.attempt], e.id)
 
 
 @table
-def _legs(legs: tuple[Leg, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def _attempts(attempts: tuple[Attempt, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ranks and restarts of the legs."""
-    return torch.tensor([g.rank for g in legs], device=device), torch.tensor([g.restart for g in legs], device=device)
+    return torch.tensor([g.rank for g in attempts], device=device), torch.tensor(
+        [g.restart for g in attempts], device=device
+    )
 
 
-def _fused(move: Callable[[Slots, Answer], Slots], note: Callable[[str], None]) -> Callable[[Slots, Answer], Slots]:
+def _fused(move: Callable[[Slots, Response], Slots], note: Callable[[str], None]) -> Callable[[Slots, Response], Slots]:
     """The same function compiled; called once as it is before, so that the tables it looks up exist."""
     compiled, refusals = fused(move), Refusals(note)
     tables: list[bool] = []
 
-    def run(s: Slots, a: Answer) -> Slots:
+    def run(s: Slots, a: Response) -> Slots:
         if not tables:
             move(s, a)
             tables.append(True)

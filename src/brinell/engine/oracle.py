@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Needs
+from brinell.core.attack import Requires, Response
 from brinell.core.model import Classifier, Output, answer
 from brinell.engine.cuda.compile import Refusals, fused, repeatable
 from brinell.engine.events import Listener, Note, Shrunk, silent
@@ -100,24 +100,26 @@ def responder(ask: Network, loss: LossFunction) -> Respond:
 
 def question(
     respond: Respond,
-    needs: Needs,
+    requires: Requires,
     x: Tensor,
     y: Tensor,
     target: Tensor,
     precision: str = FLOAT32,
     id: Tensor | None = None,
-) -> Answer:
+) -> Response:
     """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
-    follows, twice = needs is not Needs.LOGITS, needs is Needs.DETECTOR
+    follows, twice = requires is not Requires.LOGITS, requires is Requires.DETECTOR
     with torch.set_grad_enabled(follows):
         point = x.detach().requires_grad_(follows)
         with lower(precision, x.device):
             logits, value, reject = respond(point, y, target, id)
         with backward(precision, x.device):
-            grad = _gradient(value, point, twice) if twice or needs is Needs.GRAD else None
-            jacobian = _jacobian(logits, point) if needs is Needs.JACOBIAN else None
+            grad = _gradient(value, point, twice) if twice or requires is Requires.GRAD else None
+            jacobian = _jacobian(logits, point) if requires is Requires.JACOBIAN else None
             towards = _gradient(_part(Output(logits, reject), "reject"), point) if twice else None
-    return Answer(logits.detach(), value.detach(), grad, jacobian, None if reject is None else reject.detach(), towards)
+    return Response(
+        logits.detach(), value.detach(), grad, jacobian, None if reject is None else reject.detach(), towards
+    )
 
 
 def _part(out: Output, name: str) -> Tensor:
@@ -173,30 +175,32 @@ class Oracle:
         y: Tensor,
         target: Tensor,
         loss: str,
-        needs: Needs,
+        requires: Requires,
         draws: int = 1,
         id: Tensor | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Logits, loss and, where needed, the gradient of the loss or of every logit at every row.
 
         For randomised models each is the mean over `draws` passes (expectation over transformation). `id` are the
         samples the rows belong to.
         """
-        return self._in_blocks(partial(self._mean, loss, needs, draws), x, y, target, *_given(id))
+        return self._in_blocks(partial(self._mean, loss, requires, draws), x, y, target, *_given(id))
 
-    def _mean(self, loss: str, needs: Needs, draws: int, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
-        answers = [self._one(loss, needs, x, y, target, *id) for _ in range(draws)]
+    def _mean(
+        self, loss: str, requires: Requires, draws: int, x: Tensor, y: Tensor, target: Tensor, *id: Tensor
+    ) -> Response:
+        answers = [self._one(loss, requires, x, y, target, *id) for _ in range(draws)]
         return answers[0] if draws == 1 else average(answers)
 
-    def _one(self, loss: str, needs: Needs, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Answer:
-        def ask(respond: Respond) -> Answer:
-            return question(respond, needs, x, y, target, self.precision, *id)
+    def _one(self, loss: str, requires: Requires, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Response:
+        def ask(respond: Respond) -> Response:
+            return question(respond, requires, x, y, target, self.precision, *id)
 
         if not self.compiled:
             return ask(self._responder(loss, x))
         with repeatable():
             return self._refusals.attempt(
-                (loss, needs, len(x)),
+                (loss, requires, len(x)),
                 lambda: ask(self._responder(loss, x)),
                 lambda: ask(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss))),
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from brinell.engine.best_so_far import Record
+from brinell.engine.best_so_far import Best
 from brinell.engine.cuda.sync import look_every, stride
 from brinell.engine.micro_batch import Lane, Plain
 from brinell.engine.slots import Entry, Outcome, Slots, Work
@@ -26,7 +26,7 @@ class Flight:
     work: Work
     nxt: int = 0
     lanes: list[Lane] = field(default_factory=list)
-    done: list[tuple[Tensor, Record]] = field(default_factory=list)
+    done: list[tuple[Tensor, Best]] = field(default_factory=list)
     made: dict[int, list[int]] = field(default_factory=dict)
     """Iterations under way up to each look, by lane."""
 
@@ -44,7 +44,7 @@ class Flight:
             # What is recorded has one shape: that of a model call.
             for first in range(0, room, block):
                 part = self.begin(min(block, count - first), block)
-                self.add(e.recordings.lane((self._key, e.legs), *part, self.iterations, e.begin, repeats))
+                self.add(e.recordings.lane((self._key, e.attempts), *part, self.iterations, e.begin, repeats))
         for lane in self.lanes:
             self.advance(lane)
 
@@ -122,7 +122,7 @@ class Flight:
     def leave(self, lane: Lane) -> None:
         """A lane that has nothing left to do."""
         if self.engine.recordings is not None:
-            self.engine.recordings.give_back((self._key, self.engine.legs), lane)
+            self.engine.recordings.give_back((self._key, self.engine.attempts), lane)
 
     def settle(self, lane: Lane) -> None:
         """Start the next legs of samples that survived one, and refill the slots of those that have none left."""
@@ -133,7 +133,7 @@ class Flight:
         stay = self._stay(out)
         on = [i for i, more in zip(ended, stay, strict=True) if more]
         if on:
-            lane.write(on, self.engine.next_leg(lane.part(on, _all), self.work))
+            lane.write(on, self.engine.next_attempt(lane.part(on, _all), self.work))
             reborn(lane, on)
         done = [i for i, more in zip(ended, stay, strict=True) if not more]
         if not done:
@@ -147,7 +147,7 @@ class Flight:
         lane.shrink(self.engine.oracle.block)
         self.done.append((out.at, out.record))
 
-    def collect(self) -> Iterator[tuple[Tensor, Record]]:
+    def collect(self) -> Iterator[tuple[Tensor, Best]]:
         """The samples that have ended since the last time, and their records."""
         done, self.done = self.done, []
         yield from done
@@ -165,10 +165,10 @@ class Flight:
     def _stay(self, out: Outcome) -> list[bool]:
         """Which of these samples have a leg left to run."""
         e = self.engine
-        if self.work.legs is None and len(e.legs) == 1:
+        if self.work.attempts is None and len(e.attempts) == 1:
             return [False] * len(out.at)
-        end = len(e.legs) if self.work.legs is None else self.work.legs[out.at, 1]
-        stay: list[bool] = (~((out.record.broken & e.early_exit) | (out.leg + 1 >= end))).tolist()
+        end = len(e.attempts) if self.work.attempts is None else self.work.attempts[out.at, 1]
+        stay: list[bool] = (~((out.record.broken & e.early_exit) | (out.attempt + 1 >= end))).tolist()
         return stay
 
     def _refill(self, lane: Lane, free: list[int]) -> None:

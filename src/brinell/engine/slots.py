@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Rows
-from brinell.engine.best_so_far import Record
+from brinell.core.attack import Batch
+from brinell.engine.best_so_far import Best
 
 
 @dataclass(frozen=True)
 class Work:
     """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none).
 
-    `id` are the samples' ids, for classifiers that are another one for every sample. `legs` (n, 2) are each sample's
-    first leg and the one it stops before, where those are not all of them.
+    `id` are the samples' ids, for classifiers that differ by sample. `attempts` (n, 2) are each sample's first attempt
+    and the one it stops before, where those are not all of them.
     """
 
     x: Tensor
@@ -25,7 +25,7 @@ class Work:
     targets: Tensor
     start: Tensor | None = None
     id: Tensor | None = None
-    legs: Tensor | None = None
+    attempts: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -40,7 +40,7 @@ class Entry:
     """
 
     at: Tensor
-    leg: Tensor
+    attempt: Tensor
     live: Tensor
     x: Tensor
     y: Tensor
@@ -58,12 +58,12 @@ class Slots:
     """Which sample is in every slot, which of its legs, whether it is still running; and the attack's own state."""
 
     at: Tensor
-    leg: Tensor
+    attempt: Tensor
     live: Tensor
-    rows: Rows
+    rows: Batch
     eps: Tensor
     state: Any
-    record: Record
+    record: Best
 
     @property
     def device(self) -> torch.device:
@@ -73,7 +73,7 @@ class Slots:
     @property
     def outcome(self) -> "Outcome":
         """What is asked for when they end: the rest of a slot is many times as much."""
-        return Outcome(self.at, self.leg, self.record)
+        return Outcome(self.at, self.attempt, self.record)
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,5 @@ class Outcome:
     """Of some slots: the samples in them, which of their legs it was, and the records."""
 
     at: Tensor
-    leg: Tensor
-    record: Record
+    attempt: Tensor
+    record: Best

@@ -19,7 +19,7 @@ from brinell.engine.events import Listener, silent
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean, clean
 from brinell.evaluation.run_plan import Part, attack_chunk
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 from brinell.results import CLEAN
 from brinell.results.format.resume import NOTHING, Known
 
@@ -43,7 +43,7 @@ class Job:
     questions to the model had to be cut.
     """
 
-    setup: Setup
+    setup: StageContext
     plan: Plan
     read: Callable[[], Iterator[tuple[Chunk, Known]]]
     clean: Callable[[Chunk], Clean]
@@ -72,7 +72,7 @@ class Launcher(Protocol):
     def device(self) -> torch.device | None:
         """The kind of device the work is done on; None: wherever the model is."""
 
-    def open(self, setup: Setup, plan: Plan) -> AbstractContextManager[Crew]:
+    def open(self, setup: StageContext, plan: Plan) -> AbstractContextManager[Crew]:
         """A crew that is ready to work; refuses what cannot be launched before anything is written."""
 
 
@@ -82,7 +82,7 @@ class InProcess:
     device = None
 
     @contextmanager
-    def open(self, setup: Setup, plan: Plan) -> Iterator[Crew]:
+    def open(self, setup: StageContext, plan: Plan) -> Iterator[Crew]:
         """This process is ready."""
         yield self
 
@@ -96,7 +96,7 @@ class InProcess:
 IN_PROCESS = InProcess()
 
 
-def attack_unit(setup: Setup, plan: Plan, unit: Unit, dropped: Collection[int] = ()) -> Iterator[Part]:
+def attack_unit(setup: StageContext, plan: Plan, unit: Unit, dropped: Collection[int] = ()) -> Iterator[Part]:
     """Everything the plan does to the samples of a unit beyond what is known of them, part by part.
 
     What is put into `dropped` while this runs is left out of the stages that begin later.

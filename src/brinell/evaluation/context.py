@@ -16,7 +16,7 @@ from brinell.cost.precision import Choice
 from brinell.engine.oracle import Oracle, default_block, other_blocks
 from brinell.errors import InputError
 from brinell.evaluation.rows import Clean, clean
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
@@ -29,10 +29,10 @@ def chunk_size(problem: Problem) -> int:
 
 
 @dataclass
-class Session:
+class PreparedEvaluation:
     """An evaluation ready to go: everything has been checked, nothing has been written."""
 
-    setup: Setup
+    setup: StageContext
     plan: Plan
     problem: Problem
     first: Chunk
@@ -92,7 +92,7 @@ class Session:
         return {
             "brinell_format": 1,
             "threat": self.setup.threat.to_json(),
-            "goal": self.setup.goal.name,
+            "goal": self.setup.criterion.name,
             "plan": self.plan.to_json(),
             "individual": self.individual,
             "model": {"fingerprint": fingerprint, "name": c.name, "classes": self.first_logits.shape[1]},

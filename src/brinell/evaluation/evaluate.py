@@ -21,7 +21,7 @@ from brinell.environment import environment
 from brinell.errors import InputError, RunError
 from brinell.evaluation import coerce as inputs
 from brinell.evaluation.backend import IN_PROCESS, Crew, Job, Launcher
-from brinell.evaluation.context import Session
+from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.evaluation.progress import listening
 from brinell.results import Run, Writer, new_manifest
@@ -115,7 +115,7 @@ def evaluate(
     return run
 
 
-def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
+def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> Writer:
     manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
     if not (resume and (folder / MANIFEST).exists()):
         more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
@@ -137,7 +137,7 @@ def _writer(s: Session, folder: Path, resume: bool, images: bool) -> Writer:
     return Writer.resume(folder, manifest)
 
 
-def _run(s: Session, writer: Writer, crew: Crew, everyone: bool = False) -> None:
+def _run(s: PreparedEvaluation, writer: Writer, crew: Crew, everyone: bool = False) -> None:
     """Attack what the Run does not hold yet, and store it as it comes."""
     stored = Stored(writer.path)
 
@@ -160,7 +160,7 @@ def _run(s: Session, writer: Writer, crew: Crew, everyone: bool = False) -> None
         writer.update(workers=[*seen, *new])
 
 
-def _unsettled(s: Session, folder: Path) -> bool:
+def _unsettled(s: PreparedEvaluation, folder: Path) -> bool:
     """Whether the short plan's answer is in doubt: its audit objects or is too small, or a check warns."""
     run = Run.open(folder)
     found = run.audit
@@ -169,7 +169,7 @@ def _unsettled(s: Session, folder: Path) -> bool:
     return s.warned or found.objects or found.too_small(run.robust_accuracy)
 
 
-def _close(s: Session, writer: Writer, seconds: float) -> None:
+def _close(s: PreparedEvaluation, writer: Writer, seconds: float) -> None:
     if writer.manifest["finished"]:  # resumed for nothing: the Run stays as it is
         return
     notes = list(writer.manifest["notes"])

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from brinell.core.attack import AnyAttack, Needs, norms_of
+from brinell.core.attack import AnyAttack, Requires
 from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
 from brinell.core.threat import Threat
 from brinell.errors import PlanError
@@ -72,9 +72,9 @@ def limited(p: Plan, queries: int) -> Plan:
 
 def _shortened(s: Stage, share: int, queries: int) -> Stage:
     """The stage with an attack of so many queries."""
-    runs = len(s.legs()) * s.eot
+    runs = len(s.attempts()) * s.eot
     stepwise = hasattr(s.attack, "steps") and s.attack.queries == s.attack.steps + 1
-    if s.attack.needs is not Needs.LOGITS or not stepwise:
+    if s.attack.requires is not Requires.LOGITS or not stepwise:
         raise PlanError(
             expected="attacks that only ask for answers, for a budget of queries",
             got=f"{s.name}, which needs more than that",
@@ -92,13 +92,13 @@ def _shortened(s: Stage, share: int, queries: int) -> Stage:
 def suits(p: Plan, threat: Threat) -> None:
     """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
     for s in p.stages:
-        if threat.norm not in norms_of(s.attack):
+        if threat.norm not in s.attack.norms:
             raise PlanError(
                 expected=f"attacks that work in {threat.norm.name}",
-                got=f"{s.name}, which works in {', '.join(n.name for n in norms_of(s.attack))}",
+                got=f"{s.name}, which works in {', '.join(n.name for n in s.attack.norms)}",
                 remedy="Use the plan minimal, which has attacks for every norm.",
             )
-        if threat.unlimited and not (s.attack.minimises and (s.ranked_by is None or s.radius is not None)):
+        if threat.unlimited and not (s.attack.minimum_norm and (s.ranked_by is None or s.radius is not None)):
             raise PlanError(
                 expected="a radius, or attacks that look for the smallest one",
                 got=f"{s.name} and a threat without a radius",
@@ -123,11 +123,11 @@ def _numbered(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
 
 def _flat(s: Stage, notes: list[str]) -> Stage:
     """What stands in for an attack that needs images."""
-    other = getattr(s.attack, "without_images", None)
+    other = s.attack.without_images()
     if other is None:
         return s
-    notes.append(f"{s.name}: the inputs are not images; {other().name} stands in, which is not the published method.")
-    return replace(s, attack=other(), label=s.name)
+    notes.append(f"{s.name}: the inputs are not images; {other.name} stands in, which is not the published method.")
+    return replace(s, attack=other, label=s.name)
 
 
 def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:

@@ -10,7 +10,7 @@ from torch import Tensor
 from brinell.checks import model as door
 from brinell.checks.detector import guarded, watched
 from brinell.checks.gradients import watchful
-from brinell.core.criterion import Evade, Misclassify
+from brinell.core.criterion import Evades, Misclassified
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
@@ -24,10 +24,10 @@ from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluation import coerce as inputs
-from brinell.evaluation.context import Session, chunk_size
+from brinell.evaluation.context import PreparedEvaluation, chunk_size
 from brinell.evaluation.plan import adapt, audited, suits
 from brinell.evaluation.rows import clean
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 from brinell.results import Proportion, wilson
 
 # Blocks of rows in flight unless told otherwise: enough to spread the engine's own work.
@@ -65,7 +65,7 @@ def prepare(
     individual: bool = False,
     execution: str = "auto",
     device: torch.device | None = None,
-) -> Session:
+) -> PreparedEvaluation:
     """Look at everything before anything is written; `device` is what the work is done on, if not here."""
     device = classifier.device if device is None else device
     way = _settled_way(classifier, device, precision, execution)
@@ -88,7 +88,7 @@ def prepare(
     # Workers elsewhere record and measure for themselves.
     recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
     fingerprint = classifier.fingerprint if recordings is not None and slots is None else None
-    setup = Setup(
+    setup = StageContext(
         oracle,
         threat,
         seed,
@@ -96,7 +96,7 @@ def prepare(
         oracle.precision,
         # Without a radius no success is near enough to stop at.
         early_exit and not threat.unlimited,
-        goal=Misclassify() if answer.reject is None else Evade(),
+        criterion=Misclassified() if answer.reject is None else Evades(),
         listener=listener,
         draws=fitted.draws,
         recordings=recordings,
@@ -104,7 +104,7 @@ def prepare(
         shape=problem.shape() if slots is None else None,
     )
     alone = individual or threat.unlimited
-    session = Session(
+    session = PreparedEvaluation(
         setup, fitted, problem, first, answer, checks, notes, device, alone, pace, fingerprint=fingerprint
     )
     _check_expected(session, expected)
@@ -193,7 +193,7 @@ def _expected_noise(check: door.Check) -> door.Check:
     return replace(check, level="ok")
 
 
-def _check_expected(s: Session, expected: float | None) -> None:
+def _check_expected(s: PreparedEvaluation, expected: float | None) -> None:
     if expected is None:
         return
     if not (isinstance(expected, int | float) and 0 <= expected <= 1):
@@ -210,7 +210,7 @@ def _check_expected(s: Session, expected: float | None) -> None:
         )
 
 
-def _with_best_precision(s: Session) -> Session:
+def _with_best_precision(s: PreparedEvaluation) -> PreparedEvaluation:
     """The evaluation with the precision that a probe finds best, and a note that says why."""
     choice = choose(s.setup, s.plan, s.facts())
     s.setup.listener(Note(str(choice)))

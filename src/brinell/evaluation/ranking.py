@@ -5,13 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from brinell.core.attack import AnyAttack, Needs, Rows
+from brinell.core.attack import AnyAttack, Batch, Requires
 from brinell.core.threat import Ball
 from brinell.engine.oracle import Oracle
 from brinell.ops.rowwise import take
 
 
-def last_logits(oracle: Oracle, attack: AnyAttack, p: Rows, ball: Ball, slots: int, draws: int = 1) -> Tensor:
+def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: int, draws: int = 1) -> Tensor:
     """Logits at the attack's last iterate, one row per sample; a row depends on nothing but itself.
 
     Cost: `attack.queries` forwards and one backward less, times `draws`: the last point is only looked at.
@@ -24,8 +24,8 @@ def last_logits(oracle: Oracle, attack: AnyAttack, p: Rows, ball: Ball, slots: i
     return torch.cat(parts)[: len(p.x)]
 
 
-def _piece(oracle: Oracle, attack: AnyAttack, p: Rows, ball: Ball, draws: int) -> Tensor:
+def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) -> Tensor:
     s = attack.init(p, ball)
     for _ in range(attack.queries - 1):
-        s = attack.step(s, oracle.ask(s.x, p.y, p.target, attack.loss, attack.needs, draws, p.id), p, ball)
-    return oracle.ask(s.x, p.y, p.target, attack.loss, Needs.LOGITS, draws, p.id).logits
+        s = attack.step(s, oracle.ask(s.x, p.y, p.target, attack.loss, attack.requires, draws, p.id), p, ball)
+    return oracle.ask(s.x, p.y, p.target, attack.loss, Requires.LOGITS, draws, p.id).logits

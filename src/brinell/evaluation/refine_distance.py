@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from brinell.core.criterion import Goal
+from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
-from brinell.engine.best_so_far import Record
+from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Work
 from brinell.ops.rowwise import put, rows, take
@@ -18,7 +18,7 @@ BEYOND = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2)
 HALVINGS = 10
 
 
-def shortened(oracle: Oracle, goal: Goal, r: Record, work: Work, target: Tensor, ball: Ball) -> Record:
+def shortened(oracle: Oracle, criterion: Criterion, r: Best, work: Work, target: Tensor, ball: Ball) -> Best:
     """The records with the points found moved on the ray from the clean point to where float32 changes its mind.
 
     What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
@@ -39,7 +39,7 @@ def shortened(oracle: Oracle, goal: Goal, r: Record, work: Work, target: Tensor,
         return (own.x + rows(share, way) * way).clamp(lo, hi)
 
     def hits(share: Tensor) -> Tensor:
-        return goal.reached(oracle.output(at(share), own.id), own.y, target[index])
+        return criterion.reached(oracle.output(at(share), own.id), own.y, target[index])
 
     low, high = torch.zeros_like(own.eps), torch.full_like(own.eps, torch.inf)
     for share in BEYOND:
@@ -56,17 +56,17 @@ def shortened(oracle: Oracle, goal: Goal, r: Record, work: Work, target: Tensor,
         hit = hits(middle)
         low, high = torch.where(held & ~hit, middle, low), torch.where(held & hit, middle, high)
     points, at_hand = at(torch.where(held, high, 1.0))[held], index[held]
-    return put(r, at_hand, _moved(oracle, goal, take(r, at_hand), take(own, held), points, target[at_hand], ball))
+    return put(r, at_hand, _moved(oracle, criterion, take(r, at_hand), take(own, held), points, target[at_hand], ball))
 
 
-def _moved(oracle: Oracle, goal: Goal, r: Record, own: Work, x: Tensor, target: Tensor, ball: Ball) -> Record:
+def _moved(oracle: Oracle, criterion: Criterion, r: Best, own: Work, x: Tensor, target: Tensor, ball: Ball) -> Best:
     """The records of these points instead."""
     out = oracle.output(x, own.id)
     return replace(
         r,
         x=x,
         distance=ball.norm.size(x - own.x),
-        margin=torch.maximum(r.margin, goal.margin(out, own.y, target)),
-        adv_margin=goal.margin(out, own.y, target),
+        margin=torch.maximum(r.margin, criterion.margin(out, own.y, target)),
+        adv_margin=criterion.margin(out, own.y, target),
         adv_pred=out.logits.argmax(1),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from brinell.core.dataset import Chunk, sample_hashes
 from brinell.core.model import Output
 from brinell.core.plan import Stage
-from brinell.engine.best_so_far import Record
+from brinell.engine.best_so_far import Best
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.verify_points import Verified
 from brinell.ops.losses import margin
@@ -114,22 +114,22 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def attack_rows(
-    c: Clean, at: Tensor, r: Record, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
+    c: Clean, at: Tensor, r: Best, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
 ) -> pa.Table:
     """One row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
-    n, legs = len(at), stage.legs()
+    n, attempts = len(at), stage.attempts()
     rows = _numpy(at)
     broken, found = _numpy(r.broken), _numpy(r.found)
-    leg = _numpy(r.leg)
+    attempt = _numpy(r.attempt)
     counted = broken & _numpy(v.ok)
     aims = _numpy(target)
-    known = found if stage.attack.minimises else broken
+    known = found if stage.attack.minimum_norm else broken
     chosen = in_audit(seed, c.chunk.ids[at.cpu()], stage.share or 0.0).tolist()
     columns = {
         **_common(c, rows, seed, precision, r.x.device),
         "attack": np.full(n, stage.name),
         "attack_hash": np.full(n, stage.to_json()["hash"]),
-        "restart": _where(known, np.asarray([legs[i].restart for i in leg]), pa.int32()),
+        "restart": _where(known, np.asarray([attempts[i].restart for i in attempt]), pa.int32()),
         "target": _where(known & (aims >= 0), aims, pa.int32()),
         "broken": broken,
         "adv_pred": _where(known, _numpy(torch.where(r.broken, v.pred, r.adv_pred)), pa.int64()),

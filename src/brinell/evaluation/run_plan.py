@@ -13,7 +13,7 @@ from brinell.core.plan import Plan, Stage
 from brinell.engine.precision import FLOAT32
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean, clean_rows
-from brinell.evaluation.run_stage import Finished, Setup, run_stage
+from brinell.evaluation.run_stage import Finished, StageContext, run_stage
 from brinell.results import CLEAN
 from brinell.results.format.resume import NOTHING, Known
 
@@ -28,7 +28,7 @@ class Part:
 
 
 def attack_chunk(
-    setup: Setup,
+    setup: StageContext,
     plan: Plan,
     c: Clean,
     known: Known = NOTHING,
@@ -60,7 +60,7 @@ def attack_chunk(
         standing &= ~torch.tensor(known.fell(stage.name, ids), device=standing.device)
 
 
-def _stage(setup: Setup, stage: Stage, c: Clean, attackable: Tensor, known: Known) -> Iterator[Finished]:
+def _stage(setup: StageContext, stage: Stage, c: Clean, attackable: Tensor, known: Known) -> Iterator[Finished]:
     seen = torch.tensor(known.seen(stage.name, c.chunk.ids.tolist()), device=attackable.device)
     yield from run_stage(setup, stage, c, (attackable & ~seen).nonzero()[:, 0])
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Rows, branching, uneven
-from brinell.core.criterion import Goal, Misclassify
+from brinell.core.attack import Batch, Response, branching
+from brinell.core.criterion import Criterion, Misclassified
 from brinell.core.plan import Stage
 from brinell.core.threat import TOLERANCE, Ball, Threat
-from brinell.engine.best_so_far import Record
+from brinell.engine.best_so_far import Best
 from brinell.engine.cuda.autotune import MOST
 from brinell.engine.events import Listener, Progress, StageStarted, silent
 from brinell.engine.loop import Engine, Slots, Work
@@ -28,13 +28,13 @@ from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rowwise import concat, put, take
 
-MISCLASSIFY = Misclassify()
+MISCLASSIFY = Misclassified()
 # Finished samples are handed on when there are this many, or when this much time has passed.
 BATCH, SECONDS = 1024, 5.0
 
 
 @dataclass(frozen=True)
-class Setup:
+class StageContext:
     """What stays the same through an evaluation."""
 
     oracle: Oracle
@@ -43,14 +43,14 @@ class Setup:
     slots: int
     precision: str = "float32"
     early_exit: bool = True
-    goal: Goal = MISCLASSIFY
+    criterion: Criterion = MISCLASSIFY
     listener: Listener = silent
     draws: int = 1
     recordings: Recordings | None = None
     recordable: bool = False
     shape: tuple[int, ...] | None = None
     """Of the samples, where the number of slots is measured and not given."""
-    observe: "Callable[[Slots, Answer], None] | None" = None
+    observe: "Callable[[Slots, Response], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def ranked_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
     return likeliest_wrong(logits, y, max(ranks) - 1)[:, [r - 2 for r in ranks]]
 
 
-def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
+def _work(setup: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
     device = c.logits.device
     rows = at.cpu()
     x, y = c.chunk.x[rows].to(device), c.chunk.y[rows].to(device)
@@ -84,7 +84,7 @@ def _work(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None
 
 
 def _ranking_logits(
-    setup: Setup, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor, id: Tensor
+    setup: StageContext, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor, id: Tensor
 ) -> Tensor:
     """What ranks the targets: the logits of the clean input, or where the reference attack ends."""
     if stage.ranked_by is None:
@@ -92,20 +92,20 @@ def _ranking_logits(
     # Without the stage's own name: every stage and plan with this reference attack ranks alike.
     key = rng.fold(own, rng.digest(f"ranking {stage.ranked_by.name}"))
     ball = stage.ranking_threat(setup.threat).ball(at.cpu() + c.chunk.offset, x.device)
-    p = Rows(x, y, key, torch.full_like(y, -1), id=id)
+    p = Batch(x, y, key, torch.full_like(y, -1), id=id)
     z = last_logits(setup.oracle, stage.ranked_by, p, ball, setup.slots, stage.eot)
     # Without a finite answer there is no order; then the clean one must do.
     return torch.where(z.isfinite().all(1, keepdim=True), z, c.logits[at])
 
 
-def oracle_for(setup: Setup, stage: Stage) -> Oracle:
+def oracle_for(setup: StageContext, stage: Stage) -> Oracle:
     """The model as a stage asks it: about fewer rows at a time where few stay long, about more where legs fill them."""
-    if uneven(stage.attack):
+    if stage.attack.abandons_early:
         return setup.oracle.sized(FEW if branching(stage.attack) is None else BRANCHES)
-    return setup.oracle.sized(LEGS) if len(stage.legs()) > 1 else setup.oracle
+    return setup.oracle.sized(LEGS) if len(stage.attempts()) > 1 else setup.oracle
 
 
-def _room(setup: Setup, oracle: Oracle) -> int:
+def _room(setup: StageContext, oracle: Oracle) -> int:
     """Slots: those asked for, else no more lanes, which take their time to record, of small blocks than of large.
 
     But never less than a block, whose empty slots cost as much as full ones.
@@ -114,21 +114,21 @@ def _room(setup: Setup, oracle: Oracle) -> int:
     return max(min(setup.slots, MOST * oracle.block), oracle.block) if measured else setup.slots
 
 
-def _settles(setup: Setup) -> bool:
+def _settles(setup: StageContext) -> bool:
     """Whether the nearest points found in lower precision are moved to where float32 changes its mind."""
     distances = setup.threat.unlimited and not setup.threat.norm.counts
     return distances and setup.draws == 1 and setup.oracle.slack > 0
 
 
-def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
+def _engine(setup: StageContext, stage: Stage, device: torch.device) -> Engine:
     ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
     oracle = oracle_for(setup, stage)
     return Engine(
         oracle,
         stage.attack,
-        setup.goal,
+        setup.criterion,
         lambda eps: replace(ball, eps=eps),
-        stage.legs(),
+        stage.attempts(),
         _room(setup, oracle),
         setup.early_exit and setup.draws == 1,
         stage.eot,
@@ -140,26 +140,28 @@ def _engine(setup: Setup, stage: Stage, device: torch.device) -> Engine:
 
 
 def records(
-    setup: Setup, stage: Stage, c: Clean, at: Tensor, tick: Callable[[int], bool]
-) -> Iterator[tuple[Tensor, Record]]:
+    setup: StageContext, stage: Stage, c: Clean, at: Tensor, tick: Callable[[int], bool]
+) -> Iterator[tuple[Tensor, Best]]:
     """The engine's own records of these samples as they finish, neither verified nor stored; it ticks at every look."""
     work = _work(setup, stage, c, at, None)
     yield from replace(_engine(setup, stage, c.logits.device), tick=tick).run(work)
 
 
-def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None) -> Iterator[Finished]:
+def run_stage(
+    setup: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None
+) -> Iterator[Finished]:
     """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
     if not len(at):
         return
     before, backwards = stage.ranking_passes
-    queries = stage.attack.queries * len(stage.legs()) * stage.eot
+    queries = stage.attack.queries * len(stage.attempts()) * stage.eot
     setup.listener(StageStarted(stage.name, len(at), before + queries))
     begun = time.perf_counter()
     work = _work(setup, stage, c, at, start)
     engine = _engine(setup, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
     ranking, loaded = (last - begun) / len(at), _loading(setup)
-    held: list[tuple[Tensor, Record]] = []
+    held: list[tuple[Tensor, Best]] = []
     for which, own in engine.run(work):
         record = _with_ranking(own, before, backwards)
         held.append((which, record))
@@ -178,12 +180,12 @@ def run_stage(setup: Setup, stage: Stage, c: Clean, at: Tensor, start: Tensor | 
             held, last = [], now
 
 
-def _loading(setup: Setup) -> float:
+def _loading(setup: StageContext) -> float:
     """Seconds spent on recording and compiling so far."""
     return 0.0 if setup.recordings is None else setup.recordings.seconds
 
 
-def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
+def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
     """The record with the passes that ranked its targets, which came before the attack's own."""
     if not forwards:
         return r
@@ -191,16 +193,16 @@ def _with_ranking(r: Record, forwards: int, backwards: int) -> Record:
     return replace(r, forwards=r.forwards + forwards, backwards=r.backwards + backwards, first=first)
 
 
-def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record, left: Tensor) -> Record:
+def _in_float32(setup: StageContext, stage: Stage, work: Work, before: Best, left: Tensor) -> Best:
     """The records of a second try that starts where the first one ended; the passes of both count.
 
     It repeats the leg that seemed to succeed. Samples that `left` with that leg have had none of those after it, and
     get them now. Of a search for the smallest distance all legs are repeated: what they had found gave way to this.
     """
     engine = _engine(replace(setup, oracle=setup.oracle.exact()), stage, work.x.device)
-    first = torch.zeros_like(before.leg) if _settles(setup) else before.leg
-    end = torch.where(left | _settles(setup), len(stage.legs()), before.leg + 1)
-    parts = list(engine.run(replace(work, start=before.x, legs=torch.stack([first, end], 1))))
+    first = torch.zeros_like(before.attempt) if _settles(setup) else before.attempt
+    end = torch.where(left | _settles(setup), len(stage.attempts()), before.attempt + 1)
+    parts = list(engine.run(replace(work, start=before.x, attempts=torch.stack([first, end], 1))))
     r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
     return replace(
         r,
@@ -210,22 +212,22 @@ def _in_float32(setup: Setup, stage: Stage, work: Work, before: Record, left: Te
     )
 
 
-def claimed(r: Record, ball: Ball) -> Tensor:
+def claimed(r: Best, ball: Ball) -> Tensor:
     """Rows for which some point was seen to succeed within the radius, by however little."""
     return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
 
 
-def _verified(setup: Setup, work: Work, pos: Tensor, r: Record, ball: Ball) -> tuple[Tensor, Verified]:
+def _verified(setup: StageContext, work: Work, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
     """The classes the kept points aim at, and what the model says about the points."""
-    target = work.targets[pos, r.leg]
+    target = work.targets[pos, r.attempt]
     points, id = (work.x[pos], r.x, work.y[pos], target, ball), None if work.id is None else work.id[pos]
     if setup.draws > 1:
-        return target, check_points(setup.oracle, setup.goal, *points, setup.draws, id)
-    return target, check_claims(setup.oracle, setup.goal, *points, r.broken, id)
+        return target, check_points(setup.oracle, setup.criterion, *points, setup.draws, id)
+    return target, check_claims(setup.oracle, setup.criterion, *points, r.broken, id)
 
 
 def _finish(
-    setup: Setup, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Record]], rate: float
+    setup: StageContext, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Best]], rate: float
 ) -> Finished:
     pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
     order = pos.argsort()
@@ -237,7 +239,7 @@ def _finish(
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
         r = replace(r, broken=claimed(r, ball))
         if _settles(setup):
-            r = shortened(setup.oracle, setup.goal, r, take(work, pos), work.targets[pos, r.leg], ball)
+            r = shortened(setup.oracle, setup.criterion, r, take(work, pos), work.targets[pos, r.attempt], ball)
     target, v = _verified(setup, work, pos, r, ball)
     precision = np.full(len(pos), setup.precision)
     doubted = r.broken & ~v.ok

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.core.criterion import Goal
+from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
 from brinell.engine.oracle import CLAIMS, Oracle
 from brinell.ops.rowwise import put
@@ -28,7 +28,7 @@ class Verified:
 
 def check_points(
     oracle: Oracle,
-    goal: Goal,
+    criterion: Criterion,
     x0: Tensor,
     x: Tensor,
     y: Tensor,
@@ -46,7 +46,7 @@ def check_points(
 
     def passes() -> tuple[Tensor, Tensor]:
         outputs = [oracle.output(x, id) for _ in range(draws)]
-        return torch.stack([goal.reached(out, y, t) for out in outputs], 1), outputs[0].logits.argmax(1)
+        return torch.stack([criterion.reached(out, y, t) for out in outputs], 1), outputs[0].logits.argmax(1)
 
     chosen = passes()[0] if draws > 1 else None
     judged, pred = passes()
@@ -58,7 +58,7 @@ def check_points(
         ok=ok,
         pred=pred,
         distance=ball.distance(x0, x),
-        ok_8bit=goal.reached(oracle.output(rounded, id), y, t) & ball.contains(x0, rounded),
+        ok_8bit=criterion.reached(oracle.output(rounded, id), y, t) & ball.contains(x0, rounded),
         judged=judged,
         chosen=None if chosen is None else chosen.sum(1),
     )
@@ -66,7 +66,7 @@ def check_points(
 
 def check_claims(
     oracle: Oracle,
-    goal: Goal,
+    criterion: Criterion,
     x0: Tensor,
     x: Tensor,
     y: Tensor,
@@ -82,4 +82,4 @@ def check_claims(
     if not len(at):
         return nothing
     part, own = replace(ball, eps=ball.eps[at]), None if id is None else id[at]
-    return put(nothing, at, check_points(oracle, goal, x0[at], x[at], y[at], t[at], part, id=own))
+    return put(nothing, at, check_points(oracle, criterion, x0[at], x[at], y[at], t[at], part, id=own))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.attack import Answer, AnyAttack, Attack, Needs, Rows, cycle, norms_of
+from brinell.core.attack import AnyAttack, Attack, Batch, Requires, Response
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -50,13 +50,13 @@ class _Trial:
     oracle: Oracle
     steps: int
 
-    def answer(self, s: Any, p: Rows) -> Answer:
-        turns, chosen = cycle(self.attack), getattr(s, "target", None)
+    def answer(self, s: Any, p: Batch) -> Response:
+        turns, chosen = self.attack.query_pattern, s.aim
         target = p.target if chosen is None else chosen
         # Every row of a trial has had the same number of answers, unless it is done and only follows.
         return self.oracle.ask(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
-    def follow(self, p: Rows, ball: Ball, spoil: "Callable[[Answer], Answer]" = lambda a: a) -> "list[Any]":
+    def follow(self, p: Batch, ball: Ball, spoil: "Callable[[Response], Response]" = lambda a: a) -> "list[Any]":
         """The states after 0, 1, … answers, while there are rows that may ask."""
         states = [self.attack.init(p, ball)]
         for _ in range(self.steps):
@@ -92,11 +92,11 @@ def check_attack(
     trial = _Trial(attack, Oracle(wrap(net, detector=_watching, features="hidden"), 1), steps)
     p = _rows(attack, trial.oracle, samples, shape)
     mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
-    for norm in norms_of(attack) if norms is None else norms:
+    for norm in attack.norms if norms is None else norms:
         radius = torch.full((samples,), eps * {"L2": size**0.5 / 2, "L1": size / 4, "L0": size}.get(norm.name, 1.0))
         radius = radius * torch.linspace(0.5, 1.5, samples)
         balls = [Ball(norm, radius), Ball(norm, radius, mask)]
-        if attack.minimises:
+        if attack.minimum_norm:
             balls.append(Ball(norm, torch.full_like(radius, torch.inf)))
         for ball in balls:
             _check_states(attack, [attack.init(p, ball)], p, ball)
@@ -114,18 +114,18 @@ def _check_description(attack: AnyAttack) -> None:
     require(frozen, "an attack must be a frozen dataclass")
     require(attack.name and attack.name == attack.name.lower(), f"the name {attack.name!r} must be lower case")
     require(attack.loss in LOSSES, f"the loss {attack.loss!r} is not in brinell.ops.losses.LOSSES")
-    require(isinstance(attack.needs, Needs), f"needs must be a Needs, not {attack.needs!r}")
+    require(isinstance(attack.requires, Requires), f"needs must be a Needs, not {attack.requires!r}")
     require(isinstance(attack.queries, int) and attack.queries >= 1, f"queries must be at least 1: {attack.queries}")
-    require(isinstance(attack.minimises, bool), "minimises must be True or False")
+    require(isinstance(attack.minimum_norm, bool), "minimises must be True or False")
 
 
-def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> Rows:
+def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> Batch:
     key = rng.keys(7, torch.arange(n))
     # A quarter of the coordinates lie on the border of the box.
     x = (1.4 * rng.uniform(rng.fold(key, 1), shape) - 0.2).clamp(0, 1)
     order = oracle.output(x).logits.argsort(1, descending=True)
     target = order[:, 1] if LOSSES[attack.loss].targeted else torch.full((n,), -1)
-    return Rows(x, order[:, 0], key, target, None, torch.arange(n) % 2)
+    return Batch(x, order[:, 0], key, target, None, torch.arange(n) % 2)
 
 
 def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
@@ -141,9 +141,9 @@ def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
     return found
 
 
-def _check_states(attack: AnyAttack, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+def _check_states(attack: AnyAttack, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     where = f"{attack.name} in {ball.norm.name}" + ("" if ball.mask is None else " with a mask")
-    free = attack.minimises or getattr(attack, "larger_eps", False)
+    free = attack.minimum_norm or getattr(attack, "larger_eps", False)
     wide = replace(ball, eps=torch.full_like(ball.eps, torch.inf)) if free else ball
     last = torch.full_like(p.y, -1)
     for i, s in enumerate(states):
@@ -169,7 +169,7 @@ def _equal(a: Any, b: Any) -> bool:
     return all(torch.equal(u.nan_to_num(), v.nan_to_num()) for (_, u), (_, v) in pairs)
 
 
-def _check_purity(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+def _check_purity(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     attack, where = trial.attack, f"{trial.attack.name} in {ball.norm.name}"
     generator = torch.get_rng_state()
     before = _frozen(p), ball.eps.clone()
@@ -186,7 +186,7 @@ def _check_purity(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> 
     require(untouched, f"{where}: noise was drawn from a global generator instead of the key")
 
 
-def _check_rows(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+def _check_rows(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     where, n = f"{trial.attack.name} in {ball.norm.name}", len(p.y)
     shuffled, some = torch.arange(n).flip(0).roll(1), torch.arange(0, n, 2)
     for how, index in (("another order", shuffled), ("fewer neighbours", some)):
@@ -195,7 +195,7 @@ def _check_rows(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> No
             require(_equal(s, take(states[i], index)), f"{where}: step {i} of a row changes with {how}")
 
 
-def _check_start(attack: AnyAttack, p: Rows, ball: Ball) -> None:
+def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
     d = ball.norm.inside(rng.fold(p.key, 9), tuple(p.x.shape[1:]), ball.within_box(p.x).eps / 2)
     start = ball.project(p.x, p.x + d)
     first = attack.init(replace(p, start=start), ball).x
@@ -203,16 +203,16 @@ def _check_start(attack: AnyAttack, p: Rows, ball: Ball) -> None:
     require(off <= TOLERANCE, f"{attack.name} in {ball.norm.name}: ignores an explicit start (off by {off:.2g})")
 
 
-def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Rows, ball: Ball) -> None:
+def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     """The first row's answers are not numbers (its gradient is zero, as the engine makes it): it must not spread."""
     where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
 
-    def spoil(a: Answer) -> Answer:
+    def spoil(a: Response) -> Response:
         grad, jacobian = (None if g is None else torch.where(rows(first, g), 0.0, g) for g in (a.grad, a.jacobian))
         logits, loss = torch.where(first[:, None], torch.nan, a.logits), torch.where(first, torch.nan, a.loss)
         score = None if a.reject is None else torch.where(first, torch.nan, a.reject)
         towards = None if a.reject_grad is None else torch.where(rows(first, a.reject_grad), 0.0, a.reject_grad)
-        return Answer(logits, loss, grad, jacobian, score, towards)
+        return Response(logits, loss, grad, jacobian, score, towards)
 
     rest = torch.arange(1, len(p.y))
     for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):

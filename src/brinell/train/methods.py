@@ -5,7 +5,7 @@ from typing import Any
 
 from brinell.attacks import APGD, PGD
 from brinell.attacks.catalogue import MADRY, MM_PAPER, MM_STEP
-from brinell.core.attack import AnyAttack, Needs
+from brinell.core.attack import AnyAttack, Requires
 from brinell.engine.attack_batch import KEEP, suits
 from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
@@ -67,7 +67,7 @@ class Method:
         if self.attack is None:
             return updates, updates
         copies, asked = self.copies(classes), self.attack.queries - 1
-        backwards = copies * asked if self.attack.needs is Needs.GRAD else 0
+        backwards = copies * asked if self.attack.requires is Requires.GRAD else 0
         looks = int(self.targets > 0 or self.beta > 0) + (copies if copies > 1 else 0)
         kept = copies if self.keep == "best" else 0
         return looks + copies * asked + kept + updates, backwards + updates
@@ -146,5 +146,5 @@ def as_method(chosen: Any) -> Method:
         )
     targeted = LOSSES[chosen.loss].targeted
     # A search without gradients proposes points it then rejects: its last one means nothing.
-    keep = "best" if chosen.needs is Needs.LOGITS else "last"
+    keep = "best" if chosen.requires is Requires.LOGITS else "last"
     return Method(chosen.name, chosen, targets=MM_TARGETS if targeted else 0, keep=keep)

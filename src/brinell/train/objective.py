@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from brinell.core.attack import Rows
+from brinell.core.attack import Batch
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.attack_batch import craft
@@ -32,7 +32,7 @@ def perturbed(method: Method, classifier: Classifier, x: Points, y: Labels, key:
         return x
     none = torch.full_like(y, -1)
     start = x + method.start * rng.normal(rng.fold(key, 1), tuple(x.shape[1:])) if method.start else None
-    rows = Rows(x, y, key, none, start)
+    rows = Batch(x, y, key, none, start)
     if method.beta:
         return craft(classifier, method.attack, rows, ball, partial(divergence, _logits(classifier, x)), method.keep)
     if method.targets:
@@ -45,7 +45,7 @@ def _logits(classifier: Classifier, x: Tensor) -> Tensor:
         return classifier.forward(x).logits
 
 
-def _worst_target(method: Method, classifier: Classifier, p: Rows, ball: Ball) -> Points:
+def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) -> Points:
     """Every image towards several targets side by side, from one start; then the target with the largest z_t − z_y."""
     assert method.attack is not None
     logits = _logits(classifier, p.x)
@@ -56,7 +56,7 @@ def _worst_target(method: Method, classifier: Classifier, p: Rows, ball: Ball) -
         return v.repeat(k, *[1] * (v.ndim - 1))
 
     start = None if p.start is None else again(p.start)
-    many = Rows(again(p.x), again(p.y), again(p.key), targets.reshape(-1), start)
+    many = Batch(again(p.x), again(p.y), again(p.key), targets.reshape(-1), start)
     wide = Ball(ball.norm, again(ball.eps), ball.mask)
     x = craft(classifier, method.attack, many, wide, keep=method.keep)
     if k == 1:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.criterion import GOALS, Goal
+from brinell.core.criterion import CRITERIA, Criterion
 from brinell.core.dataset import Problem, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Threat
@@ -28,17 +28,19 @@ WRONGLY_RIGHT = "the clean input is misclassified, and the Run counts it as righ
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
 
-def goal_of(run: Run) -> Goal:
+def goal_of(run: Run) -> Criterion:
     """The goal a Run was made for; Runs from before there were others are about the class."""
     name = run.manifest["identity"].get("goal", MISCLASSIFY)
-    if name not in GOALS:
-        raise RunError(expected=f"a goal among {', '.join(GOALS)}", got=repr(name)[:60], remedy="The Run is refused.")
-    return GOALS[name]
+    if name not in CRITERIA:
+        raise RunError(
+            expected=f"a goal among {', '.join(CRITERIA)}", got=repr(name)[:60], remedy="The Run is refused."
+        )
+    return CRITERIA[name]
 
 
-def missed_goal(goal: Goal) -> str:
+def missed_goal(criterion: Criterion) -> str:
     """Why a point that does not reach the goal fails."""
-    return MISSED.get(goal.name, "not misclassified")
+    return MISSED.get(criterion.name, "not misclassified")
 
 
 @dataclass(frozen=True)
@@ -82,16 +84,16 @@ class Verification:
 
 
 def reasons(
-    ball: Ball, goal: Goal, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
+    ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
     """For every point, the first thing that is wrong with it as an adversarial; "" where nothing is."""
     oracle = oracle.sized(CLAIMS)  # as they were asked about when they were verified
-    fooled = torch.stack([goal.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
+    fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),
         (~ball.allows(x0, x), "outside the box"),
         (~ball.contains(x0, x), "further than eps"),
-        (2 * fooled.sum(1) <= draws, missed_goal(goal)),
+        (2 * fooled.sum(1) <= draws, missed_goal(criterion)),
     ]
     return [next((why for mask, why in tests if bool(mask[i])), "") for i in range(len(x))]
 
@@ -103,7 +105,7 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
     hashes, labels, told = _stored(run)
     # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
     draws = lookup(run.manifest, "identity.plan.draws") or 1
-    goal = goal_of(run)
+    criterion = goal_of(run)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
     doubtful: set[int] = set()
@@ -117,9 +119,9 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
         x = torch.from_numpy(np.stack([adv.x[where[i]] for i in ids])).to(device)
         ball = threat.ball(index + chunk.offset, device)
-        said = reasons(ball, goal, oracle, x0, x, y, y, draws)
-        missed = [k for k, why in enumerate(said) if draws > 1 and why == missed_goal(goal)]
-        for k, fooled in zip(missed, ever_fooled(goal, oracle, x[missed], y[missed], draws), strict=True):
+        said = reasons(ball, criterion, oracle, x0, x, y, y, draws)
+        missed = [k for k, why in enumerate(said) if draws > 1 and why == missed_goal(criterion)]
+        for k, fooled in zip(missed, ever_fooled(criterion, oracle, x[missed], y[missed], draws), strict=True):
             said[k] = "" if fooled else said[k]
             doubtful |= {ids[k]} if fooled else set()
         failures |= {i: why for i, why in zip(ids, said, strict=True) if why}

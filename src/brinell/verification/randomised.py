@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from brinell.core.criterion import Goal
+from brinell.core.criterion import Criterion
 from brinell.core.dataset import Problem
 from brinell.engine.oracle import Oracle
 
@@ -16,11 +16,11 @@ FEW = 6
 CHUNK = 4096
 
 
-def ever_fooled(goal: Goal, oracle: Oracle, x: Tensor, y: Tensor, draws: int) -> list[bool]:
+def ever_fooled(criterion: Criterion, oracle: Oracle, x: Tensor, y: Tensor, draws: int) -> list[bool]:
     """Whether at least one of many passes is fooled, point by point."""
     fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for _ in range(LONGER * draws if len(x) else 0):
-        fooled |= goal.reached(oracle.output(x), y, y)
+        fooled |= criterion.reached(oracle.output(x), y, y)
     return fooled.tolist()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from brinell.checks import model as door
 from brinell.checks.leaderboard import restrictions
-from brinell.core.criterion import Evade, Goal, Misclassify
+from brinell.core.criterion import Criterion, Evades, Misclassified
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
@@ -211,7 +211,7 @@ def _review(
     oracle = Oracle(model, default_block(model.device))
     runs = [thing for thing in held.values() if isinstance(thing, Run)]
     scope = set[int]().union(*(outcome.samples(run.numbers()).tolist() for run in runs))
-    goal = goal_of(runs[0]) if runs else _goal(oracle, data)
+    criterion = goal_of(runs[0]) if runs else _goal(oracle, data)
     draws = max([lookup(run.manifest, "identity.plan.draws") or 1 for run in runs], default=1)
     table = _Table(_clean(oracle, data, scope, draws))
     parts = []
@@ -221,7 +221,7 @@ def _review(
             parts.append(part)
             found = {name: good, **({f"{name}, {AGAIN}": again} if len(again.ids) else {})}
         else:
-            found, checked = check_file(name, thing, oracle, data, threat, goal, draws, table.samples)
+            found, checked = check_file(name, thing, oracle, data, threat, criterion, draws, table.samples)
             parts.append(checked)
         for by, adversarials in found.items():
             for i, distance in distances(adversarials, data, threat):
@@ -276,10 +276,10 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
     return threats[0]
 
 
-def _goal(oracle: Oracle, data: Problem) -> Goal:
+def _goal(oracle: Oracle, data: Problem) -> Criterion:
     first = next(data.chunks(1))
     answered = door.first_answer(oracle, first)
-    return Misclassify() if answered.reject is None else Evade()
+    return Misclassified() if answered.reject is None else Evades()
 
 
 def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, Known]:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from brinell.attacks.catalogue import by_name
-from brinell.core.criterion import Goal
+from brinell.core.criterion import Criterion
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan
@@ -161,7 +161,7 @@ def check_file(
     oracle: Oracle,
     data: Problem,
     threat: Threat,
-    goal: Goal,
+    criterion: Criterion,
     draws: int,
     samples: Mapping[int, Known],
 ) -> tuple[dict[str, Adversarials], Part]:
@@ -176,7 +176,7 @@ def check_file(
     for chunk, rows, which in _rows(given, data):
         for at, k in zip(rows.split(CHUNK), which.split(CHUNK), strict=True):
             x, x0, y = torch.from_numpy(given.x[k.numpy()]).to(device), chunk.x[at].to(device), chunk.y[at].to(device)
-            said = reasons(threat.ball(at + chunk.offset, device), goal, oracle, x0, x, y, y, draws)
+            said = reasons(threat.ball(at + chunk.offset, device), criterion, oracle, x0, x, y, y, draws)
             good += [row for row, why in zip(k.tolist(), said, strict=True) if not why]
             found = zip(chunk.ids[at].tolist(), said, strict=True)
             failures |= {i: why for i, why in found if why and why not in NO_CLAIM}

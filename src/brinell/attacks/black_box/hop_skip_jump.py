@@ -8,7 +8,7 @@ from torch import Tensor
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm._common import fooled, unit
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -30,7 +30,7 @@ SHORTEST = 20
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The phase and how long it lasts; the boundary point, the bisection, the sums of the estimate, the step."""
 
     t: Labels
@@ -51,7 +51,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class HopSkipJump:
+class HopSkipJump(Attack[State]):
     """Walks along the decision boundary towards the clean point, looking at decisions only.
 
     Method: random points in the box until one is adversarial (or the start that is given); then rounds of (1) bisection
@@ -73,8 +73,8 @@ class HopSkipJump:
     first: int = 100
     name = "hop-skip-jump"
     loss = "margin"
-    minimises = True
-    needs = Needs.LOGITS
+    minimum_norm = True
+    requires = Requires.LOGITS
     norms = (LINF, L2)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class HopSkipJump:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """A random point, or where told."""
         start = _anywhere(p, ball, torch.zeros_like(p.y)) if p.start is None else p.start.clamp(*ball.bounds(p.x))
         zero, none, blank = torch.zeros_like(p.y), torch.zeros_like(ball.eps), torch.zeros_like(p.x)
@@ -96,7 +96,7 @@ class HopSkipJump:
             high=none + 1, radius=none + FIRST_RADIUS, moves=blank, pushes=blank, pushed=none, way=blank, length=none,
         )  # fmt: skip
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Every row learns from its answer what its phase is about, goes on to the next if that is over, and asks."""
         hit = fooled(a, p)
         phase, count = s.phase, s.count + 1
@@ -132,7 +132,7 @@ class HopSkipJump:
             length=torch.where((s.phase == WALK) & ~hit, s.length / 2, s.length),
         )
 
-    def _begun(self, s: State, p: Rows, ball: Ball, feel: Mask, walk: Mask) -> State:
+    def _begun(self, s: State, p: Batch, ball: Ball, feel: Mask, walk: Mask) -> State:
         """What rows need that begin to feel their way, or to walk."""
         distance = ball.norm.size(s.near - p.x)
         round_ = s.round + feel.long()
@@ -153,7 +153,7 @@ class HopSkipJump:
             length=torch.where(walk, distance / s.round.clamp(min=1).double().sqrt().float(), s.length),
         )
 
-    def _question(self, s: State, p: Rows, ball: Ball) -> Points:
+    def _question(self, s: State, p: Batch, ball: Ball) -> Points:
         """The next point of every row, by phase."""
         lo, hi = ball.bounds(p.x)
         between = _towards(s, p, ball)
@@ -172,20 +172,20 @@ def halvings(n: int, norm: Norm = L2) -> int:
     return min(max(math.ceil(PRECISION[norm.name] * math.log2(n)), LEAST_HALVINGS), MOST_HALVINGS)
 
 
-def _anywhere(p: Rows, ball: Ball, t: Labels) -> Points:
+def _anywhere(p: Batch, ball: Ball, t: Labels) -> Points:
     """A uniform random point of what may change."""
     lo, hi = ball.bounds(p.x)
     drawn: Tensor = lo + (hi - lo) * rng.uniform(rng.fold(rng.fold(p.key, 1), t), tuple(p.x.shape[1:]))
     return drawn.clamp(lo, hi)
 
 
-def _direction(s: State, p: Rows, ball: Ball) -> Points:
+def _direction(s: State, p: Batch, ball: Ball) -> Points:
     """A random direction of Euclidean length 1."""
     noise = rng.normal(rng.fold(rng.fold(p.key, 2), s.t), tuple(p.x.shape[1:]))
     return unit(noise if ball.mask is None else noise * ball.mask)
 
 
-def _towards(s: State, p: Rows, ball: Ball) -> Points:
+def _towards(s: State, p: Batch, ball: Ball) -> Points:
     """The far point brought into the ball of the middle radius: along the line in L2, clipped in Linf."""
     middle = (s.low + s.high) / 2 * ball.norm.size(s.far - p.x)
     return replace(ball, eps=middle).retract(p.x, s.far)

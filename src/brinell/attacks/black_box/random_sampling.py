@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import one_of
 from brinell.ops import rng
@@ -15,7 +15,7 @@ WHERE = ("inside", "surface", "corners")
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The point to ask about."""
 
     t: Labels
@@ -23,7 +23,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Chance:
+class Chance(Attack[State]):
     """Independent random points, from inside the ball, from its surface, or from its corners (Linf).
 
     Method: point t of a sample depends on its key and t alone. Cost: one forward per point. Reference: Zimmermann et
@@ -36,8 +36,7 @@ class Chance:
     queries: int = 200
     where: str = "inside"
     loss: str = "margin"
-    minimises = False
-    needs = Needs.LOGITS
+    requires = Requires.LOGITS
 
     def __post_init__(self) -> None:
         one_of("where", self.where, WHERE)
@@ -48,15 +47,15 @@ class Chance:
         """Where the points come from."""
         return f"random-{self.where}"
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The first point."""
         return self._at(torch.zeros_like(p.y), p, ball)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """The next point, whatever the answer."""
         return self._at(s.t + 1, p, ball)
 
-    def _at(self, t: Labels, p: Rows, ball: Ball) -> State:
+    def _at(self, t: Labels, p: Batch, ball: Ball) -> State:
         key = rng.fold(p.key, t)
         if self.where == "inside":
             return State(t, ball.inside(p.x, key))

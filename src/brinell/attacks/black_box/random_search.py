@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -67,7 +67,7 @@ def for_norm(table: dict[type[Norm], V], norm: Norm, name: str) -> V:
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The candidate, the best point and its loss."""
 
     t: Labels
@@ -76,13 +76,13 @@ class State:
     f_best: Scalars
 
 
-def begin(p: Rows, x: Points) -> State:
+def begin(p: Batch, x: Points) -> State:
     """Nothing answered yet; the first candidate is x."""
     low = torch.full((len(x),), -torch.inf, device=x.device)
     return State(torch.zeros_like(p.y), x, x, low)
 
 
-def accept(s: State, a: Answer) -> State:
+def accept(s: State, a: Response) -> State:
     """The candidate becomes the best point where its loss is strictly larger."""
     better = a.loss > s.f_best
     return replace(s, x_best=where(better, s.x, s.x_best), f_best=torch.where(better, a.loss, s.f_best))
@@ -181,7 +181,7 @@ def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RandomSearch:
+class RandomSearch(Attack[State]):
     """Square's search for inputs that are not images; a substitute of our own, not the published method.
 
     Method: Square's schedule, but instead of square windows a random subset of round(p·n) coordinates (of those the
@@ -199,8 +199,7 @@ class RandomSearch:
     p0: float = 0.8
     loss: str = "margin"
     name = "random-search"
-    minimises = False
-    needs = Needs.LOGITS
+    requires = Requires.LOGITS
 
     def __post_init__(self) -> None:
         check(self.steps, self.p0, self.loss)
@@ -210,7 +209,7 @@ class RandomSearch:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """A random direction of full length (a corner in Linf), or where told."""
         for_norm(MOVES, ball.norm, self.name)
         if p.start is not None:
@@ -218,7 +217,7 @@ class RandomSearch:
         noise = rng.normal(rng.fold(p.key, 0), tuple(p.x.shape[1:]))
         return begin(p, ball.project(p.x, p.x + rows(ball.eps, p.x) * ball.steepest(noise, self.p0)))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Keep the better point, propose a change on a fresh subset."""
         s = accept(s, a)
         moves, key = for_norm(MOVES, ball.norm, self.name), rng.fold(p.key, s.t + 1)

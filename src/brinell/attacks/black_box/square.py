@@ -19,7 +19,7 @@ from brinell.attacks.black_box.random_search import (
     shares,
 )
 from brinell.attacks.black_box.square_patterns import Sides, draw, pattern_table, span, stamp, tiling, timetable
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -120,7 +120,7 @@ PROPOSALS: dict[type[Norm], Proposal] = {
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Attack[State]):
     """Random search over square windows: keeps a random change of one window where the loss strictly grows.
 
     Method: the window's share of the image starts at `p0` and halves at fixed iterations (11, 51, 201, 501, 1001, 2001,
@@ -141,8 +141,7 @@ class Square:
     p0: float = 0.8
     loss: str = "margin"
     name = "square"
-    minimises = False
-    needs = Needs.LOGITS
+    requires = Requires.LOGITS
 
     def __post_init__(self) -> None:
         check(self.steps, self.p0, self.loss)
@@ -156,7 +155,7 @@ class Square:
         """What a plan runs instead where the inputs are not images."""
         return RandomSearch(self.steps, self.p0, self.loss)
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """Stripes or tiles, or where told."""
         proposal = for_norm(PROPOSALS, ball.norm, self.name)
         if p.x.ndim != 4:
@@ -168,7 +167,7 @@ class Square:
         start = proposal.first(p.x, rng.fold(p.key, 0), ball) if p.start is None else ball.project(p.x, p.start)
         return begin(p, start)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Keep the better point, propose another window."""
         s = accept(s, a)
         proposal, course = for_norm(PROPOSALS, ball.norm, self.name), Course(self.steps, self.p0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops.rowwise import flat, rows
@@ -18,7 +18,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The iterate."""
 
     t: Labels
@@ -26,7 +26,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Alternating:
+class Alternating(Attack[State]):
     """Steps to the nearest point where both aims are met to first order, then back into the threat, again and again.
 
     Method: loss and score are linearised; the shortest Euclidean step after which both aims are met and exceeded by a
@@ -46,8 +46,7 @@ class Alternating:
     beyond: float = 0.1
     at_last: float = 0.002
     random_start: bool = False
-    minimises = False
-    needs = Needs.DETECTOR
+    requires = Requires.DETECTOR
 
     def __post_init__(self) -> None:
         _check.positive(steps=self.steps, beyond=self.beyond)
@@ -66,13 +65,13 @@ class Alternating:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, a uniform random start, or where told."""
         if p.start is not None:
             return State(torch.zeros_like(p.y), ball.project(p.x, p.start))
         return State(torch.zeros_like(p.y), ball.inside(p.x, p.key) if self.random_start else p.x)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One joint step, one projection."""
         free = 1.0 if ball.mask is None else ball.mask
         up, down = flat(a.gradient * free), flat(-a.score_gradient * free)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.gradient.apgd import APGD
-from brinell.core.attack import Answer, AnyAttack, Needs, Rows
+from brinell.core.attack import AnyAttack, Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.rowwise import rows
@@ -21,7 +21,7 @@ SIGNED = ("margin", "dlr", "minimum-margin", "dlr-targeted", "margin-towards")
 
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(Attack[Any]):
     """Makes an attack maximise a joint loss: its own and, times `weight`, minus the detector's score.
 
     Method: "hinge" adds what is missing to either aim, min(loss, 0) + w · min(−score, 0), so that neither can buy the
@@ -43,7 +43,7 @@ class Joint:
     def __post_init__(self) -> None:
         _check.positive(weight=self.weight)
         one_of("how", self.how, HOW)
-        if self.inner.needs in (Needs.JACOBIAN, Needs.DETECTOR) or self.inner.minimises:
+        if self.inner.requires in (Requires.JACOBIAN, Requires.DETECTOR) or self.inner.minimum_norm:
             raise PlanError(
                 expected="an attack that follows one loss inside the ball",
                 got=self.inner.name,
@@ -67,35 +67,29 @@ class Joint:
         return self.inner.loss
 
     @property
-    def needs(self) -> Needs:
+    def requires(self) -> Requires:
         """The detector's gradient where the attack follows one."""
-        return Needs.DETECTOR if self.inner.needs is Needs.GRAD else self.inner.needs
+        return Requires.DETECTOR if self.inner.requires is Requires.GRAD else self.inner.requires
 
     @property
     def queries(self) -> int:
         """As the attack inside."""
         return self.inner.queries
 
-    @property
-    def minimises(self) -> bool:
-        """No."""
-        return False
+    def without_images(self) -> "Joint | None":
+        """The same with the stand-in of the attack inside, if it has one."""
+        inner = self.inner.without_images()
+        return None if inner is None else replace(self, inner=inner)
 
-    @property
-    def without_images(self) -> Any:
-        """What stands in where the inputs are no images, if the attack inside has something."""
-        other = self.inner.without_images  # type: ignore[attr-defined]
-        return lambda: replace(self, inner=other())
-
-    def init(self, p: Rows, ball: Ball) -> Any:
+    def init(self, p: Batch, ball: Ball) -> Any:
         """As the attack inside."""
         return self.inner.init(p, ball)
 
-    def step(self, s: Any, a: Answer, p: Rows, ball: Ball) -> Any:
+    def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
         """A step of the attack inside on the joint loss."""
         return self.inner.step(s, self.joined(a), p, ball)
 
-    def joined(self, a: Answer) -> Answer:
+    def joined(self, a: Response) -> Response:
         """The answer with the joint loss and its gradient."""
         if a.reject is None:
             raise PlanError(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.gradient.apgd import APGD
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.references import References
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
@@ -19,7 +19,7 @@ OF = ("logits", "features")
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The Auto-PGD run, and the values it is to match."""
 
     t: Labels
@@ -32,9 +32,14 @@ class State:
         point: Points = self.run.x
         return point
 
+    @property
+    def aim(self) -> Doubles:
+        """What the run in progress aims at."""
+        return self.target
+
 
 @dataclass(frozen=True)
-class Matching:
+class Matching(Attack[State]):
     """Auto-PGD towards the logits or features of a natural, accepted input of another class, which no detector minds.
 
     Method: minimises the squared distance to one of the `references`, of the target class if there is one, else of any
@@ -52,8 +57,6 @@ class Matching:
     steps: int = 100
     of: str = "logits"
     references: References | None = None
-    minimises = False
-    needs = Needs.GRAD
 
     def __post_init__(self) -> None:
         _check.positive(steps=self.steps)
@@ -84,17 +87,17 @@ class Matching:
     def _inner(self) -> APGD:
         return APGD(self.steps)
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """Draw what to match; start as Auto-PGD does."""
         run = self._inner.init(p, ball)
         return State(run.t, run, self._drawn(p))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """A step of Auto-PGD."""
         run = self._inner.step(replace(s.run, t=s.t), a, p, ball)
         return State(run.t, run, s.target)
 
-    def _drawn(self, p: Rows) -> Tensor:
+    def _drawn(self, p: Batch) -> Tensor:
         if self.references is None:
             raise PlanError(
                 expected="references to match",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops.losses import margin
 from brinell.ops.rowwise import flat, rows, where
@@ -17,7 +17,7 @@ PARALLEL = 1e-6
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The iterate."""
 
     t: Labels
@@ -25,7 +25,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class SelectivePGD:
+class SelectivePGD(Attack[State]):
     """PGD that follows the classifier's loss until the input is misclassified, then leads the detector's score down.
 
     Method: each step takes one of the two gradients, the detector's where the class is already wrong. With `orthogonal`
@@ -47,8 +47,7 @@ class SelectivePGD:
     loss: str = "margin"
     orthogonal: bool = False
     random_start: bool = True
-    minimises = False
-    needs = Needs.DETECTOR
+    requires = Requires.DETECTOR
 
     def __post_init__(self) -> None:
         _check.a_loss(self.loss)
@@ -64,13 +63,13 @@ class SelectivePGD:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """A uniform random start, the clean point, or where told."""
         if p.start is not None:
             return State(torch.zeros_like(p.y), ball.project(p.x, p.start))
         return State(torch.zeros_like(p.y), ball.inside(p.x, p.key) if self.random_start else p.x)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step for the aim that is to be served."""
         up, down = a.gradient, -a.score_gradient
         fooled = margin(a.logits, p.y) > 0

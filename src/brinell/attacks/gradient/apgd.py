@@ -10,7 +10,7 @@ from torch import Tensor
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.device_cache import table
@@ -62,7 +62,7 @@ def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """Iterate, best point so far with its gradient and loss, and what the look-back needs."""
 
     t: Labels
@@ -79,7 +79,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class APGD:
+class APGD(Attack[Any]):
     """Parameter-free PGD: the step starts at 2 eps and halves, from the best point, whenever progress stalls.
 
     Method: gradient step plus momentum 0.75; at checkpoints the step is halved if fewer than ρ of the steps since the
@@ -102,8 +102,6 @@ class APGD:
     rho: float = 0.75
     quirks: str | None = None
     larger_eps: bool = False
-    minimises = False
-    needs = Needs.GRAD
 
     def __post_init__(self) -> None:
         _check.a_loss(self.loss)
@@ -123,7 +121,7 @@ class APGD:
     def _sparse(self) -> SparseAPGD:
         return SparseAPGD(self.steps, self.larger_eps, quirks=self.quirks is not None)
 
-    def init(self, p: Rows, ball: Ball) -> Any:
+    def init(self, p: Batch, ball: Ball) -> Any:
         """AutoAttack's random start, or where told."""
         if ball.norm.sparse:
             return self._sparse().init(p, ball)
@@ -140,7 +138,7 @@ class APGD:
             halved=torch.full_like(low, self.quirks is not None, dtype=torch.bool),
         )  # fmt: skip
 
-    def step(self, s: Any, a: Answer, p: Rows, ball: Ball) -> Any:
+    def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
         """Take note of the answer, look back where it is time, move."""
         if ball.norm.sparse:
             return self._sparse().step(s, a, p, ball)
@@ -151,7 +149,7 @@ class APGD:
         ahead = project(p.x, x + weight * (z - x) + (1 - weight) * (x - s.x_prev))
         return replace(s, t=s.t + 1, x=ahead, x_prev=x)
 
-    def _observe(self, s: State, a: Answer) -> State:
+    def _observe(self, s: State, a: Response) -> State:
         first, better = s.t == 0, a.loss > s.f_best
         previous = torch.where(s.t == 1, 0.0, s.f_prev) if self.quirks else s.f_prev
         return replace(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import AttackState, Batch, Response
 from brinell.core.threat import HI, LO, Ball
 from brinell.ops.device_cache import table
 from brinell.ops.rowwise import flat, rows, where
@@ -54,7 +54,7 @@ def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.de
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """Iterate, best point with its gradient and loss, step, density of the steps, support at the last look."""
 
     t: Labels
@@ -110,7 +110,7 @@ class SparseAPGD:
         # Half a coordinate less, so that the count survives its way through a share of n.
         return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """A Gaussian start projected on the first radius, or where told."""
         t = torch.zeros_like(p.y)
         around = self._ball(ball, t)
@@ -126,14 +126,14 @@ class SparseAPGD:
         low = torch.full_like(full, -torch.inf)
         return State(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
 
-    def _random(self, p: Rows, around: Ball) -> Points:
+    def _random(self, p: Batch, around: Ball) -> Points:
         if not (self.quirks and self.larger_eps):
             return around.start(p.x, p.key)
         noise = around.norm.start(p.key, tuple(p.x.shape[1:]), around.eps)
         x = p.x + (noise if around.mask is None else noise * around.mask)
         return self._corrected(around, p.x, x, x)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Take note, look back, move inside the phase's radius, or enter the next phase at the best point."""
         local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device))
         better = (a.loss > s.f_best) | (local == 0)
@@ -173,7 +173,7 @@ class SparseAPGD:
         exact = around.project(x0, x)
         return (base + ((exact - x0) - (x - x0))).clamp(LO, HI) if self.quirks else exact
 
-    def _look_back(self, s: State, grad: Points, p: Rows, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
+    def _look_back(self, s: State, grad: Points, p: Batch, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
         support = self._changed(s.x_best, p.x)
         sparser = support / s.support < SHRANK
         slower = torch.maximum(s.step / SLOWER, around.eps / SMALLEST)
@@ -188,7 +188,7 @@ class SparseAPGD:
         )
         return s, x, g
 
-    def _enter(self, s: State, p: Rows, ball: Ball, ends: Tensor) -> State:
+    def _enter(self, s: State, p: Batch, ball: Ball, ends: Tensor) -> State:
         """Where a phase ended: the next one starts at its best point, brought into the smaller radius."""
         around = self._ball(ball, s.t)
         x = self._corrected(around, p.x, s.x_best, s.x_best)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.rowwise import rows
 from brinell.ops.types import Labels, Points
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The point to ask about."""
 
     t: Labels
@@ -20,7 +20,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FGSM:
+class FGSM(Attack[State]):
     """One step of full length along the steepest direction of the norm.
 
     Method: x + eps · steepest(∇loss(x)), projected. Cost: two forwards and two backwards (the second looks at the
@@ -34,8 +34,6 @@ class FGSM:
 
     loss: str = "ce"
     density: float = 0.01
-    minimises = False
-    needs = Needs.GRAD
     queries = 2
 
     def __post_init__(self) -> None:
@@ -46,11 +44,11 @@ class FGSM:
         """Method and loss."""
         return f"fgsm-{self.loss}"
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """Start at the clean point, or where told."""
         return State(torch.zeros_like(p.y), p.x if p.start is None else ball.project(p.x, p.start))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """The full step."""
         x = s.x + rows(ball.eps, s.x) * ball.steepest(a.gradient, self.density)
         return State(s.t + 1, ball.project(p.x, x))

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.rowwise import flat, rows
 from brinell.ops.types import Labels, Points
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The iterate and the accumulated direction."""
 
     t: Labels
@@ -21,7 +21,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class PGD:
+class PGD(Attack[State]):
     """Steps of fixed length `rel_step · eps` from a uniform random start; every iterate counts, not only the last.
 
     Method: x ← P(x + rel_step · eps · steepest(g)), g the gradient or, with momentum μ, g ← μ g + ∇/‖∇‖₁. In L1 a step
@@ -40,8 +40,6 @@ class PGD:
     momentum: float = 0.0
     random_start: bool = True
     density: float = 0.01
-    minimises = False
-    needs = Needs.GRAD
 
     def __post_init__(self) -> None:
         _check.a_loss(self.loss)
@@ -57,7 +55,7 @@ class PGD:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """A uniform random start, the clean point, or where told."""
         if p.start is not None:
             x = ball.project(p.x, p.start)
@@ -65,7 +63,7 @@ class PGD:
             x = ball.inside(p.x, p.key) if self.random_start else p.x
         return State(torch.zeros_like(p.y), x, torch.zeros_like(p.x))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step of fixed length."""
         g = a.gradient
         if self.momentum:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer, Rows
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.device_cache import table
 from brinell.ops.losses import LOSSES
@@ -25,12 +25,12 @@ def aimed(loss: str) -> str:
     return "-t" if LOSSES[loss].targeted else ""
 
 
-def fooled(a: Answer, p: Rows) -> Mask:
+def fooled(a: Response, p: Batch) -> Mask:
     """Whether the points asked about are misclassified; of tied logits the first decides, as the engine does."""
     return (a.logits.argmax(1) != p.y) & a.logits.isfinite().all(1)
 
 
-def ahead(a: Answer) -> Scalars:
+def ahead(a: Response) -> Scalars:
     """The loss, and 0 where it is no number, so that such a row stands still."""
     return a.loss.nan_to_num(0.0, 0.0, 0.0)
 
@@ -45,12 +45,12 @@ def unit(g: Points) -> Points:
     return g / rows(flat(g).square().sum(1).sqrt().clamp(min=FLAT), g)
 
 
-def begin(p: Rows, ball: Ball) -> Points:
+def begin(p: Batch, ball: Ball) -> Points:
     """Where told, inside the box, or the clean point."""
     return p.x if p.start is None else p.start.clamp(*ball.bounds(p.x))
 
 
-def moved(p: Rows, d: Points, ball: Ball) -> Points:
+def moved(p: Batch, d: Points, ball: Ball) -> Points:
     """The clean point moved by d, inside the box."""
     return (p.x + d).clamp(*ball.bounds(p.x))
 

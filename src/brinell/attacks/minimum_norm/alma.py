@@ -7,7 +7,7 @@ import torch
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm._common import ahead, aimed, begin, exponential, fooled, free, moved
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, L2, Norm
 from brinell.ops.rowwise import rows
@@ -20,7 +20,7 @@ LEAST, MOST, TINY = 1e-6, 1e12, 1e-8
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """Iterate; multiplier and penalty; mean square and momentum; the constraint at the last check; first success."""
 
     t: Labels
@@ -34,7 +34,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class ALMA:
+class ALMA(Attack[State]):
     """Minimises distance plus an augmented Lagrangian of the margin, with normalised momentum steps.
 
     Method: the penalty P(v) of the constraint v (the negative loss plus 1e-4) is μv + μρv² + ρ²v³/6 for v ≥ 0 and
@@ -55,8 +55,7 @@ class ALMA:
     steps: int = 1000
     rate: float = 0.1
     loss: str = "dlr"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (L2, L1)
 
     def __post_init__(self) -> None:
@@ -73,14 +72,14 @@ class ALMA:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         one = torch.ones_like(ball.eps)
         x, zero = begin(p, ball), torch.zeros_like(p.x)
         never = torch.full_like(p.y, self.queries)
         return State(torch.zeros_like(p.y), x, one, one, torch.ones_like(zero), zero, torch.inf * one, never)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Update penalty and multiplier, then descend."""
         v = MARGIN - ahead(a)
         first = torch.where(fooled(a, p), torch.minimum(s.first, s.t), s.first)

@@ -9,7 +9,7 @@ from torch import Tensor
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm import _tradeoff
 from brinell.attacks.minimum_norm._common import ahead, aimed, begin, fooled, free, power
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops.norms import L2, Norm
@@ -22,7 +22,7 @@ BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The point asked about, its preimage, Adam's moments, and the search over the constant."""
 
     t: Labels
@@ -34,7 +34,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class CW:
+class CW(Attack[State]):
     """Minimises ‖d‖₂² + c · max(margin, 0) for ever better c; the engine keeps the nearest adversarial of all rounds.
 
     Method: x = ½ + ½ tanh(w); Adam on w; c starts at `first`, × 10 until a round succeeds, then bisected; a round ends
@@ -53,8 +53,7 @@ class CW:
     rate: float = 5e-3
     first: float = 1e-2
     loss: str = "margin"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (L2,)
 
     def __post_init__(self) -> None:
@@ -73,14 +72,14 @@ class CW:
         """Every step of every round."""
         return self.steps * self.rounds
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point as the new variable gives it back, or where told."""
         w = _preimage(begin(p, ball))
         zero = torch.zeros_like(w)
         search = _tradeoff.first(ball.eps, p.y, self.first)
         return State(torch.zeros_like(p.y), _image(w, p, ball), w, zero, zero, search)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step of Adam, or a new round."""
         home = _preimage(p.x)
         off = s.x - _image(home, p, ball)
@@ -104,7 +103,7 @@ def _preimage(x: Points) -> Tensor:
     return (INSIDE * (2 * x.double() - 1)).atanh().float()
 
 
-def _image(w: Points, p: Rows, ball: Ball) -> Points:
+def _image(w: Points, p: Batch, ball: Ball) -> Points:
     return ((w.double().tanh() + 1) / 2).float().clamp(*ball.bounds(p.x))
 
 

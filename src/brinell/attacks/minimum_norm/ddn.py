@@ -7,7 +7,7 @@ import torch
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm._common import FLAT, aimed, begin, cosine, fooled, free, moved, unit
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -20,7 +20,7 @@ STEP, STEP_END, FIRST = 1.0, 0.01, 1.0
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The iterate, the displacement it was made from, and the radius."""
 
     t: Labels
@@ -30,7 +30,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class DDN:
+class DDN(Attack[State]):
     """Gradient steps of fixed length on a sphere; its radius is multiplied by 1 − `gamma` at adversarial points.
 
     Method: d ← d + α ∇/‖∇‖ on the cross-entropy, radius × (1 − γ) where misclassified and × (1 + γ) elsewhere,
@@ -48,8 +48,7 @@ class DDN:
     steps: int = 1000
     gamma: float = 0.05
     loss: str = "ce"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (L2,)
 
     def __post_init__(self) -> None:
@@ -68,13 +67,13 @@ class DDN:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         x = begin(p, ball)
         eps = torch.minimum(torch.full_like(ball.eps, FIRST), ball.span(p.x))
         return State(torch.zeros_like(p.y), x, x - p.x, eps)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Change the radius, step along the gradient, return to the sphere and the box."""
         g = free(a.gradient, ball)
         lost = flat(g).square().sum(1).sqrt() < FLAT

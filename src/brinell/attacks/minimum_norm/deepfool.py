@@ -8,7 +8,7 @@ import torch
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm._common import begin, fooled, moved
 from brinell.attacks.minimum_norm.fab import _nearest
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L0, L1, L2, LINF, Norm
 from brinell.ops.rowwise import where
@@ -16,7 +16,7 @@ from brinell.ops.types import Labels, Points
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The point asked about, and the sum of the steps, which it overshoots."""
 
     t: Labels
@@ -25,7 +25,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class DeepFool:
+class DeepFool(Attack[State]):
     """Steps to the nearest class's linearised boundary; a sample is done as soon as it is misclassified.
 
     Method: of all classes the one whose hyperplane is nearest in the threat's norm; the shortest step to it inside the
@@ -44,8 +44,8 @@ class DeepFool:
     overshoot: float = 0.02
     loss = "margin"
     name = "deepfool"
-    minimises = True
-    needs = Needs.JACOBIAN
+    minimum_norm = True
+    requires = Requires.JACOBIAN
     norms: ClassVar[tuple[Norm, ...]] = (LINF, L2, L1, L0)
 
     def __post_init__(self) -> None:
@@ -56,12 +56,12 @@ class DeepFool:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         x = begin(p, ball)
         return State(torch.zeros_like(p.y), x, x - p.x)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step further, unless the boundary is behind."""
         f, w = _nearest(a, p.y, 1.0 if ball.mask is None else ball.mask, ball)
         lo, hi = ball.bounds(p.x)

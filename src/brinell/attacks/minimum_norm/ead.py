@@ -8,7 +8,7 @@ import torch
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm import _tradeoff
 from brinell.attacks.minimum_norm._common import ahead, aimed, begin, fooled, free, moved
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops.norms import L1, Norm
@@ -17,7 +17,7 @@ from brinell.ops.types import Labels, Points
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The point asked about, ahead of the iterate by its momentum; the iterate; the search over the constant."""
 
     t: Labels
@@ -27,7 +27,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class EAD:
+class EAD(Attack[State]):
     """Minimises c · max(margin, 0) + ‖d‖₂² + an L1 term by shrinkage, for ever better c.
 
     Method: a gradient step on margin and squared distance, then every coordinate shrinks towards the clean point by
@@ -47,8 +47,7 @@ class EAD:
     beta: float = 1e-2
     first: float = 1e-2
     loss: str = "margin"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (L1,)
 
     def __post_init__(self) -> None:
@@ -67,12 +66,12 @@ class EAD:
         """Every step of every round."""
         return self.steps * self.rounds
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         x = begin(p, ball)
         return State(torch.zeros_like(p.y), x, x, _tradeoff.first(ball.eps, p.y, self.first))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step of shrinkage, or a new round."""
         d, behind = s.x - p.x, (-ahead(a)).clamp(min=0)
         objective = flat(d).square().sum(1) + s.search.c * behind + self.beta / self.rate * ball.norm.size(d)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import _parameters as _check
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.losses import margin
@@ -18,19 +18,24 @@ FLAT, NEAR = 1e-12, 1e-8
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The point to ask about: after an even number of answers where to step from, else a step's result to look at.
 
-    `aside`: rows whose point only serves to find the way and is not to be recorded.
+    `explores`: rows whose point only serves to find the way and is not to be recorded.
     """
 
     t: Labels
     x: Points
-    aside: Mask
+    explores: Mask
+
+    @property
+    def exploring(self) -> Mask:
+        """Rows whose point was proposed before the gradient step."""
+        return self.explores
 
 
 @dataclass(frozen=True)
-class FAB:
+class FAB(Attack[State]):
     """Walks along the decision boundary towards the clean point; the engine keeps the nearest adversarial on the way.
 
     Method: the boundary is linearised at x; x and the clean point x0 are both projected on that hyperplane within the
@@ -56,7 +61,7 @@ class FAB:
     eta: float = 1.05
     beta: float = 0.9
     quirks: str | None = None
-    minimises = True
+    minimum_norm = True
 
     def __post_init__(self) -> None:
         one_of("quirks", self.quirks, (None, "autoattack"))
@@ -78,36 +83,36 @@ class FAB:
         return "minimum-margin" if self.targeted else "margin"
 
     @property
-    def needs(self) -> Needs:
+    def requires(self) -> Requires:
         """One gradient, or those of all classes."""
-        return Needs.GRAD if self.targeted else Needs.JACOBIAN
+        return Requires.GRAD if self.targeted else Requires.JACOBIAN
 
     @property
-    def cycle(self) -> tuple[Needs, Needs]:
+    def query_pattern(self) -> tuple[Requires, Requires]:
         """Gradients to step by, then a look at the result."""
-        return self.needs, Needs.LOGITS
+        return self.requires, Requires.LOGITS
 
     @property
     def queries(self) -> int:
         """Where every step begins, and what it comes to."""
         return 2 * self.steps
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, from the second restart a random point at distance eps / 2, or where told."""
         lo, hi = ball.bounds(p.x)
         x = _first(p, ball) if p.start is None else p.start
         zero = torch.zeros_like(p.y)
         return State(zero, x.clamp(lo, hi), torch.zeros_like(zero, dtype=torch.bool))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """With gradients a step; without, a look at its result, which is drawn back where it is misclassified."""
         if a.backwards:
-            return State(s.t + 1, self._ahead(s.x, a, p, ball), torch.zeros_like(s.aside))
+            return State(s.t + 1, self._ahead(s.x, a, p, ball), torch.zeros_like(s.explores))
         back = margin(a.logits, p.y) > 0
         drawn = p.x + self.beta * (s.x - p.x)
         return State(s.t + 1, where(back, drawn, s.x), back if self.quirks else torch.zeros_like(back))
 
-    def _ahead(self, x: Points, a: Answer, p: Rows, ball: Ball) -> Points:
+    def _ahead(self, x: Points, a: Response, p: Batch, ball: Ball) -> Points:
         """The mix of both overshot projections on the linearised boundary."""
         f, w = self._boundary(a, p, ball)
         # The plane is {u : f + w·(u − x) = 0}; the clean point's own gap follows from the same f and w.
@@ -121,7 +126,7 @@ class FAB:
         share = rows((from_here / (from_here + from_clean)).clamp(max=self.alpha_max), x)
         return ((1 - share) * (x + self.eta * here) + share * (p.x + self.eta * clean)).clamp(lo, hi)
 
-    def _boundary(self, a: Answer, p: Rows, ball: Ball) -> tuple[Scalars, Points]:
+    def _boundary(self, a: Response, p: Batch, ball: Ball) -> tuple[Scalars, Points]:
         """How far the chosen class is behind the true one (f < 0: behind), and the gradient of that."""
         free = 1.0 if ball.mask is None else ball.mask
         if self.targeted:
@@ -132,7 +137,7 @@ class FAB:
         return torch.where(f.isfinite(), f, 0.0).double(), w
 
 
-def _first(p: Rows, ball: Ball) -> Points:
+def _first(p: Batch, ball: Ball) -> Points:
     if p.restart is None:
         return p.x
     radius = ball.within_box(p.x).eps if bool(ball.eps.isinf().any()) else ball.eps
@@ -141,7 +146,7 @@ def _first(p: Rows, ball: Ball) -> Points:
     return where(p.restart > 0, away, p.x)
 
 
-def _nearest(a: Answer, y: Labels, free: Tensor | float, ball: Ball) -> tuple[Scalars, Points]:
+def _nearest(a: Response, y: Labels, free: Tensor | float, ball: Ball) -> tuple[Scalars, Points]:
     """Logit difference and its gradient for the class whose hyperplane is nearest."""
     assert a.jacobian is not None, "this attack did not ask for the gradients of all logits"
     row = torch.arange(len(y), device=y.device)

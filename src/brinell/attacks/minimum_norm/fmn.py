@@ -7,7 +7,7 @@ import torch
 
 from brinell.attacks import _parameters as _check
 from brinell.attacks.minimum_norm._common import FLAT, ahead, aimed, begin, cosine, fooled, free, unit
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L0, L1, L2, LINF, Norm, kept
 from brinell.ops.rowwise import flat, rows
@@ -18,7 +18,7 @@ STEP_END, RATE, RATE_END = 0.01, 0.05, 0.001
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The iterate, the current radius, the smallest adversarial distance seen, and whether there was one."""
 
     t: Labels
@@ -29,7 +29,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class FMN:
+class FMN(Attack[State]):
     """Ascends the margin inside a ball whose radius follows the boundary; the engine keeps the nearest adversarial.
 
     Method: until the first success the radius is the distance to the linearised boundary; then it is multiplied by
@@ -50,8 +50,7 @@ class FMN:
     steps: int = 200
     alpha: float = 1.0
     loss: str = "margin"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (LINF, L2, L1, L0)
 
     def __post_init__(self) -> None:
@@ -68,13 +67,13 @@ class FMN:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told; in L0 the radius starts at one coordinate."""
         wide = torch.full_like(ball.eps, torch.inf)
         eps = torch.ones_like(wide) if ball.norm.counts else wide
         return State(torch.zeros_like(p.y), begin(p, ball), eps, wide, torch.zeros_like(p.y, dtype=torch.bool))
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """Adapt the radius, take a step, project."""
         g, size, hit = free(a.gradient, ball), ball.norm.size(s.x - p.x), fooled(a, p)
         s = replace(s, best=torch.where(hit, torch.minimum(s.best, size), s.best))
@@ -105,7 +104,7 @@ def _count(s: State, hit: Mask, rate: Scalars) -> Scalars:
     return torch.where(hit, fewer, more).clamp(min=1)
 
 
-def _fewest(p: Rows, x: Points, g: Points, ball: Ball) -> Points:
+def _fewest(p: Batch, x: Points, g: Points, ball: Ball) -> Points:
     """The coordinates of x that gain most on the linearised margin; the others as in the clean point."""
     inside = x.clamp(*ball.bounds(p.x))
     gain = flat((inside - p.x) * g).double()

@@ -20,7 +20,7 @@ from brinell.attacks.minimum_norm._common import (
     power,
     unit,
 )
-from brinell.core.attack import Answer, Needs, Rows
+from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, L2, LINF, Norm
 from brinell.ops.rowwise import flat, rows
@@ -35,7 +35,7 @@ INNER = 20
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """Iterate, Adam's two moments, the dual variable, and the margin's mean weight."""
 
     t: Labels
@@ -47,7 +47,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class PDGD:
+class PDGD(Attack[State]):
     """Adam on the weighted sum of the Euclidean distance and the softened margin.
 
     Method: minimises w₁ ‖d‖₂ + w₂ softplus(margin); the dual variable, the logit of w₂, rises by a falling step where
@@ -62,8 +62,7 @@ class PDGD:
     steps: int = 500
     rate: float = 0.1
     loss: str = "margin"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (L2,)
 
     def __post_init__(self) -> None:
@@ -80,11 +79,11 @@ class PDGD:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         return _first(p, ball)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step of Adam on both terms."""
         dual, weight = _dual(s, a, p, self.steps)
         g = rows(1 - weight, s.x) * unit(s.x - p.x) - rows(weight, s.x) * _softened(a, ball)
@@ -95,7 +94,7 @@ class PDGD:
 
 
 @dataclass(frozen=True)
-class PDPGD:
+class PDPGD(Attack[State]):
     """Adam on the softened margin, then a proximal step on the distance.
 
     Method: as `PDGD`, with the distance taken out of the gradient and its proximal operator applied afterwards in
@@ -111,8 +110,7 @@ class PDPGD:
     steps: int = 500
     rate: float = 0.1
     loss: str = "margin"
-    minimises = True
-    needs = Needs.GRAD
+    minimum_norm = True
     norms: ClassVar[tuple[Norm, ...]] = (LINF, L2, L1)
 
     def __post_init__(self) -> None:
@@ -129,11 +127,11 @@ class PDPGD:
         """The start and every step."""
         return self.steps + 1
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         return _first(p, ball)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """One step of Adam on the margin, one proximal step on the distance."""
         dual, weight = _dual(s, a, p, self.steps)
         m, v, denominator = _moments(s, -_softened(a, ball), self.queries)
@@ -148,7 +146,7 @@ class PDPGD:
         return State(s.t + 1, moved(p, d, ball), m, v, dual, weight)
 
 
-def _first(p: Rows, ball: Ball) -> State:
+def _first(p: Batch, ball: Ball) -> State:
     zero, one = torch.zeros_like(p.x), torch.ones_like(ball.eps)
     dual = DUAL * one
     return State(torch.zeros_like(p.y), begin(p, ball), zero, zero, dual, _share(dual))
@@ -159,13 +157,13 @@ def _share(dual: Scalars) -> Scalars:
     return dual.double().sigmoid().float()
 
 
-def _dual(s: State, a: Answer, p: Rows, steps: int) -> tuple[Scalars, Scalars]:
+def _dual(s: State, a: Response, p: Batch, steps: int) -> tuple[Scalars, Scalars]:
     wrong = torch.where(fooled(a, p), -1.0, 1.0)
     dual = (s.dual + linear(s.t, steps, DUAL_STEP, DUAL_END) * wrong).clamp(-DUAL_MOST, DUAL_MOST)
     return dual, MEAN * s.weight + (1 - MEAN) * _share(dual)
 
 
-def _softened(a: Answer, ball: Ball) -> Points:
+def _softened(a: Response, ball: Ball) -> Points:
     """The direction that lowers softplus(z_y − best other)."""
     g = free(a.gradient, ball)
     return g * rows((-ahead(a)).double().sigmoid().float(), g)

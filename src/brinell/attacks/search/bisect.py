@@ -7,7 +7,7 @@ import torch
 
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm._common import fooled
-from brinell.core.attack import Answer, AnyAttack, Needs, Rows, norms_of
+from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -20,7 +20,7 @@ FIRST = 1 / 255
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The inner attack and its radius; the largest that failed, the smallest distance that broke; rounds so far."""
 
     t: Labels
@@ -34,14 +34,14 @@ class State:
     key: Keys
 
     @property
-    def target(self) -> Labels | None:
+    def aim(self) -> Labels | None:
         """The inner attack's own choice of targets, where it makes one."""
-        chosen: Labels | None = getattr(self.inner, "target", None)
+        chosen: Labels | None = self.inner.aim
         return chosen
 
 
 @dataclass(frozen=True)
-class Bisect:
+class Bisect(Attack[State]):
     """Runs an attack in balls of growing radius until one succeeds, then bisects between failure and success.
 
     Method: the radius starts at `first` and is multiplied by `factor` after each failure, at most `grow` times and
@@ -63,10 +63,10 @@ class Bisect:
     factor: float = 2.0
     grow: int = 10
     halve: int = 10
-    minimises = True
+    minimum_norm = True
 
     def __post_init__(self) -> None:
-        if self.attack.minimises or getattr(self.attack, "larger_eps", False):
+        if self.attack.minimum_norm or getattr(self.attack, "larger_eps", False):
             raise PlanError(
                 expected="an attack of a fixed radius",
                 got=f"{self.attack.name}, which looks for the smallest or leaves the ball",
@@ -91,21 +91,21 @@ class Bisect:
         return self.attack.loss
 
     @property
-    def needs(self) -> Needs:
+    def requires(self) -> Requires:
         """The attack's."""
-        return self.attack.needs
+        return self.attack.requires
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """The attack's."""
-        return norms_of(self.attack)
+        return self.attack.norms
 
     @property
     def queries(self) -> int:
         """Every round to its end."""
         return (self.grow + self.halve) * self.attack.queries
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """The first round."""
         first = FIRST * ball.norm.diameter(flat(p.x).shape[1]) if self.first is None else self.first
         eps = torch.minimum(torch.full_like(ball.eps, first), ball.span(p.x))
@@ -116,7 +116,7 @@ class Bisect:
         none = torch.zeros_like(eps)
         return State(zero, inner.x, inner, eps, none, torch.full_like(eps, torch.inf), zero, zero, key)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """A step of the attack, or the next round with another radius."""
         hit = fooled(a, p)
         size = ball.norm.size(s.x - p.x)

@@ -8,7 +8,7 @@ import torch
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm._common import fooled
 from brinell.attacks.minimum_norm.fmn import FMN
-from brinell.core.attack import Answer, AnyAttack, Needs, Rows, cycle, norms_of
+from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -21,7 +21,7 @@ TOWARDS = {"margin": "margin-towards"}
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The minimiser that comes first, then the inner attack and its radius; the smallest distance that broke.
 
     `down`: whether the row has left the minimiser; `cut`: by which share the radius lies below the distance; `tried`:
@@ -40,9 +40,9 @@ class State:
     key: Keys
 
     @property
-    def target(self) -> Labels | None:
+    def aim(self) -> Labels | None:
         """The choice of targets of the attack in progress, where one of the two makes a choice."""
-        first, then = (getattr(part, "target", None) for part in (self.before, self.inner))
+        first, then = (part.aim for part in (self.before, self.inner))
         if first is None and then is None:
             return None
         none = torch.full_like(self.t, -1)
@@ -50,7 +50,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Descend:
+class Descend(Attack[State]):
     """Takes the distance a minimiser finds and runs an attack of a fixed radius just below it, again and again.
 
     Method: a round's radius is the smallest distance that broke so far, less the share `cut`. Success lowers the
@@ -70,23 +70,23 @@ class Descend:
     cut: float = 0.08
     least: float = 0.001
     rounds: int = 24
-    minimises = True
+    minimum_norm = True
 
     def __post_init__(self) -> None:
-        if self.attack.minimises or getattr(self.attack, "larger_eps", False) or not self.before.minimises:
+        if self.attack.minimum_norm or getattr(self.attack, "larger_eps", False) or not self.before.minimum_norm:
             raise PlanError(
                 expected="an attack of a fixed radius after one that looks for the smallest",
                 got=f"{self.attack.name} after {self.before.name}",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN()).',
             )
         one = self.attack.loss in (self.before.loss, TOWARDS.get(self.before.loss))
-        if not one or self.attack.needs is not self.before.needs:
+        if not one or self.attack.requires is not self.before.requires:
             raise PlanError(
                 expected="two attacks that follow the same loss",
                 got=f"{self.attack.name} ({self.attack.loss}) and {self.before.name} ({self.before.loss})",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN(loss="margin")).',
             )
-        if len(cycle(self.attack)) > 1 or len(cycle(self.before)) > 1:
+        if len(self.attack.query_pattern) > 1 or len(self.before.query_pattern) > 1:
             raise PlanError(
                 expected="attacks that need the same of every answer, since rows change over in their own time",
                 got=f"{self.attack.name} after {self.before.name}",
@@ -110,14 +110,14 @@ class Descend:
         return self.attack.loss
 
     @property
-    def needs(self) -> Needs:
+    def requires(self) -> Requires:
         """The attack's."""
-        return self.attack.needs
+        return self.attack.requires
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """Those of both."""
-        return tuple(n for n in norms_of(self.before) if n in norms_of(self.attack))
+        return tuple(n for n in self.before.norms if n in self.attack.norms)
 
     @property
     def queries(self) -> int:
@@ -127,10 +127,9 @@ class Descend:
     @property
     def usual_queries(self) -> int:
         """The minimiser's, and every round as long as the attack takes as a rule."""
-        each = getattr(self.attack, "usual_queries", self.attack.queries)
-        return min(self.before.queries + self.rounds * int(each), self.queries)
+        return min(self.before.queries + self.rounds * self.attack.usual_queries, self.queries)
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """As the minimiser begins."""
         before = self.before.init(p, ball)
         key, none = rng.fold(p.key, 0), torch.zeros_like(p.y)
@@ -139,7 +138,7 @@ class Descend:
         inner = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=span))
         return State(none, before.x, before, inner, span, far, torch.full_like(span, self.cut), none.bool(), none, key)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """A step of the minimiser or of the attack, or the next round in another ball."""
         size = ball.norm.size(s.x - p.x)
         hit = fooled(a, p) & ball.allows(p.x, s.x) & (size < s.high)

@@ -7,7 +7,7 @@ import torch
 
 from brinell.attacks.minimum_norm._common import fooled
 from brinell.attacks.minimum_norm.deepfool import DeepFool
-from brinell.core.attack import Answer, AnyAttack, Needs, Rows, cycle, norms_of
+from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops.norms import Norm
@@ -16,7 +16,7 @@ from brinell.ops.types import Labels, Mask, Points, Scalars
 
 
 @dataclass(frozen=True)
-class State:
+class State(AttackState):
     """The inner attack; the nearest adversarial it found; the bisection of the way back to the clean point."""
 
     t: Labels
@@ -30,14 +30,14 @@ class State:
     halved: Labels
 
     @property
-    def aside(self) -> Mask | None:
+    def exploring(self) -> Mask | None:
         """The inner attack's points that only serve to find the way."""
-        inner: Mask | None = getattr(self.inner, "aside", None)
+        inner: Mask | None = self.inner.exploring
         return None if inner is None else inner & ~self.back
 
 
 @dataclass(frozen=True)
-class Refine:
+class Refine(Attack[State]):
     """Runs a minimising attack, then bisects the segment between the clean point and the nearest adversarial found.
 
     Method: `search` bisections of the share of the segment at which the class changes; the smallest adversarial share
@@ -51,10 +51,10 @@ class Refine:
 
     attack: AnyAttack = DeepFool()  # noqa: RUF009
     search: int = 10
-    minimises = True
+    minimum_norm = True
 
     def __post_init__(self) -> None:
-        if not self.attack.minimises:
+        if not self.attack.minimum_norm:
             raise PlanError(
                 expected="an attack that looks for the smallest distance",
                 got=self.attack.name,
@@ -74,33 +74,33 @@ class Refine:
         return self.attack.loss
 
     @property
-    def needs(self) -> Needs:
+    def requires(self) -> Requires:
         """The attack's."""
-        return self.attack.needs
+        return self.attack.requires
 
     @property
-    def cycle(self) -> tuple[Needs, ...]:
+    def query_pattern(self) -> tuple[Requires, ...]:
         """The attack's."""
-        return cycle(self.attack)
+        return self.attack.query_pattern
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """The attack's."""
-        return norms_of(self.attack)
+        return self.attack.norms
 
     @property
     def queries(self) -> int:
         """Those of the attack, and one per bisection."""
         return self.attack.queries + self.search
 
-    def init(self, p: Rows, ball: Ball) -> State:
+    def init(self, p: Batch, ball: Ball) -> State:
         """As the attack begins."""
         inner = self.attack.init(p, ball)
         zero, far = torch.zeros_like(ball.eps), torch.full_like(ball.eps, torch.inf)
         none = torch.zeros_like(p.y)
         return State(none, inner.x, inner, p.x, far, zero, zero + 1, none.bool(), none)
 
-    def step(self, s: State, a: Answer, p: Rows, ball: Ball) -> State:
+    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
         """A step of the attack, or half of the way that is left."""
         hit, size = fooled(a, p), ball.norm.size(s.x - p.x)
         nearer = hit & ~s.back & (size < s.distance) & ball.allows(p.x, s.x)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.engine.micro_batch import undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
@@ -94,17 +94,17 @@ def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
     return found
 
 
-def replayed_seconds(oracle: Oracle, shape: tuple[int, ...], needs: Needs, lanes: int) -> float | None:
+def replayed_seconds(oracle: Oracle, shape: tuple[int, ...], requires: Requires, lanes: int) -> float | None:
     """Seconds of one block's recorded model call where so many are under way; None where they cannot be recorded."""
     if oracle.classifier.device.type != "cuda":
         return None
     try:
-        return oracle.block / _measure(replace(oracle, compiled=False), shape, lanes, needs).rate
+        return oracle.block / _measure(replace(oracle, compiled=False), shape, lanes, requires).rate
     except RuntimeError:
         return None
 
 
-def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int, needs: Needs = Needs.GRAD) -> Measured:
+def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int, requires: Requires = Requires.GRAD) -> Measured:
     """So many recorded model calls side by side."""
     device = oracle.classifier.device
     before = torch.cuda.mem_get_info(device)[0]
@@ -114,11 +114,11 @@ def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int, needs: Needs = 
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            oracle.ask(x, y, y - 1, "margin", needs)
+            oracle.ask(x, y, y - 1, "margin", requires)
             graph = torch.cuda.CUDAGraph()
             with undisturbed(), torch.cuda.graph(graph, stream=stream):
                 for _ in range(CALLS):
-                    oracle.ask(x, y, y - 1, "margin", needs)
+                    oracle.ask(x, y, y - 1, "margin", requires)
             graphs.append(graph)
     times = []
     for _ in range(TURNS + 1):

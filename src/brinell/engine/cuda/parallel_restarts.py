@@ -42,7 +42,7 @@ class Branches(Ahead):
                 self.courses[sample].end = 1 + more
         super()._note(lane, ended)
 
-    def _entry(self, legs: list[tuple[int, int]], live: Tensor) -> Entry:
-        entry = super()._entry([(i, 0) for i, _ in legs], live)
-        which = self.index([leg - 1 for _, leg in legs])
+    def _entry(self, attempts: list[tuple[int, int]], live: Tensor) -> Entry:
+        entry = super()._entry([(i, 0) for i, _ in attempts], live)
+        which = self.index([attempt - 1 for _, attempt in attempts])
         return replace(entry, seed=take(self._seeds, entry.at), which=which)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from brinell.engine.best_so_far import Record, joined
+from brinell.engine.best_so_far import Best, joined
 from brinell.engine.micro_batch import Lane
 from brinell.engine.scheduler import Flight, outcome, reborn
 from brinell.engine.slots import Entry
@@ -19,7 +19,7 @@ PAIR = 2  # lanes
 class Row:
     """One row of some records."""
 
-    records: Record
+    records: Best
     at: int
 
 
@@ -59,19 +59,19 @@ class Ahead(Flight):
     touched: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        all_legs = (0, len(self.engine.legs))
-        legs = self.work.legs
-        self._legs: list[tuple[int, int]] = (
-            [all_legs] * len(self.work) if legs is None else [(a, b) for a, b in legs.tolist()]
+        all_legs = (0, len(self.engine.attempts))
+        attempts = self.work.attempts
+        self._attempts: list[tuple[int, int]] = (
+            [all_legs] * len(self.work) if attempts is None else [(a, b) for a, b in attempts.tolist()]
         )
         self._given: list[tuple[int, int]] = []
         super().__post_init__()
 
     def seats(self) -> int:
         """Two lanes of slots at least, where all legs together fill them more than once."""
-        legs, two = sum(end - first for first, end in self._legs), 2 * self.engine.oracle.block
+        attempts, two = sum(end - first for first, end in self._attempts), 2 * self.engine.oracle.block
         few = super().seats()
-        return max(few, min(two, self.engine.slots)) if legs >= 2 * two else few
+        return max(few, min(two, self.engine.slots)) if attempts >= 2 * two else few
 
     def goes_on(self, lane: Lane) -> bool:
         """Whether a lane has anything to do, or later legs are to fill it."""
@@ -128,7 +128,7 @@ class Ahead(Flight):
         for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
             self._end(lane, slot, Row(record, row), fell)
 
-    def collect(self) -> Iterator[tuple[Tensor, Record]]:
+    def collect(self) -> Iterator[tuple[Tensor, Best]]:
         """Samples with no leg left to wait for, and their records."""
         touched, self.touched = sorted(set(self.touched)), []
         self._join([self.courses[i] for i in touched])
@@ -150,7 +150,7 @@ class Ahead(Flight):
             return given
         given += [self._take(i) for i in [i for i, c in self.courses.items() if c.idle][:count]]
         while len(given) < count and self.nxt < len(self.work):
-            first, end = self._legs[self.nxt]
+            first, end = self._attempts[self.nxt]
             self.courses[self.nxt] = Course(first, end, first)
             given.append(self._take(self.nxt))
             self.nxt += 1
@@ -160,44 +160,44 @@ class Ahead(Flight):
         self.courses[i].nxt += 1
         return i, self.courses[i].nxt - 1
 
-    def _seat(self, lane: Lane, slots: list[int], legs: list[tuple[int, int]]) -> None:
+    def _seat(self, lane: Lane, slots: list[int], attempts: list[tuple[int, int]]) -> None:
         places = self.places.setdefault(id(lane), [(-1, 0)] * len(lane.busy))
-        for slot, (i, leg) in zip(slots, legs, strict=True):
-            places[slot] = (i, leg)
-            self.courses[i].running[leg] = (lane, slot)
+        for slot, (i, attempt) in zip(slots, attempts, strict=True):
+            places[slot] = (i, attempt)
+            self.courses[i].running[attempt] = (lane, slot)
 
-    def _entry(self, legs: list[tuple[int, int]], live: Tensor) -> Entry:
+    def _entry(self, attempts: list[tuple[int, int]], live: Tensor) -> Entry:
         """What these legs of samples begin with."""
-        at, leg = self.index([i for i, _ in legs]), self.index([k for _, k in legs])
-        return self.engine.entry(self.work, at, live, leg)
+        at, attempt = self.index([i for i, _ in attempts]), self.index([k for _, k in attempts])
+        return self.engine.entry(self.work, at, live, attempt)
 
     def _fill(self, lane: Lane, free: list[int], ahead: bool = False) -> None:
-        legs = self._next(len(free), ahead)
-        if not legs:
+        attempts = self._next(len(free), ahead)
+        if not attempts:
             return
-        slots = free[: len(legs)]
-        lane.enter(slots, self._entry(legs, torch.ones(len(legs), dtype=torch.bool, device=self.work.x.device)))
+        slots = free[: len(attempts)]
+        lane.enter(slots, self._entry(attempts, torch.ones(len(attempts), dtype=torch.bool, device=self.work.x.device)))
         reborn(lane, slots)
         for slot in slots:
             lane.busy[slot] = True
-        self._seat(lane, slots, legs)
+        self._seat(lane, slots, attempts)
 
     def _end(self, lane: Lane, slot: int, row: Row, fell: bool) -> None:
         """A leg has ended; where it has succeeded, nothing after it is needed."""
-        i, leg = self.places[id(lane)][slot]
+        i, attempt = self.places[id(lane)][slot]
         course = self.courses[i]
-        if course.running.pop(leg, None) is None:  # one before it, at the same look, has made it needless
+        if course.running.pop(attempt, None) is None:  # one before it, at the same look, has made it needless
             return
         lane.busy[slot] = False
-        course.apart[leg] = row
+        course.apart[attempt] = row
         self.touched.append(i)
         if fell:
-            course.end = leg + 1
-            for late in [k for k in course.running if k > leg]:
+            course.end = attempt + 1
+            for late in [k for k in course.running if k > attempt]:
                 where, place = course.running.pop(late)
                 where.busy[place] = False
                 self._in_vain(min(where.ages[place], self.engine.attack.queries) * self.engine.draws)
-            for late in [k for k in course.apart if k > leg]:
+            for late in [k for k in course.apart if k > attempt]:
                 gone = course.apart.pop(late)
                 self._in_vain(int(gone.records.forwards[gone.at]))
 
@@ -207,7 +207,7 @@ class Ahead(Flight):
 
     def _join(self, courses: list[Course]) -> None:
         """Legs that have ended are joined to those before them, all samples at once, leg by leg."""
-        nearest = self.engine.attack.minimises
+        nearest = self.engine.attack.minimum_norm
         while ready := [c for c in courses if c.through in c.apart]:
             both = [(c, c.so_far, c.apart[c.through]) for c in ready]
             pairs = [(c, a, b) for c, a, b in both if a is not None]
@@ -221,7 +221,7 @@ class Ahead(Flight):
                 c.through += 1
 
 
-def _gathered(rows: list[Row]) -> Record:
+def _gathered(rows: list[Row]) -> Best:
     """These rows, each of whatever records it is in, as records of their own."""
     groups: dict[int, list[int]] = {}
     for k, r in enumerate(rows):
@@ -233,7 +233,7 @@ def _gathered(rows: list[Row]) -> Record:
     return _rows_at(concat(parts), sorted(range(len(order)), key=order.__getitem__))
 
 
-def _rows_at(records: Record, index: list[int]) -> Record:
+def _rows_at(records: Best, index: list[int]) -> Best:
     return take(records, torch.tensor(index, device=records.device))
 
 
@@ -245,4 +245,4 @@ def _packed(courses: list[Course]) -> None:
     packed = (Row(records, k) for records in [_gathered(rows)] for k in range(len(rows)))
     for c in courses:
         c.so_far = None if c.so_far is None else next(packed)
-        c.apart = {leg: next(packed) for leg in c.apart}
+        c.apart = {attempt: next(packed) for attempt in c.apart}

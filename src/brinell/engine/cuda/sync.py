@@ -2,7 +2,7 @@
 
 import torch
 
-from brinell.core.attack import AnyAttack, cycle, uneven
+from brinell.core.attack import AnyAttack
 
 # How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
 LOOK = {"cpu": 1}
@@ -11,8 +11,8 @@ LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 4
 
 def look_every(attack: AnyAttack, device: torch.device) -> int:
     """Iterations between two looks, in whole cycles of the attack; fewer where the first budget of a lane ends."""
-    turns = len(cycle(attack))
-    usual = LOOK_UNEVEN if uneven(attack) else LOOK_ELSEWHERE
+    turns = len(attack.query_pattern)
+    usual = LOOK_UNEVEN if attack.abandons_early else LOOK_ELSEWHERE
     return -(-LOOK.get(device.type, usual) // turns) * turns
 
 
@@ -21,4 +21,4 @@ def stride(attack: AnyAttack, device: torch.device) -> int:
 
     Where most rows use a small part of their budgets, nothing is known of their ends: all of them to the next look.
     """
-    return look_every(attack, device) if uneven(attack) else len(cycle(attack))
+    return look_every(attack, device) if attack.abandons_early else len(attack.query_pattern)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer
+from brinell.core.attack import Response
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
 from brinell.engine.loop import Slots
 from brinell.engine.oracle import Oracle
-from brinell.evaluation.context import Session
+from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import run_stage
 
@@ -33,7 +33,7 @@ class Spent:
 class Bench:
     """The attack on the table: its session, the samples that are right at first, and a count of what is spent."""
 
-    session: Session
+    session: PreparedEvaluation
     stage: Stage
     clean: Clean
     at: Tensor
@@ -60,7 +60,7 @@ class Bench:
         who: Tensor,
         *,
         threat: Threat | None = None,
-        observe: "Callable[[Slots, Answer], None] | None" = None,
+        observe: "Callable[[Slots, Response], None] | None" = None,
     ) -> "tuple[Tensor, Tensor]":
         """Which of the samples `who` (a mask over `at`) fall to a stage, and the adversarials of all who fall."""
         setup = replace(self.session.setup, early_exit=observe is None, observe=observe)

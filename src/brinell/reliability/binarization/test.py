@@ -10,7 +10,7 @@ from torch import Tensor
 
 from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
 from brinell.checks.detector import guarded, watched
-from brinell.core.criterion import Trip
+from brinell.core.criterion import Triggers
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
@@ -20,7 +20,7 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, ThreatError, one_of
 from brinell.evaluation import coerce as inputs
-from brinell.evaluation.context import Session
+from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.plan import adapt
 from brinell.evaluation.prepare import prepare
 from brinell.evaluation.progress import listening
@@ -69,7 +69,7 @@ class Question:
     """What is asked about one attack: all of a test but its kind."""
 
     model: Classifier
-    session: Session
+    session: PreparedEvaluation
     chunk: Chunk
     threat: Threat
     plans: tuple[Plan, Plan]
@@ -159,7 +159,7 @@ def test_attack(
 setattr(test_attack, "__test__", False)  # noqa: B010
 
 
-def _kinds(kind: str | None, model: Classifier, session: Session) -> tuple[str, ...]:
+def _kinds(kind: str | None, model: Classifier, session: PreparedEvaluation) -> tuple[str, ...]:
     """The tests to make."""
     wanted = None if kind is None else one_of("a kind of test", kind, KINDS)
     if session.first_output.reject is None:
@@ -179,7 +179,7 @@ def _kinds(kind: str | None, model: Classifier, session: Session) -> tuple[str, 
     return (REGULAR, INVERTED) if wanted in (None, BOTH) else (str(wanted),)
 
 
-def _reference(s: Session, kinds: tuple[str, ...]) -> Plan:
+def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
     """The strong plan that says how hard is too hard, unless the user names one."""
     if kinds == (PLAIN,):
         return inputs.as_plan(REFERENCE)
@@ -250,7 +250,7 @@ def _detected(q: Question) -> Search | None:
 
     Every attempt is keyed by its number and begins elsewhere. Without gradients there is nothing to try.
     """
-    setup, x = replace(q.session.setup, goal=Trip()), q.chunk.x.to(q.model.device)
+    setup, x = replace(q.session.setup, criterion=Triggers()), q.chunk.x.to(q.model.device)
     facts = clean(q.chunk, [setup.oracle.output(x)])
     steers, follows = _reference(q.session, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
     if not steers and not follows:
@@ -314,7 +314,7 @@ def _all(problem: Problem) -> Chunk:
 
 
 def _fitted(
-    session: Session, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
+    session: PreparedEvaluation, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
 ) -> tuple[tuple[Plan, Plan], list[str]]:
     """The plans for two classes, and what changed in the tested one; stages that cannot imitate are left out."""
     sparse, image = session.setup.threat.norm.sparse, chunk.x.ndim == 4
@@ -324,7 +324,7 @@ def _fitted(
     return (_answerable(tested, session, model), _answerable(reference, session, model)), notes
 
 
-def _answerable(p: Plan, session: Session, model: Classifier) -> Plan:
+def _answerable(p: Plan, session: PreparedEvaluation, model: Classifier) -> Plan:
     return guarded(p, model, session.first_output)[0]
 
 

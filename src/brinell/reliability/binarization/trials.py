@@ -15,7 +15,7 @@ from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.rows import clean
-from brinell.evaluation.run_stage import Setup, run_stage
+from brinell.evaluation.run_stage import StageContext, run_stage
 from brinell.evaluation.verify_points import check_points
 from brinell.ops.losses import LOSSES
 from brinell.reliability.binarization.binary_models import Tasks
@@ -36,7 +36,7 @@ class Bench:
     tasks: Tasks
     chunk: Chunk
     threat: Threat
-    setup: Setup
+    setup: StageContext
     plan: Plan
     reference: Plan
     queries: int | None
@@ -82,7 +82,7 @@ def _matched(plan: Plan, rows: pa.Table) -> int:
     What it asked about is no measure by itself: a quick attack on an easy problem would leave chance with a few points,
     and the problem would not be seen to be easy.
     """
-    allowed = sum(s.attack.queries * len(s.legs()) * s.eot for s in plan.stages)
+    allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in plan.stages)
     total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
     return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
 
@@ -146,19 +146,19 @@ def empty(kappa: float, design: Design) -> Level:
     return Level(kappa, none, None, {"corners" if design.corners else "surface": none})
 
 
-def _held(b: Bench, setup: Setup) -> Tensor:
+def _held(b: Bench, setup: StageContext) -> Tensor:
     """Samples whose clean point is of class 0 and whose witness is an adversarial within eps, by the model itself."""
     t = b.tasks
     x = b.chunk.x[t.at].to(t.ids.device)
     zero = torch.zeros_like(t.ids)
     ball = b.threat.ball(t.at, t.ids.device)
-    v = check_points(setup.oracle, setup.goal, x, t.facts.witness, zero, zero - 1, ball, setup.draws, t.ids)
+    v = check_points(setup.oracle, setup.criterion, x, t.facts.witness, zero, zero - 1, ball, setup.draws, t.ids)
     votes = [setup.oracle.output(x, t.ids).logits for _ in range(setup.draws)]
     right = 2 * torch.stack([z.argmax(1) == 0 for z in votes], 1).sum(1) > setup.draws
     return (v.ok & right).nonzero()[:, 0]
 
 
-def _attacked(setup: Setup, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
+def _attacked(setup: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
     """Which samples the plan breaks, and its rows; samples broken by one stage are not attacked by the next."""
     x, ids = chunk.x.to(setup.oracle.classifier.device), chunk.ids.to(setup.oracle.classifier.device)
     c = clean(chunk, [setup.oracle.output(x, ids) for _ in range(setup.draws)])
@@ -171,7 +171,7 @@ def _attacked(setup: Setup, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]
     return ~standing, pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 
-def _random(setup: Setup, chunk: Chunk, queries: int) -> dict[str, Proportion]:
+def _random(setup: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
     """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
     half = max(queries // 2, 1)
     near, _ = _attacked(setup, _lone(Chance(half, "inside")), chunk)

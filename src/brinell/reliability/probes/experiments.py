@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import Joint, Square
-from brinell.core.attack import AnyAttack, Needs
-from brinell.core.criterion import Misclassify
+from brinell.core.attack import AnyAttack, Requires
+from brinell.core.criterion import Misclassified
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
 from brinell.ops import rng
@@ -74,7 +74,7 @@ def _without_gradients(b: Bench, queries: int) -> AnyAttack:
 def black_box(b: Bench, fell: Tensor, queries: int) -> Item:
     """An attack without gradients must find nothing that the attack missed."""
     name = "black box"
-    if b.stage.attack.needs is Needs.LOGITS:
+    if b.stage.attack.requires is Requires.LOGITS:
         return Item(name, "ok", None, LUCK, "the attack itself follows no gradients")
     found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~fell)
     share = int((found & ~fell).sum()) / len(fell)
@@ -119,7 +119,7 @@ def noise(b: Bench, fell: Tensor) -> Item:
         for i in range(DRAWS):
             draw = (ball.inside, ball.start)[i % 2](x, rng.fold(key, i))
             inside = ball.contains(x, draw)
-            reached |= b.session.setup.goal.reached(b.oracle.output(draw), y, torch.full_like(y, -1)) & inside
+            reached |= b.session.setup.criterion.reached(b.oracle.output(draw), y, torch.full_like(y, -1)) & inside
         b.spent.add(DRAWS * len(who))
         found = int(reached.sum())
     text = f"{found} of {len(who)} survivors fall to {DRAWS} random points of the threat"
@@ -135,20 +135,20 @@ def surface(b: Bench) -> tuple[Surface | None, float | None]:
     x, y = b.x[:SHOWN], b.y[:SHOWN]
     none = torch.full_like(y, -1)
     try:
-        g = b.oracle.ask(x, y, none, "margin", Needs.GRAD).gradient
+        g = b.oracle.ask(x, y, none, "margin", Requires.GRAD).gradient
     except RuntimeError:  # no gradient at all, which has an indicator of its own
         return None, None
     ball = b.session.setup.threat.ball(b.at[:SHOWN].cpu() + b.clean.chunk.offset, x.device)
     key = rng.fold(rng.keys(b.session.setup.seed, torch.arange(len(x), device=x.device)), rng.digest("surface"))
     towards = rows(ball.eps, x) * ball.steepest(g)
-    aside = rows(ball.eps, x) * ball.steepest(rng.normal(key, tuple(x.shape[1:])))
+    across = rows(ball.eps, x) * ball.steepest(rng.normal(key, tuple(x.shape[1:])))
     steps = torch.linspace(-1, 1, GRID).tolist()
 
     def margin(v: Tensor) -> Tensor:
         # The classifier's own: its gradient is what is looked at, and a detector on the way says nothing about it.
-        return Misclassify().margin(b.oracle.output(v.clamp(0, 1)), y, none)
+        return Misclassified().margin(b.oracle.output(v.clamp(0, 1)), y, none)
 
-    grid = [[margin(x + u * towards + v * aside) for v in steps] for u in steps]
+    grid = [[margin(x + u * towards + v * across) for v in steps] for u in steps]
     b.spent.add((GRID * GRID + 1) * len(x), len(x))
     middle = GRID // 2
     by_chance = torch.maximum(grid[middle][0], grid[middle][-1])

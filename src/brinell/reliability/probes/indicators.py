@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brinell.core.criterion import Goal
+from brinell.core.criterion import Criterion
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
 from brinell.reliability.probes.items import Item, judged
@@ -126,7 +126,13 @@ class Stability:
 
 
 def stability(
-    oracle: Oracle, goal: Goal, x: Tensor, y: Tensor, seed: int, neighbours: int = NEIGHBOURS, radius: float = RADIUS
+    oracle: Oracle,
+    criterion: Criterion,
+    x: Tensor,
+    y: Tensor,
+    seed: int,
+    neighbours: int = NEIGHBOURS,
+    radius: float = RADIUS,
 ) -> Stability:
     """Mean relative change of the margin over random neighbours, drawn in opposite pairs x ± d, d uniform in ±radius/2.
 
@@ -137,7 +143,7 @@ def stability(
     none = torch.full_like(y, -1)
 
     def margin(v: Tensor) -> Tensor:
-        return goal.margin(oracle.output(v), y, none).double()
+        return criterion.margin(oracle.output(v), y, none).double()
 
     here = margin(x)
     change, odd, even = torch.zeros_like(here), torch.zeros_like(here), torch.zeros_like(here)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import Pursuit
-from brinell.core.attack import Needs
+from brinell.core.attack import Requires
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
@@ -105,8 +105,8 @@ def _bench(
 
 def _probe(b: Bench, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:
     everyone = torch.ones(len(b.at), dtype=torch.bool)
-    goal, stage = b.session.setup.goal, b.stage
-    witness = Witness(b.session.setup, goal, len(stage.legs()), stage.attack.queries, len(b.at))
+    criterion, stage = b.session.setup.criterion, b.stage
+    witness = Witness(b.session.setup, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
     fell, points = b.run(stage, everyone, observe=witness)
     t = witness.trajectories()
     curve = experiments.curve(b, fell)
@@ -127,10 +127,10 @@ def _probe(b: Bench, evaluated: Classifier, same: bool, neighbours: int, queries
 
 
 def _indicators(b: Bench, t: Trajectories, neighbours: int) -> list[Item]:
-    attack, goal = b.stage.attack, b.session.setup.goal
-    near = indicators.stability(b.oracle, goal, b.x, b.y, b.session.setup.seed, neighbours)
+    attack, criterion = b.stage.attack, b.session.setup.criterion
+    near = indicators.stability(b.oracle, criterion, b.x, b.y, b.session.setup.seed, neighbours)
     b.spent.add(near.forwards * len(b.at))
-    keeps_best = attack.minimises or attack.needs is Needs.LOGITS or isinstance(attack, Pursuit)
+    keeps_best = attack.minimum_norm or attack.requires is Requires.LOGITS or isinstance(attack, Pursuit)
     return [
         indicators.unavailable_gradients(t),
         indicators.unstable_predictions(near),

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Answer
-from brinell.core.criterion import Goal
+from brinell.core.attack import Response
+from brinell.core.criterion import Criterion
 from brinell.core.model import Output
 from brinell.engine.loop import Slots
-from brinell.evaluation.run_stage import Setup
+from brinell.evaluation.run_stage import StageContext
 from brinell.ops.rowwise import flat
 
 
@@ -42,40 +42,40 @@ class Trajectories:
 class Witness:
     """Sees every iteration of an engine (`Engine.observe`) and remembers what a trajectory needs."""
 
-    setup: Setup
-    goal: Goal
-    legs: int
+    setup: StageContext
+    criterion: Criterion
+    attempts: int
     queries: int
     samples: int
     seen: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shape = (self.samples, self.legs, self.queries)
+        shape = (self.samples, self.attempts, self.queries)
         nan = torch.full(shape, torch.nan)
         self.seen = {name: nan.clone() for name in ("loss", "margin", "slope")}
         self.seen |= {name: torch.zeros(shape, dtype=torch.bool) for name in ("success", "wrong")}
 
-    def __call__(self, s: Slots, a: Answer) -> None:
+    def __call__(self, s: Slots, a: Response) -> None:
         """Remember the rows that are alive."""
         live = s.live.nonzero()[:, 0]
         p, out = s.rows, Output(a.logits, a.reject)
         ball = self.setup.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)
         ball = type(ball)(ball.norm, s.eps, ball.mask)
         inside = ball.contains(p.x, s.state.x)
-        aside = getattr(s.state, "aside", None)
-        if aside is not None:
-            inside = inside & ~aside
+        exploring = s.state.exploring
+        if exploring is not None:
+            inside = inside & ~exploring
         slope = torch.full_like(a.loss, torch.nan)
         if a.grad is not None or a.jacobian is not None:
             slope = (flat(a.gradient if a.grad is not None else a.jacobian) != 0).float().mean(1)  # type: ignore[arg-type]
         values = {
             "loss": a.loss,
-            "margin": self.goal.margin(out, p.y, p.target),
-            "success": self.goal.reached(out, p.y, p.target) & inside,
+            "margin": self.criterion.margin(out, p.y, p.target),
+            "success": self.criterion.reached(out, p.y, p.target) & inside,
             "wrong": a.logits.argmax(1) != p.y,
             "slope": slope,
         }
-        where = (s.at[live].cpu(), s.leg[live].cpu(), s.state.t[live].cpu())
+        where = (s.at[live].cpu(), s.attempt[live].cpu(), s.state.t[live].cpu())
         for name, value in values.items():
             self.seen[name][where] = value[live].cpu()
 
