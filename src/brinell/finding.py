@@ -1,18 +1,20 @@
-"""One finding: what a check, a probe, a rule of the verdict, an audit or a verification has to say."""
+"""The one type for everything that a check, a probe, a rule of the verdict, an audit or a verification reports."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-Level = Literal["ok", "note", "warn", "fail"]
-"""Nothing wrong; worth knowing; a sign of trouble; a defect."""
-LEVELS: tuple[Level, ...] = ("ok", "note", "warn", "fail")
+Level = Literal["ok", "info", "warn", "fail"]
+"""No problem; worth knowing; a sign of a problem; a defect."""
+LEVELS: tuple[Level, ...] = ("ok", "info", "warn", "fail")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A named statement: how bad it is, what was found, what to do about it, and where the documentation explains it.
+    """A named statement: its level, what was found, what to do about it, and where the documentation explains it.
 
-    `value` and `threshold` are the measured number and the limit it was compared with, where there is one.
+    `value` and `threshold` are the measured number and the limit it is compared with. `sample` is the id of the sample
+    that the finding is about. Each is None where it does not apply.
 
     >>> print(Finding("zero gradients", "warn", "a quarter of the gradients is zero", "Use a logit loss."))
     warn  zero gradients: a quarter of the gradients is zero. Use a logit loss.
@@ -25,11 +27,12 @@ class Finding:
     anchor: str = ""
     value: float | None = None
     threshold: float | None = None
+    sample: int | None = None
 
     def __str__(self) -> str:
-        message = self.message if not self.remedy or self.message.endswith(".") else f"{self.message}."
         remedy = f" {self.remedy}" if self.remedy and self.level != "ok" else ""
-        return f"{self.level:<4}  {self.name}: {message if remedy else self.message}{remedy}"
+        stop = "." if remedy and not self.message.endswith(".") else ""
+        return f"{self.level:<4}  {self.name}: {self.message}{stop}{remedy}"
 
     @property
     def ok(self) -> bool:
@@ -43,6 +46,31 @@ class Finding:
             "anchor": self.anchor or None,
             "value": self.value,
             "threshold": self.threshold,
+            "sample": self.sample,
         }
         given = {key: value for key, value in optional.items() if value is not None}
         return {"name": self.name, "level": self.level, "message": self.message, **given}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Finding":
+        """Return a stored check, or a stored item of a probe, whose keys are `sentence` and `mitigation`.
+
+        An unknown level counts as a warning.
+
+        >>> Finding.from_json({"name": "black box", "level": "warn", "sentence": "3 fell", "mitigation": "Use Square."})
+        Finding(name='black box', level='warn', message='3 fell', remedy='Use Square.', ...)
+        """
+        level = stored["level"] if stored["level"] in LEVELS else "warn"
+        message = stored["message"] if "message" in stored else stored["sentence"]
+        remedy = stored.get("remedy") or stored.get("mitigation") or ""
+        given = {key: stored.get(key) for key in ("value", "threshold", "sample")}
+        return cls(stored["name"], cast(Level, level), message, remedy, stored.get("anchor") or "", **given)
+
+
+def worst(findings: Iterable[Finding]) -> Level:
+    """Return the worst level of all findings, "ok" for none.
+
+    >>> worst([Finding("a", "ok", ""), Finding("b", "fail", ""), Finding("c", "warn", "")])
+    'fail'
+    """
+    return max((finding.level for finding in findings), key=LEVELS.index, default="ok")
