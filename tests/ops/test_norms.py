@@ -11,8 +11,8 @@ from scipy import optimize, stats
 
 from brinell.ops import norms, rng
 from brinell.ops.norms import NORMS, Norm
+from brinell.ops.norms.water_filling import FEW_ITERATIONS, capped_scale, water_level
 from brinell.ops.rowwise import rows
-from brinell.ops.water_filling import FEW_TURNS, capped_scale, water_level
 from brinell.testing import check_norm
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS.keys())
@@ -268,7 +268,7 @@ def test_water_level_with_negative_weights():
 
 
 SOLVERS = pytest.mark.parametrize(
-    "solve", [partial(capped_scale, looks=looks) for looks in (True, False)], ids=["looking", "turning"]
+    "solve", [partial(capped_scale, tests=tests) for tests in (True, False)], ids=["looking", "turning"]
 )
 
 
@@ -315,8 +315,8 @@ def test_few_turns_do_for_a_hyperplane_in_linf(spread, orders):
     room = 10 ** (-orders * rng.uniform(rng.fold(key, 2), (3072,)).double()) * rng.uniform(key, (3072,)).double()
     share = torch.tensor([0.01, 0.1, 0.5, 0.9, 0.999, 0.999999]).double().repeat(4)
     g = share * (slope * room).sum(1)
-    until_still = capped_scale(slope, slope * room, g, looks=True)
-    assert torch.equal(capped_scale(slope, slope * room, g, looks=False, turns=FEW_TURNS), until_still)
+    until_still = capped_scale(slope, slope * room, g, tests=True)
+    assert torch.equal(capped_scale(slope, slope * room, g, tests=False, iterations=FEW_ITERATIONS), until_still)
 
 
 @SOLVERS

@@ -1,7 +1,8 @@
-"""The shortest way to a hyperplane inside a box: what the norms' `to_hyperplane` share.
+"""The shortest step to a hyperplane inside a box: what the norms' `to_hyperplane` share.
 
-Every solution fills coordinates towards the plane until Σ slope_i · |d_i| reaches the gap: all to one level (Linf),
-each in proportion to its slope (L2), or the steepest first (L1). Where the box ends before, all fill up: the corner.
+Every solution moves coordinates towards the plane until Σ slope_i · |d_i| reaches the gap: all by the same amount
+(Linf), in proportion to their slopes (L2), the steepest first (L1), or the most gaining first (L0). Where the box is
+too small, all coordinates move to its corner.
 """
 
 import torch
@@ -10,14 +11,14 @@ from torch import Tensor
 from brinell.ops.rowwise import flat, running_sum
 from brinell.ops.types import Doubles, Points, Scalars
 
-# Croce & Hein's code leaves alone coordinates with smaller weights, in L2 and L1.
+# In L2 and L1, Croce & Hein's code ignores coordinates with smaller weights.
 NEGLIGIBLE = 1e-8
 
 
 def facing(w: Points, gap: Scalars, lo: Points, hi: Points, least: float = 0.0) -> tuple[Doubles, Doubles, Doubles]:
-    """Flat and in float64, per coordinate: the sign that brings w·d to `gap`, the slope |w|, the room the box leaves.
+    """Return, flat and in float64, the sign of d that moves w·d towards `gap`, the slope |w| and the room in the box.
 
-    Slope and room are zero where |w| is zero or below `least`, and everywhere in rows whose gap is zero.
+    Slope and room are zero where |w| is zero or below `least`, and in rows whose gap is zero.
 
     >>> lo, hi = torch.tensor([[-0.2, -0.2]]), torch.tensor([[0.8, 0.8]])
     >>> [v.tolist() for v in facing(torch.tensor([[2.0, -1.0]]), torch.tensor([-1.0]), lo.double(), hi.double())]
@@ -30,7 +31,7 @@ def facing(w: Points, gap: Scalars, lo: Points, hi: Points, least: float = 0.0) 
 
 
 def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
-    """How far each coordinate goes when they are used up in the order of their slopes until the gap is closed.
+    """Return the length of each coordinate's move when the steepest coordinates move first, until the gap is closed.
 
     >>> steepest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[0.5, 0.25]]
@@ -39,7 +40,7 @@ def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
 
 
 def largest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
-    """The same in the order of what each coordinate can bring, slope times room: the fewest coordinates.
+    """Return the lengths when the coordinates with the largest gain, slope times room, move first.
 
     >>> largest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[1.0, 0.0]]
@@ -52,13 +53,13 @@ def _in_turn(rank: Doubles, slope: Doubles, room: Doubles, gap: Scalars) -> Doub
     sorted_slope = slope.gather(1, order)
     gain = sorted_slope * room.gather(1, order)
     before = torch.cat([torch.zeros_like(gain[:, :1]), running_sum(gain)[:, :-1]], 1)
-    left = (gap[:, None] - before).clamp(min=0)
-    # A coordinate that is used up goes to its end exactly, not to gain / slope.
-    part = left / sorted_slope.clamp(min=torch.finfo(slope.dtype).tiny)
-    length = torch.where(gain <= left, room.gather(1, order), part)
+    missing = (gap[:, None] - before).clamp(min=0)
+    # A coordinate that uses all its room moves exactly to its end, not to gain / slope.
+    partial = missing / sorted_slope.clamp(min=torch.finfo(slope.dtype).tiny)
+    length = torch.where(gain <= missing, room.gather(1, order), partial)
     return torch.empty_like(length).scatter(1, order, length)
 
 
 def placed(sign: Doubles, length: Doubles, like: Points) -> Tensor:
-    """The displacement, in the shape and precision of `like`."""
+    """Return the displacement in the shape and precision of `like`."""
     return (sign * length).to(like.dtype).view_as(like)

@@ -1,0 +1,107 @@
+"""What a norm provides, and the rounding that keeps points inside the ball."""
+
+from abc import ABC, abstractmethod
+from typing import Any, TypeAlias
+
+import torch
+
+from brinell.ops.rowwise import flat
+from brinell.ops.types import Doubles, Keys, Points, Scalars
+
+TINY = 1e-12
+Bound: TypeAlias = Any
+"""A number, or a tensor of the points' shape."""
+# Projections aim slightly inside the sphere, so that rounding to float32 does not move a point out of the ball.
+# L2 and L1 multiply the radius by INSIDE. Linf subtracts half a unit in the last place of a number just below 1.
+INSIDE = 1 - 2.0**-21
+HALF_ULP = 2.0**-25
+
+
+def inward(x0: Points, d: Points) -> Points:
+    """Return x0 + d rounded towards x0, so that no coordinate moves further than d says.
+
+    With rounding to nearest, thousands of coordinates can all err outwards. For a small radius the sum of these errors
+    exceeds any tolerance.
+
+    >>> (inward(torch.tensor([[0.7]]), torch.tensor([[1e-8]])) - 0.7).item()
+    0.0
+    """
+    x = x0 + d
+    return torch.where((x - x0).abs() > d.abs(), torch.nextafter(x, x0), x)
+
+
+class Norm(ABC):
+    """A norm, as attacks use it. Every method works row by row."""
+
+    name: str
+    sparse = False
+    """Whether steepest steps move few coordinates, so that attacks must choose how many."""
+    corners = False
+    """Whether the ball has corners that are farther from its centre than the rest of its surface (Linf)."""
+    counts = False
+    """Whether sizes are counts (L0)."""
+
+    @abstractmethod
+    def size(self, d: Points) -> Scalars:
+        """Return ‖d‖ per row."""
+
+    @abstractmethod
+    def dual_size(self, g: Points) -> Scalars:
+        """Return the dual norm of g: the largest growth of a linear function with gradient g per unit of this norm."""
+
+    @abstractmethod
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        """Return the Euclidean projection of d on {‖d‖ ≤ eps, lo ≤ d ≤ hi}."""
+
+    def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
+        """Project x on the ball around x0 and the box [lo, hi], rounded so that distances stay within eps."""
+        return inward(x0, self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
+
+    def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
+        """Map x into the same set as AutoAttack's code does, which can be cheaper; by default the same as `nearest`."""
+        return self.nearest(x0, x, eps, lo, hi)
+
+    @abstractmethod
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        """Return the step of size 1 that increases the linear function g most; zero where g is zero.
+
+        `density` is the share of coordinates that may move. Only L1 uses it; 0 moves the single best coordinate.
+        """
+
+    @abstractmethod
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        """Draw a displacement uniformly from the ball of radius eps."""
+
+    @abstractmethod
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        """Draw AutoAttack's random start, before projection: on a face (Linf), on the sphere (L2), Gaussian (L1)."""
+
+    @abstractmethod
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        """Draw a direction: uniform on the sphere (in the cube for Linf), or towards a corner if the ball has any."""
+
+    def stretch(self, v: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        """Scale v and clip it to lo ≤ d ≤ hi, with the factor for which the result has size eps.
+
+        Where the box is too small for that, return the end of the box. Coordinates where v is zero stay zero.
+        """
+        size, room = flat(v).double().abs(), flat(torch.where(v >= 0, hi, -lo)).double()
+        factor = self._factor(size, room, eps.double() * INSIDE)[:, None]
+        far = torch.where(size > 0, torch.minimum(factor * size, room), 0.0)
+        return (flat(v).sign() * far).to(v.dtype).view_as(v)
+
+    @abstractmethod
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        """Return the factor t with ‖min(t · size, room)‖ = eps; inf where none exists."""
+
+    @abstractmethod
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        """Return the smallest d with w·d = gap and lo ≤ d ≤ hi; the corner of the box closest to it if none exists."""
+
+    @abstractmethod
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        """Apply the proximal operator: return the z that minimises ‖z − d‖₂² / 2 + amount · ‖z‖."""
+
+    @abstractmethod
+    def diameter(self, n: int) -> float:
+        """Return the largest distance in the unit box of n coordinates."""

@@ -1,0 +1,74 @@
+"""The sum of absolute changes."""
+
+from dataclasses import dataclass
+
+import torch
+
+from brinell.ops import rng
+from brinell.ops.norms import hyperplane
+from brinell.ops.norms.base import INSIDE, Norm
+from brinell.ops.norms.water_filling import capped_scale, water_level
+from brinell.ops.rowwise import flat, rows
+from brinell.ops.types import Doubles, Keys, Points, Scalars
+
+
+@dataclass(frozen=True)
+class L1Norm(Norm):
+    """Σ |d_i|."""
+
+    name = "L1"
+    sparse = True
+
+    def size(self, d: Points) -> Scalars:
+        return flat(d).abs().sum(1)
+
+    def dual_size(self, g: Points) -> Scalars:
+        return flat(g).abs().amax(1)
+
+    def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        # The solution is clip(|d| − λ, 0, allowed) with one λ ≥ 0 per row. In terms of t = max|d| − λ each coordinate
+        # equals min(t, gap + allowed) − min(t, gap), so t is a water level.
+        v, e = flat(d).double(), eps.double() * INSIDE
+        allowed = torch.minimum(v.abs(), flat(torch.where(d >= 0, hi, -lo)).double())
+        top = v.abs().amax(1)
+        gap = top[:, None] - v.abs()
+        one = torch.ones_like(gap)
+        t = water_level(torch.cat([gap, gap + allowed], 1), torch.cat([-one, one], 1), e)
+        cut = (top - t).clamp(min=0)
+        kept = torch.minimum((v.abs() - cut[:, None]).clamp(min=0), allowed)
+        return (v.sign() * kept).to(d.dtype).view_as(d)
+
+    def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
+        size = flat(g).abs()
+        n = size.shape[1]
+        # Filled on the device: a copy from the host would synchronise.
+        share = density if isinstance(density, torch.Tensor) else torch.full_like(size[:, 0], density)
+        rank = ((1 - share) * n).floor().clamp(0, n - 1).long()
+        threshold = size.sort(dim=1).values.gather(1, rank[:, None])
+        kept = torch.where(size >= threshold, flat(g).sign(), 0.0)
+        return (kept / (kept.abs().sum(1, keepdim=True) + 1e-10)).view_as(g)
+
+    def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        # Exponential spacings: n of n + 1 exponentials, divided by their sum, are uniform in the simplex.
+        t = rng.exponential(rng.fold(key, 1), shape)
+        rest = rng.exponential(rng.fold(key, 2), (1,))[:, 0]
+        return t * rng.signs(rng.fold(key, 3), shape) * rows(eps / (self.size(t) + rest), t)
+
+    def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
+        return rng.normal(key, shape)
+
+    def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
+        return rng.exponential(rng.fold(key, 1), shape) * rng.signs(rng.fold(key, 3), shape)
+
+    def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
+        return capped_scale(size, room, eps)
+
+    def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+        sign, slope, room = hyperplane.facing(w, gap, lo, hi, hyperplane.NEGLIGIBLE)
+        return hyperplane.placed(sign, hyperplane.steepest_first(slope, room, gap.double().abs()), w)
+
+    def shrink(self, d: Points, amount: Scalars) -> Points:
+        return d.sign() * (d.abs() - rows(amount, d)).clamp(min=0)
+
+    def diameter(self, n: int) -> float:
+        return float(n)
