@@ -22,7 +22,7 @@ import torch
 import brinell
 from brinell.attacks.catalogue import by_name
 from brinell.core.dataset import Chunk
-from brinell.distributed import Estimate, Ray, World, estimate
+from brinell.distributed import ClusterEstimate, Ray, World, estimate
 from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation.backend import Unit, attack_unit
 from brinell.evaluation.run_stage import StageContext
@@ -181,7 +181,7 @@ def report(quick: bool) -> None:
         plot(lines)
 
 
-def own_numbers(arguments: argparse.Namespace) -> list[Estimate]:
+def own_numbers(arguments: argparse.Namespace) -> list[ClusterEstimate]:
     return [
         estimate(
             arguments.samples,

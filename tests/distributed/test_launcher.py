@@ -14,7 +14,7 @@ from brinell import InputError, Run
 from brinell.cli.commands import evaluate as verb
 from brinell.cli.main import app
 from brinell.distributed import Ray
-from brinell.distributed.serialize_model import _own_modules
+from brinell.distributed.serialize_model import _user_modules
 from brinell.evaluation.backend import IN_PROCESS, Launcher, own_threat
 
 
@@ -83,11 +83,11 @@ def test_users_modules_travel_and_installed_ones_do_not(tmp_path: Path, monkeypa
     import my_layers  # type: ignore[import-not-found]
 
     model = brinell.wrap(torch.nn.Sequential(my_layers.Mine(), torch.nn.Linear(2, 2)).eval())
-    names = {m.__name__ for m in _own_modules([model, brinell.attacks.PGD()])}
+    names = {m.__name__ for m in _user_modules([model, brinell.attacks.PGD()])}
     assert names == {"my_layers", "my_helper"}
     for name in names:
         monkeypatch.delitem(sys.modules, name)
-    assert _own_modules([brinell.wrap(torch.nn.Linear(2, 2).eval())]) == []
+    assert _user_modules([brinell.wrap(torch.nn.Linear(2, 2).eval())]) == []
 
 
 def test_detectors_travel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_detectors_travel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     import my_guard  # type: ignore[import-not-found]
 
     model = brinell.wrap(torch.nn.Linear(2, 2).eval(), detector=my_guard.score)
-    assert [m.__name__ for m in _own_modules([model])] == ["my_guard"]
+    assert [m.__name__ for m in _user_modules([model])] == ["my_guard"]
     monkeypatch.delitem(sys.modules, "my_guard")

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import brinell
 from brinell import Problem, Run, RunError
 from brinell.distributed import Ray
-from brinell.distributed.actor_pool import RayHands
+from brinell.distributed.actor_pool import ActorPool
 from brinell.results import Writer
 
 ray = pytest.importorskip("ray")
@@ -112,13 +112,13 @@ class TestOnOneCluster:
         """Killed right after it joined, or after so many parts were stored, by a tenth of a second more or less."""
         killed: list[int] = []
 
-        def kill(hands: RayHands) -> None:
-            if not killed and hands.environments:
-                worker = sorted(hands.environments)[moment % len(hands.environments)]
-                killed.append(hands.environments[worker]["pid"])
+        def kill(pool: ActorPool) -> None:
+            if not killed and pool.environments:
+                worker = sorted(pool.environments)[moment % len(pool.environments)]
+                killed.append(pool.environments[worker]["pid"])
                 os.kill(killed[0], signal.SIGKILL)
 
-        append, give, count, held = Writer.append, RayHands.give, 0, []
+        append, assign, count, held = Writer.append, ActorPool.assign, 0, []
 
         def counting(self: Any, *args: Any) -> None:
             nonlocal count
@@ -128,14 +128,14 @@ class TestOnOneCluster:
             if count == (moment + 1) // 2 and moment:
                 threading.Timer(0.02 * moment, kill, held).start()
 
-        def giving(self: RayHands, *args: Any) -> None:
-            give(self, *args)
+        def assigning(self: ActorPool, *args: Any) -> None:
+            assign(self, *args)
             held[:] = [self]
             if moment == 0:
                 kill(self)
 
         monkeypatch.setattr(Writer, "append", counting)
-        monkeypatch.setattr(RayHands, "give", giving)
+        monkeypatch.setattr(ActorPool, "assign", assigning)
         slow = nn.Sequential(Pause(), *small_layers()).eval()
         run = evaluate(120, PLAN, classifier=slow, launch=Ray(workers=2, unit=30))
         time.sleep(0.3)

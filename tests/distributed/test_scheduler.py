@@ -70,7 +70,7 @@ def test_an_idle_worker_takes_the_tail_of_the_unit_with_most_left() -> None:
     lease = s.lease(1, 1.0)
     assert given_to(lease) == slow[-8:]  # half of 28, in blocks of 8
     assert lease is not None
-    assert lease.victim == 0
+    assert lease.taken_from == 0
     # The victim dies: what was taken over is not handed out again.
     s.lose(0)
     assert given_to(s.lease(0, 2.0)) == slow[4:24]
@@ -85,7 +85,7 @@ def test_the_last_samples_of_a_late_unit_are_done_twice_and_the_first_answer_cou
     lease = s.lease(1, 2.5)
     assert given_to(lease) == late
     assert lease is not None
-    assert lease.victim is None
+    assert lease.taken_from is None
     assert s.lease(2, 9.0) is None  # two are enough
     s.lose(1)
     assert given_to(s.lease(2, 9.0)) == late
@@ -105,13 +105,13 @@ def test_without_overlap_nobody_takes_over() -> None:
 @given(st.integers(0, 300), st.integers(1, 9), st.integers(1, 40), st.integers(0, 10**6))
 def test_every_sample_is_finished_whatever_happens(n: int, workers: int, block: int, seed: int) -> None:
     """Workers finish parts of their units, end, die and come back at random."""
-    chance, s = random.Random(seed), scheduler(n, workers, block)
+    rng, s = random.Random(seed), scheduler(n, workers, block)
     busy: dict[int, Lease] = {}
     done: set[int] = set()
     for step in range(100_000):
         if s.done:
             break
-        worker = chance.randrange(workers)
+        worker = rng.randrange(workers)
         lease = busy.get(worker)
         if lease is None:
             new = s.lease(worker, float(step))
@@ -119,12 +119,12 @@ def test_every_sample_is_finished_whatever_happens(n: int, workers: int, block: 
                 assert not done & set(new.samples), "finished samples are not handed out"
                 busy[worker] = new
             continue
-        action = chance.random()
+        action = rng.random()
         if action < 0.1:
             s.lose(worker)
             del busy[worker]
         elif action < 0.6:
-            some = [i for i in lease.samples if chance.random() < 0.3]
+            some = [i for i in lease.samples if rng.random() < 0.3]
             s.finish(some)
             done |= set(some)
         else:

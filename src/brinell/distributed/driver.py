@@ -1,4 +1,4 @@
-"""The driver: hands out units, takes in reports, survives the death of workers. Knows no Ray."""
+"""The driver: assign units to workers, receive their rows, replace crashed workers. Independent of Ray."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,194 +8,193 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from brinell.core.plan import Plan
-from brinell.distributed.sample_ledger import Desk
+from brinell.distributed.sample_ledger import SampleLedger
 from brinell.distributed.scheduler import Scheduler
-from brinell.distributed.worker import Report
+from brinell.distributed.worker import WorkerReport
 from brinell.engine.events import Note, Progress, Shrunk, StageStarted
 from brinell.environment import version
 from brinell.errors import RunError
 from brinell.evaluation.backend import Job, Unit
 from brinell.evaluation.run_plan import Part
 
-# Inputs of one unit: what a worker is sent at a time and the driver keeps until it is done.
+# Bytes of inputs per unit. The driver keeps them in memory until the unit is finished.
 UNIT_BYTES = 1 << 27
-# A worker that dies this often without having reported anything in between is not started again.
-STRIKES = 3
-# Seconds between two looks at workers that have nothing to do, and until the user is told that there are none.
+# A worker that crashes this often without a report in between is not started again.
+MAX_CRASHES = 3
+# Seconds between two checks for idle workers, and seconds without any worker until the user is notified.
 TICK, PATIENCE = 0.25, 60.0
-# What says nothing about where the work was done.
-OWN = ("pid", "git_commit")
+# Fields of a worker's environment that the manifest leaves out.
+NOT_STORED = ("pid", "git_commit")
 
 
 @dataclass(frozen=True)
-class Joined:
-    """A worker is ready, in this environment."""
+class WorkerJoined:
+    """A worker has built the model and is ready; `environment` holds its versions and hardware."""
 
     worker: int
     environment: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Told:
-    """A worker reports."""
+class WorkerReported:
+    """A worker has sent rows of its unit."""
 
     worker: int
-    report: Report
+    report: WorkerReport
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A worker is through with its unit."""
+class WorkerFinished:
+    """A worker has finished its unit."""
 
     worker: int
 
 
 @dataclass(frozen=True)
-class Died:
-    """A worker is gone."""
+class WorkerDied:
+    """A worker crashed or was killed."""
 
     worker: int
-    why: str
+    error: str
 
 
-News = Joined | Told | Ended | Died
+WorkerEvent = WorkerJoined | WorkerReported | WorkerFinished | WorkerDied
 
 
 @runtime_checkable
-class Hands(Protocol):
-    """Workers, numbered from 0."""
+class WorkerPool(Protocol):
+    """Workers numbered from 0."""
 
     @property
     def count(self) -> int:
-        """How many there should be."""
+        """The number of workers requested."""
 
     def free(self) -> list[int]:
-        """Those that are ready now; whoever still works for an earlier job is replaced."""
+        """Return the workers that are ready, and replace those that still work for an earlier job."""
 
-    def give(self, worker: int, unit: Unit) -> None:
-        """Let a ready worker do a unit."""
+    def assign(self, worker: int, unit: Unit) -> None:
+        """Send a unit to a ready worker."""
 
     def drop(self, worker: int, ids: list[int]) -> None:
-        """Tell a worker that others do these samples of its unit."""
+        """Tell a worker that another worker took over these samples of its unit."""
 
-    def hire(self, worker: int) -> None:
-        """Start a worker anew in the place of one that died."""
+    def start(self, worker: int) -> None:
+        """Start a worker in the place of one that crashed."""
 
-    def poll(self, seconds: float) -> list[News]:
-        """What has happened; waits for something to happen at most so long."""
+    def poll(self, seconds: float) -> list[WorkerEvent]:
+        """Return new events; wait at most `seconds` for the first one."""
 
 
 @dataclass
-class Drive:
-    """One job on many workers; `parts` is the loop."""
+class Driver:
+    """Runs one job on many workers; `parts` is the main loop."""
 
     job: Job
-    hands: Hands
+    pool: WorkerPool
     fixed: int | None = None
     clock: Callable[[], float] = time.monotonic
     idle: set[int] = field(default_factory=set)
-    strikes: dict[int, int] = field(default_factory=dict)
+    crashes: dict[int, int] = field(default_factory=dict)
     shown: Progress | None = None
 
     def __post_init__(self) -> None:
-        job, hands = self.job, self.hands
-        self.desk = Desk(job)
+        job, pool = self.job, self.pool
+        self.ledger = SampleLedger(job)
         sample = 4 * int(np.prod(job.shape))
         self.scheduler = Scheduler(
-            self.desk.samples(),
+            self.ledger.samples(),
             job.total,
-            hands.count,
+            pool.count,
             block=job.setup.oracle.block,
             largest=UNIT_BYTES // sample,
             fixed=self.fixed,
-            # Two answers of a randomised model differ, and rows of both would not fit together.
+            # Two workers get different outputs from a randomised model, so their rows must not be mixed.
             overlap=job.setup.draws == 1,
         )
 
     def parts(self) -> Iterator[Part]:
-        """Rows in the order in which they come, each once."""
+        """Yield every row once, in the order of arrival."""
         self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.plan)))
-        self.idle |= set(self.hands.free())
-        begun, told = self.clock(), bool(self.idle)
+        self.idle |= set(self.pool.free())
+        started, notified = self.clock(), bool(self.idle)
         while True:
-            self._hand_out()
+            self._assign_units()
             if self.scheduler.done:
                 break
-            for news in self.hands.poll(TICK):
-                told = told or isinstance(news, Joined)
-                yield from self._take(news)
-            if not told and self.clock() - begun > PATIENCE:
-                self.job.listener(Note("Waiting for workers: the cluster has not given any yet."))
-                told = True
-        self._progress()
+            for event in self.pool.poll(TICK):
+                notified = notified or isinstance(event, WorkerJoined)
+                yield from self._handle(event)
+            if not notified and self.clock() - started > PATIENCE:
+                self.job.listener(Note("Waiting for workers: the cluster has not started any yet."))
+                notified = True
+        self._report_progress()
 
-    def _hand_out(self) -> None:
+    def _assign_units(self) -> None:
         for worker in sorted(self.idle):
             lease = self.scheduler.lease(worker, self.clock())
             if lease is None:
                 return
             self.idle.remove(worker)
-            self.hands.give(worker, self.desk.unit(lease.samples))
-            if lease.victim is not None:
-                self.hands.drop(lease.victim, list(lease.samples))
+            self.pool.assign(worker, self.ledger.unit(lease.samples))
+            if lease.taken_from is not None:
+                self.pool.drop(lease.taken_from, list(lease.samples))
 
-    def _take(self, news: News) -> Iterator[Part]:
-        if isinstance(news, Told):
-            self.strikes[news.worker] = 0
-            yield from self._report(news.report)
-        elif isinstance(news, Joined):
-            self._join(news)
-        elif isinstance(news, Ended):
-            self.desk.release(self.scheduler.end(news.worker, self.clock()))
-            self.idle.add(news.worker)
-            self._progress()
+    def _handle(self, event: WorkerEvent) -> Iterator[Part]:
+        if isinstance(event, WorkerReported):
+            self.crashes[event.worker] = 0
+            yield from self._accept(event.report)
+        elif isinstance(event, WorkerJoined):
+            self._join(event)
+        elif isinstance(event, WorkerFinished):
+            self.ledger.release(self.scheduler.end(event.worker, self.clock()))
+            self.idle.add(event.worker)
+            self._report_progress()
         else:
-            self._bury(news)
+            self._replace(event)
 
-    def _report(self, report: Report) -> Iterator[Part]:
+    def _accept(self, report: WorkerReport) -> Iterator[Part]:
         for block in report.shrunk:
             self.job.shrunk.append(block)
             self.job.listener(Shrunk(block))
-        part, finished = (None, []) if report.part is None else self.desk.accept(report.part)
+        part, finished = (None, []) if report.part is None else self.ledger.accept(report.part)
         if part is not None:
             yield part
-            # Only now, when the part has been stored, are its samples done.
+            # The caller has stored the rows by now, so their samples count as finished.
             self.scheduler.finish(finished)
-            self.desk.release(finished)
-            self._progress()
+            self.ledger.release(finished)
+            self._report_progress()
 
-    def _join(self, news: Joined) -> None:
-        theirs = news.environment.get("brinell")
-        if theirs != version():
+    def _join(self, event: WorkerJoined) -> None:
+        worker_version = event.environment.get("brinell")
+        if worker_version != version():
             raise RunError(
                 expected=f"Brinell {version()} on every worker",
-                got=f"{theirs} on one",
-                remedy="Install the same version everywhere.",
+                got=f"version {worker_version} on a worker",
+                remedy="Install the same version on every machine.",
             )
-        self.job.workers.append({k: v for k, v in news.environment.items() if k not in OWN})
-        self.idle.add(news.worker)
+        self.job.workers.append({k: v for k, v in event.environment.items() if k not in NOT_STORED})
+        self.idle.add(event.worker)
 
-    def _bury(self, news: Died) -> None:
-        self.scheduler.lose(news.worker)
-        self.idle.discard(news.worker)
-        self.strikes[news.worker] = self.strikes.get(news.worker, 0) + 1
-        if self.strikes[news.worker] < STRIKES:
-            self.hands.hire(news.worker)
-        elif all(self.strikes.get(w, 0) >= STRIKES for w in range(self.hands.count)):
+    def _replace(self, event: WorkerDied) -> None:
+        self.scheduler.lose(event.worker)
+        self.idle.discard(event.worker)
+        self.crashes[event.worker] = self.crashes.get(event.worker, 0) + 1
+        if self.crashes[event.worker] < MAX_CRASHES:
+            self.pool.start(event.worker)
+        elif all(self.crashes.get(w, 0) >= MAX_CRASHES for w in range(self.pool.count)):
             raise RunError(
-                expected="workers that live",
-                got=f"{STRIKES} deaths of each without a result in between ({news.why})",
-                remedy="Most often memory ran out: use fewer workers per machine or fewer slots, then resume.",
+                expected="workers that produce results",
+                got=f"{MAX_CRASHES} crashes in a row of every worker without a result (last error: {event.error})",
+                remedy="The usual cause is lack of memory: use fewer workers per machine or fewer slots, then resume.",
             )
 
-    def _progress(self) -> None:
-        now = Progress(self.job.plan.name, self.desk.finished, self.desk.broken, self.desk.forwards)
+    def _report_progress(self) -> None:
+        now = Progress(self.job.plan.name, self.ledger.finished, self.ledger.broken, self.ledger.forwards)
         if now != self.shown:
             self.job.listener(now)
             self.shown = now
 
 
 def _queries(plan: Plan) -> int:
-    """Passes a sample costs at most."""
-    own = (s.attack.queries * len(s.attempts()) * s.eot for s in plan.stages)
-    return sum(own) + sum(s.ranking_passes[0] for s in plan.stages)
+    """Return the largest number of forward passes that the plan makes per sample."""
+    return sum(s.attack.queries * len(s.attempts()) * s.eot + s.ranking_passes[0] for s in plan.stages)

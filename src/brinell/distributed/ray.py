@@ -1,4 +1,4 @@
-"""Workers on Ray: every GPU of a machine, or of a cluster."""
+"""The Ray launcher: connect to a cluster or start a local one, and run an evaluation on its workers."""
 
 import logging
 import os
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from brinell.core.plan import Plan
-from brinell.distributed.actor_pool import RayCrew, RayHands
-from brinell.distributed.serialize_model import pack
+from brinell.distributed.actor_pool import ActorPool, RayBackend
+from brinell.distributed.serialize_model import serialize
 from brinell.errors import InputError, MissingExtra, RunError, told
 from brinell.evaluation.backend import Crew
 from brinell.evaluation.run_stage import StageContext
 
 GPU = "gpu"
 ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
 }
@@ -30,7 +30,7 @@ def _ray() -> Any:
         import ray
     except ImportError:
         raise MissingExtra(
-            expected="the package ray for several workers",
+            expected="the package ray, which runs several workers",
             got="an installation without it",
             remedy="Install it: pip install 'brinell[ray]'.",
         ) from None
@@ -39,12 +39,12 @@ def _ray() -> Any:
 
 @dataclass(frozen=True)
 class Ray:
-    """Launches an evaluation on Ray workers, for `brinell.evaluate(..., launch=Ray(workers=2))`.
+    """Run an evaluation on Ray workers: `brinell.evaluate(..., launch=Ray(workers=2))`.
 
-    `workers` is a number of processes on the CPU, "gpu" for one worker per GPU, or "gpu:4" for four of them. `address`
-    is that of a running cluster (default: the variable RAY_ADDRESS); without one a local cluster is started and
-    stopped. `threads` per worker are the driver's unless given. `unit` fixes the number of samples handed out at a
-    time; without it the units are large at first and small at the end.
+    `workers` is a number of CPU processes, "gpu" for one worker per GPU, or "gpu:4" for four GPU workers. `address`
+    is the address of a running cluster (default: the variable RAY_ADDRESS). Without an address, a local cluster is
+    started and stopped. `threads` is the number of threads per worker (default: that of this process). `unit` fixes
+    the number of samples per unit of work; by default units are large at first and become smaller towards the end.
 
     >>> Ray(workers="gpu:4").device
     device(type='cuda')
@@ -59,27 +59,26 @@ class Ray:
     unit: int | None = None
 
     def __post_init__(self) -> None:
-        kind, number = self._asked()
-        sound = kind is not None and (number is None or number >= 1)
-        if not sound or isinstance(self.workers, bool):
+        kind, number = self._requested()
+        valid = kind is not None and (number is None or number >= 1)
+        if not valid or isinstance(self.workers, bool):
             raise InputError(
                 expected="a number of workers, gpu, or gpu:N",
                 got=f"{self.workers}",
                 remedy='Write workers=4 or workers="gpu".',
             )
-        for name in ("threads", "unit"):
-            value = getattr(self, name)
+        for name, value in (("threads", self.threads), ("unit", self.unit)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InputError(expected=f"{name} of at least 1", got=f"{value}", remedy="Leave it out.")
         if (self.address or "").startswith("ray://"):
             raise InputError(
                 expected="the address of a cluster this machine belongs to",
-                got=f"{self.address}, a remote client's",
+                got=f"{self.address}, the address of a remote client",
                 remedy="Run on the head node with address='auto', e.g. by ray job submit.",
             )
 
-    def _asked(self) -> tuple[str | None, int | None]:
-        """The kind of device and the number; None: as many as there are."""
+    def _requested(self) -> tuple[str | None, int | None]:
+        """Return the device type and the number of workers; None for the number means one per GPU."""
         if isinstance(self.workers, int):
             return "cpu", self.workers
         kind, colon, number = self.workers.partition(":")
@@ -89,62 +88,62 @@ class Ray:
 
     @property
     def device(self) -> torch.device:
-        """The kind of device the workers use."""
-        return torch.device(self._asked()[0] or "cpu")
+        """The device type that the workers use."""
+        return torch.device(self._requested()[0] or "cpu")
 
     @contextmanager
     def open(self, setup: StageContext, plan: Plan) -> Iterator[Crew]:
-        """Connect or start a cluster, ship the model, start the workers; they go, and what was started stops, after."""
+        """Connect to a cluster or start one, send the model, and start the workers; stop them at the end."""
         ray = _ray()
-        home = setup.oracle.classifier.device
-        if home.type != "cpu" and self.device.type == "cpu":
+        device = setup.oracle.classifier.device
+        if device.type != "cpu" and self.device.type == "cpu":
             raise InputError(
-                expected="workers with the device of the model",
-                got=f"workers on the CPU and a model on {home}",
+                expected="workers on the same device type as the model",
+                got=f"workers on the CPU and a model on {device}",
                 remedy="Use workers='gpu', or move the model to the CPU.",
             )
         threads = self.threads or torch.get_num_threads()
-        packed, local = pack(setup, plan), self._local(ray, threads)
+        packed, local = serialize(setup, plan), self._local(ray, threads)
         with _connected(ray, self.address, local):
             count = self._count(ray)
-            hands = RayHands(ray, packed, count, self.device.type, threads)
+            pool = ActorPool(ray, packed, count, self.device.type, threads)
             try:
-                yield RayCrew(hands, self.unit)
+                yield RayBackend(pool, self.unit)
             finally:
-                hands.close()
+                pool.close()
 
     def _local(self, ray: Any, threads: int) -> dict[str, Any] | None:
-        """What a cluster of our own must have; None where there is one already."""
-        kind, number = self._asked()
+        """Return the resources of a local cluster to start, or None if there is already a cluster."""
+        kind, number = self._requested()
         if ray.is_initialized() or self.address or os.environ.get("RAY_ADDRESS"):
             return None
         if kind == "cpu":
             return {"num_cpus": (number or 1) * threads, "num_gpus": 0}
-        there = torch.cuda.device_count()
-        _refuse_missing(there, number or 1)
-        return {"num_cpus": number or there, "num_gpus": there}
+        available = torch.cuda.device_count()
+        _require_gpus(available, number or 1)
+        return {"num_cpus": number or available, "num_gpus": available}
 
     def _count(self, ray: Any) -> int:
-        """How many workers there will be; a cluster may grow, so it need not have all the GPUs asked for yet."""
-        kind, number = self._asked()
+        """Return the number of workers. A cluster may still grow, so a requested number is not checked."""
+        kind, number = self._requested()
         if kind == "cuda" and number is None:
             number = int(ray.cluster_resources().get("GPU", 0))
-            _refuse_missing(number, 1)
+            _require_gpus(number, 1)
         return number or 1
 
 
-def _refuse_missing(there: int, wanted: int) -> None:
-    if there < wanted:
+def _require_gpus(available: int, wanted: int) -> None:
+    if available < wanted:
         raise InputError(
             expected=f"{wanted} GPU{'s' * (wanted > 1)} or more",
-            got=f"{there or 'none'}",
-            remedy="Use a number of workers for processes on the CPU, or the address of a cluster with GPUs.",
+            got=f"{available or 'none'}",
+            remedy="Use workers=N for N processes on the CPU, or the address of a cluster with GPUs.",
         )
 
 
 @contextmanager
 def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> Iterator[None]:
-    """A connection to Ray: the one this process has, one to a running cluster, or a cluster of our own."""
+    """Use this process's connection to Ray, connect to a running cluster, or start a local one."""
     if ray.is_initialized():
         yield
         return
@@ -154,7 +153,7 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> I
     else:
         options |= {"address": "local", "include_dashboard": False, **local}
     with ExitStack() as stack:
-        stack.enter_context(_quiet())
+        stack.enter_context(_silenced())
         with _variables({**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}):
             try:
                 ray.init(**options)
@@ -170,7 +169,7 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> I
 
 @contextmanager
 def _variables(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables that the processes started inside inherit; the caller's come back."""
+    """Set environment variables for the processes started inside, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -184,18 +183,18 @@ def _variables(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Ray says nothing on the terminal: deaths of workers are our business, and standard output is the user's."""
+def _silenced() -> Iterator[None]:
+    """Keep Ray from writing to the terminal. The driver reports crashes itself."""
     import ray._private.worker as core
 
     logger = logging.getLogger("ray")
-    level, say = logger.level, getattr(core, "print_to_stdstream", None)
+    level, printer = logger.level, getattr(core, "print_to_stdstream", None)
     logger.setLevel(logging.ERROR)
-    if say is not None:
+    if printer is not None:
         core.print_to_stdstream = lambda *_, **__: None
     try:
         yield
     finally:
         logger.setLevel(level)
-        if say is not None:
-            core.print_to_stdstream = say
+        if printer is not None:
+            core.print_to_stdstream = printer

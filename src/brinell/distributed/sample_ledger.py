@@ -1,4 +1,4 @@
-"""The driver's books: samples that are handed out, what is known of them, and which rows are new."""
+"""The sample ledger: which samples are unfinished, what is known about them, and which rows are new."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,8 +13,8 @@ from brinell.results import CLEAN, counted
 from brinell.results.format.resume import Known
 
 
-class Desk:
-    """Reads the samples of a job as they are asked for, and holds each until it is finished."""
+class SampleLedger:
+    """Reads the samples of a job on demand and keeps each one until it is finished."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -24,23 +24,23 @@ class Desk:
         self._hashes: dict[int, str] = {}
 
     def samples(self) -> Iterator[int]:
-        """Ids of the samples with something left to do, in the order of the problem."""
+        """Yield the ids of unfinished samples in the order of the data set."""
         for chunk, known in self.job.read():
             ids = chunk.ids.tolist()
             if known.hashes:
                 known.check(ids, sample_hashes(chunk.x))
-            left = self._unfinished(ids, known)
-            self.finished += len(ids) - sum(left)
-            for row, (i, wanted) in enumerate(zip(ids, left, strict=True)):
+            unfinished = self._unfinished(ids, known)
+            self.finished += len(ids) - sum(unfinished)
+            for row, (i, wanted) in enumerate(zip(ids, unfinished, strict=True)):
                 if wanted:
                     self._held[i] = (chunk, row)
             for attack, rows in known.attacks.items():
                 self._fell.setdefault(attack, {}).update({i: v for i, v in rows.items() if i in self._held})
             self._hashes.update({i: h for i, h in known.hashes.items() if i in self._held})
-            yield from (i for i, wanted in zip(ids, left, strict=True) if wanted)
+            yield from (i for i, wanted in zip(ids, unfinished, strict=True) if wanted)
 
     def unit(self, ids: Sequence[int]) -> Unit:
-        """These samples with everything a worker needs to go on with them."""
+        """Return these samples with their threat and their known rows, ready to send to a worker."""
         places = [self._held[i] for i in ids]
         chunk = Chunk(
             torch.tensor(ids),
@@ -51,23 +51,23 @@ class Desk:
         return Unit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
 
     def accept(self, part: Part) -> tuple[Part | None, list[int]]:
-        """What of the part is new, and the samples that it finishes; what somebody else has told already is dropped."""
+        """Return the new rows of a part and the samples that they finish; drop rows another worker has sent."""
         new = [
             i in self._held and i not in self._fell.get(attack, {})
             for i, attack in zip(part.table["sample_id"].to_pylist(), part.table["attack"].to_pylist(), strict=True)
         ]
         if not any(new):
             return None, []
-        part = part if all(new) else _only(part, np.asarray(new))
+        part = part if all(new) else _filter(part, np.asarray(new))
         ids = part.table["sample_id"].to_pylist()
         for i, attack, fell in zip(ids, part.table["attack"].to_pylist(), counted(part.table).tolist(), strict=True):
             self._fell.setdefault(attack, {})[i] = fell
         self.forwards += sum(part.table["forwards"].to_pylist())
-        left = self._unfinished(ids, self._known(ids))
-        return part, [i for i, wanted in zip(ids, left, strict=True) if not wanted]
+        unfinished = self._unfinished(ids, self._known(ids))
+        return part, [i for i, wanted in zip(ids, unfinished, strict=True) if not wanted]
 
     def release(self, ids: Sequence[int]) -> None:
-        """These samples are finished."""
+        """Forget these samples because they are finished, and count them."""
         for i in ids:
             if self._held.pop(i, None) is not None:
                 self.finished += 1
@@ -87,8 +87,8 @@ class Desk:
         )
 
 
-def _only(part: Part, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Part:
-    """The kept rows of a part; its adversarials belong to the counted rows, in their order."""
+def _filter(part: Part, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Part:
+    """Return the rows to keep. The adversarials of a part belong to its counted rows, in their order."""
     table = part.table.filter(pa.array(keep))
     if part.ids is None or part.x is None:
         return Part(table)

@@ -1,8 +1,8 @@
-"""Who does which samples next: a pure object without clock, processes or tensors, so that simulations run it too.
+"""The scheduler: decide which worker attacks which samples. It has no clock, so the simulation uses it too.
 
-Units are large at first and smaller towards the end (guided self-scheduling), but fill a block. Once everything is
-handed out, whoever is idle takes over the tail of the unit with the most work left, or does the last samples of a late
-one a second time: a sample's outcome does not depend on who computes it, so the first answer counts.
+Units are large at first and become smaller towards the end (guided self-scheduling), but never smaller than a block.
+When all samples are assigned, an idle worker takes over the tail of the unit with the most work left, or repeats the
+rest of a late unit. The outcome of a sample does not depend on the worker, so the first result counts.
 """
 
 import statistics
@@ -11,38 +11,42 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-# A new unit is this share of what one worker may expect of the rest: half, so that uneven units even out.
+# A new unit is one half of a worker's equal share of the unassigned samples, so that uneven units balance out.
 SHARE = 2
-# A unit that takes this many times as long as others of its size is late.
+# A unit is late if it takes this many times as long as other units of its size.
 LATE = 1.5
-# The usual time per sample is that of the units that ended last.
+# The typical time per sample is the median of this many recent units.
 RECENT = 101
 
 
 @dataclass(eq=False)
 class Lease:
-    """Samples handed to a worker, in order; `left` are those nobody has finished and nobody else took over."""
+    """Samples assigned to a worker, in order.
+
+    `unfinished` holds the samples that are neither finished nor taken over by another worker. `taken_from` is the
+    worker that had these samples before.
+    """
 
     worker: int
     samples: tuple[int, ...]
-    begun: float
-    left: dict[int, None] = field(default_factory=dict)
-    victim: int | None = None
+    started: float
+    unfinished: dict[int, None] = field(default_factory=dict)
+    taken_from: int | None = None
 
     def __post_init__(self) -> None:
-        self.left = dict.fromkeys(self.samples)
+        self.unfinished = dict.fromkeys(self.samples)
 
-    def rest(self, now: float, pace: float) -> float:
-        """A guess of the seconds it still takes, where others need `pace` seconds per sample."""
-        own = (now - self.begun) / max(len(self.samples) - len(self.left), 1)
-        return len(self.left) * max(own, pace)
+    def remaining_seconds(self, now: float, pace: float) -> float:
+        """Estimate the seconds until the end, given that other workers need `pace` seconds per sample."""
+        measured = (now - self.started) / max(len(self.samples) - len(self.unfinished), 1)
+        return len(self.unfinished) * max(measured, pace)
 
 
 class Scheduler:
-    """Hands out samples, each to one worker unless it is late, until all are finished.
+    """Assigns each sample to one worker, and to a second one if the first is late, until all are finished.
 
-    `samples` are ids, read as they are needed; `total` is how many there are at most. Units have at least `block`
-    samples and at most `largest`; `fixed` gives all of them one size. Without `overlap` nobody takes over anything.
+    `samples` are ids, read on demand; `total` is an upper bound of their number. A unit has at least `block` samples
+    and at most `largest`; `fixed` gives all units one size. Without `overlap` no worker takes over samples of another.
 
     >>> s = Scheduler(range(100), 100, workers=2, block=10, largest=1000)
     >>> [len(s.lease(w, now=0.0).samples) for w in (0, 1)]
@@ -61,7 +65,7 @@ class Scheduler:
         overlap: bool = True,
     ) -> None:
         self._source: Iterator[int] = iter(samples)
-        self._unread, self._dry = total, False
+        self._unread, self._exhausted = total, False
         self._workers, self._block, self._largest = workers, block, largest
         self._fixed, self._overlap = fixed, overlap
         self._returned: deque[int] = deque()
@@ -72,39 +76,39 @@ class Scheduler:
     @property
     def done(self) -> bool:
         """Whether every sample is finished."""
-        return self._dry and not self._returned and not self._holders
+        return self._exhausted and not self._returned and not self._holders
 
     def lease(self, worker: int, now: float) -> Lease | None:
-        """Samples for an idle worker, or None if there is nothing useful to do for it now.
+        """Return samples for an idle worker, or None if there is nothing useful to do now.
 
-        Where `lease.victim` is given, that worker had these samples until now and may drop them.
+        If `lease.taken_from` is set, that worker had these samples until now and may drop them.
         """
-        assert worker not in self._leases, "a worker does one thing at a time"
-        samples = self._again() or self._fresh()
+        assert worker not in self._leases, "a worker has at most one lease"
+        samples = self._take_returned() or self._take_unread()
         if samples:
             return self._open(Lease(worker, samples, now))
         return self._take_over(worker, now) if self._overlap else None
 
     def finish(self, samples: Iterable[int]) -> None:
-        """These samples are decided, whoever decided them."""
+        """Mark samples as finished, whichever worker finished them."""
         for i in samples:
             for lease in self._holders.pop(i, ()):
-                lease.left.pop(i, None)
+                lease.unfinished.pop(i, None)
 
     def end(self, worker: int, now: float) -> list[int]:
-        """The worker is through with its lease; returns those of its samples that are finished by that."""
+        """End a worker's lease and return the samples that this finishes."""
         lease = self._leases.pop(worker)
-        self._paces.append((now - lease.begun) / len(lease.samples))
-        decided = list(lease.left)
-        self.finish(decided)
-        return decided
+        self._paces.append((now - lease.started) / len(lease.samples))
+        finished = list(lease.unfinished)
+        self.finish(finished)
+        return finished
 
     def lose(self, worker: int) -> None:
-        """The worker is gone; what it alone had is handed out again, before anything else."""
+        """Remove a crashed worker; the samples that only it had are assigned again, before all others."""
         lease = self._leases.pop(worker, None)
         if lease is None:
             return
-        for i in lease.left:
+        for i in lease.unfinished:
             holders = self._holders[i]
             holders.remove(lease)
             if not holders:
@@ -118,13 +122,13 @@ class Scheduler:
         blocks = max(1, min(-(-share // self._block), self._largest // self._block))
         return blocks * self._block
 
-    def _again(self) -> tuple[int, ...]:
+    def _take_returned(self) -> tuple[int, ...]:
         return tuple(self._returned.popleft() for _ in range(min(self._size(), len(self._returned))))
 
-    def _fresh(self) -> tuple[int, ...]:
+    def _take_unread(self) -> tuple[int, ...]:
         samples = tuple(islice(self._source, self._size()))
         self._unread = max(0, self._unread - len(samples))
-        self._dry = self._dry or not samples
+        self._exhausted = self._exhausted or not samples
         return samples
 
     def _open(self, lease: Lease) -> Lease:
@@ -134,28 +138,30 @@ class Scheduler:
         return lease
 
     def _take_over(self, worker: int, now: float) -> Lease | None:
-        """A share of the lease that will take longest, or, where all are small, the rest of one that is late."""
+        """Return half of the lease that will take longest or, if all leases are small, the rest of a late one."""
         pace = statistics.median(self._paces) if self._paces else 0.0
         leases = self._leases.values()
-        large = [other for other in leases if len(other.left) >= 2 * self._block]
+        large = [other for other in leases if len(other.unfinished) >= 2 * self._block]
         if large:
-            return self._open(self._split(max(large, key=lambda other: other.rest(now, pace)), worker, now))
-        late = [other for other in leases if self._paces and self._late(other, now, pace)]
+            longest = max(large, key=lambda other: other.remaining_seconds(now, pace))
+            return self._open(self._split(longest, worker, now))
+        late = [other for other in leases if self._paces and self._is_late(other, now, pace)]
         if late:
-            return self._open(Lease(worker, tuple(max(late, key=lambda other: other.rest(now, pace)).left), now))
+            longest = max(late, key=lambda other: other.remaining_seconds(now, pace))
+            return self._open(Lease(worker, tuple(longest.unfinished), now))
         return None
 
-    def _late(self, lease: Lease, now: float, pace: float) -> bool:
-        """Whether somebody else should do the rest of the lease as well; two are enough."""
-        slow = now - lease.begun > LATE * pace * max(len(lease.samples), self._block)
-        return slow and bool(lease.left) and all(len(self._holders[i]) == 1 for i in lease.left)
+    def _is_late(self, lease: Lease, now: float, pace: float) -> bool:
+        """Return whether a second worker should repeat the rest of the lease; there is never a third."""
+        slow = now - lease.started > LATE * pace * max(len(lease.samples), self._block)
+        return slow and bool(lease.unfinished) and all(len(self._holders[i]) == 1 for i in lease.unfinished)
 
     def _split(self, other: Lease, worker: int, now: float) -> Lease:
-        """A new lease of the other's last samples, which it will come to last."""
-        left = list(other.left)
-        count = max(len(left) // 2 // self._block, 1) * self._block
-        taken = tuple(left[-count:])
+        """Move the last samples of another lease, which that worker reaches last, into a new one."""
+        remaining = list(other.unfinished)
+        count = max(len(remaining) // 2 // self._block, 1) * self._block
+        taken = tuple(remaining[-count:])
         for i in taken:
-            del other.left[i]
+            del other.unfinished[i]
             self._holders[i].remove(other)
-        return Lease(worker, taken, now, victim=other.worker)
+        return Lease(worker, taken, now, taken_from=other.worker)

@@ -1,4 +1,4 @@
-"""The model as bytes for workers elsewhere."""
+"""Pickle the model, with the user's own modules, for workers on other machines."""
 
 import sys
 import sysconfig
@@ -17,37 +17,37 @@ from brinell.engine.events import silent
 from brinell.errors import ModelError, told
 from brinell.evaluation.run_stage import StageContext
 
-# Workers have these; everything else that is not installed is the user's own code and travels with the model.
+# Every worker has these packages. Other code that is not installed is the user's own and is pickled with the model.
 INSTALLED = ("brinell", "torch", "numpy", "pyarrow", "ray", "__main__")
 CPU = torch.device("cpu")
 
 
-def pack(setup: StageContext, plan: Plan) -> bytes:
-    """Setup and plan, the model on the CPU, with the source of the user's own modules."""
+def serialize(setup: StageContext, plan: Plan) -> bytes:
+    """Pickle the stage context and the plan, with the model on the CPU and the user's own modules by value."""
     from ray import cloudpickle
 
     oracle = setup.oracle
-    home = oracle.classifier.device
+    device = oracle.classifier.device
     try:
-        quiet = replace(oracle, classifier=oracle.classifier.to(CPU), listener=silent, shrunk=[])
+        on_cpu = replace(oracle, classifier=oracle.classifier.to(CPU), listener=silent, shrunk=[])
         with _by_value(cloudpickle, [oracle.classifier, *(s.attack for s in plan.stages)]):
-            bare = replace(setup, oracle=quiet, listener=silent, recordings=None)
-            packed: bytes = cloudpickle.dumps((bare, plan))
-    except Exception as error:  # whatever the user's classes raise
+            picklable = replace(setup, oracle=on_cpu, listener=silent, recordings=None)
+            serialized: bytes = cloudpickle.dumps((picklable, plan))
+    except Exception as error:  # the user's classes may raise anything
         raise ModelError(
-            expected="a model that can be pickled, since every worker needs its own",
+            expected="a model that can be pickled, because every worker needs a copy",
             got=told(error),
             remedy="Keep open files, locks, connections and generators out of the module, or evaluate in one process.",
         ) from error
     finally:
-        oracle.classifier.to(home)
-    return packed
+        oracle.classifier.to(device)
+    return serialized
 
 
 @contextmanager
-def _by_value(cloudpickle: Any, things: list[Any]) -> Iterator[None]:
-    """Pickle classes and functions of the user's own modules by value: workers elsewhere cannot import them."""
-    modules = _own_modules(things)
+def _by_value(cloudpickle: Any, objects: list[Any]) -> Iterator[None]:
+    """Pickle classes and functions of the user's own modules by value: other machines cannot import them."""
+    modules = _user_modules(objects)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -57,34 +57,30 @@ def _by_value(cloudpickle: Any, things: list[Any]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _own_modules(things: list[Any]) -> list[ModuleType]:
-    """The modules these objects come from, and their neighbours, unless they are installed."""
-    parts = [p for t in things for p in _parts(t)]
-    homes = {p.__module__ if isinstance(p, FunctionType) else type(p).__module__ for p in parts}
-    folders = {Path(file).parent for name in homes if (file := _own_file(sys.modules.get(name)))}
-    found = []
-    for module in list(sys.modules.values()):
-        file = _own_file(module)
-        if file is not None and any(folder in file.parents for folder in folders):
-            found.append(module)
-    return found
+def _user_modules(objects: list[Any]) -> list[ModuleType]:
+    """Return the modules that define these objects, and other modules in their folders, unless installed."""
+    components = [c for value in objects for c in _components(value)]
+    names = {c.__module__ if isinstance(c, FunctionType) else type(c).__module__ for c in components}
+    folders = {Path(file).parent for name in names if (file := _user_file(sys.modules.get(name)))}
+    loaded = [(module, _user_file(module)) for module in list(sys.modules.values())]
+    return [module for module, file in loaded if file is not None and any(f in file.parents for f in folders)]
 
 
-def _parts(thing: Any) -> list[Any]:
-    """The thing and what it is made of: fields of dataclasses, parts of modules, functions that these hold."""
-    if isinstance(thing, nn.Module):
-        held = [v for m in thing.modules() for v in vars(m).values() if isinstance(v, FunctionType)]
-        return [*thing.modules(), *held]
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return [thing, *(p for f in fields(thing) for p in _parts(getattr(thing, f.name)))]
-    return [thing]
+def _components(value: Any) -> list[Any]:
+    """Return an object and its components: dataclass fields, submodules, and functions that modules hold."""
+    if isinstance(value, nn.Module):
+        functions = [v for m in value.modules() for v in vars(m).values() if isinstance(v, FunctionType)]
+        return [*value.modules(), *functions]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [value, *(c for f in fields(value) for c in _components(getattr(value, f.name)))]
+    return [value]
 
 
-def _own_file(module: Any) -> Path | None:
+def _user_file(module: Any) -> Path | None:
+    """Return the file of a module, or None if the module is installed or has no file."""
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     if not isinstance(file, str) or name.partition(".")[0] in INSTALLED or sys.modules.get(name) is not module:
         return None
     path = Path(file).resolve()
-    kept = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    elsewhere = [Path(p).resolve() for p in kept if p]
-    return None if any(folder in path.parents for folder in elsewhere) else path
+    installed = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return None if any(Path(folder).resolve() in path.parents for folder in installed if folder) else path

@@ -1,4 +1,4 @@
-"""What many workers would take: the real scheduler, played with a clock of its own."""
+"""Simulate the real scheduler with a virtual clock to predict the time and cost of many workers."""
 
 import heapq
 import random
@@ -12,11 +12,11 @@ from brinell.engine.oracle import BLOCK
 
 @dataclass(frozen=True)
 class World:
-    """What workers are like: seconds per block relative to the usual, and what goes wrong.
+    """Conditions of a simulated cluster: spread of the block times, slow workers, crashes and delays.
 
-    `blocks` are relative times of blocks, drawn from at random. `slow` is the share of workers that take `slowness`
-    times as long, `deaths` how often a worker dies per hour, `start` the seconds until a worker is ready, at first and
-    after a death, `latency` those to hand over a unit.
+    `blocks` are relative times of a block; each block draws one at random. A share `slow` of the workers is `slowness`
+    times slower. `deaths` is the number of crashes per worker and hour, `start` the seconds until a new or replaced
+    worker is ready, and `latency` the seconds to assign a unit.
     """
 
     blocks: Sequence[float | int] = (1,)
@@ -28,10 +28,10 @@ class World:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Seconds until everything is done, and what so many workers cost for so long.
+class ClusterEstimate:
+    """Predicted seconds and cost of an evaluation on a cluster.
 
-    `efficiency` is the time the work itself takes on equal workers that never wait, over the time it took.
+    `efficiency` is the ideal time (equal workers that never wait) divided by the predicted time.
     """
 
     workers: int
@@ -54,58 +54,60 @@ def estimate(
     block: int = BLOCK["cuda"],
     world: World | None = None,
     seed: int = 0,
-) -> Estimate:
-    """Time and cost of an evaluation from the throughput of one worker and the price of one worker for an hour.
+) -> ClusterEstimate:
+    """Predict the time and cost of an evaluation from the throughput and the hourly price of one worker.
 
-    `passes_per_sample` is in every Run (`run.cost.forwards_per_sample`), `passes_per_second` its forwards over its
-    `wall_seconds`. A worker's block takes the same time full or not, so workers beyond one per block bring nothing.
+    Every Run has `passes_per_sample` as `run.cost.forwards_per_sample`; `passes_per_second` is its forward passes
+    divided by its `wall_seconds`. A partly filled block takes as long as a full one, so more workers than blocks do
+    not help.
 
     >>> print(estimate(51_200, 10, passes_per_sample=100, passes_per_second=1000, price_per_hour=3))
     10 workers: 0.142 h, cost 4.267, efficiency 100 %
     >>> estimate(512, 8, passes_per_sample=100, passes_per_second=1000).efficiency
     0.25
     """
-    usual = block * passes_per_sample / passes_per_second
-    game = _Game(samples, workers, block, usual, world or World(), random.Random(seed))
-    seconds = game.play()
+    block_seconds = block * passes_per_sample / passes_per_second
+    seconds = _Simulation(samples, workers, block, block_seconds, world or World(), random.Random(seed)).run()
     ideal = samples * passes_per_sample / passes_per_second / workers
-    return Estimate(workers, seconds, ideal / seconds, workers * price_per_hour * seconds / 3600)
+    return ClusterEstimate(workers, seconds, ideal / seconds, workers * price_per_hour * seconds / 3600)
 
 
-NOBODY = -1
-# As often per block does the driver look whether somebody is late.
-LOOKS = 20
+DRIVER = -1
+# How often per block the driver checks for late workers.
+CHECKS = 20
 
 
-class _Game:
-    """Events in the order of time: a worker is ready or has done a block of its lease, or the idle look around."""
+class _Simulation:
+    """A queue of events: a worker is ready or has finished a block, or the driver checks for late workers."""
 
-    def __init__(self, n: int, workers: int, block: int, usual: float, world: World, chance: random.Random) -> None:
-        self.block, self.usual, self.world, self.chance = block, usual, world, chance
+    def __init__(
+        self, n: int, workers: int, block: int, block_seconds: float, world: World, rng: random.Random
+    ) -> None:
+        self.block, self.block_seconds, self.world, self.rng = block, block_seconds, world, rng
         self.scheduler = Scheduler(range(n), n, workers, block=block, largest=n)
         self.speeds = [world.slowness if i < round(world.slow * workers) else 1.0 for i in range(workers)]
         self.order = count()
         self.events: list[tuple[float, int, int, Lease | None, int]] = []
         self.idle: set[int] = set()
-        self.looking = False
+        self.check_scheduled = False
         for worker in range(workers):
-            self._later(float(world.start), worker)
+            self._schedule(float(world.start), worker)
 
-    def _later(self, when: float, worker: int, lease: Lease | None = None, done: int = 0) -> None:
+    def _schedule(self, when: float, worker: int, lease: Lease | None = None, done: int = 0) -> None:
         heapq.heappush(self.events, (when, next(self.order), worker, lease, done))
 
-    def play(self) -> float:
-        """The time at which the last sample is finished."""
+    def run(self) -> float:
+        """Return the time at which the last sample is finished."""
         now = 0.0
         while not self.scheduler.done:
             now, _, worker, lease, done = heapq.heappop(self.events)
             if lease is not None:
                 self._block_done(now, worker, lease, done)
-            elif worker != NOBODY:
+            elif worker != DRIVER:
                 self.idle.add(worker)
             else:
-                self.looking = False
-            self._hand_out(now)
+                self.check_scheduled = False
+            self._assign_units(now)
         return now
 
     def _block_done(self, now: float, worker: int, lease: Lease, done: int) -> None:
@@ -117,21 +119,21 @@ class _Game:
             self._next_block(now, worker, lease, done)
 
     def _next_block(self, now: float, worker: int, lease: Lease, done: int) -> None:
-        took = self.usual * self.speeds[worker] * self.chance.choice(self.world.blocks)
-        if self.world.deaths and self.chance.random() < self.world.deaths * took / 3600:
-            # It dies in the middle of the block and somebody starts in its place.
+        seconds = self.block_seconds * self.speeds[worker] * self.rng.choice(self.world.blocks)
+        if self.world.deaths and self.rng.random() < self.world.deaths * seconds / 3600:
+            # The worker crashes in the middle of the block and a new one starts in its place.
             self.scheduler.lose(worker)
-            self._later(now + took / 2 + self.world.start, worker)
+            self._schedule(now + seconds / 2 + self.world.start, worker)
             return
-        self._later(now + took, worker, lease, done + self.block)
+        self._schedule(now + seconds, worker, lease, done + self.block)
 
-    def _hand_out(self, now: float) -> None:
+    def _assign_units(self, now: float) -> None:
         for worker in sorted(self.idle):
             lease = self.scheduler.lease(worker, now)
             if lease is None:
-                if not self.looking:
-                    self.looking = True
-                    self._later(now + self.usual / LOOKS, NOBODY)
+                if not self.check_scheduled:
+                    self.check_scheduled = True
+                    self._schedule(now + self.block_seconds / CHECKS, DRIVER)
                 return
             self.idle.remove(worker)
             self._next_block(now + self.world.latency, worker, lease, 0)

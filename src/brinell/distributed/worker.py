@@ -1,4 +1,4 @@
-"""What runs at the other end: a worker with its own copy of the model, one unit at a time."""
+"""The worker process: hold a copy of the model and attack one unit at a time."""
 
 import os
 import pickle
@@ -21,18 +21,18 @@ from brinell.evaluation.run_stage import StageContext
 
 
 @dataclass(frozen=True)
-class Report:
-    """Rows as they come, and the sizes to which the worker had to cut its questions to the model."""
+class WorkerReport:
+    """New rows, and the batch sizes to which the worker had to shrink its model queries."""
 
     part: Part | None
     shrunk: tuple[int, ...] = ()
 
 
 class Worker:
-    """Holds setup and plan, built once from bytes that were shipped once per machine.
+    """Attacks units with its on_device copy of the model, built once from the serialized stage context and plan.
 
-    `device` None leaves the model where it was; `threads` are those of the driver, because on a processor their number
-    decides how sums are rounded.
+    `device` None leaves the model on its device. `threads` is the number of threads of the driver, because on a CPU
+    it determines how sums are rounded.
     """
 
     def __init__(self, packed: bytes, device: str | None, threads: int) -> None:
@@ -40,25 +40,25 @@ class Worker:
         self._shrunk: list[int] = []
         self._dropped: dict[int, set[int]] = {}
 
-    def hello(self) -> dict[str, Any]:
-        """Build the model and say where it is: process, versions, hardware."""
+    def build_model(self) -> dict[str, Any]:
+        """Build the model and return the environment: process id, versions, hardware."""
         torch.set_num_threads(self._threads)
         self._setup, self._plan = _unpack(self._packed)
         self._packed = b""
         oracle = self._setup.oracle
         device = oracle.classifier.device if self._device is None else torch.device(self._device)
-        own = replace(oracle, classifier=oracle.classifier.to(device), listener=self._hear, shrunk=[])
-        self._setup = replace(self._setup, oracle=own, listener=self._hear)
+        on_device = replace(oracle, classifier=oracle.classifier.to(device), listener=self._on_event, shrunk=[])
+        self._setup = replace(self._setup, oracle=on_device, listener=self._on_event)
         if self._setup.recordable and device.type == "cuda":
             slots = self._setup.slots
             if self._setup.shape is not None:
-                slots = own.block * lanes_for(own, self._setup.shape, own.classifier.fingerprint)
-            self._setup = replace(self._setup, slots=slots, recordings=Recordings(self._hear))
+                slots = on_device.block * lanes_for(on_device, self._setup.shape, on_device.classifier.fingerprint)
+            self._setup = replace(self._setup, slots=slots, recordings=Recordings(self._on_event))
         return {"pid": os.getpid(), **environment(device)}
 
-    def work(self, unit: Unit, number: int) -> Iterator[Report]:
-        """Do a unit and report part by part; `number` is that of the unit among this worker's."""
-        # Both belong to the thread that works, which need not be the one that said hello.
+    def work(self, unit: Unit, number: int) -> Iterator[WorkerReport]:
+        """Attack a unit and yield its rows as they are finished; `number` counts this worker's units."""
+        # Threads and precision are settings of the current thread, which may differ from that of `build_model`.
         torch.set_num_threads(self._threads)
         dropped = self._dropped.setdefault(number, set())
         with precisions.exact(self._setup.oracle.classifier.device):
@@ -68,14 +68,14 @@ class Worker:
             yield self._report(None)
 
     def drop(self, number: int, ids: list[int]) -> None:
-        """Somebody else does these samples of that unit; called while `work` runs, and harmless at any other time."""
+        """Skip samples of a unit that another worker took over; called while `work` runs, harmless otherwise."""
         self._dropped.setdefault(number, set()).update(ids)
 
-    def _report(self, part: Part | None) -> Report:
+    def _report(self, part: Part | None) -> WorkerReport:
         shrunk, self._shrunk = tuple(self._shrunk), []
-        return Report(part, shrunk)
+        return WorkerReport(part, shrunk)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, Shrunk):
             self._shrunk.append(event.block)
 
@@ -83,10 +83,10 @@ class Worker:
 def _unpack(packed: bytes) -> tuple[StageContext, Plan]:
     try:
         setup, plan = pickle.loads(packed)
-    except Exception as error:  # whatever the user's classes raise
+    except Exception as error:  # the user's classes may raise anything
         raise ModelError(
             expected="a model that every worker can build",
-            got=f"{type(error).__name__} on one: {first_line(error)}",
+            got=f"{type(error).__name__} on a worker: {first_line(error)}",
             remedy="Install the package the model comes from on every machine, or define it in the script itself.",
         ) from None
     return setup, plan

@@ -1,4 +1,4 @@
-"""The driver with workers that are played: same rows whatever they do, nothing stored twice, nothing lost."""
+"""The driver with fake workers: the same rows whatever they do, nothing stored twice, nothing lost."""
 
 import pickle
 import random
@@ -18,8 +18,8 @@ import brinell
 from brinell import Linf, Problem, Run, RunError, wrap
 from brinell.core.dataset import Chunk
 from brinell.distributed import driver as drive
-from brinell.distributed.driver import Died, Drive, Ended, Joined, News, Told
-from brinell.distributed.worker import Report, Worker
+from brinell.distributed.driver import Driver, WorkerDied, WorkerEvent, WorkerFinished, WorkerJoined, WorkerReported
+from brinell.distributed.worker import Worker, WorkerReport
 from brinell.engine.events import Progress, StageStarted, silent
 from brinell.evaluation import run_stage as stages
 from brinell.evaluation.backend import Job, Unit
@@ -40,8 +40,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Played:
-    """A launcher whose workers live in this process and act in a random order; `death` is how often one dies."""
+class FakeLauncher:
+    """A launcher whose workers run in this process and act in a random order; `death` is how often one dies."""
 
     workers: int = 2
     unit: int | None = None
@@ -59,77 +59,81 @@ class Played:
     @contextmanager
     def open(self, setup: StageContext, plan: Any) -> Iterator["Played"]:
         quiet = replace(setup, oracle=replace(setup.oracle, listener=silent), listener=silent)
-        self.hands = PlayedHands(self, pickle.dumps((quiet, plan)))
+        self.pool = FakePool(self, pickle.dumps((quiet, plan)))
         yield self
 
     def parts(self, job: Job) -> Iterator[Part]:
-        return Drive(job, self.hands, self.unit, clock=self.hands.clock).parts()
+        return Driver(job, self.pool, self.unit, clock=self.pool.clock).parts()
 
 
-class PlayedHands:
-    def __init__(self, play: Played, packed: bytes) -> None:
-        self.play, self.packed, self.count = play, packed, play.workers
-        self.chance, self.now = random.Random(play.seed), 0.0
-        self.numbers = dict.fromkeys(range(play.workers), 0)
+class FakePool:
+    def __init__(self, launcher: FakeLauncher, packed: bytes) -> None:
+        self.launcher, self.packed, self.count = launcher, packed, launcher.workers
+        self.rng, self.now = random.Random(launcher.seed), 0.0
+        self.numbers = dict.fromkeys(range(launcher.workers), 0)
         self.workers: dict[int, Worker] = {}
         self.ready: set[int] = set()
-        self.busy: dict[int, Iterator[Report]] = {}
+        self.busy: dict[int, Iterator[WorkerReport]] = {}
         for w in range(self.count):
-            self.hire(w)
+            self.start(w)
 
     def clock(self) -> float:
         return self.now
 
-    def hire(self, worker: int) -> None:
+    def start(self, worker: int) -> None:
         self.workers[worker] = Worker(self.packed, None, torch.get_num_threads())
         self.ready.discard(worker)
         self.busy.pop(worker, None)
 
     def free(self) -> list[int]:
         for w in list(self.busy):
-            self.hire(w)
+            self.start(w)
         return sorted(self.ready)
 
-    def give(self, worker: int, unit: Unit) -> None:
-        self.play.seen.append(len(unit.chunk))
+    def assign(self, worker: int, unit: Unit) -> None:
+        self.launcher.seen.append(len(unit.chunk))
         self.numbers[worker] += 1
         self.busy[worker] = self.workers[worker].work(unit, self.numbers[worker])
 
     def drop(self, worker: int, ids: list[int]) -> None:
-        self.play.dropped += ids
+        self.launcher.dropped += ids
         self.workers[worker].drop(self.numbers[worker], ids)
 
-    def poll(self, seconds: float) -> list[News]:
+    def poll(self, seconds: float) -> list[WorkerEvent]:
         self.now += seconds
         new = [w for w in self.workers if w not in self.ready and w not in self.busy]
         if new:
-            environment = self.workers[new[0]].hello()
+            environment = self.workers[new[0]].build_model()
             self.ready.add(new[0])
-            return [Joined(new[0], {**environment, **({"brinell": self.play.version} if self.play.version else {})})]
-        awake = [w for w in self.busy if w not in self.play.stalled]
-        if self.chance.random() < 0.9:
-            awake = [w for w in awake if w not in self.play.slow]
+            return [
+                WorkerJoined(
+                    new[0], {**environment, **({"brinell": self.launcher.version} if self.launcher.version else {})}
+                )
+            ]
+        awake = [w for w in self.busy if w not in self.launcher.stalled]
+        if self.rng.random() < 0.9:
+            awake = [w for w in awake if w not in self.launcher.slow]
         if not awake:
             return []
-        worker = self.chance.choice(awake)
-        if self.play.crash or self.chance.random() < self.play.death:
-            self.play.deaths += 1
+        worker = self.rng.choice(awake)
+        if self.launcher.crash or self.rng.random() < self.launcher.death:
+            self.launcher.deaths += 1
             del self.busy[worker]
-            return [Died(worker, "killed")]
+            return [WorkerDied(worker, "killed")]
         try:
-            return [Told(worker, next(self.busy[worker]))]
+            return [WorkerReported(worker, next(self.busy[worker]))]
         except StopIteration:
             del self.busy[worker]
-            return [Ended(worker)]
+            return [WorkerFinished(worker)]
 
 
 def test_one_two_or_five_workers_and_any_units_give_the_same_run(evaluate: Evaluate, assert_same: Same) -> None:
     plan = brinell.attacks.PGD(steps=4)
     reference = evaluate(50, plan)
-    for play in (Played(1), Played(2), Played(5, unit=7), Played(2, unit=33, seed=1)):
-        assert_same(evaluate(50, plan, launch=play), reference)
-        assert max(play.seen) <= (play.unit or 50)
-    assert_same(evaluate(8, plan, launch=Played(3, unit=1, seed=2)), evaluate(8, plan))
+    for launcher in (FakeLauncher(1), FakeLauncher(2), FakeLauncher(5, unit=7), FakeLauncher(2, unit=33, seed=1)):
+        assert_same(evaluate(50, plan, launch=launcher), reference)
+        assert max(launcher.seen) <= (launcher.unit or 50)
+    assert_same(evaluate(8, plan, launch=FakeLauncher(3, unit=1, seed=2)), evaluate(8, plan))
 
 
 def test_several_stages_and_deaths(evaluate: Evaluate, assert_same: Same) -> None:
@@ -141,27 +145,27 @@ def test_several_stages_and_deaths(evaluate: Evaluate, assert_same: Same) -> Non
     reference = evaluate(64, plan)
     deaths = 0
     for seed in range(4):
-        play = Played(3, unit=20, seed=seed, death=0.15)
-        assert_same(evaluate(64, plan, launch=play), reference)
-        deaths += play.deaths
+        launcher = FakeLauncher(3, unit=20, seed=seed, death=0.15)
+        assert_same(evaluate(64, plan, launch=launcher), reference)
+        deaths += launcher.deaths
     assert deaths > 5
 
 
 def test_a_stalled_worker_is_overtaken(evaluate: Evaluate, assert_same: Same) -> None:
     plan = [brinell.attacks.FGSM(), brinell.attacks.PGD(steps=3)]
     reference = evaluate(100, plan)
-    play = Played(2, unit=50, stalled=(0,))
-    assert_same(evaluate(100, plan, launch=play), reference)
-    assert sum(play.seen) > 100  # what the stalled one had was handed out again
+    launcher = FakeLauncher(2, unit=50, stalled=(0,))
+    assert_same(evaluate(100, plan, launch=launcher), reference)
+    assert sum(launcher.seen) > 100  # what the stalled one had was handed out again
 
 
 def test_a_slow_worker_is_told_what_others_took(evaluate: Evaluate, assert_same: Same) -> None:
     plan = [brinell.attacks.FGSM(), brinell.attacks.PGD(steps=3)]
     reference = evaluate(192, plan)
-    play = Played(2, unit=96, seed=3, slow=(0,))
-    assert_same(evaluate(192, plan, launch=play), reference)
-    assert set(play.dropped) <= set(range(192))
-    assert play.dropped
+    launcher = FakeLauncher(2, unit=96, seed=3, slow=(0,))
+    assert_same(evaluate(192, plan, launch=launcher), reference)
+    assert set(launcher.dropped) <= set(range(192))
+    assert launcher.dropped
 
 
 @pytest.mark.parametrize("individual", [False, True])
@@ -172,7 +176,7 @@ def test_odd_ids_own_radii_and_masks(evaluate: Evaluate, assert_same: Same, data
     threat = Linf(torch.linspace(0.005, 0.08, 60), mask=torch.arange(48).view(3, 4, 4) % 5 > 0)
     plan = [brinell.attacks.FGSM(), brinell.attacks.PGD(steps=3)]
     same: dict[str, Any] = {"problem": problem, "threat": threat, "plan": plan, "individual": individual}
-    assert_same(evaluate(**same, launch=Played(3, unit=11, death=0.1)), evaluate(**same))
+    assert_same(evaluate(**same, launch=FakeLauncher(3, unit=11, death=0.1)), evaluate(**same))
 
 
 def test_streams(evaluate: Evaluate, assert_same: Same, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +184,7 @@ def test_streams(evaluate: Evaluate, assert_same: Same, data: Any, monkeypatch: 
     data = data(75)
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=10)
     reference = evaluate(problem=Problem(data.x, data.y))
-    run = evaluate(problem=Problem(loader), launch=Played(2, unit=13))
+    run = evaluate(problem=Problem(loader), launch=FakeLauncher(2, unit=13))
     assert_same(run, reference)
 
 
@@ -190,15 +194,15 @@ def test_audit_and_escalation(evaluate: Evaluate, assert_same: Same, monkeypatch
     full = brinell.Stage(brinell.attacks.PGD(steps=5), share=0.25)
     plan = brinell.Plan("mine", (short, full), strength="audited")
     reference = evaluate(64, plan, audit=0.3)
-    assert_same(evaluate(64, plan, audit=0.3, launch=Played(2, unit=9)), reference)
+    assert_same(evaluate(64, plan, audit=0.3, launch=FakeLauncher(2, unit=9)), reference)
     everyone = evaluate(64, plan, audit=0.3, escalate=True)
     assert everyone.rows().num_rows > reference.rows().num_rows
-    assert_same(evaluate(64, plan, audit=0.3, escalate=True, launch=Played(2, unit=9)), everyone)
+    assert_same(evaluate(64, plan, audit=0.3, escalate=True, launch=FakeLauncher(2, unit=9)), everyone)
 
 
 def test_lower_precision(evaluate: Evaluate, assert_same: Same) -> None:
     reference = evaluate(40, precision="bfloat16")
-    assert_same(evaluate(40, precision="bfloat16", launch=Played(2, unit=9)), reference)
+    assert_same(evaluate(40, precision="bfloat16", launch=FakeLauncher(2, unit=9)), reference)
 
 
 class StopError(Exception):
@@ -221,35 +225,35 @@ def test_a_driver_that_stops_is_resumed_by_anybody(
     with monkeypatch.context() as patch:
         patch.setattr(brinell.results.Writer, "append", fragile)
         with pytest.raises(StopError):
-            evaluate(40, out=tmp_path / "r", launch=Played(2, unit=16))
+            evaluate(40, out=tmp_path / "r", launch=FakeLauncher(2, unit=16))
     left = Run.open(tmp_path / "r")
     assert not left.finished
-    play = Played(3, unit=5)
-    assert_same(evaluate(40, out=tmp_path / "r", resume=True, launch=play), reference)
+    launcher = FakeLauncher(3, unit=5)
+    assert_same(evaluate(40, out=tmp_path / "r", resume=True, launch=launcher), reference)
     assert evaluate(40, out=tmp_path / "r", resume=True).rows().num_rows == reference.rows().num_rows
-    idle = Played(2)
+    idle = FakeLauncher(2)
     evaluate(40, out=tmp_path / "r", resume=True, launch=idle)
     assert idle.seen == []
 
 
 def test_other_data_under_the_same_ids_are_noticed(evaluate: Evaluate) -> None:
-    from brinell.distributed.sample_ledger import Desk
+    from brinell.distributed.sample_ledger import SampleLedger
     from brinell.results.format.resume import Known
 
     chunk = Chunk(torch.tensor([5]), torch.zeros(1, 3), torch.tensor([0]))
     job: Any = type("J", (), {"read": lambda self: iter([(chunk, Known({}, {5: "other"}))])})()
     with pytest.raises(RunError, match="another input"):
-        next(Desk(job).samples())
+        next(SampleLedger(job).samples())
 
 
 def test_workers_that_only_die_are_given_up(evaluate: Evaluate) -> None:
-    with pytest.raises(RunError, match="workers that live"):
-        evaluate(20, launch=Played(2, crash=True))
+    with pytest.raises(RunError, match="3 crashes in a row of every worker without a result"):
+        evaluate(20, launch=FakeLauncher(2, crash=True))
 
 
 def test_another_version_is_refused(evaluate: Evaluate) -> None:
     with pytest.raises(RunError, match="on every worker"):
-        evaluate(20, launch=Played(2, version="0.0.0"))
+        evaluate(20, launch=FakeLauncher(2, version="0.0.0"))
 
 
 def test_the_listener_hears_of_every_sample(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +264,7 @@ def test_the_listener_hears_of_every_sample(evaluate: Evaluate, monkeypatch: pyt
         yield heard.append
 
     monkeypatch.setattr(module, "listening", listening)
-    run = evaluate(40, launch=Played(2, unit=9, death=0.1))
+    run = evaluate(40, launch=FakeLauncher(2, unit=9, death=0.1))
     assert heard[0] == StageStarted("pgd20", 40, 21)
     told = [e for e in heard if isinstance(e, Progress)]
     assert told[-1].finished == 40
@@ -270,7 +274,7 @@ def test_the_listener_hears_of_every_sample(evaluate: Evaluate, monkeypatch: pyt
 
 
 def test_where_the_work_was_done_is_stored(evaluate: Evaluate) -> None:
-    workers = evaluate(20, launch=Played(3)).manifest["workers"]
+    workers = evaluate(20, launch=FakeLauncher(3)).manifest["workers"]
     assert len(workers) == 1  # equal ones once
     assert workers[0]["threads"] == torch.get_num_threads()
     assert "workers" not in evaluate(20).manifest
@@ -278,7 +282,7 @@ def test_where_the_work_was_done_is_stored(evaluate: Evaluate) -> None:
 
 def test_a_worker_that_cannot_build_the_model_says_so() -> None:
     with pytest.raises(brinell.ModelError, match="every worker can build"):
-        Worker(b"nonsense", None, 1).hello()
+        Worker(b"nonsense", None, 1).build_model()
 
 
 def test_waiting_for_workers_is_told_once() -> None:
@@ -291,13 +295,13 @@ def test_waiting_for_workers_is_told_once() -> None:
         def free(self) -> list[int]:
             return []
 
-        def poll(self, seconds: float) -> list[News]:
+        def poll(self, seconds: float) -> list[WorkerEvent]:
             self.now += 50
             if self.now > 400:
                 raise StopError
             return []
 
-        give = drop = hire = free
+        assign = drop = start = free
 
     def read() -> Iterator[Any]:
         yield Chunk(torch.tensor([0]), torch.zeros(1, 3), torch.tensor([0])), brinell.results.format.resume.NOTHING
@@ -307,5 +311,5 @@ def test_waiting_for_workers_is_told_once() -> None:
     job = Job(setup, brinell.plan([brinell.attacks.FGSM()]), read, lambda c: c, 1, (3,), listener=heard.append)
     nobody = Nobody()
     with pytest.raises(StopError):
-        list(Drive(job, nobody, clock=lambda: nobody.now).parts())
+        list(Driver(job, nobody, clock=lambda: nobody.now).parts())
     assert sum(isinstance(e, drive.Note) for e in heard) == 1
