@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+LONGEST_README = 150
 CHECKER, LOOSE = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -67,18 +68,51 @@ def test_no_paths_of_somebodys_machine(page: Path) -> None:
     assert not re.search(r"/(home|root|work|tmp|Users)/", page.read_text())
 
 
-def test_readme_lists_every_plan() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_page_of_plans_lists_every_plan() -> None:
+    text = (ROOT / "docs" / "plans.md").read_text()
     listed = re.findall(r"^\| `([\w+-]+)` \| (weak|audited|standard) \|", text, re.MULTILINE)
     from brinell.attacks.catalogue import PLANS
 
     assert dict(listed) == {p.name: p.strength for p in PLANS.values()}
 
 
-def test_readme_lists_every_make_target() -> None:
+def test_the_page_of_development_lists_every_make_target() -> None:
     targets = re.findall(r"^(\w+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "development.md").read_text()
     assert [t for t in targets if t not in ("help", "clean") and f"`make {t}`" not in text] == []
+
+
+def test_readme_is_short_and_its_counts_are_true() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= LONGEST_README
+    from brinell.attacks.catalogue import PLANS
+    from brinell.defences import DEFENCES
+
+    assert f"one of {len(PLANS)} plans" in text
+    published = [name for name in brinell.models.cards() if not name.endswith("/Demo")]
+    assert f"one of {len(published)} published robust models" in text
+    assert text.count(f"{len(DEFENCES)} ") >= 2  # broken defences, in both tables
+
+
+def test_readme_names_verbs_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    program: Any = typer.main.get_command(app)
+    named = set(re.findall(r"brinell ([a-z-]+)", "".join(re.findall(r"`[^`]+`|^brinell .*", text, re.MULTILINE))))
+    assert named and named - set(program.commands) == set()
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    terms = [term.lower() for term in re.findall(r"^\*\*(.+?)\.\*\*", text, re.MULTILINE)]
+    assert terms == sorted(terms) and len(set(terms)) == len(terms)
+
+
+def test_every_page_is_in_the_contents() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    pages = [p.relative_to(ROOT / "docs").with_suffix("") for p in (ROOT / "docs").rglob("*.md")]
+    made = [p for p in pages if p.parts[0] == "reference" or str(p) == "index"]
+    listed = [p for p in pages if str(p) in text.split() or f"{p.parent}/*" in text.split()]
+    assert set(pages) - set(made) - set(listed) == set()
 
 
 def test_python_page_has_every_public_name() -> None:
