@@ -16,7 +16,7 @@ from brinell.compat import benchmark, load_model, robustbench
 from brinell.evaluation import evaluate as evaluating
 from brinell.leaderboard import benchmark as measuring
 from brinell.leaderboard import boards, records
-from brinell.leaderboard.boards import Board
+from brinell.leaderboard.definitions import Board
 from brinell.models.demo import demo_net
 from brinell.models.zoo import build
 from brinell.results import Run

@@ -27,7 +27,7 @@ from brinell.report.figures import (
     stages,
 )
 from brinell.report.paper_text import bibtex, labels, paragraph
-from brinell.report.samples import samples
+from brinell.report.outcomes import samples
 from brinell.results import Proportion, Run
 from brinell.results.analyses import Figure, Findings, Series, Table
 from brinell.results.verdict import RULES

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from brinell.errors import InputError
-from brinell.report.charts.matplotlib import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.report.charts.matplotlib_style import COLOURS, lasting, pyplot, refuse_ending, save
 from brinell.results.analyses import Figure, Findings, Series
 
 # Names longer than this in all are written at a slant.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from brinell.curves.curve import Curve
-from brinell.report.charts.matplotlib import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.report.charts.matplotlib_style import COLOURS, lasting, pyplot, refuse_ending, save
 
 UNITS = {
     "Linf": "largest change of a value",

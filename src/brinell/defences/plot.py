@@ -6,7 +6,7 @@ from typing import Any
 
 from brinell.defences.measure import Row
 from brinell.reliability.binarization.result import PASS
-from brinell.report.charts.matplotlib import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.report.charts.matplotlib_style import COLOURS, lasting, pyplot, refuse_ending, save
 from brinell.results import Proportion
 
 STRONGER, ORIGINAL = COLOURS[:2]

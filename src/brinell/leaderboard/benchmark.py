@@ -25,7 +25,7 @@ from brinell.evaluation import coerce as inputs
 from brinell.evaluation.backend import IN_PROCESS, Launcher
 from brinell.evaluation.evaluate import evaluate
 from brinell.leaderboard import records
-from brinell.leaderboard.boards import Board, board
+from brinell.leaderboard.definitions import Board, board
 from brinell.leaderboard.records import RECORD, Record
 from brinell.models import zoo
 from brinell.results import Proportion

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from brinell.errors import InputError, RunError, told
-from brinell.leaderboard.record import ABOUT, PERCENTAGES, RECORD, Interval, Record
+from brinell.leaderboard.records import ABOUT, PERCENTAGES, RECORD, Interval, Record
 from brinell.results.format.manifest import lookup
 from brinell.results.run import Run
 from brinell.results.statistics import Proportion

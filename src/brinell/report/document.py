@@ -16,7 +16,7 @@ from brinell.report.examples import Chunked, Gallery, gallery
 from brinell.report.formats import pairs
 from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
-from brinell.report.samples import Samples, samples
+from brinell.report.outcomes import Samples, samples
 from brinell.results import Proportion, Run, Stage
 from brinell.results.analyses import Cell, Figure, Findings, Series, Table, saved
 from brinell.results.format.manifest import lookup

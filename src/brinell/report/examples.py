@@ -11,7 +11,7 @@ import numpy.typing as npt
 from brinell.errors import InputError
 from brinell.report.charts.png import uri
 from brinell.report.figures import name_of, unlimited
-from brinell.report.samples import Floats, Ints, Samples
+from brinell.report.outcomes import Floats, Ints, Samples
 from brinell.results import Run
 from brinell.results.run import gather
 

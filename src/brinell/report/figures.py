@@ -8,7 +8,7 @@ import numpy as np
 
 from brinell.report.charts.scales import step
 from brinell.report.charts.types import Histogram, Level, Mark, Waterfall
-from brinell.report.samples import Floats, Ints, Marks, Samples
+from brinell.report.outcomes import Floats, Ints, Marks, Samples
 from brinell.results import CLEAN, Cost, Proportion, Run, counted
 from brinell.results.analyses import Cell, Figure, Series, Table
 from brinell.results.format.manifest import lookup

@@ -5,10 +5,10 @@ from typing import Any
 
 from brinell.errors import InputError
 from brinell.report import figures
-from brinell.report.charts.matplotlib import COLOURS, pyplot
+from brinell.report.charts.matplotlib_style import COLOURS, pyplot
 from brinell.report.charts.types import Histogram, Waterfall, tints
 from brinell.report.class_names import class_names
-from brinell.report.samples import samples
+from brinell.report.outcomes import samples
 from brinell.results import Run
 from brinell.results.analyses import Figure
 from brinell.results.format.manifest import lookup

@@ -22,7 +22,7 @@ from brinell.errors import InputError, RunError
 from brinell.evaluation import coerce as inputs
 from brinell.evaluation.rows import clean
 from brinell.leaderboard import records
-from brinell.leaderboard.boards import BOARDS
+from brinell.leaderboard.definitions import BOARDS
 from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Adversarials, Proportion, Run
 from brinell.results import row_queries as outcome

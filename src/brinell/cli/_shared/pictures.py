@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from brinell.errors import InputError, MissingExtra
-from brinell.report.charts.matplotlib import SUFFIXES
+from brinell.report.charts.matplotlib_style import SUFFIXES
 
 
 def drawable(path: Path | None) -> None:

@@ -14,7 +14,7 @@ from tests.report.conftest import Images, make_images
 from brinell.errors import InputError
 from brinell.report.charts.png import png
 from brinell.report.examples import LARGEST, gallery
-from brinell.report.samples import samples
+from brinell.report.outcomes import samples
 from brinell.results import Run
 
 

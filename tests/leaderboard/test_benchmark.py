@@ -17,7 +17,7 @@ from brinell.attacks.catalogue import PLANS
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.leaderboard import benchmark as module
 from brinell.leaderboard import boards, records
-from brinell.leaderboard.boards import BOARDS, Board, board
+from brinell.leaderboard.definitions import BOARDS, Board, board
 from brinell.leaderboard.records import RECORD
 from brinell.models.demo import demo_net
 from brinell.results import wilson

@@ -12,8 +12,8 @@ from brinell.errors import InputError
 from brinell.leaderboard.site.boards import Board, boards
 from brinell.leaderboard.site.columns import STATUSES, Column, Row, breakable, columns, series, title
 from brinell.leaderboard.site.entries import Place, collect
-from brinell.leaderboard.site.pictures import pictures, progress
-from brinell.leaderboard.site.runs import page_of, summary
+from brinell.leaderboard.site.charts import pictures, progress
+from brinell.leaderboard.site.run_page import page_of, summary
 from brinell.leaderboard.site.sanitise import plain
 from brinell.report.page import asset, markup, own_version, page, render
 from brinell.results.format.files import write_atomic

@@ -24,7 +24,7 @@ from brinell.leaderboard.site.boards import Board, boards
 from brinell.leaderboard.site.entries import Entry, collect, of_folder
 from brinell.leaderboard.site.sanitise import footnote, plain, safe_link
 from brinell.leaderboard.site.serve import server
-from brinell.leaderboard.site.site import INDEX, rows
+from brinell.leaderboard.site.build import INDEX, rows
 from brinell.results import Run
 
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
