@@ -7,7 +7,7 @@ import csv
 import sys
 from pathlib import Path
 
-OUT = Path(__file__).resolve().parents[1] / "src" / "brinell" / "results" / "robustbench.csv"
+OUT = Path(__file__).resolve().parents[1] / "src" / "brinell" / "leaderboard" / "robustbench.csv"
 # Columns of the file and of the leaderboard's table; every value is taken over letter by letter.
 COLUMNS = {
     "dataset": "dataset",

@@ -15,8 +15,8 @@ from brinell import InputError, Linf, ModelError, PlanError, Problem
 from brinell.compat import benchmark, load_model, robustbench
 from brinell.evaluation import evaluate as evaluating
 from brinell.leaderboard import benchmark as measuring
-from brinell.leaderboard import boards, records
-from brinell.leaderboard.definitions import Board
+from brinell.leaderboard import definitions, records
+from brinell.leaderboard.definitions import Leaderboard
 from brinell.models.demo import demo_net
 from brinell.models.zoo import build
 from brinell.results import Run
@@ -29,8 +29,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Boards with a plan for tests, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     names = ("demo", "cifar10", "imagenet")
-    quick = [Board(d, "Linf", Linf("0.1"), 1000, "fgsm") for d in names]
-    monkeypatch.setattr(boards, "BOARDS", (*quick, Board("cifar10", "corruptions", None, 1000, "corruptions")))
+    quick = [Leaderboard(d, "Linf", Linf("0.1"), 1000, "fgsm") for d in names]
+    monkeypatch.setattr(
+        definitions, "LEADERBOARDS", (*quick, Leaderboard("cifar10", "corruptions", None, 1000, "corruptions"))
+    )
 
 
 class Threats(Enum):

@@ -219,7 +219,7 @@ def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
         ("what its text says, a lot", lambda i: i["threat"].update(eps_text="a lot")),
         ("a threat in the manifest", lambda i: i["threat"].pop("eps")),
         ("judging passes", lambda i: i["plan"].update(draws=10**9)),
-        ("a goal among", lambda i: i.update(criterion="win")),
+        ("a goal among", lambda i: i.update(goal="win")),
     ],
 )
 def test_a_manifest_that_lacks_something_is_refused(said: str, change: Any, run: Path) -> None:

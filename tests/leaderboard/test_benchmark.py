@@ -16,8 +16,8 @@ from brinell.analysis.corruption_table import CELLS, Table, accuracy
 from brinell.attacks.catalogue import PLANS
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.leaderboard import benchmark as module
-from brinell.leaderboard import boards, records
-from brinell.leaderboard.definitions import BOARDS, Board, board
+from brinell.leaderboard import definitions, records
+from brinell.leaderboard.definitions import LEADERBOARDS, Leaderboard, find_leaderboard
 from brinell.leaderboard.records import RECORD
 from brinell.models.demo import demo_net
 from brinell.results import wilson
@@ -29,7 +29,7 @@ QUIET: dict[str, Any] = {"progress": False}
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The board of the demonstration with a plan for tests."""
-    monkeypatch.setattr(boards, "BOARDS", (Board("demo", "Linf", Linf("0.1"), 1000, "fgsm"),))
+    monkeypatch.setattr(definitions, "LEADERBOARDS", (Leaderboard("demo", "Linf", Linf("0.1"), 1000, "fgsm"),))
 
 
 class Noisy(nn.Module):
@@ -54,22 +54,22 @@ class Noisy(nn.Module):
     ],
 )
 def test_the_boards_are_the_public_ones(dataset: str, threat: str, ball: str, points: int) -> None:
-    found = board(dataset, threat)
+    found = find_leaderboard(dataset, threat)
     assert (str(found.ball), found.points) == (ball, points)
     assert found.plan == ("autoattack" if found.ball else "corruptions")
     assert found.ball is None or PLANS[found.plan].strength == "standard"
 
 
 def test_every_published_record_has_a_board() -> None:
-    assert {(r.dataset, r.threat) for r in records.published()} == {(b.dataset, b.threat) for b in BOARDS[:-1]}
+    assert {(r.dataset, r.threat) for r in records.published()} == {(b.dataset, b.threat) for b in LEADERBOARDS[:-1]}
 
 
 def test_an_unknown_board_lists_those_there_are() -> None:
     with pytest.raises(
         InputError, match=r"cifar10/Linf, cifar10/L2.*Did you mean cifar10/L2 or cifar100/Linf"
     ) as error:
-        board("cifar100", "L2")
-    assert all(b.name in str(error.value) for b in BOARDS)
+        find_leaderboard("cifar100", "L2")
+    assert all(b.name in str(error.value) for b in LEADERBOARDS)
 
 
 def test_a_record_says_what_the_run_says(quick: None, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_facts_are_looked_at_before_anything_is_measured(
 
 
 def test_a_model_of_the_zoo_brings_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "BOARDS", (Board("cifar10", "Linf", Linf("0.1"), 100, "fgsm"),))
+    monkeypatch.setattr(definitions, "LEADERBOARDS", (Leaderboard("cifar10", "Linf", Linf("0.1"), 100, "fgsm"),))
     net = wrap(demo_net(), name="cifar10/Linf/Carmon2019Unlabeled")
     record = brinell.benchmark(net, "cifar10", n=4, data=brinell.data.load("demo"), **QUIET)
     assert record.key == "cifar10/Linf/Carmon2019Unlabeled"
@@ -208,7 +208,7 @@ def test_a_model_of_the_zoo_brings_its_preprocessing(monkeypatch: pytest.MonkeyP
         return brinell.data.load("demo", n)
 
     monkeypatch.setattr(module, "load", load)
-    monkeypatch.setattr(boards, "BOARDS", (Board("imagenet", "Linf", Linf("0.1"), 100, "fgsm"),))
+    monkeypatch.setattr(definitions, "LEADERBOARDS", (Leaderboard("imagenet", "Linf", Linf("0.1"), 100, "fgsm"),))
     for name, given in (("imagenet/Linf/Wong2020Fast", None), ("imagenet/Linf/Wong2020Fast", "Res224"), ("mine", None)):
         brinell.benchmark(wrap(demo_net(), name=name), "imagenet", n=2, preprocessing=given, **QUIET)
     brinell.benchmark("demo", "imagenet", n=2, data="folder", preprocessing="Crop288", **QUIET)
@@ -246,7 +246,7 @@ def corrupted(corruption: str, severity: int) -> Problem:
     return Problem((clean.x + shift).clamp(0, 1), clean.y)
 
 
-def on_corruptions(**more: Any) -> records.Best:
+def on_corruptions(**more: Any) -> records.Record:
     return brinell.benchmark(small_net(), "cifar10", "corruptions", data=small(), **more, **QUIET)
 
 

@@ -21,10 +21,10 @@ from brinell.errors import InputError, RunError
 from brinell.leaderboard.records import RECORD, Record, of_run, published
 from brinell.leaderboard.site import build
 from brinell.leaderboard.site.boards import Board, boards
-from brinell.leaderboard.site.entries import Entry, collect, of_folder
+from brinell.leaderboard.site.entries import BoardEntry, collect, entry_of_run
+from brinell.leaderboard.site.pages import INDEX, rows
 from brinell.leaderboard.site.sanitise import footnote, plain, safe_link
-from brinell.leaderboard.site.serve import server
-from brinell.leaderboard.site.build import INDEX, rows
+from brinell.leaderboard.site.server import server
 from brinell.results import Run
 
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
@@ -250,7 +250,7 @@ def test_nothing_is_fetched(site: Path) -> None:
         assert [a["href"] for t, a in elements if t == "link"] == ["data:,"]
         assert "default-src 'none'" in path.read_text()
     for script in ("fetch(", "XMLHttpRequest", "innerHTML", "eval("):
-        own = (Path(__file__).parents[2] / "src/brinell/report/files/leaderboard.js").read_text()
+        own = (Path(__file__).parents[2] / "src/brinell/leaderboard/site/files/leaderboard.js").read_text()
         assert script not in own
 
 
@@ -346,7 +346,9 @@ def test_only_addresses_of_the_web_are_linked(link: str) -> None:
 
 def test_another_radius_is_another_board() -> None:
     radii = {"a": "8/255", "b": "0.031", "c": "4/255", "d": "0.0313725", "e": None}
-    made = [Entry(Record("cifar10", "Linf", name, eps=eps, clean=90.0, autoattack=50.0)) for name, eps in radii.items()]
+    made = [
+        BoardEntry(Record("cifar10", "Linf", name, eps=eps, clean=90.0, autoattack=50.0)) for name, eps in radii.items()
+    ]
     assert [(b.slug, [e.record.name for e in b.entries]) for b in boards(made)] == [
         ("cifar10-Linf", ["a", "b", "d"]),
         ("cifar10-Linf-eps-4-255", ["c"]),
@@ -355,8 +357,8 @@ def test_another_radius_is_another_board() -> None:
 
 
 def test_ranks_are_shared_and_only_for_what_is_believed() -> None:
-    def entry(best: float | None, verdict: str | None = None) -> Entry:
-        return Entry(Record("d", "t", "m", autoattack=best, verdict=verdict))
+    def entry(best: float | None, verdict: str | None = None) -> BoardEntry:
+        return BoardEntry(Record("d", "t", "m", autoattack=best, verdict=verdict))
 
     made = (entry(60.0, "suspicious"), entry(50.0), entry(50.0, "reliable"), entry(40.0), entry(None))
     assert Board("d", "t", "1", made).ranks() == [None, 1, 1, 3, None]
@@ -364,7 +366,7 @@ def test_ranks_are_shared_and_only_for_what_is_believed() -> None:
 
 def test_rows_have_ids_of_their_own() -> None:
     names = ("Mine", "charts", "Mine", "my net")
-    made = tuple(Entry(Record("d", "t", name, autoattack=1.0)) for name in names)
+    made = tuple(BoardEntry(Record("d", "t", name, autoattack=1.0)) for name in names)
     assert [r.id for r in rows(Board("d", "t", "1", made))] == ["Mine", "charts.2", "Mine.2", "my-net"]
 
 
@@ -389,7 +391,7 @@ def test_a_model_of_the_zoo_stands_on_the_board_of_its_data(tmp_path: Path) -> N
     run = copy_of_run(
         tmp_path / "run", model__name="cifar10/Linf/Carmon2019Unlabeled", threat__eps_text="8/255", data__name="x/y.npz"
     )
-    record = of_folder(run).record
+    record = entry_of_run(run).record
     assert (record.key, record.eps) == ("cifar10/Linf/Carmon2019Unlabeled", "8/255")
     found = next(b for b in boards(collect([run])) if b.slug == "cifar10-Linf")
     same = [e.record.status for e in found.entries if e.record.name == "Carmon2019Unlabeled"]
@@ -400,12 +402,12 @@ def test_odd_names_become_parts_of_file_names(tmp_path: Path) -> None:
     run = copy_of_run(
         tmp_path / "run", model__name="<b>my/net</b>/", data__name="../my data.npz", threat__eps_text="0.1"
     )
-    assert re.fullmatch(r"my data\.npz/Linf/\w[\w.+ -]*", of_folder(run).record.key)
+    assert re.fullmatch(r"my data\.npz/Linf/\w[\w.+ -]*", entry_of_run(run).record.key)
 
 
 def test_a_run_without_a_radius_has_no_place(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="one radius"):
-        of_folder(copy_of_run(tmp_path / "run", threat__eps=None))
+        entry_of_run(copy_of_run(tmp_path / "run", threat__eps=None))
 
 
 def test_the_record_beside_a_run_counts_and_must_fit(tmp_path: Path) -> None:
@@ -415,14 +417,14 @@ def test_the_record_beside_a_run_counts_and_must_fit(tmp_path: Path) -> None:
     )
     record.write(run / RECORD)
     record = replace(record, run="mine")  # where it lay is not told
-    assert of_folder(run).record == record
+    assert entry_of_run(run).record == record
     # A folder of records in which Runs lie gives the Runs, once.
     (entry,) = collect(folder=tmp_path / "runs", with_published=False)
     assert entry.record == record and entry.run is not None
     assert len(collect([run], tmp_path / "runs", with_published=False)) == 1
     replace(record, autoattack=99.0).write(run / RECORD)
     with pytest.raises(RunError, match=r"autoattack 99\.0 instead of 33\.33"):
-        of_folder(run)
+        entry_of_run(run)
 
 
 @pytest.mark.parametrize(
@@ -435,17 +437,17 @@ def test_a_record_beside_a_run_cannot_say_better_of_it(tmp_path: Path, field: st
     run = copy_of_run(tmp_path / "run")
     record = replace(of_run(Run.open(run), "cifar10", "Linf", "Mine"), eps="8/255")
     record.write(run / RECORD)
-    assert not of_folder(run).ranked
+    assert not entry_of_run(run).ranked
     replace(record, **{field: value}).write(run / RECORD)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=f"{field} .* instead of"):
-        of_folder(run)
+        entry_of_run(run)
 
 
 def test_what_a_record_leaves_out_the_run_beside_it_says(tmp_path: Path) -> None:
     run = copy_of_run(tmp_path / "run")
     told = of_run(Run.open(run), "cifar10", "Linf", "Mine")
     replace(told, verdict=None, unreliable=None, plan=None, n=None, interval=None, autoattack=None).write(run / RECORD)
-    found = of_folder(run)
+    found = entry_of_run(run)
     assert not found.ranked and (found.record.plan, found.record.n) == (told.plan, told.n)
     assert (found.record.autoattack, found.record.interval) == (told.autoattack, told.interval)
 
@@ -453,7 +455,7 @@ def test_what_a_record_leaves_out_the_run_beside_it_says(tmp_path: Path) -> None
 def test_a_mask_of_ones_own_has_no_place(tmp_path: Path) -> None:
     mask = {"shape": [1, 2, 2], "bits": "gA=="}
     with pytest.raises(RunError, match="a mask of its own"):
-        of_folder(copy_of_run(tmp_path / "run", threat__mask=mask))
+        entry_of_run(copy_of_run(tmp_path / "run", threat__mask=mask))
 
 
 def test_records_replace_published_ones_of_their_name(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.browser import PROGRAM, Browser
-from tests.report.test_leaderboard import copy_of_run
+from tests.leaderboard.test_site import copy_of_run
 
 from brinell.leaderboard.records import RECORD, Record, of_run, published
 from brinell.leaderboard.site import build

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brinell.report.charts.chart import chart, data, table
 from brinell.report.charts.scales import Scale, span, step, tick_text, ticks
-from brinell.report.charts.types import Histogram, Level, Mark, Waterfall
+from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
 from brinell.report.charts.xy import BOTTOM, HEIGHT, LEFT, PAD, RIGHT, TOP, WIDTH
 from brinell.results.analyses import Figure, Series, Table
 
@@ -31,7 +31,9 @@ FIGURES = [
     Figure("Nothing", "line", "x", "y", (Series("", (), ()),)),
     Figure("Holes", "line", "x", "y", (Series("net", (0.0, 1.0, math.inf), (math.nan, 2.0, 3.0)),)),
     Figure("Holes", "bars", "x", "y", (Series("net", ("a", "b"), (math.nan, -2.0)),)),
-    Waterfall("Accuracy", "accuracy (%)", (Level("clean", 80.0, 75.0, 85.0), Level("pgd", 50.0)), "robust"),
+    Waterfall(
+        "Accuracy", "accuracy (%)", (WaterfallLevel("clean", 80.0, 75.0, 85.0), WaterfallLevel("pgd", 50.0)), "robust"
+    ),
     Histogram("Margins", "margin", "samples", (-1.0, 0.0, 1.0), ("stood", "fell"), ((3, 0), (1, 2))),
 ]
 
@@ -46,7 +48,7 @@ def points(root: ElementTree.Element) -> list[ElementTree.Element]:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f"{f.title}-{getattr(f, 'kind', '')}")
 def test_every_figure_is_a_described_picture_with_its_table(figure: Figure) -> None:
-    root = parse(chart(figure, marks=[Mark(0.2, "eps")]))
+    root = parse(chart(figure, marks=[ReferenceLine(0.2, "eps")]))
     svg = root.find("div/svg")
     assert svg is not None and svg.get("role") == "img"
     assert [e.tag for e in svg][:2] == ["title", "desc"]
@@ -103,7 +105,9 @@ def test_hostile_names_stay_text(kind: str) -> None:
     figure = Figure(
         HOSTILE, kind, HOSTILE, HOSTILE, (Series(HOSTILE, (HOSTILE, "b"), (1.0, 2.0)), Series("b", ("b",), (3.0,)))
     )  # type: ignore[arg-type]
-    text = chart(figure, marks=[Mark(1.0, HOSTILE)], note=HOSTILE) + table(Table(HOSTILE, (HOSTILE,), ((HOSTILE,),)))
+    text = chart(figure, marks=[ReferenceLine(1.0, HOSTILE)], note=HOSTILE) + table(
+        Table(HOSTILE, (HOSTILE,), ((HOSTILE,),))
+    )
     assert "<script" not in text
     root = parse(f"<div>{text}</div>")
     assert not [e for e in root.iter() if e.tag == "script"]

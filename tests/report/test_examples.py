@@ -13,8 +13,8 @@ from tests.report.conftest import Images, make_images
 
 from brinell.errors import InputError
 from brinell.report.charts.png import png
-from brinell.report.examples import LARGEST, gallery
-from brinell.report.outcomes import samples
+from brinell.report.examples import LARGEST, adversarial_examples
+from brinell.report.outcomes import sample_outcomes
 from brinell.results import Run
 
 
@@ -58,7 +58,7 @@ def test_png_is_what_others_read() -> None:
 
 def test_pictures_are_the_stored_adversarials(run: Run, images: Images) -> None:
     found = run.adversarials()
-    shown = gallery(run, samples(run), images)
+    shown = adversarial_examples(run, sample_outcomes(run), images)
     pictures = [p for _, _, group in shown.groups for p in group]
     assert len(pictures) == len({p.sample for p in pictures}) == 12
     for p in pictures:
@@ -74,13 +74,13 @@ def test_pictures_are_the_stored_adversarials(run: Run, images: Images) -> None:
 
 
 def test_without_data_the_note_says_how_to_get_originals(run: Run) -> None:
-    shown = gallery(run, samples(run))
+    shown = adversarial_examples(run, sample_outcomes(run))
     assert all(p.adversarial and not p.original for _, _, group in shown.groups for p in group)
     assert "--data" in shown.note
 
 
 def test_the_easiest_fell_first_and_the_hardest_last(run: Run) -> None:
-    (_, _, easy), (_, _, hard), _ = gallery(run, samples(run)).groups
+    (_, _, easy), (_, _, hard), _ = adversarial_examples(run, sample_outcomes(run)).groups
     assert {p.attack for p in easy} == {"first"}
     assert {p.attack for p in hard} == {"third"}
     assert [p.passes for p in easy] == sorted(p.passes or 0 for p in easy)
@@ -88,13 +88,13 @@ def test_the_easiest_fell_first_and_the_hardest_last(run: Run) -> None:
 
 def test_other_data_is_refused(run: Run, images: Images) -> None:
     with pytest.raises(InputError, match="another input under the id"):
-        gallery(run, samples(run), Images(1 - images.x))
+        adversarial_examples(run, sample_outcomes(run), Images(1 - images.x))
 
 
 def test_large_images_are_averaged_down(make: Callable[..., Run], tmp_path: Path) -> None:
     images = make_images(20, (3, 2 * LARGEST, 2 * LARGEST))
     run = make(tmp_path / "run", images)
-    shown = gallery(run, samples(run), images, each=1)
+    shown = adversarial_examples(run, sample_outcomes(run), images, each=1)
     picture = shown.groups[0][2][0]
     x = images.x[picture.sample].reshape(3, LARGEST, 2, LARGEST, 2).mean((2, 4))
     assert np.array_equal(image(picture.original), (x * 255).round().astype(np.uint8).transpose(1, 2, 0))
@@ -104,13 +104,15 @@ def test_large_images_are_averaged_down(make: Callable[..., Run], tmp_path: Path
 def test_no_more_than_fits(make: Callable[..., Run], tmp_path: Path) -> None:
     images = make_images(50, (3, 64, 64))
     run = make(tmp_path / "run", images)
-    everything = sum(p.bytes for _, _, group in gallery(run, samples(run), images).groups for p in group)
-    part = gallery(run, samples(run), images, room=everything // 2).groups
+    everything = sum(
+        p.bytes for _, _, group in adversarial_examples(run, sample_outcomes(run), images).groups for p in group
+    )
+    part = adversarial_examples(run, sample_outcomes(run), images, room=everything // 2).groups
     assert 0 < sum(p.bytes for _, _, group in part for p in group) <= everything // 2
 
 
 def test_what_is_no_image_is_not_shown(make: Callable[..., Run], tmp_path: Path) -> None:
     images = Images(np.random.default_rng(0).random((20, 6), dtype=np.float32))
-    shown = gallery(make(tmp_path / "run", images), samples(Run.open(tmp_path / "run")), images)
+    shown = adversarial_examples(make(tmp_path / "run", images), sample_outcomes(Run.open(tmp_path / "run")), images)
     assert shown.groups == ()
     assert "no images" in shown.note

@@ -26,8 +26,8 @@ from brinell.report.figures import (
     reached,
     stages,
 )
+from brinell.report.outcomes import sample_outcomes
 from brinell.report.paper_text import bibtex, labels, paragraph
-from brinell.report.outcomes import samples
 from brinell.results import Proportion, Run
 from brinell.results.analyses import Figure, Findings, Series, Table
 from brinell.results.verdict import RULES
@@ -170,7 +170,7 @@ def test_analyses_are_shown(run: Run) -> None:
 
 
 def test_samples_are_counted_as_the_run_counts(run: Run) -> None:
-    s = samples(run)
+    s = sample_outcomes(run)
     assert int(s.robust.sum()) == run.robust_accuracy.k
     assert int(s.right.sum()) == run.clean_accuracy.k
     assert int(s.fell.sum()) == 15
@@ -186,12 +186,12 @@ def test_margins_seen_outside_the_threat_do_not_count(run: Run) -> None:
     outside = [5.0 if a == "third" and m is not None and m < 0 else m for a, m in zip(attack, margin, strict=True)]
     place = table.column_names.index("adv_margin")
     run.__dict__["_table"] = table.set_column(place, "adv_margin", [np.array(outside, np.float32)])
-    s = samples(run)
+    s = sample_outcomes(run)
     assert s.reached[s.robust].max() == -0.5
 
 
 def test_figures_add_up(run: Run) -> None:
-    s = samples(run)
+    s = sample_outcomes(run)
     assert stages(run).levels[-1].value == 100 * run.robust_accuracy.value
     assert sum(stages(run).drops) == pytest.approx(30)
     assert sum(map(sum, margins(s).counts)) == 50  # type: ignore[union-attr]
@@ -216,27 +216,27 @@ def test_attacks_that_break_the_same(make: Callable[..., Run], run: Run, images:
     assert figure is not None
     # Each attack breaks what those before it broke, and five samples more.
     assert [s.y for s in figure.series] == [(5, 5, 5), (5, 10, 10), (5, 10, 15)]
-    assert [row[2:5] for row in breaks(every, samples(every)).rows] == [(5, 5, 0), (10, 5, 0), (15, 5, 5)]
+    assert [row[2:5] for row in breaks(every, sample_outcomes(every)).rows] == [(5, 5, 0), (10, 5, 0), (15, 5, 5)]
     assert every.robust_accuracy == run.robust_accuracy
     assert "both attacks broke" in read(brinell.report.text([every])).text
 
 
 def test_many_classes_are_cut_to_the_least_robust(make: Callable[..., Run], tmp_path: Path) -> None:
     run = make(tmp_path / "run", Images(np.zeros((300, 1, 4, 4), np.float32)), classes=100)
-    figure = classes(samples(run))
+    figure = classes(sample_outcomes(run))
     assert figure is not None and "24 least robust of 100" in figure.title
     kept = set(figure.series[1].y)
     assert max(kept) <= min(np.setdiff1d([100 * v for v in _by_class(run)], list(kept)), default=100)
 
 
 def _by_class(run: Run) -> list[float]:
-    s = samples(run)
+    s = sample_outcomes(run)
     return [float(s.robust[s.label == c].mean()) for c in np.unique(s.label)]
 
 
 def test_the_curve_is_the_distribution_of_distances(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
     run = make(tmp_path / "run", images, eps=None)
-    s = samples(run)
+    s = sample_outcomes(run)
     (series,) = curve([("net", s)], "Linf").series
     for x, y in zip(series.x, series.y, strict=True):
         broken = ~s.right | (s.fell & (s.distance <= float(x)))

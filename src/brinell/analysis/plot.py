@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from brinell.errors import InputError
-from brinell.report.charts.matplotlib_style import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
 from brinell.results.analyses import Figure, Findings, Series
 
 # Names longer than this in all are written at a slant.
@@ -15,13 +15,13 @@ CROWDED = 45
 
 def plot(findings: Findings, path: Path) -> Path:
     """One panel per figure of the findings, side by side."""
-    refuse_ending(path, "Findings.save writes the numbers.")
+    check_plot_path(path, "Findings.save writes the numbers.")
     if not findings.figures:
         raise InputError(
             expected="findings with a figure", got=f"none in {findings.kind}", remedy="Look at the tables instead."
         )
-    plt = pyplot()
-    with lasting(plt):
+    plt = load_pyplot()
+    with reproducible_style(plt):
         widths = [_width(f) for f in findings.figures]
         panels, axes = plt.subplots(
             1, len(widths), figsize=(sum(widths), 4.4), squeeze=False, gridspec_kw={"width_ratios": widths}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from brinell.curves.curve import Curve
-from brinell.report.charts.matplotlib_style import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
 
 UNITS = {
     "Linf": "largest change of a value",
@@ -21,11 +21,11 @@ def plot(
     curves: Sequence[Curve], path: Path, *, marks: Sequence[float] = (), title: str = "", limit: float | None = None
 ) -> Path:
     """One panel per norm, one colour per model: step functions with their band, thresholds as dashed lines."""
-    refuse_ending(path, "Curve.save writes .csv and .json.")
-    plt = pyplot()
+    check_plot_path(path, "Curve.save writes .csv and .json.")
+    plt = load_pyplot()
     norms = list(dict.fromkeys(c.norm for c in curves))
     names = list(dict.fromkeys(c.name for c in curves))
-    with lasting(plt, font_size=11):
+    with reproducible_style(plt, font_size=11):
         figure, axes = plt.subplots(1, len(norms), figsize=(1.5 + 5.5 * len(norms), 4.4), squeeze=False)
         for axis, norm in zip(axes[0], norms, strict=True):
             mine = [c for c in curves if c.norm == norm]

@@ -6,7 +6,7 @@ from typing import Any
 
 from brinell.defences.measure import Row
 from brinell.reliability.binarization.result import PASS
-from brinell.report.charts.matplotlib_style import COLOURS, lasting, pyplot, refuse_ending, save
+from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
 from brinell.results import Proportion
 
 STRONGER, ORIGINAL = COLOURS[:2]
@@ -19,9 +19,9 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
 
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
     """
-    refuse_ending(path, "Use --json for the numbers.")
-    plt = pyplot()
-    with lasting(plt):
+    check_plot_path(path, "Use --json for the numbers.")
+    plt = load_pyplot()
+    with reproducible_style(plt):
         figure, axes = plt.subplots(1, 2, figsize=(11, 1.4 + 0.34 * len(rows)), sharey=True, squeeze=False)
         left, right = axes[0]
         for i, row in enumerate(rows):

@@ -25,7 +25,7 @@ from brinell.evaluation import coerce as inputs
 from brinell.evaluation.backend import IN_PROCESS, Launcher
 from brinell.evaluation.evaluate import evaluate
 from brinell.leaderboard import records
-from brinell.leaderboard.definitions import Board, board
+from brinell.leaderboard.definitions import Leaderboard, find_leaderboard
 from brinell.leaderboard.records import RECORD, Record
 from brinell.models import zoo
 from brinell.results import Proportion
@@ -72,7 +72,7 @@ def benchmark(
     ('demo/Linf/demo', 4, 0.0, ())
     """
     inputs.refuse_nowhere(resume, out)
-    chosen, model = board(dataset, threat), inputs.as_classifier(classifier, device)
+    chosen, model = find_leaderboard(dataset, threat), inputs.as_classifier(classifier, device)
     if chosen.ball is None and eps is not None:
         raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
     door.train_mode(model)
@@ -105,7 +105,7 @@ def benchmark(
     return record
 
 
-def points(chosen: Board, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
+def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
     """The first n points of a leaderboard's data set, from where it is known by its name or from `data`."""
     wanted = _count(chosen, n)
     if isinstance(data, str | os.PathLike) or data is None:
@@ -118,7 +118,7 @@ def points(chosen: Board, data: Any, n: int | None, preprocessing: Any = None) -
     return problem
 
 
-def _count(chosen: Board, n: int | None) -> int:
+def _count(chosen: Leaderboard, n: int | None) -> int:
     if n is not None and not 1 <= n <= chosen.points:
         raise InputError(
             expected=f"n from 1 to {chosen.points:,}, the points of {chosen.name}",
@@ -133,13 +133,13 @@ def _label(model: Classifier) -> str:
     return re.sub(r"[^\w.+ -]", "_", model.name.rpartition("/")[2]).lstrip(". +-") or "unnamed"
 
 
-def _own_preprocessing(model: Classifier, chosen: Board) -> str | None:
+def _own_preprocessing(model: Classifier, chosen: Leaderboard) -> str | None:
     """What a model of the zoo on its own leaderboard wants done to pictures."""
     card = zoo.cards().get(model.name) if model.name.startswith(f"{chosen.name}/") else None
     return None if card is None else card.preprocessing
 
 
-def _published_facts(model: Classifier, chosen: Board) -> dict[str, Any]:
+def _published_facts(model: Classifier, chosen: Leaderboard) -> dict[str, Any]:
     """What is published about a model of the zoo on its own leaderboard."""
     known = records.find(records.published(), model.name) if model.name.startswith(f"{chosen.name}/") else None
     return {} if known is None else {k: getattr(known, k) for k in records.ABOUT}
@@ -159,7 +159,7 @@ def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, o
 
 
 def _corrupted(
-    chosen: Board,
+    chosen: Leaderboard,
     model: Classifier,
     label: str,
     facts: Mapping[str, Any],

@@ -10,10 +10,10 @@ CORRUPTED = "corruptions"
 
 
 @dataclass(frozen=True)
-class Board:
+class Leaderboard:
     """One leaderboard: `ball` is None where inputs are corrupted instead of attacked.
 
-    >>> board("cifar10", "Linf").ball
+    >>> find_leaderboard("cifar10", "Linf").ball
     Linf(eps=8/255)
     """
 
@@ -29,26 +29,26 @@ class Board:
         return f"{self.dataset}/{self.threat}"
 
 
-BOARDS = (
+LEADERBOARDS = (
     #     data set    threat        radius          points  plan
-    Board("cifar10", "Linf", Linf("8/255"), 10_000, "autoattack"),
-    Board("cifar10", "L2", L2("0.5"), 10_000, "autoattack"),
-    Board("cifar10", CORRUPTED, None, 10_000, CORRUPTED),
-    Board("cifar100", "Linf", Linf("8/255"), 10_000, "autoattack"),
-    Board("cifar100", CORRUPTED, None, 10_000, CORRUPTED),
-    Board("imagenet", "Linf", Linf("4/255"), 5_000, "autoattack"),
-    Board("imagenet", CORRUPTED, None, 5_000, CORRUPTED),
-    Board("demo", "Linf", Linf("0.1"), 1_000, "autoattack"),
+    Leaderboard("cifar10", "Linf", Linf("8/255"), 10_000, "autoattack"),
+    Leaderboard("cifar10", "L2", L2("0.5"), 10_000, "autoattack"),
+    Leaderboard("cifar10", CORRUPTED, None, 10_000, CORRUPTED),
+    Leaderboard("cifar100", "Linf", Linf("8/255"), 10_000, "autoattack"),
+    Leaderboard("cifar100", CORRUPTED, None, 10_000, CORRUPTED),
+    Leaderboard("imagenet", "Linf", Linf("4/255"), 5_000, "autoattack"),
+    Leaderboard("imagenet", CORRUPTED, None, 5_000, CORRUPTED),
+    Leaderboard("demo", "Linf", Linf("0.1"), 1_000, "autoattack"),
 )
 """Croce et al. 2021, RobustBench, sec. 3; the last one is for trying things out."""
 
 
-def board(dataset: str, threat: str) -> Board:
+def find_leaderboard(dataset: str, threat: str) -> Leaderboard:
     """The leaderboard of a data set and a threat; the error lists those there are."""
-    found = next((b for b in BOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
+    found = next((b for b in LEADERBOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
     if found is not None:
         return found
-    names = [b.name for b in BOARDS]
+    names = [b.name for b in LEADERBOARDS]
     near = difflib.get_close_matches(f"{dataset}/{threat}", names, n=2)
     raise InputError(
         expected=f"a leaderboard among {', '.join(names)}",

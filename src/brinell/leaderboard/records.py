@@ -1,40 +1,221 @@
-"""Records of a leaderboard, one model under one threat each: read, published elsewhere, or made of a Run."""
+"""Leaderboard records, one per model and threat: fields, JSON files, the published records, and records of Runs."""
 
 import csv
 import json
+import math
 import os
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from brinell.errors import InputError, RunError, told
-from brinell.leaderboard.records import ABOUT, PERCENTAGES, RECORD, Interval, Record
+from brinell.results.format.files import write_atomic
 from brinell.results.format.manifest import lookup
+from brinell.results.row_queries import Cost
 from brinell.results.run import Run
 from brinell.results.statistics import Proportion
 from brinell.verification.bundle import digest
 
-__all__ = [
-    "ABOUT",
-    "PERCENTAGES",
-    "RECORD",
-    "Record",
-    "find",
-    "of_run",
-    "published",
-    "ranked",
-    "read",
-    "read_folder",
-    "with_bound",
-    "with_facts",
-]
-
 PUBLISHED = "robustbench.csv"
-# How the table of the public leaderboard writes that a number is not known.
+# The spellings of an unknown number in the published table.
 NOTHING = ("", "null")
+RECORD = "record.json"
+"""Name of a record's file in the folder of its Run."""
+
+Status = Literal["published", "unverified", "verified"]
+Interval = tuple[float, float]
+
+# Fields of a record and what they are called in the public leaderboard's files, where they are text.
+PERCENTAGES = {
+    "clean": "clean_acc",
+    "autoattack": "autoattack_acc",
+    "external": "external",
+    "reported": "reported",
+    "corruptions": "corruptions_acc",
+    "corruptions_mce": "corruptions_mce",
+    "corruptions_3d": "corruptions_acc_3d",
+    "corruptions_mce_3d": "corruptions_mce_3d",
+}
+PLAIN = {
+    "link": "link",
+    "authors": "authors",
+    "venue": "venue",
+    "architecture": "architecture",
+    "dataset": "dataset",
+    "extra_data": "additional_data",
+    "forward_passes": "number_forward_passes",
+    "eps": "eps",
+    "unreliable": "unreliable",
+    "footnote": "footnote",
+}
+OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
+LISTS = ("interval", "clean_interval", "reasons", "restrictions")
+# What a record may hold, whoever wrote it: texts, perhaps texts, flags and lists; the rest are numbers.
+TEXTS = ("title", "link", "authors", "venue", "architecture")
+PERHAPS_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
+FLAGS = ("extra_data", "unreliable")
+LISTS_OF_TEXTS = ("reasons", "restrictions")
+LISTS_OF_NUMBERS = ("interval", "clean_interval")
+# Relative to another model, and not bounded by 100.
+RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
+# What its authors say about a model; all of it may be left out.
+ABOUT = ("title", "link", "authors", "venue", "architecture", "extra_data", "forward_passes", "reported", "footnote")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A line of a leaderboard. Accuracies and intervals are percentages, None where unknown.
+
+    `autoattack` is the robust accuracy under the leaderboard's plan, `external` the best known one where other attacks
+    found more, `reported` what the authors claim. `status` says whether the numbers were taken over ("published", not
+    run again), measured by whoever made the record ("unverified") or checked by somebody else ("verified").
+    `restrictions` are those of the leaderboard that the model violates. `corruptions` are means over all corruptions
+    and severities.
+
+    >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
+    6.5
+    """
+
+    dataset: str
+    threat: str
+    name: str
+    status: Status = "unverified"
+    title: str = ""
+    link: str = ""
+    authors: str = ""
+    venue: str = ""
+    architecture: str = ""
+    extra_data: bool | None = None
+    forward_passes: int = 1
+    footnote: str | None = None
+    eps: str | None = None
+    clean: float | None = None
+    autoattack: float | None = None
+    external: float | None = None
+    reported: float | None = None
+    unreliable: bool | None = None
+    corruptions: float | None = None
+    corruptions_mce: float | None = None
+    corruptions_3d: float | None = None
+    corruptions_mce_3d: float | None = None
+    n: int | None = None
+    interval: Interval | None = None
+    clean_interval: Interval | None = None
+    verdict: str | None = None
+    reasons: tuple[str, ...] = ()
+    restrictions: tuple[str, ...] = ()
+    plan: str | None = None
+    seed: int | None = None
+    run: str | None = None
+    run_hash: str | None = None
+    fingerprint: str | None = None
+    cost: Cost | None = None
+    date: str | None = None
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        parts = (self.dataset, self.threat, self.name)
+        if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
+            raise InputError(
+                expected="dataset, threat and name of letters, digits and . + - _, as parts of a file's name",
+                got=repr("/".join(parts)),
+                remedy="Name the model, e.g. Mine2026Better_WRN-28-10.",
+            )
+        if self.status not in get_args(Status):
+            raise InputError(
+                expected=f"a status among {', '.join(get_args(Status))}", got=repr(self.status), remedy="Correct it."
+            )
+
+    @property
+    def key(self) -> str:
+        """The name of the model as the zoo writes it, "data/threat/model"."""
+        return f"{self.dataset}/{self.threat}/{self.name}"
+
+    @property
+    def best(self) -> float | None:
+        """What a leaderboard sorts by: the lowest robust accuracy that is known, else that under corruptions."""
+        known = [value for value in (self.external, self.autoattack) if value is not None]
+        return min(known, default=self.corruptions)
+
+    @property
+    def overestimation(self) -> float | None:
+        """Points by which the authors' number exceeds the best known one."""
+        if self.reported is None or self.best is None:
+            return None
+        return round(self.reported - self.best, 2)
+
+    @property
+    def year(self) -> int | None:
+        """Of the venue: its last number of four digits."""
+        found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
+        return int(found[-1]) if found else None
+
+    def check(self) -> "Record":
+        """The record itself, or a RunError where a value is none of a record, above all numbers that are none."""
+        r = self
+        numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
+        numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
+        numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in ("forwards", "backwards", "seconds")}
+        texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
+        texts |= {f: getattr(r, f) or "" for f in PERHAPS_TEXTS}
+        texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
+        wrong = [f for f, v in numbers.items() if v is not None and not _fits(f, v)]
+        wrong += [f for f, v in texts.items() if not isinstance(v, str)]
+        wrong += [f for f in FLAGS if not isinstance(getattr(r, f), bool | None)]
+        wrong += [f for f in LISTS_OF_NUMBERS if len(getattr(r, f) or (0, 0)) != 2]
+        if wrong:
+            raise RunError(
+                expected=f"a record of {r.key} with texts, finite numbers, percentages from 0 to 100 and flags",
+                got=f"other values in {', '.join(wrong)}",
+                remedy="Correct them, or leave the record out.",
+            )
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the public leaderboard under its names, percentages as text with two decimals, then ours."""
+        cost = None if self.cost is None else {k: getattr(self.cost, k) for k in ("forwards", "backwards", "seconds")}
+        return {
+            "name": self.title or self.name,
+            **{theirs: getattr(self, ours) for ours, theirs in PLAIN.items()},
+            **{theirs: _text(getattr(self, ours)) for ours, theirs in PERCENTAGES.items()},
+            "id": self.name,
+            **{ours: getattr(self, ours) for ours in OURS},
+            **{ours: None if getattr(self, ours) is None else list(getattr(self, ours)) for ours in LISTS},
+            "cost": cost,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
+        """The record that `to_json` wrote, or one of the public leaderboard; `known` are fields it does not hold."""
+        fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
+        fields |= {ours: _number(stored[theirs]) for ours, theirs in PERCENTAGES.items() if theirs in stored}
+        fields |= {ours: stored[ours] for ours in OURS if ours in stored}
+        fields |= {ours: tuple(stored[ours]) for ours in LISTS if stored.get(ours) is not None}
+        if stored.get("cost") is not None:
+            fields["cost"] = Cost(**stored["cost"], samples=stored.get("n") or 0)
+        # A file without an id is one of the public leaderboard: it is called by the model's name.
+        fields["name"] = stored.get("id", known.get("name", stored.get("name")))
+        title = stored.get("name", "")
+        fields["title"] = "" if title == fields["name"] else title
+        return cls(**{**known, **fields})
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the record as JSON: into this file, or as dataset/threat/name.json into this folder.
+
+        Of the Run only its folder's name is written: records are handed on, and where it lay is nobody's business.
+        """
+        place = Path(path)
+        if place.suffix != ".json":
+            place = place / self.dataset / self.threat / f"{self.name}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        told = replace(self, run=None if self.run is None else Path(self.run).name)
+        text = json.dumps(told.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomic(place, f"{text}\n".encode())
+        return place
 
 
 def read(path: str | os.PathLike[str]) -> Record:
@@ -80,7 +261,7 @@ def ranked(records: Iterable[Record]) -> list[Record]:
 
 @cache
 def _published() -> tuple[Record, ...]:
-    text = (resources("brinell.results") / PUBLISHED).read_text(encoding="utf-8")
+    text = (resources("brinell.leaderboard") / PUBLISHED).read_text(encoding="utf-8")
     return tuple(_line(row) for row in csv.DictReader(text.splitlines()))
 
 
@@ -181,3 +362,19 @@ def _percent(share: float) -> float:
 
 def _interval(p: Proportion) -> Interval:
     return _percent(p.low), _percent(p.high)
+
+
+def _fits(field: str, value: object) -> bool:
+    """Whether a value can be that number of a record: finite, and a share in per cent where it is one."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    share = field in PERCENTAGES and field not in RELATIVE
+    return 0 <= value <= 100 if share else value >= (1 if field == "forward_passes" else 0) or field == "seed"
+
+
+def _text(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
+def _number(text: str | float | None) -> float | None:
+    return None if text is None else float(text)

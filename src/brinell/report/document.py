@@ -10,13 +10,13 @@ import numpy as np
 from brinell.report import figures
 from brinell.report.advice import advice
 from brinell.report.charts.svg import element, escape
-from brinell.report.charts.types import Histogram, Mark, Waterfall
+from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall
 from brinell.report.class_names import class_names
-from brinell.report.examples import Chunked, Gallery, gallery
+from brinell.report.examples import Examples, SampleSource, adversarial_examples
 from brinell.report.formats import pairs
+from brinell.report.outcomes import SampleOutcomes, sample_outcomes
 from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
-from brinell.report.outcomes import Samples, samples
 from brinell.results import Proportion, Run, Stage
 from brinell.results.analyses import Cell, Figure, Findings, Series, Table, saved
 from brinell.results.format.manifest import lookup
@@ -26,7 +26,7 @@ MOST_TEXT = 60_000  # characters of a manifest
 ORDER = {"fail": 0, "warn": 1, "info": 2, "ok": 3}
 SECTIONS = (
     ("accuracy", "Accuracy"), ("breaks", "Attacks"), ("distances", "Distances"), ("margins", "Margins"),
-    ("classes", "Classes"), ("gallery", "Gallery"), ("checks", "Checks"), ("analyses", "Analyses"), ("cost", "Cost"),
+    ("classes", "Classes"), ("examples", "Examples"), ("checks", "Checks"), ("analyses", "Analyses"), ("cost", "Cost"),
     ("provenance", "Provenance"), ("paper", "For a paper"),
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ class View:
     named: dict[str, Any]
     notes: tuple[str, ...]
     run: Run
-    samples: Samples
+    outcomes: SampleOutcomes
     clean: Proportion
     robust: Proportion
     gauge: Any
@@ -54,13 +54,13 @@ class View:
     confusion: Figure | None
     curve: Figure | None
     distances: Histogram | None
-    marks: tuple[Mark, ...]
+    marks: tuple[ReferenceLine, ...]
     surface: tuple[int, int]
     median: float | None
     margins: Histogram | None
     reached: Histogram | None
     classes: Figure | None
-    gallery: Gallery
+    examples: Examples
     checks: tuple[dict[str, Any], ...]
     findings: tuple[Findings, ...]
     cost: Figure
@@ -71,7 +71,9 @@ class View:
     paragraph: str
 
 
-def document(runs: Sequence[Run], problem: Chunked | None = None, classes: Sequence[str] = (), title: str = "") -> str:
+def document(
+    runs: Sequence[Run], problem: SampleSource | None = None, classes: Sequence[str] = (), title: str = ""
+) -> str:
     """One self-contained page about the Runs."""
     several = len(runs) > 1
     names = labels(list(runs))
@@ -89,11 +91,11 @@ def document(runs: Sequence[Run], problem: Chunked | None = None, classes: Seque
     )
 
 
-def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequence[str], share: int = 1) -> View:
+def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: Sequence[str], share: int = 1) -> View:
     """Compute what is shown of one Run; `share` Runs divide the room for pictures."""
-    s, told = samples(run), class_names(run, classes)
+    s, told = sample_outcomes(run), class_names(run, classes)
     mark = figures.radius(run)
-    small = figures.unlimited(run)
+    small = figures.minimum_norm(run)
     spent, table = figures.costs(run)
     breaks = figures.breaks(run, s)
     found = np.where(s.right, np.where(s.fell, s.distance, np.inf), 0.0)
@@ -103,7 +105,7 @@ def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequen
         named=_named(run),
         notes=tuple(map(str, run.manifest.get("notes") or ())),
         run=run,
-        samples=s,
+        outcomes=s,
         clean=run.clean_accuracy,
         robust=run.robust_accuracy,
         gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy)),
@@ -118,12 +120,12 @@ def view(run: Run, name: str, key: str, problem: Chunked | None, classes: Sequen
         curve=figures.curve([(name, s)], str(lookup(run.manifest, "identity.threat.norm"))) if small else None,
         distances=figures.distances(s),
         marks=() if mark is None else (mark,),
-        surface=figures.on_surface(s),
+        surface=figures.count_on_surface(s),
         median=float(np.sort(found)[(len(found) - 1) // 2]) if small and len(found) else None,
         margins=figures.margins(s),
         reached=None if small else figures.reached(s),
         classes=None if small else figures.classes(s, told),
-        gallery=gallery(run, s, problem, told, max(PICTURES // share, 2), ROOM // share),
+        examples=adversarial_examples(run, s, problem, told, max(PICTURES // share, 2), ROOM // share),
         checks=tuple(sorted(run.checks, key=lambda c: ORDER.get(str(c["level"]), 1))),
         findings=tuple(saved(run.path)),
         cost=spent,
@@ -216,7 +218,7 @@ def _together(views: Sequence[View]) -> list[Figure]:
     norms = dict.fromkeys(lookup(v.run.manifest, "identity.threat.norm") for v in views if v.curve is not None)
     for norm in norms:
         mine = [v for v in views if v.curve is not None and lookup(v.run.manifest, "identity.threat.norm") == norm]
-        found.append(figures.curve([(v.name, v.samples) for v in mine], str(norm)))
+        found.append(figures.curve([(v.name, v.outcomes) for v in mine], str(norm)))
     return found
 
 

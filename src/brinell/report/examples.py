@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from brinell.errors import InputError
 from brinell.report.charts.png import uri
-from brinell.report.figures import name_of, unlimited
-from brinell.report.outcomes import Floats, Ints, Samples
+from brinell.report.figures import minimum_norm, name_of
+from brinell.report.outcomes import Floats, Ints, SampleOutcomes
 from brinell.results import Run
 from brinell.results.run import gather
 
@@ -21,7 +21,7 @@ CHUNK = 512
 
 
 @runtime_checkable
-class Chunked(Protocol):
+class SampleSource(Protocol):
     """What gives out samples: ids and inputs, some at a time, as `brinell.Problem` does."""
 
     def chunks(self, size: int) -> Iterable[Any]:
@@ -30,7 +30,7 @@ class Chunked(Protocol):
 
 
 @dataclass(frozen=True)
-class Picture:
+class Example:
     """One adversarial example in words and as addresses that hold the images."""
 
     sample: int
@@ -53,48 +53,53 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Gallery:
+class Examples:
     """Groups of pictures and a note about what is not there."""
 
-    groups: tuple[tuple[str, str, tuple[Picture, ...]], ...] = ()
+    groups: tuple[tuple[str, str, tuple[Example, ...]], ...] = ()
     note: str = ""
 
 
-def gallery(
-    run: Run, s: Samples, data: Chunked | None = None, names: Sequence[str] = (), each: int = 4, room: int = 1_500_000
-) -> Gallery:
+def adversarial_examples(
+    run: Run,
+    s: SampleOutcomes,
+    data: SampleSource | None = None,
+    names: Sequence[str] = (),
+    each: int = 4,
+    room: int = 1_500_000,
+) -> Examples:
     """So many pictures of each kind, as long as they fit into `room` characters."""
     if not run.images:
-        return Gallery(note="The adversarials of this Run were verified and not stored (--no-images).")
+        return Examples(note="The adversarials of this Run were verified and not stored (--no-images).")
     broken = np.flatnonzero(s.fell & (s.row >= 0))
     if not len(broken):
-        return Gallery(note="No attack broke a sample, so there is no adversarial to show.")
+        return Examples(note="No attack broke a sample, so there is no adversarial to show.")
     chosen = choose(run, s, broken, each)
     wanted = np.unique(np.concatenate([rows for _, _, rows in chosen]))
     table = run.rows().take(s.row[wanted].tolist())
     if table["adv_shard"].null_count:
-        return Gallery(note="The adversarials of this Run are not stored.")
+        return Examples(note="The adversarials of this Run are not stored.")
     found = gather(run.path, table)
     if not _is_image(found.x.shape[1:]):
-        return Gallery(note=f"Inputs of shape {found.x.shape[1:]} are no images, so none are shown.")
+        return Examples(note=f"Inputs of shape {found.x.shape[1:]} are no images, so none are shown.")
     hashes = dict(zip(found.ids.tolist(), table["x_sha256"].to_pylist(), strict=True))
     originals = {} if data is None else lookup(data, hashes)
     told = {row["sample_id"]: _words(row, names) for row in table.to_pylist()}
     drawn = {i: _drawn(told[i], x, originals.get(i)) for i, x in zip(found.ids.tolist(), found.x, strict=True)}
     groups = []
     for title, lead, rows in chosen:
-        pictures: list[Picture] = []
+        pictures: list[Example] = []
         for picture in (drawn[int(i)] for i in s.ids[rows]):
             room -= picture.bytes
             pictures += [picture] if room > 0 else []
         groups.append((title, lead, tuple(pictures)))
-    return Gallery(tuple(g for g in groups if g[2]), _note(found.x.shape[1:], bool(originals)))
+    return Examples(tuple(g for g in groups if g[2]), _note(found.x.shape[1:], bool(originals)))
 
 
-def choose(run: Run, s: Samples, broken: Ints, each: int) -> list[tuple[str, str, Ints]]:
+def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[str, str, Ints]]:
     """Title, explanation and samples of every kind; no sample twice."""
     effort: Floats
-    if unlimited(run):
+    if minimum_norm(run):
         effort = s.distance[broken]
         easy, hard = "smallest distance", "largest distance"
     else:
@@ -111,7 +116,7 @@ def choose(run: Run, s: Samples, broken: Ints, each: int) -> list[tuple[str, str
     return [(title, lead, rows) for title, lead, rows in kinds if len(rows)]
 
 
-def lookup(data: Chunked, hashes: Mapping[int, str]) -> dict[int, Image]:
+def lookup(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, Image]:
     """The inputs with these ids, which must be those the Run was made from."""
     found: dict[int, Image] = {}
     for chunk in data.chunks(CHUNK):
@@ -130,9 +135,9 @@ def lookup(data: Chunked, hashes: Mapping[int, str]) -> dict[int, Image]:
     return found
 
 
-def _words(row: Mapping[str, Any], names: Sequence[str]) -> Picture:
+def _words(row: Mapping[str, Any], names: Sequence[str]) -> Example:
     taken = row["adv_pred"]
-    return Picture(
+    return Example(
         sample=row["sample_id"],
         label=name_of(row["label"], names),
         taken_for="?" if taken is None else name_of(taken, names),
@@ -144,7 +149,7 @@ def _words(row: Mapping[str, Any], names: Sequence[str]) -> Picture:
     )
 
 
-def _drawn(told: Picture, x: Image, original: Image | None) -> Picture:
+def _drawn(told: Example, x: Image, original: Image | None) -> Example:
     if original is None:
         return replace(told, adversarial=uri(_bytes(x)))
     change = x - original

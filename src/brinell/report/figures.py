@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from brinell.report.charts.scales import step
-from brinell.report.charts.types import Histogram, Level, Mark, Waterfall
-from brinell.report.outcomes import Floats, Ints, Marks, Samples
+from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
+from brinell.report.outcomes import Floats, Ints, Marks, SampleOutcomes
 from brinell.results import CLEAN, Cost, Proportion, Run, counted
 from brinell.results.analyses import Cell, Figure, Series, Table
 from brinell.results.format.manifest import lookup
@@ -32,7 +32,7 @@ def stages(run: Run) -> Waterfall:
     return Waterfall("Accuracy after each attack", SHARE, tuple(levels), "robust")
 
 
-def classes(s: Samples, names: Sequence[str] = ()) -> Figure | None:
+def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
     """Clean and robust accuracy of every class, or of the least robust ones where there are many."""
     labels = np.unique(s.label)
     if len(labels) < 2:
@@ -46,19 +46,19 @@ def classes(s: Samples, names: Sequence[str] = ()) -> Figure | None:
     return Figure(f"Accuracy by class{few}", "bars", "class", SHARE, series)
 
 
-def margins(s: Samples) -> Histogram | None:
+def margins(s: SampleOutcomes) -> Histogram | None:
     """Margins of the clean inputs, by what became of them."""
     parts = (s.clean_margin[s.robust], s.clean_margin[s.fell], s.clean_margin[~s.right])
     return _histogram("Margins before the attack", "best wrong logit − true logit", OUTCOMES, parts)
 
 
-def reached(s: Samples) -> Histogram | None:
+def reached(s: SampleOutcomes) -> Histogram | None:
     """The largest margin that an attack saw, of the samples that were classified correctly."""
     parts = (s.reached[s.robust], s.reached[s.fell])
     return _histogram("Largest margin under attack", "best wrong logit − true logit", OUTCOMES[:2], parts)
 
 
-def distances(s: Samples) -> Histogram | None:
+def distances(s: SampleOutcomes) -> Histogram | None:
     """Distances of the adversarials, unless nearly all lie on the surface of the ball."""
     found = s.distance[s.fell & np.isfinite(s.distance)]
     if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
@@ -66,13 +66,13 @@ def distances(s: Samples) -> Histogram | None:
     return _histogram("Distances of the adversarials", "distance", ("adversarials",), (found,), 0.0)
 
 
-def on_surface(s: Samples) -> tuple[int, int]:
+def count_on_surface(s: SampleOutcomes) -> tuple[int, int]:
     """How many of how many adversarials lie within a hundredth of the farthest one's distance."""
     found = s.distance[s.fell & np.isfinite(s.distance)]
     return int((found >= SURFACE * found.max()).sum()) if len(found) else 0, len(found)
 
 
-def curve(many: Sequence[tuple[str, Samples]], norm: str) -> Figure:
+def curve(many: Sequence[tuple[str, SampleOutcomes]], norm: str) -> Figure:
     """The share of samples that break within each radius, for attacks that look for the smallest one.
 
     Method: the empirical distribution of the distances, 0 for samples that are wrong by themselves, at so many of its
@@ -102,7 +102,7 @@ def costs(run: Run) -> tuple[Figure, Table]:
     return Figure("Passes by stage", "bars", "stage", "passes", series), Table("", columns, tuple(rows))
 
 
-def breaks(run: Run, s: Samples) -> Table:
+def breaks(run: Run, s: SampleOutcomes) -> Table:
     """What each attack was run on, what it broke, alone and first, and how soon."""
     table, rows = run.rows(), []
     verified = counted(table)
@@ -146,7 +146,7 @@ def overlap(run: Run) -> Figure | None:
     return Figure("Samples that both attacks broke", "matrix", "attack", "attack", tuple(series))
 
 
-def confusion(run: Run, s: Samples, names: Sequence[str] = ()) -> Figure | None:
+def confusion(run: Run, s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
     """Which class the broken samples of every class were taken for."""
     where = s.row[s.fell & (s.row >= 0)]
     taken = run.rows()["adv_pred"].take(where.tolist()).to_pylist() if len(where) else []
@@ -161,13 +161,13 @@ def confusion(run: Run, s: Samples, names: Sequence[str] = ()) -> Figure | None:
     return Figure(title, "matrix", "adversarial class", "true class", tuple(series))
 
 
-def radius(run: Run) -> Mark | None:
+def radius(run: Run) -> ReferenceLine | None:
     """The radius of the threat, where it is one number."""
     eps = lookup(run.manifest, "identity.threat.eps")
-    return Mark(float(eps), f"eps = {eps_text(eps)}") if isinstance(eps, int | float) else None
+    return ReferenceLine(float(eps), f"eps = {eps_text(eps)}") if isinstance(eps, int | float) else None
 
 
-def unlimited(run: Run) -> bool:
+def minimum_norm(run: Run) -> bool:
     """Whether the attacks looked for the smallest distance in a threat without a radius."""
     threat = lookup(run.manifest, "identity.threat") or {}
     return "eps" in threat and threat["eps"] is None
@@ -182,8 +182,8 @@ def name_of(label: int, names: Sequence[str]) -> str:
     return names[label] if 0 <= label < len(names) else str(label)
 
 
-def _level(name: str, p: Proportion) -> Level:
-    return Level(name, 100 * p.value, 100 * p.low, 100 * p.high)
+def _level(name: str, p: Proportion) -> WaterfallLevel:
+    return WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high)
 
 
 def _share(marks: Marks) -> Proportion:

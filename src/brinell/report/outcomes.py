@@ -15,7 +15,7 @@ Marks = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class SampleOutcomes:
     """One entry per sample, sorted by id.
 
     `stage` is the first attack that broke it, its place in the plan from 0, or -1; `row` the place in the Run's rows of
@@ -43,10 +43,10 @@ class Samples:
         return self.right & ~self.robust
 
 
-def samples(run: Run) -> Samples:
+def sample_outcomes(run: Run) -> SampleOutcomes:
     """The samples of a Run.
 
-    >>> found = samples(Run.open("tests/results/golden_run_v1"))
+    >>> found = sample_outcomes(Run.open("tests/results/golden_run_v1"))
     >>> len(found), int(found.robust.sum())
     (6, 2)
     """
@@ -73,7 +73,7 @@ def samples(run: Run) -> Samples:
     np.fmax.at(reached, at[inside], margin[inside])
     forwards = np.zeros(len(ids), np.int64)
     np.add.at(forwards, at, np.asarray(table["forwards"], dtype=np.int64))
-    return Samples(
+    return SampleOutcomes(
         ids=ids,
         label=np.asarray(first["label"], dtype=np.int64),
         clean_margin=_numbers(first["clean_margin"]),

@@ -1,7 +1,7 @@
 """Pages that are one file: style, script and pictures inside, nothing fetched."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any
@@ -10,7 +10,7 @@ from brinell.errors import MissingExtra
 from brinell.report.charts.chart import chart, table
 from brinell.report.charts.scales import number
 
-FOLDER = "files"
+PACKAGE, FOLDER = "brinell.report", "files"
 # A ball on a dented surface: the test the package is named after.
 LOGO = (
     '<svg viewBox="0 0 26 26" aria-hidden="true"><circle cx="13" cy="10" r="8" fill="var(--accent)"/>'
@@ -44,9 +44,9 @@ def page(
     )  # fmt: skip
 
 
-def render(template: str, **values: object) -> str:
-    """A template of this package, filled in; every value is escaped unless it is `markup`."""
-    return str(_environment().get_template(template).render(**values))
+def render(template: str, *, package: str = PACKAGE, **values: object) -> str:
+    """Fill in a template from the folder `files` of a package; escape every value unless it is `markup`."""
+    return str(_environment(package).get_template(template).render(**values))
 
 
 def markup(text: str) -> Any:
@@ -59,9 +59,9 @@ def markup(text: str) -> Any:
 
 
 @cache
-def asset(name: str) -> str:
-    """A file that pages carry inside."""
-    return (files("brinell.report") / FOLDER / name).read_text(encoding="utf-8")
+def asset(name: str, package: str = PACKAGE) -> str:
+    """Return the text of a file from the folder `files` of a package."""
+    return (files(package) / FOLDER / name).read_text(encoding="utf-8")
 
 
 def own_version() -> str:
@@ -83,13 +83,13 @@ def _missing() -> MissingExtra:
 
 
 @cache
-def _environment() -> Any:
+def _environment(package: str) -> Any:
     try:
         import jinja2
     except ImportError:
         raise _missing() from None
     made = jinja2.Environment(
-        loader=jinja2.FunctionLoader(asset),
+        loader=jinja2.FunctionLoader(partial(asset, package=package)),
         autoescape=True,  # for every template, whatever its name
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

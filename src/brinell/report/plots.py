@@ -5,10 +5,10 @@ from typing import Any
 
 from brinell.errors import InputError
 from brinell.report import figures
-from brinell.report.charts.matplotlib_style import COLOURS, pyplot
-from brinell.report.charts.types import Histogram, Waterfall, tints
+from brinell.report.charts.matplotlib_style import COLOURS, load_pyplot
+from brinell.report.charts.types import Histogram, Waterfall, colour_classes
 from brinell.report.class_names import class_names
-from brinell.report.outcomes import samples
+from brinell.report.outcomes import sample_outcomes
 from brinell.results import Run
 from brinell.results.analyses import Figure
 from brinell.results.format.manifest import lookup
@@ -24,18 +24,18 @@ def accuracy(run: Run, axes: Any = None) -> Any:
 
 def classes(run: Run, axes: Any = None, names: Sequence[str] = ()) -> Any:
     """Accuracy of every class."""
-    return draw(_there(figures.classes(samples(run), class_names(run, names)), run), axes)
+    return draw(_there(figures.classes(sample_outcomes(run), class_names(run, names)), run), axes)
 
 
 def margins(run: Run, axes: Any = None) -> Any:
     """Margins of the clean inputs."""
-    return draw(_there(figures.margins(samples(run)), run), axes)
+    return draw(_there(figures.margins(sample_outcomes(run)), run), axes)
 
 
 def distances(run: Run, axes: Any = None) -> Any:
     """The robustness curve, or the distances of the adversarials."""
-    found = samples(run)
-    if figures.unlimited(run):
+    found = sample_outcomes(run)
+    if figures.minimum_norm(run):
         return draw(figures.curve([("", found)], str(lookup(run.manifest, "identity.threat.norm"))), axes)
     return draw(_there(figures.distances(found), run), axes)
 
@@ -48,7 +48,7 @@ def cost(run: Run, axes: Any = None) -> Any:
 def draw(figure: Figure | Waterfall | Histogram, axes: Any = None) -> Any:
     """Draw a figure on the axes, or on new ones; returns them."""
     if axes is None:
-        axes = pyplot(shown=True).subplots(figsize=(6.4, 4.0))[1]
+        axes = load_pyplot(shown=True).subplots(figsize=(6.4, 4.0))[1]
     if isinstance(figure, Waterfall):
         _waterfall(axes, figure)
     elif isinstance(figure, Histogram):
@@ -100,7 +100,7 @@ def _colour(tint: str) -> dict[str, Any]:
 
 
 def _bars(axes: Any, figure: Figure) -> None:
-    tint = tints([s.name for s in figure.series])
+    tint = colour_classes([s.name for s in figure.series])
     names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     thick = 0.8 / max(len(figure.series), 1)
     for i, s in enumerate(figure.series):

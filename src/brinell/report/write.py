@@ -6,7 +6,7 @@ from pathlib import Path
 
 from brinell.errors import InputError, one_of
 from brinell.report.document import document
-from brinell.report.examples import Chunked
+from brinell.report.examples import SampleSource
 from brinell.report.formats import as_csv, as_json, as_junit, as_markdown
 from brinell.results import Run
 
@@ -19,7 +19,7 @@ def text(
     runs: Sequence[Run],
     format: str = "html",
     *,
-    problem: Chunked | None = None,
+    problem: SampleSource | None = None,
     classes: Sequence[str] = (),
     title: str = "",
     fail_under: float | None = None,
@@ -51,7 +51,7 @@ def write(
     path: str | os.PathLike[str],
     *,
     format: str | None = None,
-    problem: Chunked | None = None,
+    problem: SampleSource | None = None,
     classes: Sequence[str] = (),
     title: str = "",
 ) -> Path:

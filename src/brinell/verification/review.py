@@ -22,7 +22,7 @@ from brinell.errors import InputError, RunError
 from brinell.evaluation import coerce as inputs
 from brinell.evaluation.rows import clean
 from brinell.leaderboard import records
-from brinell.leaderboard.definitions import BOARDS
+from brinell.leaderboard.definitions import LEADERBOARDS
 from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Adversarials, Proportion, Run
 from brinell.results import row_queries as outcome
@@ -189,7 +189,7 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
 def _refuse_elsewhere(run: Run, told: Record, data: Problem, ids: set[int]) -> None:
     """A RunError where a record claims a place on a leaderboard that its Run is not about."""
     norm, name = (lookup(run.manifest, f"identity.{path}") for path in ("threat.norm", "data.name"))
-    known = {b.dataset for b in BOARDS}
+    known = {b.dataset for b in LEADERBOARDS}
     claims = (
         ("the norm of its Run", told.threat, norm, told.threat == norm),
         ("the data of its Run", told.dataset, name, told.dataset == name or name not in known),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from brinell.leaderboard.records import ranked
-from brinell.leaderboard.site.entries import Entry
+from brinell.leaderboard.site.entries import BoardEntry
 
 CORRUPTIONS = "corruptions"
 # The boards everybody knows, in their order, with their radii (those of the public leaderboard).
@@ -38,7 +38,7 @@ class Board:
     dataset: str
     threat: str
     eps: str
-    entries: tuple[Entry, ...]
+    entries: tuple[BoardEntry, ...]
 
     @property
     def corruptions(self) -> bool:
@@ -84,24 +84,24 @@ class Board:
         ]
 
 
-def boards(entries: Iterable[Entry]) -> list[Board]:
+def boards(entries: Iterable[BoardEntry]) -> list[Board]:
     """The entries by board: the known boards first, then others by name.
 
     >>> from brinell.leaderboard.site.entries import collect
     >>> [(b.slug, len(b.entries)) for b in boards(collect())][:2]
     [('cifar10-Linf', 99), ('cifar10-L2', 21)]
     """
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str, str], list[BoardEntry]] = {}
     for e in entries:
         groups.setdefault((e.record.dataset, e.record.threat, radius(e)), []).append(e)
     return [Board(*key, _sorted(groups[key])) for key in sorted(groups, key=_place)]
 
 
-def radius(entry: Entry) -> str:
+def radius(entry: BoardEntry) -> str:
     """The radius of the board an entry belongs to, as text; empty for corruptions.
 
     >>> from brinell.leaderboard.records import Record
-    >>> [radius(Entry(Record("cifar10", "Linf", "m", eps=eps))) for eps in ("8/255", "0.031", "4/255", None)]
+    >>> [radius(BoardEntry(Record("cifar10", "Linf", "m", eps=eps))) for eps in ("8/255", "0.031", "4/255", None)]
     ['8/255', '8/255', '4/255', 'unknown']
     """
     r = entry.record
@@ -120,7 +120,7 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _sorted(entries: list[Entry]) -> tuple[Entry, ...]:
+def _sorted(entries: list[BoardEntry]) -> tuple[BoardEntry, ...]:
     by_record = {id(e.record): e for e in entries}
     return tuple(by_record[id(r)] for r in ranked(e.record for e in entries))
 

@@ -13,14 +13,14 @@ MOST_BARS = 12
 HOW_YEAR = "The year is the last four-digit number of the venue; records without one are left out."
 
 
-def pictures(board: Board) -> list[str]:
+def board_charts(board: Board) -> list[str]:
     """The charts of a board as markup; those without anything to show are left out."""
     records, believed = [e.record for e in board.entries], _believed(board)
     made = (_scatter(board, records), _years(board, believed), _over(board, records))
     return [text for text in made if text]
 
 
-def progress(boards: Sequence[Board]) -> str:
+def progress_chart(boards: Sequence[Board]) -> str:
     """The best known robust accuracy by year, a line for each board of attacks, as markup; empty without years."""
     lines = [(b, _best_by_year(_believed(b))) for b in boards if not b.corruptions]
     lines = [(b, found) for b, found in lines if len(found) > 1]
@@ -55,9 +55,9 @@ def _scatter(board: Board, records: Sequence[Record]) -> str:
             continue
         # The interval is that of the measured number; a lower one from elsewhere has none.
         ends = [r.interval if r.interval and r.external is None else (y, y) for r, _, y in known]
-        bars = [[e[i] for e in ends] if any(r.interval for r, *_ in known) else [] for i in (0, 1)]
+        error_bars = [[e[i] for e in ends] if any(r.interval for r, *_ in known) else [] for i in (0, 1)]
         xs, ys = tuple(x for _, x, _ in known), tuple(y for *_, y in known)
-        drawn.append(Series(name, xs, ys, tuple(bars[0]), tuple(bars[1])))
+        drawn.append(Series(name, xs, ys, tuple(error_bars[0]), tuple(error_bars[1])))
         labels.append([title(r) for r, *_ in known])
     if sum(len(s.x) for s in drawn) < 2:
         return ""

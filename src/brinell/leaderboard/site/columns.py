@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from brinell.leaderboard.records import Record
 from brinell.leaderboard.site.boards import Board
-from brinell.leaderboard.site.entries import Entry
+from brinell.leaderboard.site.entries import BoardEntry
 from brinell.leaderboard.site.sanitise import anchor, footnote, plain
 from brinell.report.charts.svg import element, escape
 
@@ -25,11 +25,11 @@ STATUSES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     """An entry in its place on a board; `page` is where its Run is shown."""
 
     board: Board
-    entry: Entry
+    entry: BoardEntry
     rank: int | None
     id: str
     page: str | None = None
@@ -55,13 +55,13 @@ class Column:
     key: str
     head: str
     about: str
-    value: Callable[[Row], Sortable]
-    cell: Callable[[Row], str] | None = None
+    value: Callable[[BoardRow], Sortable]
+    cell: Callable[[BoardRow], str] | None = None
     number: bool = True
     up: bool = False  # whether the smallest comes first when one begins to sort by it
     always: bool = True  # else left out where no row has a value
 
-    def shown(self, row: Row) -> str:
+    def shown(self, row: BoardRow) -> str:
         """The cell as markup."""
         if self.cell is not None:
             return self.cell(row)
@@ -69,7 +69,7 @@ class Column:
         return NOTHING if value is None else escape(f"{value:.2f}" if isinstance(value, float) else str(value))
 
 
-def columns(rows: list[Row]) -> list[Column]:
+def columns(rows: list[BoardRow]) -> list[Column]:
     """The columns of a board: those that always are there, and those for which some row has a value."""
     corruptions = any(r.board.corruptions for r in rows)
     return [
@@ -100,8 +100,8 @@ def title(record: Record) -> str:
     return record.title or record.name
 
 
-def _percent(field: str) -> Callable[[Row], Sortable]:
-    def value(row: Row) -> Sortable:
+def _percent(field: str) -> Callable[[BoardRow], Sortable]:
+    def value(row: BoardRow) -> Sortable:
         found: float | None = getattr(row.record, field)
         return found
 
@@ -125,7 +125,7 @@ def breakable(text: str) -> str:
     return "<wbr>".join(map(escape, re.split(r"(?<=_)(?!$)|(?<=\d{4})(?=[A-Z])|(?<=[a-z])(?=[A-Z])", text)))
 
 
-def _method(row: Row) -> str:
+def _method(row: BoardRow) -> str:
     r = row.record
     name = anchor(breakable(title(r)), r.link)
     below = [element("span", escape(r.name), class_="id")] if r.title else []
@@ -134,7 +134,7 @@ def _method(row: Row) -> str:
     return element("span", name, class_="model") + "".join(below) + _tags(row) + _note(r)
 
 
-def _tags(row: Row) -> str:
+def _tags(row: BoardRow) -> str:
     r, tags = row.record, []
     if r.eps and row.board.eps and r.eps != row.board.eps:
         tags.append(_tag(f"eps {r.eps}", "the radius as its authors write it"))
@@ -151,7 +151,7 @@ def _note(record: Record) -> str:
     return element("details", element("summary", "Note"), element("p", text), class_="footnote") if text else ""
 
 
-def _attacked(row: Row) -> str:
+def _attacked(row: BoardRow) -> str:
     r = row.record
     if r.autoattack is None:
         return NOTHING
@@ -160,19 +160,19 @@ def _attacked(row: Row) -> str:
     return f"{r.autoattack:.2f}{plan}"
 
 
-def _corrupted(row: Row) -> str:
+def _corrupted(row: BoardRow) -> str:
     value = row.record.corruptions
     return NOTHING if value is None else element("strong", f"{value:.2f}")
 
 
-def _best(row: Row) -> str:
+def _best(row: BoardRow) -> str:
     if row.record.best is None:
         return NOTHING
     mark = _tag("external", STATUSES["external"]) if row.entry.external else ""
     return element("strong", f"{row.record.best:.2f}") + mark
 
 
-def _over(row: Row) -> str:
+def _over(row: BoardRow) -> str:
     points = row.record.overestimation
     if points is None:
         return NOTHING
@@ -180,7 +180,7 @@ def _over(row: Row) -> str:
     return element("span", text, class_="much" if points >= MUCH else None if points else "quiet")
 
 
-def _unreliable(row: Row) -> str:
+def _unreliable(row: BoardRow) -> str:
     r = row.record
     word = _word(r.unreliable)
     if not r.unreliable:
@@ -189,19 +189,19 @@ def _unreliable(row: Row) -> str:
     return element("span", word, class_="badge small warn", title=told)
 
 
-def _interval(row: Row) -> str:
+def _interval(row: BoardRow) -> str:
     return NOTHING if row.record.interval is None else "[{:.2f}, {:.2f}]".format(*row.record.interval)
 
 
-def _width(row: Row) -> Sortable:
+def _width(row: BoardRow) -> Sortable:
     return None if row.record.interval is None else row.record.interval[1] - row.record.interval[0]
 
 
-def _passes(row: Row) -> Sortable:
+def _passes(row: BoardRow) -> Sortable:
     return None if row.record.cost is None else row.record.cost.forwards + row.record.cost.backwards
 
 
-def _cost(row: Row) -> str:
+def _cost(row: BoardRow) -> str:
     cost = row.record.cost
     if cost is None:
         return NOTHING
@@ -210,23 +210,23 @@ def _cost(row: Row) -> str:
     return element("span", f"{both:,}", title=told) + each
 
 
-def _status(row: Row) -> str:
+def _status(row: BoardRow) -> str:
     kinds = {"published": "info", "unverified": "warn", "verified": "ok"}
     status = row.record.status
     return element("span", status, class_=f"badge small {kinds[status]}", title=STATUSES[status])
 
 
-def _run(row: Row) -> str:
+def _run(row: BoardRow) -> str:
     if row.page is None:
         return NOTHING
     return element("a", "Run", element("span", escape(f" of {title(row.record)}"), class_="hidden"), href=row.page)
 
 
-def _text(row: Row, text: str) -> str:
+def _text(row: BoardRow, text: str) -> str:
     return escape(text) if text else NOTHING
 
 
-def _count(row: Row) -> str:
+def _count(row: BoardRow) -> str:
     return NOTHING if row.record.n is None else f"{row.record.n:,}"
 
 

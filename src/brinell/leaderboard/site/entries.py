@@ -22,7 +22,7 @@ MEASURED = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class BoardEntry:
     """A record, and the Run behind it where it is at hand."""
 
     record: Record
@@ -39,7 +39,7 @@ class Entry:
         return self.record.best is not None and self.record.verdict in (None, "reliable")
 
 
-def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_published: bool = True) -> list[Entry]:
+def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_published: bool = True) -> list[BoardEntry]:
     """Published records, then those of a folder, then Runs; of equal ones the last counts.
 
     Two are equal where the model, the threat and the radius are, and the Run or, without one, the status. Runs with a
@@ -48,23 +48,23 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
     >>> len(collect())
     236
     """
-    found = [Entry(r) for r in published()] if with_published else []
+    found = [BoardEntry(r) for r in published()] if with_published else []
     if folder is not None:
-        found += [Entry(r) for r in _records(Path(folder))]
-        found += [of_folder(path.parent) for path in sorted(Path(folder).rglob(RECORD)) if _beside_run(path)]
-    found += [of_folder(Path(run)) for run in runs]
+        found += [BoardEntry(r) for r in _records(Path(folder))]
+        found += [entry_of_run(path.parent) for path in sorted(Path(folder).rglob(RECORD)) if _beside_run(path)]
+    found += [entry_of_run(Path(run)) for run in runs]
     for entry in found:
         entry.record.check()
     kept = {(e.record.key, e.record.eps, e.record.run_hash or e.record.status): e for e in found}
     return list(kept.values())
 
 
-def of_folder(path: Path) -> Entry:
+def entry_of_run(path: Path) -> BoardEntry:
     """The Run in a folder as an entry: with the record beside it, or else with what its manifest says."""
     run = Run.open(path)
     beside = run.path / RECORD
     if not beside.exists():
-        return Entry(_told(run), run)
+        return BoardEntry(_told(run), run)
     record = read(beside)
     measured = of_run(run, record.dataset, record.threat, record.name)
     wrong = [f for f in MEASURED if getattr(record, f) not in (None, getattr(measured, f))]
@@ -80,7 +80,7 @@ def of_folder(path: Path) -> Entry:
         )
     # What is left out is not unknown: the Run says it.
     told = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
-    return Entry(replace(record, **told), run)
+    return BoardEntry(replace(record, **told), run)
 
 
 def _records(folder: Path) -> list[Record]:

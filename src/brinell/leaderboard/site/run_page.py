@@ -2,15 +2,16 @@
 
 import re
 
-from brinell.leaderboard.site.columns import Row, title
+from brinell.leaderboard.site.columns import BoardRow, title
 from brinell.report.charts.chart import chart
-from brinell.report.charts.types import Level, Waterfall
+from brinell.report.charts.types import Waterfall, WaterfallLevel
 from brinell.report.page import markup, render
 from brinell.results.format.manifest import lookup
 from brinell.results.run import Run
 from brinell.results.statistics import Proportion
 
 FOLDER = "runs"
+PACKAGE = "brinell.leaderboard.site"  # its folder `files` holds the templates
 
 
 def page_of(row_key: str, run_hash: str | None) -> str:
@@ -23,12 +24,12 @@ def page_of(row_key: str, run_hash: str | None) -> str:
     return f"{FOLDER}/{name}.html"
 
 
-def summary(row: Row, run: Run, report: str | None = None) -> str:
+def summary(row: BoardRow, run: Run, report: str | None = None) -> str:
     """The body of the page of a Run: numbers, verdict, stages, the sentence for a paper, and what it was made with."""
     return render(
-        "leaderboard_run.html", row=row, record=row.record, name=title(row.record), run=run, robust=run.robust_accuracy,
-        clean=run.clean_accuracy, verdict=run.verdict, stages=_stages(run), picture=markup(_fall(run)),
-        facts=_facts(row, run), sentence=run.sentence(), report=report,
+        "run.html", package=PACKAGE, row=row, record=row.record, name=title(row.record), run=run,
+        robust=run.robust_accuracy, clean=run.clean_accuracy, verdict=run.verdict, stages=_stages(run),
+        picture=markup(_fall(run)), facts=_facts(row, run), sentence=run.sentence(), report=report,
     )  # fmt: skip
 
 
@@ -39,11 +40,11 @@ def _stages(run: Run) -> list[tuple[str, Proportion, int, int]]:
 
 def _fall(run: Run) -> str:
     levels = [("clean", run.clean_accuracy), *run.accuracy_after()]
-    drawn = tuple(Level(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in levels)
+    drawn = tuple(WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in levels)
     return chart(Waterfall("What each attack took", "accuracy (%)", drawn, last="robust"))
 
 
-def _facts(row: Row, run: Run) -> dict[str, str]:
+def _facts(row: BoardRow, run: Run) -> dict[str, str]:
     """What the Run was made with; nothing that only concerns the machine it was made on."""
     identity, cost = run.manifest["identity"], run.cost
     environment = run.manifest.get("environment") or {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from brinell.report.charts.scales import Scale, finite, number, span, step, tick_text, ticks
 from brinell.report.charts.svg import element, escape
-from brinell.report.charts.types import Waterfall, tints
+from brinell.report.charts.types import Waterfall, colour_classes
 from brinell.results.analyses import Figure, Series
 
 WIDTH = 480
@@ -16,7 +16,7 @@ SLANT = 34  # room on the right for the last of the slanted names
 DARKEST = 0.5  # shade of a cell whose text must stay readable, on light and on dark
 
 
-def bars(figure: Figure) -> tuple[str, int]:
+def bar_chart(figure: Figure) -> tuple[str, int]:
     """Groups of horizontal bars, one bar per series, with error bars; returns markup and height."""
     names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     count = max(len(figure.series), 1)
@@ -29,7 +29,7 @@ def bars(figure: Figure) -> tuple[str, int]:
     scale = _scale([0.0, *values], figure.y, left)
     parts = [_axis(scale, figure.y, height)]
     share = "%" in figure.y  # all to one decimal
-    tint = tints([s.name for s in figure.series])
+    tint = colour_classes([s.name for s in figure.series])
     for row, name in enumerate(names):
         y = TOP + row * slot
         parts.append(_name(name, left, y + slot / 2))
@@ -39,7 +39,7 @@ def bars(figure: Figure) -> tuple[str, int]:
     return "".join(parts), int(height + BOTTOM)
 
 
-def waterfall(figure: Waterfall) -> tuple[str, int]:
+def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
     """Whole bars for the first level and what is left, floating ones for what each stage takes."""
     slot, thick = 30.0, 20.0
     first, *rest = figure.levels
@@ -74,7 +74,7 @@ def waterfall(figure: Waterfall) -> tuple[str, int]:
     return "".join(parts), int(height + BOTTOM)
 
 
-def matrix(figure: Figure) -> tuple[str, int]:
+def matrix_chart(figure: Figure) -> tuple[str, int]:
     """Cells shaded by their value, a series per row."""
     columns = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     left = _left([s.name for s in figure.series])

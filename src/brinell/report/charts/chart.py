@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from brinell.report.charts.bars import bars, matrix, waterfall
+from brinell.report.charts.bars import bar_chart, matrix_chart, waterfall_chart
 from brinell.report.charts.scales import number
 from brinell.report.charts.svg import element, escape
-from brinell.report.charts.types import Histogram, Mark, Waterfall, tints
-from brinell.report.charts.xy import WIDTH, histogram, legend_key, plane
+from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, colour_classes
+from brinell.report.charts.xy import WIDTH, histogram_chart, legend_key, xy_chart
 from brinell.results.analyses import Figure, Table
 
-Drawable = Figure | Waterfall | Histogram
+AnyFigure = Figure | Waterfall | Histogram
 # A table of more rows than this helps nobody; the numbers are in the Run.
 MOST_ROWS = 400
 # Names of at most so many characters stay on one line.
@@ -19,9 +19,9 @@ SHORT = 20
 
 
 def chart(
-    figure: Drawable,
+    figure: AnyFigure,
     *,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[ReferenceLine] = (),
     note: str = "",
     key: str = "",
     labels: Sequence[Sequence[str]] = (),
@@ -77,7 +77,7 @@ def table(content: Table, *, caption: bool = True) -> str:
     return element("div", inside, class_="scroll", tabindex=0)
 
 
-def data(figure: Drawable, labels: Sequence[Sequence[str]] = ()) -> Table:
+def data(figure: AnyFigure, labels: Sequence[Sequence[str]] = ()) -> Table:
     """The numbers of a figure; with `labels` of its points in front.
 
     >>> data(Histogram("H", "size", "samples", (0.0, 1.0), ("all",), ((3,),))).rows
@@ -105,7 +105,7 @@ def data(figure: Drawable, labels: Sequence[Sequence[str]] = ()) -> Table:
     return Table(figure.title, columns, rows_of)
 
 
-def describe(figure: Drawable) -> str:
+def describe(figure: AnyFigure) -> str:
     """One sentence for those who do not see the picture.
 
     >>> describe(Waterfall("Accuracy", "%", ()))
@@ -131,27 +131,27 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _draw(
-    figure: Drawable, marks: Sequence[Mark], labels: Sequence[Sequence[str]]
+    figure: AnyFigure, marks: Sequence[ReferenceLine], labels: Sequence[Sequence[str]]
 ) -> tuple[str, int, dict[str, object]]:
     if isinstance(figure, Histogram):
-        return histogram(figure, marks)
+        return histogram_chart(figure, marks)
     if isinstance(figure, Waterfall):
-        return (*waterfall(figure), {})
+        return (*waterfall_chart(figure), {})
     if figure.kind == "bars":
-        return (*bars(figure), {})
+        return (*bar_chart(figure), {})
     if figure.kind == "matrix":
-        return (*matrix(figure), {})
-    return plane(figure, marks, labels)
+        return (*matrix_chart(figure), {})
+    return xy_chart(figure, marks, labels)
 
 
-def _legend(figure: Drawable) -> str:
+def _legend(figure: AnyFigure) -> str:
     if isinstance(figure, Waterfall):
         return ""
     names = figure.names if isinstance(figure, Histogram) else tuple(s.name for s in figure.series)
     if len(names) < 2 or (isinstance(figure, Figure) and figure.kind == "matrix"):
         return ""
     line = isinstance(figure, Figure) and figure.kind != "bars"
-    tint = tints(names)
+    tint = colour_classes(names)
     items = (element("li", legend_key(i, line, tint[i]), escape(name)) for i, name in enumerate(names))
     return element("ul", *items, class_="legend")
 

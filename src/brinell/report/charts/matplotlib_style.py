@@ -10,7 +10,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def pyplot(*, shown: bool = False) -> Any:
+def load_pyplot(*, shown: bool = False) -> Any:
     """Matplotlib's pyplot; unless pictures are to be shown, without a window."""
     try:
         import matplotlib
@@ -27,13 +27,13 @@ def pyplot(*, shown: bool = False) -> Any:
     return plt
 
 
-def refuse_ending(path: Path, instead: str) -> None:
+def check_plot_path(path: Path, instead: str) -> None:
     """An InputError for a file that is no picture; `instead` says what to do."""
     if path.suffix not in SUFFIXES:
         raise InputError(expected=f"a file named {', '.join(SUFFIXES)}", got=path.name, remedy=instead)
 
 
-def lasting(plt: Any, font_size: int = 10) -> Any:
+def reproducible_style(plt: Any, font_size: int = 10) -> Any:
     """A context for pictures with text as text and no random names: equal numbers give equal files."""
     return plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": font_size})
 

@@ -10,10 +10,10 @@ MEANINGS = {
 }  # fmt: skip
 
 
-def tints(names: Sequence[str]) -> list[str]:
+def colour_classes(names: Sequence[str]) -> list[str]:
     """The colours of the bars of these series: by what they mean, else one after another.
 
-    >>> tints(["clean", "robust"]), tints(["robust", "mine"])
+    >>> colour_classes(["clean", "robust"]), colour_classes(["robust", "mine"])
     (['clean', 'c0'], ['c0', 'c1'])
     """
     if all(name in MEANINGS for name in names):
@@ -22,7 +22,7 @@ def tints(names: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Level:
+class WaterfallLevel:
     """A level of a waterfall, with its interval where it is known."""
 
     name: str
@@ -35,13 +35,13 @@ class Level:
 class Waterfall:
     """Levels that each take something from the one before; `last` names the bar that shows what is left.
 
-    >>> Waterfall("Accuracy", "accuracy (%)", (Level("clean", 90.0), Level("pgd", 40.0))).drops
+    >>> Waterfall("Accuracy", "accuracy (%)", (WaterfallLevel("clean", 90.0), WaterfallLevel("pgd", 40.0))).drops
     (50.0,)
     """
 
     title: str
     y: str
-    levels: tuple[Level, ...]
+    levels: tuple[WaterfallLevel, ...]
     last: str = "left"
 
     @property
@@ -71,7 +71,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ReferenceLine:
     """A value of the x axis that has a name, such as the radius of a threat."""
 
     x: float

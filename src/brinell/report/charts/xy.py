@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from brinell.report.charts.scales import Scale, finite, number, span, step, tick_text, ticks
 from brinell.report.charts.svg import element, escape, path
-from brinell.report.charts.types import Histogram, Mark, tints
+from brinell.report.charts.types import Histogram, ReferenceLine, colour_classes
 from brinell.results.analyses import Figure, Series
 
 WIDTH, HEIGHT = 480, 300
@@ -23,7 +23,7 @@ MOST_MARKERS = {"line": 40, "steps": 12}
 
 
 @dataclass(frozen=True)
-class Plane:
+class XYAxes:
     """Both axes, in pixels of the plane itself; named places where x has names."""
 
     x: Scale
@@ -35,8 +35,8 @@ class Plane:
         return self.x(self.names.index(str(x)) if self.names else float(x))
 
 
-def plane(
-    figure: Figure, marks: Sequence[Mark] = (), labels: Sequence[Sequence[str]] = ()
+def xy_chart(
+    figure: Figure, marks: Sequence[ReferenceLine] = (), labels: Sequence[Sequence[str]] = ()
 ) -> tuple[str, int, dict[str, object]]:
     """Lines, steps or points with bands or error bars; returns markup, height and what the script needs to zoom."""
     area = _plane(figure, marks)
@@ -47,13 +47,13 @@ def plane(
     return _dress(area, "".join(parts), figure.x, figure.y)
 
 
-def histogram(figure: Histogram, marks: Sequence[Mark] = ()) -> tuple[str, int, dict[str, object]]:
+def histogram_chart(figure: Histogram, marks: Sequence[ReferenceLine] = ()) -> tuple[str, int, dict[str, object]]:
     """Stacked bars between edges."""
     tops = [sum(column) for column in zip(*figure.counts, strict=True)]
     low, high = figure.edges[0], figure.edges[-1]
     area = _area((low, high), span([0.0, *map(float, tops)]), ())
     parts, base = [], [0.0] * len(tops)
-    for tint, name, counts in zip(tints(figure.names), figure.names, figure.counts, strict=True):
+    for tint, name, counts in zip(colour_classes(figure.names), figure.names, figure.counts, strict=True):
         for j, count in enumerate(counts):
             if count:
                 ends = figure.edges[j], figure.edges[j + 1]
@@ -76,7 +76,7 @@ def legend_key(i: int, line: bool, tint: str = "") -> str:
     return element("svg", stroke + mark, viewBox="0 0 26 14", width=26, height=14, aria_hidden="true")
 
 
-def _plane(figure: Figure, marks: Sequence[Mark]) -> Plane:
+def _plane(figure: Figure, marks: Sequence[ReferenceLine]) -> XYAxes:
     every = [x for s in figure.series for x in s.x]
     names = tuple(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else ()
     ys = [v for s in figure.series for v in finite((*s.y, *s.low, *s.high))]
@@ -91,12 +91,12 @@ def _plane(figure: Figure, marks: Sequence[Mark]) -> Plane:
     return _area(across, span(ys, figure.y), names)
 
 
-def _area(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> Plane:
+def _area(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> XYAxes:
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    return Plane(Scale(*x, PAD, wide - PAD), Scale(*y, high - PAD, PAD), names)
+    return XYAxes(Scale(*x, PAD, wide - PAD), Scale(*y, high - PAD, PAD), names)
 
 
-def _series(area: Plane, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
+def _series(area: XYAxes, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
     rows = [j for j in range(len(s.x)) if finite([s.y[j]]) and (area.names or finite([s.x[j]]))]
     points = [(area.at(s.x[j]), area.y(s.y[j])) for j in rows]
     colour = f"c{i % 8}"
@@ -145,7 +145,7 @@ def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count:
     )  # fmt: skip
 
 
-def _column(area: Plane, ends: tuple[float, float], base: float, count: int, tint: str, name: str) -> str:
+def _column(area: XYAxes, ends: tuple[float, float], base: float, count: int, tint: str, name: str) -> str:
     a, b = (area.x(e) for e in ends)
     top = area.y(base + count)
     tip = f"{name + ', ' if name else ''}{number(ends[0])} to {number(ends[1])}: {number(count)}"
@@ -155,12 +155,12 @@ def _column(area: Plane, ends: tuple[float, float], base: float, count: int, tin
     )  # fmt: skip
 
 
-def _diagonal(area: Plane) -> str:
+def _diagonal(area: XYAxes) -> str:
     ends = [(area.x(v), area.y(v)) for v in (area.x.low, area.x.high)]
     return element("path", class_="mark", d=path(ends))
 
 
-def _mark(area: Plane, mark: Mark) -> str:
+def _mark(area: XYAxes, mark: ReferenceLine) -> str:
     if not area.x.low <= mark.x <= area.x.high:
         return ""
     x = area.x(mark.x)
@@ -172,7 +172,7 @@ def _mark(area: Plane, mark: Mark) -> str:
     return element("line", class_="mark", x1=x, x2=x, y1=0, y2=HEIGHT - TOP - BOTTOM) + tag
 
 
-def _dress(area: Plane, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
+def _dress(area: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
     """Grid, ticks and labels around a plane; the plane is an SVG of its own, whose viewBox is the zoom."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     size, parts = step(area.y.low, area.y.high), []
@@ -213,7 +213,7 @@ def _dress(area: Plane, inside: str, x: str, y: str) -> tuple[str, int, dict[str
     return "".join(parts), HEIGHT, zoom
 
 
-def _ticks_below(area: Plane) -> list[str]:
+def _ticks_below(area: XYAxes) -> list[str]:
     y = HEIGHT - BOTTOM + 17
     if area.names:
         fits = max(int((area.x.stop - area.x.start) / len(area.names) / 7), 3)

@@ -10,10 +10,10 @@ from typing import Any
 
 from brinell.errors import InputError
 from brinell.leaderboard.site.boards import Board, boards
-from brinell.leaderboard.site.columns import STATUSES, Column, Row, breakable, columns, series, title
+from brinell.leaderboard.site.charts import board_charts, progress_chart
+from brinell.leaderboard.site.columns import STATUSES, BoardRow, Column, breakable, columns, series, title
 from brinell.leaderboard.site.entries import Place, collect
-from brinell.leaderboard.site.charts import pictures, progress
-from brinell.leaderboard.site.run_page import page_of, summary
+from brinell.leaderboard.site.run_page import PACKAGE, page_of, summary
 from brinell.leaderboard.site.sanitise import plain
 from brinell.report.page import asset, markup, own_version, page, render
 from brinell.results.format.files import write_atomic
@@ -79,7 +79,7 @@ def build(
     return Site(folder, {b.slug: len(b.entries) for b in found}, told)
 
 
-def rows(board: Board) -> list[Row]:
+def rows(board: Board) -> list[BoardRow]:
     """The entries of a board in their order, each with its rank, an id of its own and its page."""
     taken, made = Counter(TAKEN), []
     for entry, rank in zip(board.entries, board.ranks(), strict=True):
@@ -87,7 +87,7 @@ def rows(board: Board) -> list[Row]:
         taken[name] += 1
         own = name if taken[name] == 1 else f"{name}.{taken[name]}"
         where = page_of(entry.record.key, entry.record.run_hash) if entry.run is not None else None
-        made.append(Row(board, entry, rank, own, where))
+        made.append(BoardRow(board, entry, rank, own, where))
     return made
 
 
@@ -111,9 +111,14 @@ def _files(found: list[Board], report: Callable[[Run], str] | None) -> tuple[dic
 
 def _page(name: str, body: str, above: str = "") -> str:
     whole = " – ".join(part for part in (name, above, "Brinell leaderboard") if part)
-    foot = render("leaderboard_footer.html", source=SOURCE, version=own_version())
+    foot = render("footer.html", package=PACKAGE, source=SOURCE, version=own_version())
     return page(
-        whole, body, tagline=TAGLINE, footer=foot, style=asset("leaderboard.css"), script=asset("leaderboard.js")
+        whole,
+        body,
+        tagline=TAGLINE,
+        footer=foot,
+        style=asset("leaderboard.css", PACKAGE),
+        script=asset("leaderboard.js", PACKAGE),
     )
 
 
@@ -121,30 +126,30 @@ def _home(found: list[Board]) -> str:
     tops = {b.slug: next((e.record for e in b.entries if e.ranked), None) for b in found}
     counts = Counter(e.record.status for b in found for e in b.entries)
     body = render(
-        "leaderboard_home.html", boards=found, tops=tops, name=lambda r: markup(breakable(title(r))),
-        statuses=STATUSES, counts=counts, picture=markup(progress(found)),
+        "home.html", package=PACKAGE, boards=found, tops=tops, name=lambda r: markup(breakable(title(r))),
+        statuses=STATUSES, counts=counts, picture=markup(progress_chart(found)),
     )  # fmt: skip
     return _page("All boards", body)
 
 
-def _board(board: Board, of_board: list[Row], every: list[Board]) -> str:
+def _board(board: Board, of_board: list[BoardRow], every: list[Board]) -> str:
     shown = columns(of_board)
     body = render(
-        "leaderboard_board.html", board=board, boards=every, columns=shown, statuses=STATUSES, filters=FILTERS,
+        "board.html", package=PACKAGE, board=board, boards=every, columns=shown, statuses=STATUSES, filters=FILTERS,
         rows=[(row, [_cell(c, row) for c in shown], _facets(row)) for row in of_board],
-        pictures=[markup(p) for p in pictures(board)], heading=lambda c: markup(breakable(c.head)),
+        charts=[markup(p) for p in board_charts(board)], heading=lambda c: markup(breakable(c.head)),
     )  # fmt: skip
     return _page(board.title, body)
 
 
-def _cell(column: Column, row: Row) -> tuple[Column, str | None, Any]:
+def _cell(column: Column, row: BoardRow) -> tuple[Column, str | None, Any]:
     """The column, what the cell sorts by, and its markup."""
     value = column.value(row)
     key = None if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
     return column, key, markup(column.shown(row))
 
 
-def _facets(row: Row) -> dict[str, str]:
+def _facets(row: BoardRow) -> dict[str, str]:
     """What a row can be filtered by."""
     r = row.record
     return {
@@ -155,7 +160,7 @@ def _facets(row: Row) -> dict[str, str]:
     }
 
 
-def _data(of_board: list[Row]) -> str:
+def _data(of_board: list[BoardRow]) -> str:
     # The folder a Run was in is nobody's business; its page is.
     told = [{"rank": row.rank, **replace(row.record, run=row.page).to_json()} for row in of_board]
     return json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
