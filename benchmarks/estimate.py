@@ -21,11 +21,11 @@ import brinell
 from brinell import Linf, Plan, Problem, Restarts, Targets
 from brinell.attacks import APGD, FGSM, PGD, Square
 from brinell.core.threat import Threat
-from brinell.cost.estimate import ahead
-from brinell.cost.extrapolate import foresee
+from brinell.cost.estimate import remaining_work
+from brinell.cost.extrapolate import predict
 from brinell.engine import precision
 from brinell.engine.events import silent
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.models.demo import demo_net
 
@@ -104,12 +104,12 @@ def probed(model: Any, data: Problem, case: Case, clock: Callable[[], float]) ->
     """The estimate by a clock of one's own."""
     options = dict(case.options)
     plan = chosen_plan(case.plan, options.pop("audit", None), False)
-    clf = inputs.as_classifier(model)
+    clf = coerce.as_classifier(model)
     with precision.exact(clf.device):
-        session = prepare(
+        prepared = prepare(
             clf, data, case.threat, plan, seed=0, slots=None, precision="float32", listener=silent, **options
         )
-        return foresee(ahead(session, None, False), clock=clock)
+        return predict(remaining_work(prepared, None, False), clock=clock)
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from brinell.attacks import APGD
 from brinell.core.attack import Needs, Rows
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
-from brinell.evaluation.run_stage import ranked_targets
+from brinell.evaluation.run_stage import rank_targets
 from brinell.models import wrap
 from brinell.ops import rng
 from brinell.ops.losses import margin
@@ -171,7 +171,7 @@ def collect(w: World, folder: Path) -> None:
         data.update({f"{name}_{part}": v for part, v in got.items()})
 
     def target(rank: int, by: Tensor) -> Tensor:
-        return ranked_targets(by, y, (rank,))[:, 0]
+        return rank_targets(by, y, (rank,))[:, 0]
 
     got, at, by = leg(w, oracle, APGD(10, "margin"), x, y, none, key, None)
     save("u10", got)
@@ -199,7 +199,7 @@ def collect(w: World, folder: Path) -> None:
             break
         xs, ys = x[left], y[left]
         for j in range(k):
-            t = ranked_targets(z[left], ys, (j + 2,))[:, 0]
+            t = rank_targets(z[left], ys, (j + 2,))[:, 0]
             sure[left.cpu().numpy()] |= broken(w, oracle, attack, xs, ys, t, rng.fold(key[left], 50 + j + 10 * i))
         ce = APGD(100, "ce", larger_eps=attack.larger_eps)
         sure[left.cpu().numpy()] |= broken(w, oracle, ce, xs, ys, none[left], rng.fold(key[left], 99 + i))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import brinell
-from brinell.evaluation import run_plan as chunks
+from brinell.evaluation import run_plan
 from brinell.ops import rng
 
 RESULTS = Path(__file__).parent / "results"
@@ -79,13 +79,13 @@ class BestSoFar(threading.Thread):
 def measure(n: int, images: bool) -> dict[str, Any]:
     net = linear()
     recorder = BestSoFar()
-    clean_rows = chunks.clean_rows
+    clean_rows = run_plan.clean_rows
 
     def counting(c: Any, at: Any, *rest: Any) -> Any:
         recorder.done += len(at)
         return clean_rows(c, at, *rest)
 
-    chunks.clean_rows = counting
+    run_plan.clean_rows = counting
     sys.modules["brinell.evaluation.context"].CHUNK = CHUNK
     with tempfile.TemporaryDirectory() as folder:
         recorder.start()

@@ -24,7 +24,7 @@ from brinell.attacks.catalogue import by_name
 from brinell.core.dataset import Chunk
 from brinell.distributed import ClusterEstimate, Ray, World, estimate
 from brinell.engine.oracle import Oracle, default_block
-from brinell.evaluation.backend import Unit, attack_unit
+from brinell.evaluation.backend import WorkUnit, run_unit
 from brinell.evaluation.run_stage import StageContext
 from brinell.models.demo import demo_net
 
@@ -38,12 +38,12 @@ def block_times(repeats: int) -> list[float]:
     """Seconds that blocks of demonstration samples take, one after another, relative to their mean."""
     clf, plan = brinell.wrap(demo_net()), by_name(PLAN)
     block = default_block(clf.device)
-    setup, data = StageContext(Oracle(clf, block), THREAT, 0, block), brinell.data.load("demo")
+    context, data = StageContext(Oracle(clf, block), THREAT, 0, block), brinell.data.load("demo")
     times = []
     for i in range(repeats):
         part = data[i * block % (len(data) - block) :][:block]
         begun = time.process_time()
-        list(attack_unit(setup, plan, Unit(Chunk(part.ids, part.x, part.y), THREAT)))
+        list(run_unit(context, plan, WorkUnit(Chunk(part.ids, part.x, part.y), THREAT)))
         times.append(time.process_time() - begun)
     return [t / statistics.mean(times) for t in times]
 

@@ -10,7 +10,7 @@ import torch
 
 import brinell
 from brinell import L1, L2, Linf, Problem, Run
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.results import Writer
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -23,7 +23,7 @@ COMBINATIONS = [pytest.param(p, n, id=f"{p}-{n}") for p in PLANS for n in THREAT
 # In L2 one plan per kind of attack; the others run the same code there as in Linf, and the slow test takes them all.
 KINDS = ("pgd20", "apgd-ce", "apgd-t", "fab", "square")
 QUICK = [c for c in COMBINATIONS if c.values[1] != "L2" or c.values[0] in KINDS]
-Job = Callable[..., Run]
+AttackJob = Callable[..., Run]
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -43,10 +43,10 @@ def interrupted(patch: pytest.MonkeyPatch, k: int) -> None:
     patch.setattr(Writer, "append", failing)
 
 
-def torn_and_resumed(job: Job, data: Problem, out: Path, first: int, second: int) -> Run:
+def torn_and_resumed(job: AttackJob, data: Problem, out: Path, first: int, second: int) -> Run:
     """Evaluate with so many slots until the writer fails, then go on with another number of slots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 3)
+        patch.setattr(run_stage, "BATCH", 3)
         with pytest.MonkeyPatch.context() as inner:
             interrupted(inner, 2)
             with pytest.raises(Interrupted):
@@ -71,10 +71,10 @@ def same(a: Run, b: Run, outcome: Any) -> None:
 
 
 @pytest.fixture
-def world(tiny: Any, images: Any, cut: Any, quiet: Any) -> Callable[[str, str], tuple[Problem, Job]]:
+def world(tiny: Any, images: Any, cut: Any, quiet: Any) -> Callable[[str, str], tuple[Problem, AttackJob]]:
     """A small problem, and the evaluation of any part of it with a plan cut short."""
 
-    def make(name: str, norm: str) -> tuple[Problem, Job]:
+    def make(name: str, norm: str) -> tuple[Problem, AttackJob]:
         net = tiny()
         plan = cut(name, steps=3, queries=8)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import brinell
 from brinell import InputError, Linf, PlanError, Run, evaluate
 from brinell.compat import AutoAttack
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.models.demo import demo_net
 from brinell.results import Writer
 
@@ -235,7 +235,7 @@ def test_verbose_prints(data: Any, capsys: Any) -> None:
 
 def test_an_interrupted_evaluation_goes_on(standard: Any, data: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """The original's state file cannot be read back: it raises at every attempt."""
-    monkeypatch.setattr(stages, "BATCH", 4)
+    monkeypatch.setattr(run_stage, "BATCH", 4)
     state, append, left = tmp_path / "state", Writer.append, [4]
 
     def failing(self: Writer, *args: Any) -> None:

@@ -9,11 +9,11 @@ import torch
 
 import brinell
 from brinell.cost.budget import Estimate
-from brinell.cost.estimate import ahead
-from brinell.cost.extrapolate import foresee
+from brinell.cost.estimate import remaining_work
+from brinell.cost.extrapolate import predict
 from brinell.engine import precision
 from brinell.engine.events import silent
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.testing import LinearWorld, duel
 
@@ -44,11 +44,11 @@ def foretold() -> Callable[..., Estimate]:
         model: Any, data: Any, threat: brinell.Threat, plan: Any, step: float = 0.005, folder: Any = None, **more: Any
     ) -> Estimate:
         audit, escalate = more.pop("audit", None), more.pop("escalate", False)
-        clf = inputs.as_classifier(model)
+        clf = coerce.as_classifier(model)
         options = {"seed": 0, "slots": None, "precision": "float32", "listener": silent, **more}
         with precision.exact(clf.device):
-            session = prepare(clf, inputs.as_problem(data), threat, chosen_plan(plan, audit, escalate), **options)
-            return foresee(ahead(session, folder, escalate), 2.0, Counting(step))
+            prepared = prepare(clf, coerce.as_problem(data), threat, chosen_plan(plan, audit, escalate), **options)
+            return predict(remaining_work(prepared, folder, escalate), 2.0, Counting(step))
 
     return tell
 

@@ -15,7 +15,7 @@ import brinell
 from brinell import Linf, Plan, Restarts, Run, Stage, Targets, evaluate
 from brinell.attacks import APGD, FGSM, PGD, Pursuit, Square
 from brinell.cost.budget import Estimate, duration, rounded
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.results import Writer
 from brinell.testing import LinearWorld
 
@@ -128,7 +128,7 @@ def test_resuming_counts_only_what_is_left(
     plan, data = [PGD(8, 0.2), APGD(8, "margin")], (world.x, world.y)
     whole = evaluate(world.classifier, data, Linf(eps), plan, progress=False)
     monkeypatch.setattr(sys.modules["brinell.evaluation.context"], "CHUNK", chunk)
-    monkeypatch.setattr(stages, "BATCH", 50)
+    monkeypatch.setattr(run_stage, "BATCH", 50)
     append, left = Writer.append, [4]
 
     def failing(self: Writer, *args: Any) -> None:
@@ -193,9 +193,9 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
     silent = rows(progress=False)
     told: list[float] = []
     module = sys.modules["brinell.cost.estimate"]
-    foresee = module.foresee  # type: ignore[attr-defined]
+    predict = module.predict  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "WORTH_ASKING", 0.0)
-    monkeypatch.setattr(module, "foresee", lambda a: told.append(1.0) or foresee(a, 0.2))
+    monkeypatch.setattr(module, "predict", lambda a: told.append(1.0) or predict(a, 0.2))
     assert rows(progress=None) == silent
     assert told == [1.0]
 

@@ -14,14 +14,14 @@ from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.threat import Linf
 from brinell.cost import pilot
-from brinell.cost.extrapolate import foresee
-from brinell.cost.outcomes import Ahead
+from brinell.cost.extrapolate import predict
+from brinell.cost.outcomes import RemainingWork
 from brinell.cost.pilot import Pace, schedule, spread
 from brinell.engine.cuda import sync as looks
 from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import StageContext
 from brinell.testing import duel
@@ -86,11 +86,11 @@ def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pyt
         return seconds[requires]
 
     monkeypatch.setattr(pilot, "replayed_seconds", replayed)
-    setup = StageContext(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, recordings=Recordings())
-    plan = inputs.as_plan([PGD(steps=7), Targets(FAB(steps=6, targeted=True), k=2)])
+    context = StageContext(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, recordings=Recordings())
+    plan = coerce.as_plan([PGD(steps=7), Targets(FAB(steps=6, targeted=True), k=2)])
     first = Chunk(torch.arange(20), world.x, world.y)
-    facts = clean(first, [setup.oracle.output(world.x)])
-    told = foresee(Ahead(setup, plan, facts, rest=0.0, pace=1e-6), 2.0, time.perf_counter)
+    facts = clean(first, [context.oracle.output(world.x)])
+    told = predict(RemainingWork(context, plan, facts, rest=0.0, pace=1e-6), 2.0, time.perf_counter)
     assert sorted(asked, key=str) == [(8, Requires.GRAD, 3), (8, Requires.GRAD, 3), (8, Requires.LOGITS, 3)]
     for stage, part, each in zip(plan.stages, told.stages[1:], (0.5, 0.375), strict=True):
         answers = part.forwards // part.samples
@@ -114,13 +114,13 @@ def test_looks_of_any_length_are_counted_by_their_iterations(each: PGD, monkeypa
             return super().ask(*args, **more)
 
     oracle = Counting(world.classifier, 32)
-    setup = StageContext(oracle, Linf(1e-6), seed=0, slots=32)
+    context = StageContext(oracle, Linf(1e-6), seed=0, slots=32)
     c = clean(Chunk(torch.arange(20), world.x, world.y), [oracle.output(world.x)])
-    stage, everyone = inputs.as_plan([Restarts(each, 40)]).stages[0], np.arange(20)
-    assert pilot._seconds(setup, stage, c, everyone, 1e9, lambda: float(calls[0])) == pytest.approx(1.0)
+    stage, everyone = coerce.as_plan([Restarts(each, 40)]).stages[0], np.arange(20)
+    assert pilot._seconds(context, stage, c, everyone, 1e9, lambda: float(calls[0])) == pytest.approx(1.0)
     calls[0] = 0
     trial = pilot._stage(
-        setup, stage, c, everyone, np.ones(20, bool), 50.0, lambda: float(calls[0]), everyone, Pace(0.0, 1.0)
+        context, stage, c, everyone, np.ones(20, bool), 50.0, lambda: float(calls[0]), everyone, Pace(0.0, 1.0)
     )
     # What is under way at the deadline is not looked at any more.
     assert calls[0] - 10 <= trial.answers.min() <= trial.answers.max() <= calls[0]

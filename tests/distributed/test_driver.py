@@ -22,8 +22,8 @@ from brinell.distributed.driver import Driver, WorkerDied, WorkerEvent, WorkerFi
 from brinell.distributed.worker import Worker, WorkerReport
 from brinell.engine.events import Progress, StageStarted, silent
 from brinell.evaluation import run_stage as stages
-from brinell.evaluation.backend import Job, Unit
-from brinell.evaluation.run_plan import Part
+from brinell.evaluation.backend import AttackJob, WorkUnit
+from brinell.evaluation.run_plan import FinishedRows
 from brinell.evaluation.run_stage import StageContext
 
 # The module, not the function of the same name.
@@ -57,12 +57,12 @@ class FakeLauncher:
     deaths: int = 0
 
     @contextmanager
-    def open(self, setup: StageContext, plan: Any) -> Iterator["Played"]:
-        quiet = replace(setup, oracle=replace(setup.oracle, listener=silent), listener=silent)
+    def open(self, context: StageContext, plan: Any) -> Iterator["Played"]:
+        quiet = replace(context, oracle=replace(context.oracle, listener=silent), listener=silent)
         self.pool = FakePool(self, pickle.dumps((quiet, plan)))
         yield self
 
-    def parts(self, job: Job) -> Iterator[Part]:
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
         return Driver(job, self.pool, self.unit, clock=self.pool.clock).parts()
 
 
@@ -90,7 +90,7 @@ class FakePool:
             self.start(w)
         return sorted(self.ready)
 
-    def assign(self, worker: int, unit: Unit) -> None:
+    def assign(self, worker: int, unit: WorkUnit) -> None:
         self.launcher.seen.append(len(unit.chunk))
         self.numbers[worker] += 1
         self.busy[worker] = self.workers[worker].work(unit, self.numbers[worker])
@@ -307,8 +307,8 @@ def test_waiting_for_workers_is_told_once() -> None:
         yield Chunk(torch.tensor([0]), torch.zeros(1, 3), torch.tensor([0])), brinell.results.format.resume.NOTHING
 
     oracle = brinell.engine.oracle.Oracle(wrap(nn.Linear(3, 2).eval()), 32)
-    setup = StageContext(oracle, Linf(0.1), 0, 32)
-    job = Job(setup, brinell.plan([brinell.attacks.FGSM()]), read, lambda c: c, 1, (3,), listener=heard.append)
+    context = StageContext(oracle, Linf(0.1), 0, 32)
+    job = AttackJob(context, brinell.plan([brinell.attacks.FGSM()]), read, lambda c: c, 1, (3,), listener=heard.append)
     nobody = Nobody()
     with pytest.raises(StopError):
         list(Driver(job, nobody, clock=lambda: nobody.now).parts())

@@ -15,7 +15,7 @@ from brinell.cli.commands import evaluate as verb
 from brinell.cli.main import app
 from brinell.distributed import Ray
 from brinell.distributed.serialize_model import _user_modules
-from brinell.evaluation.backend import IN_PROCESS, Launcher, own_threat
+from brinell.evaluation.backend import IN_PROCESS, Backend, own_threat
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, "", "gpus", "gpu:", "gpu:x", "gpu:0", "-2", "0"])
@@ -27,7 +27,7 @@ def test_odd_numbers_of_workers(workers: Any) -> None:
 @pytest.mark.parametrize(("workers", "device"), [(2, "cpu"), ("3", "cpu"), ("gpu", "cuda"), ("gpu:4", "cuda")])
 def test_the_device_follows_from_the_workers(workers: Any, device: str) -> None:
     launcher = Ray(workers=workers)
-    assert isinstance(launcher, Launcher)
+    assert isinstance(launcher, Backend)
     assert launcher.device == torch.device(device)
 
 

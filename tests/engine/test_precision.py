@@ -10,7 +10,7 @@ from brinell.core.attack import Requires
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.models.demo import demo_net
 from brinell.results import counted
 from brinell.testing import duel
@@ -117,7 +117,7 @@ def test_unsure_points_are_kept_only_where_float32_settles_them(eps, draws, prec
         seen.append(made.settled)
         return made
 
-    monkeypatch.setattr(stages, "Engine", engine)
+    monkeypatch.setattr(run_stage, "Engine", engine)
     plan = brinell.Plan("one", (brinell.Stage(brinell.attacks.FMN(3)),), draws=draws)
     threat = brinell.L2() if eps is None else brinell.L2(eps)
     brinell.evaluate("demo", brinell.data.load("demo", 4), threat, plan, precision=precision, progress=False)

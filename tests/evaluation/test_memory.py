@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from brinell import Linf, Problem, Run, RunError, attacks, compare, evaluate, verify
-from brinell.evaluation import backend as work
+from brinell.evaluation import backend
 from brinell.ops import rng
 from brinell.results.format import files
 
@@ -56,7 +56,7 @@ def test_python_memory_does_not_grow_with_the_samples(sign: nn.Module, monkeypat
     monkeypatch.setattr(SESSION, "CHUNK", 192)
     alive: list[int] = []
     calls: list[int] = []
-    chunks = work.attack_chunk
+    chunks = backend.run_plan
 
     def watched(*args: Any, **more: Any) -> Any:
         calls.append(len(calls))
@@ -65,7 +65,7 @@ def test_python_memory_does_not_grow_with_the_samples(sign: nn.Module, monkeypat
             alive.append(sum(v.nbytes for v in gc.get_objects() if type(v) is Tensor))
         return chunks(*args, **more)
 
-    monkeypatch.setattr(work, "attack_chunk", watched)
+    monkeypatch.setattr(backend, "run_plan", watched)
 
     def peak(n: int) -> int:
         tracemalloc.start()

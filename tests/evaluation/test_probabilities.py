@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, ModelError, evaluate, wrap
-from brinell.checks import model as door
+from brinell.checks import model as model_checks
+from brinell.finding import Finding
 from brinell.models.demo import demo_net
 
 DATA = brinell.data.load("demo", 32)
@@ -26,11 +27,11 @@ class Ends(nn.Module):
         return self.end(self.net(x))
 
 
-def looked(end: Callable[[Tensor], Tensor], allow: bool = True) -> door.Check:
+def looked(end: Callable[[Tensor], Tensor], allow: bool = True) -> Finding:
     classifier = wrap(Ends(end).eval(), allow=["probabilities"] if allow else [])
     with torch.no_grad():
         logits = classifier.forward(DATA.x).logits
-    return door.probabilities(classifier, DATA.x, logits)
+    return model_checks.check_probabilities(classifier, DATA.x, logits)
 
 
 SQUASHED = {
@@ -90,7 +91,7 @@ def test_a_black_box_that_gives_independent_probabilities_is_warned_of() -> None
             return net(torch.from_numpy(x)).sigmoid().numpy()
 
     box = brinell.models.adapters.from_function(scores, classes=10, version="1")
-    check = door.probabilities(box, DATA.x, box.forward(DATA.x).logits)
+    check = model_checks.check_probabilities(box, DATA.x, box.forward(DATA.x).logits)
     assert check.level == "warn"
 
 

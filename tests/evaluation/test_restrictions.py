@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from brinell import Linf, Problem, wrap
-from brinell.checks.leaderboard import DETERMINISTIC, GRADIENTS, NO_LOOP, deterministic, restrictions
+from brinell.checks.leaderboard import DETERMINISTIC, GRADIENTS, NO_LOOP, check_deterministic, check_restrictions
 from brinell.core.model import Classifier
 from brinell.engine.oracle import Oracle
 
@@ -39,11 +39,11 @@ def problem() -> Problem:
 
 def levels(model: nn.Module | Classifier, problem: Problem) -> dict[str, str]:
     classifier = wrap(model.eval()) if isinstance(model, nn.Module) else model
-    return {c.name: c.level for c in restrictions(classifier, problem, THREAT)}
+    return {c.name: c.level for c in check_restrictions(classifier, problem, THREAT)}
 
 
 def messages(model: nn.Module, problem: Problem) -> str:
-    return " ".join(c.message for c in restrictions(wrap(model.eval()), problem, THREAT))
+    return " ".join(c.message for c in check_restrictions(wrap(model.eval()), problem, THREAT))
 
 
 FINE = {GRADIENTS: "ok", DETERMINISTIC: "ok", NO_LOOP: "ok"}
@@ -109,7 +109,7 @@ def test_a_memory(problem: Problem) -> None:
     oracle, x = Oracle(wrap(Remembers().eval()), 32), problem.x[:32]
     oracle.output(x)
     assert torch.equal(oracle.output(x).logits, oracle.output(x).logits)
-    assert deterministic(oracle, x).level == "fail"
+    assert check_deterministic(oracle, x).level == "fail"
 
 
 def test_noise_that_is_a_function_of_the_input_cannot_be_seen(problem: Problem) -> None:
@@ -174,5 +174,5 @@ def test_a_loop_without_gradients_is_told_of(problem: Problem) -> None:
     assert levels(Repeats(), problem) == {**FINE, NO_LOOP: "info"}
     assert "the layer linear is asked 16 times" in messages(Repeats(), problem)
     net = Repeats().eval()
-    restrictions(wrap(net), problem, THREAT)
+    check_restrictions(wrap(net), problem, THREAT)
     assert not any(m._forward_pre_hooks for m in net.modules())

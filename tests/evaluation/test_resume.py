@@ -15,7 +15,7 @@ import pytest
 
 import brinell
 from brinell import Linf, Problem, Run, RunError, evaluate, verify, wrap
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.models.demo import demo_net
 from brinell.results import Writer
 
@@ -28,9 +28,9 @@ import os, signal, time, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make what they start in the background deaf to it
 torch.set_num_threads(1)
 from brinell.cli import main
-from brinell.evaluate import stages
+from brinell.evaluation import run_stage
 from brinell.results import Writer
-stages.BATCH, append = 1, Writer.append
+run_stage.BATCH, append = 1, Writer.append
 left = int(os.environ["SHARDS"])
 def counted(self, table, *args):
     global left
@@ -83,7 +83,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 1)
+        patch.setattr(run_stage, "BATCH", 1)
         return again(tmp_path_factory.mktemp("reference") / "run")
 
 

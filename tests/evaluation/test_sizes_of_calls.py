@@ -11,8 +11,8 @@ from brinell.core.plan import Restarts, Targets, stage
 from brinell.core.threat import Linf
 from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle
-from brinell.evaluation import run_stage as stages
-from brinell.evaluation.run_stage import StageContext, oracle_for
+from brinell.evaluation import run_stage
+from brinell.evaluation.run_stage import StageContext, stage_oracle
 
 
 class Uneven(APGD):
@@ -40,14 +40,14 @@ def setup_for(device: str, slots: int, recordings: Recordings | None, measured: 
 @pytest.mark.parametrize("kind", STAGES)
 def test_recorded_or_not_the_shape_is_the_same(kind: str) -> None:
     one, rows = STAGES[kind]
-    plain, recorded = (oracle_for(setup_for("cuda", 1024, r), one).block for r in (None, Recordings()))
+    plain, recorded = (stage_oracle(setup_for("cuda", 1024, r), one).block for r in (None, Recordings()))
     assert plain == recorded == rows
-    assert oracle_for(setup_for("cpu", 128, None), one).block == 32
+    assert stage_oracle(setup_for("cpu", 128, None), one).block == 32
 
 
 @pytest.mark.parametrize(("slots", "rows", "room"), [(256, 512, 512), (1024, 512, 1024), (1024, 32, 256)])
 def test_measured_slots_fill_a_call(slots: int, rows: int, room: int) -> None:
     recorded = setup_for("cuda", slots, Recordings())
-    assert stages._room(recorded, recorded.oracle.sized({"cuda": rows})) == room
+    assert run_stage._room(recorded, recorded.oracle.sized({"cuda": rows})) == room
     told = setup_for("cuda", slots, Recordings(), measured=False)
-    assert stages._room(told, told.oracle.sized({"cuda": rows})) == slots
+    assert run_stage._room(told, told.oracle.sized({"cuda": rows})) == slots

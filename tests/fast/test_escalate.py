@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from brinell import Plan, PlanError, Run, wrap
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.evaluation.plan import audited
 from brinell.results import Writer
 
@@ -159,7 +159,7 @@ def test_an_interrupted_escalation_goes_on(
     """Torn while the full plan runs on the rest, after so many shards of it; resumed with other slots."""
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 10)
+        patch.setattr(run_stage, "BATCH", 10)
         before = shards(truth.evaluate(careless, out=tmp_path / "plain", slots=7))
         with pytest.MonkeyPatch.context() as inner:
             interrupted(inner, before + more)
@@ -183,7 +183,7 @@ def test_an_escalation_that_is_given_up_says_so(truth: Any, careless: Plan, tmp_
     """Resumed without escalating, a torn one is finished as far as it came; the audit still objects."""
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 10)
+        patch.setattr(run_stage, "BATCH", 10)
         before = shards(truth.evaluate(careless, out=tmp_path / "plain"))
         with pytest.MonkeyPatch.context() as inner:
             interrupted(inner, before + 2)
@@ -229,7 +229,7 @@ def test_plans_without_an_audit_have_nothing_to_escalate(truth: Any, careful: Pl
 def test_an_interrupted_audit_has_looked_at_fewer(truth: Any, careless: Plan, doubtful: Run, tmp_path: Path) -> None:
     """Only who fell or met all of it counts as audited; what an unfinished audit has found is no less true."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 10)
+        patch.setattr(run_stage, "BATCH", 10)
         last = shards(truth.evaluate(careless, out=tmp_path / "plain")) - 1
         interrupted(patch, last)
         with pytest.raises(Interrupted):

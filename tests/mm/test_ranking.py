@@ -15,7 +15,7 @@ from brinell import L2, Linf, PlanError, Problem, Run, Stage, Targets, ThreatErr
 from brinell.attacks import APGD, FAB, FGSM, PGD, Square
 from brinell.attacks.catalogue import by_name
 from brinell.core.threat import Threat
-from brinell.evaluation import run_stage as stages
+from brinell.evaluation import run_stage
 from brinell.evaluation.plan import adapt, ranked
 from brinell.results import Writer
 
@@ -75,12 +75,12 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The targets of every stage that runs in the test."""
     seen: list[Tensor] = []
 
-    class Spy(stages.Engine):
+    class Spy(run_stage.Engine):
         def run(self, work: Any) -> Any:
             seen.append(work.targets)
             return super().run(work)
 
-    monkeypatch.setattr(stages, "Engine", Spy)
+    monkeypatch.setattr(run_stage, "Engine", Spy)
     return seen
 
 
@@ -168,7 +168,7 @@ def test_slots_order_parts_and_interruptions_change_nothing(
     ]
     assert outcome(Run.merge([p.path for p in parts], tmp_path / "merged")).equals(outcome(reference))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "BATCH", 3)
+        patch.setattr(run_stage, "BATCH", 3)
         append, left = Writer.append, [2]
 
         def failing(self: Writer, *args: Any) -> None:

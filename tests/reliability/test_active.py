@@ -392,7 +392,7 @@ def test_mistakes_are_told_with_a_remedy(options, error, text):
 
 def test_pytest_does_not_take_it_for_a_test(request):
     """This file imports it by name."""
-    assert "test_attack" in globals() and "test_attack" not in {item.name for item in request.session.items}
+    assert "test_attack" in globals() and "test_attack" not in {item.name for item in request.prepared.items}
 
 
 # --------------------------------------------------------------------------------------------------------- command line

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from brinell.analysis.numbers import Bools, Floats, Ints
-from brinell.checks import model as door
+from brinell.checks import model as model_checks
 from brinell.core.attack import AnyAttack, Batch
 from brinell.core.dataset import Chunk, Problem, sample_hashes
 from brinell.core.model import Classifier, Output
@@ -78,14 +78,14 @@ def answers(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = Tr
 
     Cost: one forward per sample.
     """
-    door.train_mode(classifier)
+    model_checks.check_train_mode(classifier)
     ids, labels, logits = [], [], []
     oracle = Oracle(classifier, default_block(classifier.device))
     with precisions.exact(classifier.device):
         for chunk in chunks:
             out = _output(oracle, chunk)
             if labelled:
-                door.labels(chunk, out.logits.shape[1])
+                model_checks.require_known_labels(chunk, out.logits.shape[1])
             ids.append(chunk.ids)
             labels.append(chunk.y)
             logits.append(out.logits.cpu())
@@ -93,7 +93,7 @@ def answers(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = Tr
     if not bool(z.isfinite().all()):
         raise ModelError(
             expected="finite logits",
-            got=door.finite(z).message,
+            got=model_checks.check_finite_logits(z).message,
             remedy="Find where the model overflows: confidences cannot be computed from these.",
         )
     return Answers(torch.cat(ids).numpy(), torch.cat(labels), z)
@@ -102,7 +102,7 @@ def answers(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = Tr
 def _output(oracle: Oracle, chunk: Chunk) -> Output:
     device = oracle.classifier.device
     if chunk.offset == 0:
-        door.first_answer(oracle, Chunk(chunk.ids[:1], chunk.x[:1], chunk.y[:1]))
+        model_checks.first_forward(oracle, Chunk(chunk.ids[:1], chunk.x[:1], chunk.y[:1]))
     return oracle.output(chunk.x.to(device), chunk.ids.to(device))
 
 
@@ -175,8 +175,8 @@ def crafted(
 
     Cost: that of the attack's whole budget for every sample.
     """
-    door.train_mode(classifier)
-    door.gradients(classifier)
+    model_checks.check_train_mode(classifier)
+    model_checks.require_gradients(classifier)
     if threat.unlimited:
         raise InputError(
             expected="a threat with a radius", got=str(threat), remedy="The largest loss within it is looked for."

@@ -21,7 +21,7 @@ from brinell.analysis.miscalibration import (
 from brinell.analysis.numbers import Bools, Floats, Interval, halves, percent
 from brinell.core.dataset import Chunk
 from brinell.errors import InputError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.results import Proportion
 from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
@@ -150,7 +150,7 @@ def calibration(
     """
     if bins < 1:
         raise InputError(expected="at least 1 bin", got=f"{bins}", remedy=f"Leave it out for {BINS}.")
-    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
+    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
     stored = None if run is None else opened(run)
     if stored is not None:
         same_model(stored, model)

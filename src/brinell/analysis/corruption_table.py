@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from brinell.checks.model import labels
+from brinell.checks.model import require_known_labels
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
 from brinell.data.corruptions import COMMON, SEVERITIES
@@ -141,7 +141,7 @@ def judged(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
     with exact(device):
         out = Oracle(classifier, default_block(device)).output(chunk.x.to(device), chunk.ids.to(device))
     classes = out.logits.shape[1]
-    labels(chunk, classes)
+    require_known_labels(chunk, classes)
     right = (out.logits.argmax(1) == chunk.y.to(device)) & out.logits.isfinite().all(1)
     if out.reject is not None:
         right = right & (out.reject <= 0)

@@ -12,7 +12,7 @@ import torch
 
 from brinell.analysis.corruption_table import Average, Correct, average, batch, judged
 from brinell.analysis.severities import ALEXNET, Baseline, Setting, save_table
-from brinell.checks.model import train_mode
+from brinell.checks.model import check_train_mode
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupt
@@ -220,7 +220,7 @@ def corruption_accuracy(
     Cost: one forward per image, corruption and severity, and one per clean image.
     """
     model = as_classifier(classifier, device)
-    train_mode(model)
+    check_train_mode(model)
     if isinstance(problem, Mapping | Iterator):
         return _ready_made(model, problem, None if clean is None else as_problem(clean), told)
     settings = [(name, severity) for name in names for severity in severities]

@@ -14,7 +14,7 @@ from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Floats, Interval, Z, percent
 from brinell.core.dataset import Problem
 from brinell.errors import InputError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
 from brinell.results import Proportion
@@ -93,8 +93,8 @@ def detection(
     >>> [s.name for s in found.sets], all(0 <= s.auroc.low <= s.auroc.high <= 1 for s in found.sets)
     (['gaussian noise', 'uniform noise', 'blobs'], True)
     """
-    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
-    foreign = synthetic(data, seed) if sets is None else {k: inputs.as_problem(v) for k, v in sets.items()}
+    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
+    foreign = synthetic(data, seed) if sets is None else {k: coerce.as_problem(v) for k, v in sets.items()}
     if not foreign:
         raise InputError(
             expected="at least one foreign data set", got="none", remedy="Leave sets out for noise of three kinds."
@@ -167,7 +167,7 @@ def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Pr
     >>> {name: tuple(p.x.shape) for name, p in found.items()}["blobs"]
     (4, 1, 8, 8)
     """
-    data = inputs.as_problem(problem)
+    data = coerce.as_problem(problem)
     count = len(data) if n is None else n
     sets = {name: _Noise(name, data.shape(), count, seed) for name in SYNTHETIC}
     if data.streamed:

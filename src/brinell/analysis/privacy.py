@@ -25,7 +25,7 @@ from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.errors import InputError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.results import Difference, Proportion, paired_difference
 from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
@@ -134,8 +134,8 @@ def privacy(
             got="both",
             remedy="Adversarial inputs come from one of the two.",
         )
-    model = inputs.as_classifier(classifier, device)
-    data = (inputs.as_problem(members), inputs.as_problem(others))
+    model = coerce.as_classifier(classifier, device)
+    data = (coerce.as_problem(members), coerce.as_problem(others))
 
     def side(name: str, chunks: "Sequence[Iterable[Chunk]]") -> Leakage:
         first, second = (answers(model, part) for part in chunks)
@@ -143,7 +143,7 @@ def privacy(
 
     clean = side("clean", [read(d) for d in data])
     if threat is not None:
-        wanted = inputs.as_threat(threat)
+        wanted = coerce.as_threat(threat)
         return Privacy(model.name, clean, side("adversarial", [crafted(model, d, wanted, attack, seed) for d in data]))
     if runs is None:
         return Privacy(model.name, clean)

@@ -11,7 +11,7 @@ from brinell.analysis.answers import Answers, answers, read
 from brinell.analysis.numbers import Bools, Floats, Interval, difference, percent, reflected, resamples
 from brinell.core.model import Classifier
 from brinell.errors import InputError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.results import Difference, Proportion, paired_difference
 from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
@@ -109,14 +109,14 @@ def shift(
         )
     if len(baselines) == 1:
         raise InputError(expected="two baselines or more", got="one", remedy="A line needs two points: give another.")
-    models = [inputs.as_classifier(c, device) for c in (classifier, *baselines)]
+    models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
     home = _all(models, problem)
     found = tuple(_shifted(name, home, _all(models, other), seed) for name, other in sets.items())
     return Shift(models[0].name, _accuracy(home[0]), found)
 
 
 def _all(models: Sequence[Classifier], problem: Any) -> list[Answers]:
-    data = inputs.as_problem(problem)
+    data = coerce.as_problem(problem)
     return [answers(model, read(data)) for model in models]
 
 

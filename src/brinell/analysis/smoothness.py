@@ -10,14 +10,14 @@ from torch import Tensor
 
 from brinell.analysis.layers import OUTPUT, Function, function, own_parts
 from brinell.analysis.numbers import Floats, Interval, bootstrap
-from brinell.checks import model as door
+from brinell.checks import model as model_checks
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Linf, Threat
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import default_block
 from brinell.errors import InputError, one_of
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rowwise import flat, rows, where
@@ -127,8 +127,8 @@ def smoothness(
     >>> [l.name for l in found.layers], found.output.mean.n
     (['output'], 4)
     """
-    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
-    wanted = Linf(EPS) if threat is None else inputs.as_threat(threat)
+    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
+    wanted = Linf(EPS) if threat is None else coerce.as_threat(threat)
     _check(model, wanted, data, steps, restarts)
     top = NORMS[one_of("an output norm", output_norm, NORMS)]
     chosen = own_parts(model, next(data.chunks(2)).x) if layers is None else tuple(layers)
@@ -147,8 +147,8 @@ def _mean(values: Floats, seed: int) -> Interval:
 
 
 def _check(model: Classifier, threat: Threat, data: Problem, steps: int, restarts: int) -> None:
-    door.train_mode(model)
-    door.gradients(model)
+    model_checks.check_train_mode(model)
+    model_checks.require_gradients(model)
     threat.check(data.shape(), len(data))
     if threat.unlimited or threat.norm.name not in NORMS:
         raise InputError(

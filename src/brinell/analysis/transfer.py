@@ -10,7 +10,7 @@ import torch
 from brinell.analysis.answers import AnyRun, about_classes, answers, attacked, opened, read, same_model
 from brinell.analysis.numbers import Bools, percent
 from brinell.errors import InputError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.results import Proportion
 from brinell.results import row_queries as outcome
 from brinell.results.analyses import Figure, Findings, Series, Table
@@ -112,8 +112,8 @@ def transfer(
             got=f"{len(runs)} and {len(classifiers)}",
             remedy="Give both by name.",
         )
-    models = {name: inputs.as_classifier(c, device) for name, c in classifiers.items()}
-    data = inputs.as_problem(problem)
+    models = {name: coerce.as_classifier(c, device) for name, c in classifiers.items()}
+    data = coerce.as_problem(problem)
     stored = {name: opened(run) for name, run in runs.items()}
     for name, run in stored.items():
         about_classes(run)

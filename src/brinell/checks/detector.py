@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from brinell.checks.model import Check
 from brinell.core.attack import Requires
 from brinell.core.dataset import Chunk
 from brinell.core.model import Output
 from brinell.core.plan import Plan, Stage
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError, PlanError, first_line
+from brinell.finding import Finding
 from brinell.ops.losses import LOSSES
 from brinell.ops.rowwise import flat
 from brinell.results import Proportion
@@ -19,12 +19,12 @@ from brinell.results import Proportion
 PLAN = "detector"
 
 
-def _looks(s: Stage) -> bool:
+def _considers_detector(s: Stage) -> bool:
     """Whether the stage takes the detector into account: by its score, or by imitating what it accepts."""
     return s.attack.requires is Requires.DETECTOR or hasattr(s.attack, "joined") or LOSSES[s.attack.loss].matches
 
 
-def guarded(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
+def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
     """The plan with what its attacks need to know about the detector, and a sentence for every stage left out.
 
     A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
@@ -57,7 +57,7 @@ def guarded(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str
     return replace(plan, stages=tuple(stages)), notes
 
 
-def watched(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Check]:
+def run_detector_checks(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Finding]:
     """Whether the plan sees the detector, and whether the detector has gradients for it."""
     if answer.reject is None:
         return []
@@ -66,17 +66,17 @@ def watched(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Ch
     rule = getattr(getattr(oracle.classifier, "detector", None), "describe", None)
     if rule is not None:
         facts += f" ({rule()})"
-    checks = [Check("clean rejections", "ok", facts)]
-    if not any(_looks(s) for s in plan.stages):
+    checks = [Finding("clean rejections", "ok", facts)]
+    if not any(_considers_detector(s) for s in plan.stages):
         text = (
             f"the model has a detector and no attack of the plan {plan.name} looks at it: what it rejects may be "
             f"evaded by an attack that does; use the plan {PLAN}."
         )
-        return [*checks, Check("detector ignored", "warn", text)]
-    return [*checks, *_blind(oracle, plan, first)]
+        return [*checks, Finding("detector ignored", "warn", text)]
+    return [*checks, *_check_detector_gradient(oracle, plan, first)]
 
 
-def _blind(oracle: Oracle, plan: Plan, first: Chunk) -> list[Check]:
+def _check_detector_gradient(oracle: Oracle, plan: Plan, first: Chunk) -> list[Finding]:
     stage = next((s for s in plan.stages if s.attack.requires is Requires.DETECTOR), None)
     if stage is None:
         return []
@@ -92,9 +92,11 @@ def _blind(oracle: Oracle, plan: Plan, first: Chunk) -> list[Check]:
         ) from error
     dead = float((flat(a.score_gradient) == 0).all(1).float().mean())
     if dead < 1:
-        return [Check("zero gradient (detector)", "ok", f"{100 * dead:.0f} % of the points have no detector gradient")]
+        return [
+            Finding("zero gradient (detector)", "ok", f"{100 * dead:.0f} % of the points have no detector gradient")
+        ]
     return [
-        Check(
+        Finding(
             "zero gradient (detector)",
             "warn",
             "the gradient of the detector's score is exactly zero at every point looked at: attacks cannot steer "

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd import backward, grad
 
-from brinell.checks.model import SAME, Check, differ
+from brinell.checks.model import SAME, relative_difference
 from brinell.core.attack import Requires
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError, first_line, told
-from brinell.evaluation.run_stage import ranked_targets
+from brinell.evaluation.run_stage import rank_targets
+from brinell.finding import Finding
 from brinell.ops import rng
 from brinell.ops.losses import LOSSES
 from brinell.ops.rowwise import flat
@@ -30,7 +31,7 @@ _ENGINE = "run_backward"
 _GRADIENT_MODULES = ("torch._functorch.eager_transforms", "torch.func")
 
 
-def optimises(oracle: Oracle, x: Tensor) -> Check:
+def check_no_optimisation(oracle: Oracle, x: Tensor) -> Finding:
     """No gradient may be computed inside the forward pass."""
     seen: set[str] = set()
     engine: set[str] = set()
@@ -52,8 +53,8 @@ def optimises(oracle: Oracle, x: Tensor) -> Check:
         _profile_again(before)
     seen = seen or engine
     if not seen:
-        return Check("optimisation in forward", "ok", "the forward pass computes no gradients")
-    return Check(
+        return Finding("optimisation in forward", "ok", "the forward pass computes no gradients")
+    return Finding(
         "optimisation in forward",
         "warn",
         f"the forward pass itself computes gradients ({', '.join(sorted(seen))}): the defence adapts to each input, "
@@ -69,31 +70,33 @@ def _profile_again(before: Any) -> None:
         before.enable()
 
 
-def half_weights(oracle: Oracle) -> Check:
+def check_half_weights(oracle: Oracle) -> Finding:
     """Weights in half precision give coarse logits and gradients."""
     kinds = sorted(oracle.classifier.dtypes() & {"float16", "bfloat16"})
     if not kinds:
-        return Check("half-precision weights", "ok", "no weights in float16 or bfloat16")
-    return Check(
+        return Finding("half-precision weights", "ok", "no weights in float16 or bfloat16")
+    return Finding(
         "half-precision weights",
         "warn",
         f"weights in {', '.join(kinds)}: rounding flattens the loss and can pass for robustness; evaluate in float32.",
     )
 
 
-def batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     """The class of a clean input must not depend on how many rows are asked at a time."""
     try:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
         why = told(error)
-        return Check("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
+        return Finding("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:
-        return Check("batch shape", "ok", "clean predictions do not depend on the batch shape")
-    if differ(logits, oracle.output(x).logits) > SAME:
-        return Check("batch shape", "ok", "not looked at: the model is randomised, so its answers differ in any shape")
-    return Check(
+        return Finding("batch shape", "ok", "clean predictions do not depend on the batch shape")
+    if relative_difference(logits, oracle.output(x).logits) > SAME:
+        return Finding(
+            "batch shape", "ok", "not looked at: the model is randomised, so its answers differ in any shape"
+        )
+    return Finding(
         "batch shape",
         "warn",
         f"{changed} of {len(alone)} clean inputs get another class when asked one at a time: predictions depend on the "
@@ -107,7 +110,9 @@ def _losses(plan: Plan) -> dict[str, tuple[int, ...]]:
     return {s.attack.loss: s.ranks for s in stages}
 
 
-def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:
+def check_zero_gradients(
+    oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor
+) -> list[Finding]:
     """Every loss the plan follows needs a gradient, at the clean points and in the ball around them.
 
     Only points that are still classified correctly count: what is misclassified needs no gradient, and DLR has none
@@ -120,7 +125,7 @@ def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Ten
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan).items():
-        target = ranked_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
+        target = rank_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
         answers = [oracle.ask(at, y, target, loss, Requires.GRAD) for at in (x, around)]
         zero = torch.cat([flat(a.gradient) == 0 for a in answers])
         standing = torch.cat([a.logits.argmax(1) == y for a in answers])
@@ -131,10 +136,10 @@ def zero_gradients(oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Ten
     return [_zero_check(loss, *shares, others=alive) for loss, shares in dead.items()]
 
 
-def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Check:
+def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Finding:
     name = f"zero gradient ({loss})"
     if rows == 0:
-        return Check(
+        return Finding(
             name, "ok", f"{100 * coordinates:.1f} % of the coordinates of the {loss} gradient are exactly zero"
         )
     message = (
@@ -142,11 +147,11 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Che
         f"({100 * coordinates:.0f} % of all coordinates): this loss sees nothing there (saturated or masked gradients)"
     )
     if others:
-        return Check(name, "info", f"{message}; other losses of the plan do.")
-    return Check(name, "warn", f"{message}. Remove quantisation and saturation, use brinell.models.bpda, or Square.")
+        return Finding(name, "info", f"{message}; other losses of the plan do.")
+    return Finding(name, "warn", f"{message}. Remove quantisation and saturation, use brinell.models.bpda, or Square.")
 
 
-def expectation(oracle: Oracle, plan: Plan, x: Tensor, y: Tensor, logits: Tensor) -> list[Check]:
+def check_expectation(oracle: Oracle, plan: Plan, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
     """For plans that average over draws: two independent averages must agree, or more draws are needed."""
     stages = [s for s in plan.stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in stages[:1]]
@@ -154,16 +159,16 @@ def expectation(oracle: Oracle, plan: Plan, x: Tensor, y: Tensor, logits: Tensor
 
 def _settled(
     oracle: Oracle, loss: str, draws: int, ranks: tuple[int, ...], x: Tensor, y: Tensor, logits: Tensor
-) -> Check:
-    target = ranked_targets(logits, y, ranks[:1])[:, 0]
+) -> Finding:
+    target = rank_targets(logits, y, ranks[:1])[:, 0]
     a, b = (flat(oracle.ask(x, y, target, loss, Requires.GRAD, draws).gradient) for _ in range(2))
     cosine = float(torch.cosine_similarity(a, b, dim=1).median())
     if cosine >= SETTLED:
-        return Check("expectation", "ok", f"two averages of {draws} gradients agree (cosine {cosine:.2f})")
+        return Finding("expectation", "ok", f"two averages of {draws} gradients agree (cosine {cosine:.2f})")
     # The noise of a mean falls with the number of draws: cos = s / (s + v / n).
     share = max(cosine, 1e-3)
     wanted = int(draws * (1 - share) / share * SETTLED / (1 - SETTLED)) + 1
-    return Check(
+    return Finding(
         "expectation",
         "warn",
         f"two averages of {draws} gradients differ (cosine {cosine:.2f}): {draws} draws are not enough, about {wanted} "
@@ -171,22 +176,31 @@ def _settled(
     )
 
 
-def few_classes(notes: list[str]) -> Check:
+def check_few_classes(notes: list[str]) -> Finding:
     """Whether the plan had to change because the model has few classes."""
     if not any("classes" in note for note in notes):
-        return Check("few classes", "ok", "the model has enough classes for every loss of the plan")
-    return Check("few classes", "info", "the plan was adapted to the model's few classes; see the notes.")
+        return Finding("few classes", "ok", "the model has enough classes for every loss of the plan")
+    return Finding("few classes", "info", "the plan was adapted to the model's few classes; see the notes.")
 
 
-def watchful(
+def run_gradient_checks(
     oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor, notes: list[str]
-) -> list[Check]:
+) -> list[Finding]:
     """Every check of this file that applies to the plan."""
-    checks = [optimises(oracle, x), half_weights(oracle), batch_shape(oracle, x, logits), few_classes(notes)]
+    checks = [
+        check_no_optimisation(oracle, x),
+        check_half_weights(oracle),
+        check_batch_shape(oracle, x, logits),
+        check_few_classes(notes),
+    ]
     if not plan.needs_gradients:
         return checks
     try:
-        return [*checks, *zero_gradients(oracle, plan, threat, x, y, logits), *expectation(oracle, plan, x, y, logits)]
+        return [
+            *checks,
+            *check_zero_gradients(oracle, plan, threat, x, y, logits),
+            *check_expectation(oracle, plan, x, y, logits),
+        ]
     except RuntimeError as error:
         raise ModelError(
             expected="a model with gradients with respect to its input",

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.checks import gradients as checks
-from brinell.checks import model as door
-from brinell.checks.model import SAME, Check
+from brinell.checks import gradients as gradient_checks
+from brinell.checks import model as model_checks
+from brinell.checks.model import SAME
 from brinell.core.attack import Requires
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
@@ -19,6 +19,7 @@ from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import first_line
+from brinell.finding import Finding
 from brinell.ops import rng
 from brinell.ops.rowwise import flat
 
@@ -33,7 +34,7 @@ PASSES = 8
 LOOP = 10
 
 
-def gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Check:
+def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Finding:
     """Most inputs, clean or moved at random inside the threat, must have a gradient that is finite and not zero.
 
     Method: cross-entropy and margin; a point lacks a gradient where both are exactly zero or not finite. Misclassified
@@ -41,7 +42,7 @@ def gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Check:
     Limits: gradients that are not zero and lead nowhere (noise, shattering) pass; `brinell probe` looks for those.
     """
     if not oracle.classifier.differentiable:
-        return Check(GRADIENTS, "fail", "the model is marked as a black box and gives no gradients.")
+        return Finding(GRADIENTS, "fail", "the model is marked as a black box and gives no gradients.")
     ball = threat.ball(torch.arange(len(x)), x.device)
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     lacking, standing = [], []
@@ -53,14 +54,14 @@ def gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Check:
             lacking.append((slopes == 0).all(2).all(0))
             standing.append(answers[0].logits.argmax(1) == y)
     except RuntimeError as error:
-        return Check(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({_line(error)}).")
+        return Finding(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({_line(error)}).")
     blind, counts = torch.cat(lacking), torch.cat(standing)
     share = float((blind[counts] if bool(counts.any()) else blind).float().mean())
     said = f"{100 * share:.0f} % of the points looked at have no gradient (exactly zero or not finite)"
-    return Check(GRADIENTS, "ok" if share <= HALF else "fail", said + ("" if share <= HALF else "."))
+    return Finding(GRADIENTS, "ok" if share <= HALF else "fail", said + ("" if share <= HALF else "."))
 
 
-def deterministic(oracle: Oracle, x: Tensor) -> Check:
+def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
     """The same inputs must get the same logits, whatever was asked in between.
 
     Limits: noise that is a function of the input passes, and so does noise rarer than these few passes can show.
@@ -70,30 +71,32 @@ def deterministic(oracle: Oracle, x: Tensor) -> Check:
         if i % 2:
             oracle.output(1 - x)
         again = oracle.output(x).logits
-        worst = max(worst, door.differ(first, again)) if bool(again.isfinite().all()) else float("inf")
+        worst = (
+            max(worst, model_checks.relative_difference(first, again)) if bool(again.isfinite().all()) else float("inf")
+        )
     if worst <= SAME:
-        return Check(DETERMINISTIC, "ok", f"{PASSES} passes over the same inputs agree with the first")
-    return Check(
+        return Finding(DETERMINISTIC, "ok", f"{PASSES} passes over the same inputs agree with the first")
+    return Finding(
         DETERMINISTIC,
         "fail",
         f"repeated passes over the same inputs differ by {worst:.2g} of the logits' spread, or are not finite.",
     )
 
 
-def no_loop(oracle: Oracle, x: Tensor) -> Check:
+def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
     """No gradient may be computed inside the forward pass.
 
     Method: calls of autograd are watched, however they are reached; a layer that is asked many times in one pass is
     told of, since recurrent networks and integrators do that rightly.
     Limits: searches without gradients, gradients of other frameworks, of compiled code and of other threads pass.
     """
-    found = checks.optimises(oracle, x)
+    found = gradient_checks.check_no_optimisation(oracle, x)
     if found.level != "ok":
-        return Check(NO_LOOP, "fail", found.message)
+        return Finding(NO_LOOP, "fail", found.message)
     layer, times = _busiest(oracle.classifier, x[:1])
     if times > LOOP:
-        return Check(NO_LOOP, "info", f"no gradients, but the layer {layer} is asked {times} times in one pass")
-    return Check(NO_LOOP, "ok", found.message)
+        return Finding(NO_LOOP, "info", f"no gradients, but the layer {layer} is asked {times} times in one pass")
+    return Finding(NO_LOOP, "ok", found.message)
 
 
 def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
@@ -117,14 +120,14 @@ def _line(error: Exception) -> str:
     return first_line(error).rstrip(".")
 
 
-def restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Check]:
+def check_restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Finding]:
     """The three restrictions, looked at on one block of samples; a check that fails is a violation.
 
     Reference: Croce et al. 2021, RobustBench, sec. 3.
     """
     oracle = Oracle(classifier, default_block(classifier.device))
     chunk = next(problem.chunks(oracle.block))
-    door.first_answer(oracle, chunk)
+    model_checks.first_forward(oracle, chunk)
     x, y = chunk.x.to(classifier.device), chunk.y.to(classifier.device)
     with exact(classifier.device):
-        return [gradients(oracle, threat, x, y), deterministic(oracle, x), no_loop(oracle, x)]
+        return [check_gradients(oracle, threat, x, y), check_deterministic(oracle, x), check_no_loop(oracle, x)]

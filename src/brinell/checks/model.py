@@ -1,7 +1,5 @@
 """Checks at the door: what cannot be evaluated is refused before anything is written."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -9,6 +7,7 @@ from brinell.core.dataset import Chunk
 from brinell.core.model import Classifier, Output, answer
 from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError, told
+from brinell.finding import Finding
 
 # Two answers of the same row that differ by more than this share of the logits' spread are different answers.
 SAME = 1e-4
@@ -25,32 +24,19 @@ RESHAPING = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at: "ok", "warn" or "fail", with a sentence."""
-
-    name: str
-    level: str
-    message: str
-
-    def to_json(self) -> dict[str, str]:
-        """For the manifest."""
-        return {"name": self.name, "level": self.level, "message": self.message}
-
-
-def _refuse(classifier: Classifier, defect: str, **message: str) -> Check:
+def _refuse_unless_allowed(classifier: Classifier, defect: str, **message: str) -> Finding:
     """Raise, or return a failed check where the user allowed the defect."""
     if defect not in classifier.allow:
         raise ModelError(**message)
-    return Check(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
+    return Finding(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
 
 
-def train_mode(classifier: Classifier) -> Check:
+def check_train_mode(classifier: Classifier) -> Finding:
     """No part of the model may be in train mode."""
     parts = classifier.modes()
     if not parts:
-        return Check("train mode", "ok", "every module is in evaluation mode")
-    return _refuse(
+        return Finding("train mode", "ok", "every module is in evaluation mode")
+    return _refuse_unless_allowed(
         classifier,
         "train mode",
         expected="a model in evaluation mode",
@@ -59,7 +45,7 @@ def train_mode(classifier: Classifier) -> Check:
     )
 
 
-def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
+def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
     """What the model says about the first samples; what its first call raises is most often a matter of shapes."""
     try:
         return oracle.output(chunk.x.to(oracle.classifier.device))
@@ -69,11 +55,11 @@ def first_answer(oracle: Oracle, chunk: Chunk) -> Output:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
             got=told(error),
-            remedy=_mend(oracle.classifier, tuple(chunk.x.shape[1:])),
+            remedy=_remedy(oracle.classifier, tuple(chunk.x.shape[1:])),
         ) from error
 
 
-def _mend(classifier: Classifier, shape: tuple[int, ...]) -> str:
+def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
     """What to do about a model that fails on inputs of this shape, the likeliest cause first."""
     if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
         return "The weights are not in float32: call net.float()."
@@ -90,7 +76,7 @@ def single_logit(logits: Tensor) -> list[str]:
     return []
 
 
-def labels(chunk: Chunk, classes: int) -> None:
+def require_known_labels(chunk: Chunk, classes: int) -> None:
     """Every label must be a class the model knows."""
     if int(chunk.y.max()) >= classes:
         raise InputError(
@@ -100,7 +86,7 @@ def labels(chunk: Chunk, classes: int) -> None:
         )
 
 
-def differ(a: Tensor, b: Tensor) -> float:
+def relative_difference(a: Tensor, b: Tensor) -> float:
     """The largest difference of two sets of logits, relative to their spread."""
     spreads = a.amax(1) - a.amin(1)
     spreads = spreads[spreads.isfinite()]
@@ -110,7 +96,7 @@ def differ(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().masked_fill(same, 0).nan_to_num(nan=torch.inf).max()) / spread
 
 
-def probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Check:
+def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Finding:
     """Outputs that are probabilities flatten every gradient; logits are needed.
 
     Outputs in [0, 1] are refused where they sum to one or a sigmoid or softmax made them. Small logits pass: of what
@@ -120,12 +106,12 @@ def probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Check:
     said = logits[:, 1:] if single_logit(logits) else logits
     low, high = float(said.min()), float(said.max())
     if not (low > -slack and high < 1 + slack):
-        return Check(name, "ok", "outputs are not probabilities")
+        return Finding(name, "ok", "outputs are not probabilities")
     sums = said.shape[1] > 1 and float((said.sum(1) - 1).abs().max()) < slack
     last = "" if sums else last_function(classifier, x)
     if sums or last:
         one = said.shape[1] == 1
-        return _refuse(
+        return _refuse_unless_allowed(
             classifier,
             name,
             expected="logits",
@@ -134,13 +120,13 @@ def probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Check:
             remedy=f"Remove the final {last or 'softmax'} (or return its {'argument' if one else 'logarithm'}).",
         )
     if said.numel() >= MANY and low < EDGE and high > 1 - EDGE:
-        return Check(
+        return Finding(
             name,
             "warn",
             f"all outputs lie in [0, 1] and come near both ends ({low:.2g} to {high:.2g}): they look like "
             "probabilities, which flatten gradients; if they are, return what their sigmoid or softmax is given.",
         )
-    return Check(name, "ok", "outputs are not probabilities")
+    return Finding(name, "ok", "outputs are not probabilities")
 
 
 def last_function(classifier: Classifier, x: Tensor) -> str:
@@ -161,12 +147,12 @@ def last_function(classifier: Classifier, x: Tensor) -> str:
     return ""
 
 
-def randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+def check_randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     """The same input must get the same answer."""
-    worst = max(differ(logits, oracle.output(x).logits) for _ in range(2))
+    worst = max(relative_difference(logits, oracle.output(x).logits) for _ in range(2))
     if worst <= SAME:
-        return Check("randomised", "ok", "repeated passes agree")
-    return Check(
+        return Finding("randomised", "ok", "repeated passes agree")
+    return Finding(
         "randomised",
         "warn",
         f"repeated passes on the same input differ by {worst:.2g} of the logits' spread: the model is randomised, and "
@@ -174,17 +160,17 @@ def randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
     )
 
 
-def mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
+def check_mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     """A row's answer must not depend on the other rows of its batch."""
     n = oracle.block
     batch = x.repeat(-(-n // len(x)), *[1] * (x.ndim - 1))[:n]
     keep = (torch.arange(n, device=x.device) % 2 == 0)[: len(batch)]
     others = torch.where(keep.view(-1, *[1] * (x.ndim - 1)), batch, 1 - batch.flip(0))
     a, b = oracle.output(batch).logits[keep], oracle.output(others).logits[keep]
-    worst = differ(a, b)
+    worst = relative_difference(a, b)
     if worst <= SAME:
-        return Check("mixed rows", "ok", "a row's answer does not depend on its neighbours")
-    return _refuse(
+        return Finding("mixed rows", "ok", "a row's answer does not depend on its neighbours")
+    return _refuse_unless_allowed(
         oracle.classifier,
         "mixed rows",
         expected="a model that answers every row by itself",
@@ -193,7 +179,7 @@ def mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Check:
     )
 
 
-def gradients(classifier: Classifier) -> None:
+def require_gradients(classifier: Classifier) -> None:
     """A plan that needs gradients needs a model that has them."""
     if not classifier.differentiable:
         raise ModelError(
@@ -203,11 +189,11 @@ def gradients(classifier: Classifier) -> None:
         )
 
 
-def finite(logits: Tensor) -> Check:
+def check_finite_logits(logits: Tensor) -> Finding:
     """Logits must be numbers."""
     bad = int((~logits.isfinite()).any(1).sum())
     if not bad:
-        return Check("non-finite logits", "ok", "all logits are finite")
+        return Finding("non-finite logits", "ok", "all logits are finite")
     if bad == len(logits):
         raise ModelError(
             expected="finite logits",
@@ -215,12 +201,12 @@ def finite(logits: Tensor) -> Check:
             remedy="Check that the weights were loaded whole and are finite: "
             "all(p.isfinite().all() for p in net.parameters()).",
         )
-    return Check("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
+    return Finding("non-finite logits", "fail", f"{bad} of {len(logits)} clean inputs get NaN or infinite logits.")
 
 
-def inspect(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Check]:
+def run_model_checks(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Finding]:
     """What can be refused or said from one block of samples."""
-    numbers = finite(logits)
-    noise = randomised(oracle, x, oracle.output(x).logits)
-    checks = [numbers, probabilities(oracle.classifier, x, logits), noise]
-    return checks if noise.level != "ok" else [*checks, mixed_rows(oracle, x, logits)]
+    numbers = check_finite_logits(logits)
+    noise = check_randomised(oracle, x, oracle.output(x).logits)
+    checks = [numbers, check_probabilities(oracle.classifier, x, logits), noise]
+    return checks if noise.level != "ok" else [*checks, check_mixed_rows(oracle, x, logits)]

@@ -105,17 +105,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
 
-def budget(stage: Stage) -> int:
+def max_queries(stage: Stage) -> int:
     """The most answers a sample can take."""
     return stage.attack.queries * len(stage.attempts())
 
 
-def usual(stage: Stage) -> int:
+def usual_queries(stage: Stage) -> int:
     """The answers that a sample takes which does not break: all of them, unless the attack knows when to give up."""
     return stage.attack.usual_queries * len(stage.attempts())
 
 
-def backwards(stage: Stage, classes: int) -> float:
+def backwards_per_query(stage: Stage, classes: int) -> float:
     """Backward passes per answer, on the average of the attack's cycle."""
     turns, cost = (
         stage.attack.query_pattern,
@@ -124,7 +124,7 @@ def backwards(stage: Stage, classes: int) -> float:
     return sum(cost[need] for need in turns) / len(turns)
 
 
-def worst_seconds(plan: Plan, n: int, pace: float) -> float:
+def longest_seconds(plan: Plan, n: int, pace: float) -> float:
     """Seconds if no sample breaks, by the seconds of one row's forward pass."""
-    weights = (budget(s) * s.eot * (1 + 2 * backwards(s, 10)) * (s.share or 1.0) for s in plan.stages)
+    weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * (s.share or 1.0) for s in plan.stages)
     return n * pace * (1 + sum(weights))

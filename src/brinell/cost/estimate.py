@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from brinell.core.threat import Threat
-from brinell.cost.budget import Estimate, worst_seconds
-from brinell.cost.extrapolate import foresee
-from brinell.cost.outcomes import Ahead
-from brinell.cost.precision import remembered
+from brinell.cost.budget import Estimate, longest_seconds
+from brinell.cost.extrapolate import predict
+from brinell.cost.outcomes import RemainingWork
+from brinell.cost.precision import stored_precision
 from brinell.engine import precision as precisions
 from brinell.engine.events import Note, silent
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation, chunk_size
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.results import Run
@@ -53,34 +53,34 @@ def estimate(
     >>> told.samples, told.forwards <= 32 + 2 * 32
     (32, True)
     """
-    inputs.refuse_nowhere(resume, out)
-    model = inputs.as_classifier(classifier, device)
+    coerce.refuse_nowhere(resume, out)
+    model = coerce.as_classifier(classifier, device)
     chosen = chosen_plan(plan, audit, escalate)
     folder = Path(out) if resume and out is not None else None
     with precisions.exact(model.device):
-        session = prepare(
+        prepared = prepare(
             model,
-            inputs.as_problem(problem),
-            inputs.as_threat(threat),
+            coerce.as_problem(problem),
+            coerce.as_threat(threat),
             chosen,
             seed=seed,
             slots=slots,
-            precision=remembered(precision, folder),
+            precision=stored_precision(precision, folder),
             listener=silent,
             individual=individual,
             execution=execution,
         )
-        return foresee(ahead(session, folder, escalate), seconds)
+        return predict(remaining_work(prepared, folder, escalate), seconds)
 
 
-def ahead(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> Ahead:
+def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> RemainingWork:
     """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING
     if folder is not None and (folder / MANIFEST).exists():
         stored = Stored(folder)
         known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
-    return Ahead(s.setup, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
+    return RemainingWork(s.context, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
 
 
 def _rest(s: PreparedEvaluation, run: Run, stored: Stored) -> float:
@@ -94,10 +94,10 @@ def _rest(s: PreparedEvaluation, run: Run, stored: Stored) -> float:
     return n - begun + last / 2
 
 
-def announce(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
+def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
     """Say what the evaluation will cost, where that is long enough to be worth a probe."""
-    if worst_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
+    if longest_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
         return
-    told = foresee(ahead(s, folder, escalate))
+    told = predict(remaining_work(s, folder, escalate))
     for text in (f"expected: {told}", *told.notes):
-        s.setup.listener(Note(text))
+        s.context.listener(Note(text))

@@ -7,10 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from brinell.core.plan import Stage
-from brinell.cost.budget import Estimate, StageEstimate, backwards, duration, rounded, worst_seconds
-from brinell.cost.outcomes import Ahead, Guess, fate, guessed, in_share, left_over, left_standing
-from brinell.cost.pilot import Clock, Ints, Numbers, Pace, Pilot, fly, schedule, undisturbed
-from brinell.evaluation.run_stage import BATCH, oracle_for
+from brinell.cost.budget import Estimate, StageEstimate, backwards_per_query, duration, longest_seconds, rounded
+from brinell.cost.outcomes import (
+    Outcome,
+    RemainingWork,
+    attacked_by,
+    predict_outcomes,
+    stage_outcome,
+    surviving,
+    unfinished_samples,
+)
+from brinell.cost.pilot import Clock, Ints, Numbers, Pace, Pilot, preserve_rng, run_pilot, schedule
+from brinell.evaluation.run_stage import BATCH, stage_oracle
 from brinell.results import CLEAN, Audit, Cost, Proportion
 from brinell.results.format.resume import NOTHING
 
@@ -22,22 +30,22 @@ VERIFYING, STORING, SHARD = 3, 6e-5, 0.015
 JITTER = 1.25
 
 
-def foresee(a: Ahead, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
+def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
     """The estimate, from a probe of at most so many seconds (default: a fifth of the longest run, 1 to 2)."""
     n = len(a.clean.chunk)
     if seconds is None:
-        longest = worst_seconds(a.plan, n + math.ceil(a.rest), a.pace)
+        longest = longest_seconds(a.plan, n + math.ceil(a.rest), a.pace)
         seconds = min(PROBE, max(LEAST, PART * longest))
     correct = a.clean.correct.cpu().numpy()
-    at = np.flatnonzero(correct if a.rest else correct & left_over(a))
-    with undisturbed(a.clean.logits.device):
-        pilot = fly(a.setup, a.plan, a.clean, at, a.individual, seconds, a.pace, clock) if len(at) else None
+    at = np.flatnonzero(correct if a.rest else correct & unfinished_samples(a))
+    with preserve_rng(a.clean.logits.device):
+        pilot = run_pilot(a.context, a.plan, a.clean, at, a.individual, seconds, a.pace, clock) if len(at) else None
     return _estimate(a, pilot)
 
 
-def _estimate(a: Ahead, pilot: Pilot | None) -> Estimate:
-    here = guessed(a, pilot, a.known, 1.0)
-    fresh = guessed(a, pilot, NOTHING, 1.0) if a.rest else here
+def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
+    here = predict_outcomes(a, pilot, a.known, 1.0)
+    fresh = predict_outcomes(a, pilot, NOTHING, 1.0) if a.rest else here
     stages = [_clean_stage(a, pilot)]
     share = a.rest / len(a.clean.chunk)
     for k, stage in enumerate(a.plan.stages):
@@ -62,9 +70,9 @@ def _estimate(a: Ahead, pilot: Pilot | None) -> Estimate:
     )
 
 
-def _samples(a: Ahead) -> int:
+def _samples(a: RemainingWork) -> int:
     seen = np.asarray(a.known.seen(CLEAN, a.clean.chunk.ids.tolist()), dtype=bool)
-    left = ~seen | (left_over(a) & a.clean.correct.cpu().numpy())
+    left = ~seen | (unfinished_samples(a) & a.clean.correct.cpu().numpy())
     return int(left.sum()) + round(a.rest)
 
 
@@ -75,38 +83,38 @@ def _sum(one: StageEstimate, more: StageEstimate, share: float) -> StageEstimate
     return StageEstimate(one.stage, seconds=one.seconds + share * more.seconds, **numbers)
 
 
-def _clean_stage(a: Ahead, pilot: Pilot | None) -> StageEstimate:
+def _clean_stage(a: RemainingWork, pilot: Pilot | None) -> StageEstimate:
     ids = a.clean.chunk.ids.tolist()
     fresh = len(ids) - sum(a.known.seen(CLEAN, ids))
     n = fresh + a.rest
     # The first chunk's clean answers are known by now, but for the repetitions of a randomised model's judging.
-    asked = a.rest * a.setup.draws + len(ids) * (a.setup.draws - 1)
+    asked = a.rest * a.context.draws + len(ids) * (a.context.draws - 1)
     shards = math.ceil(n / max(len(ids), 1))
     pace = a.pace if pilot is None else pilot.forward / pilot.block
     return StageEstimate(CLEAN, round(n), round(n), 0, asked * pace + STORING * n + SHARD * shards)
 
 
-def _stage_cost(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, g: Guess) -> StageEstimate:
+def _stage_cost(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, g: Outcome) -> StageEstimate:
     n, answers = int(g.todo.sum()), int(g.answers[g.todo].sum())
     ranking = stage.ranking_passes
     return StageEstimate(
         stage.name,
         n,
         answers * stage.eot + n * ranking[0],
-        round(answers * stage.eot * backwards(stage, a.clean.logits.shape[1])) + n * ranking[1],
+        round(answers * stage.eot * backwards_per_query(stage, a.clean.logits.shape[1])) + n * ranking[1],
         _seconds(a, pilot, k, stage, g.answers[g.todo]),
     )
 
 
-def _seconds(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, answers: Ints) -> float:
+def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answers: Ints) -> float:
     if not len(answers):
         return 0.0
-    block = oracle_for(a.setup, stage).block
+    block = stage_oracle(a.context, stage).block
     pace, forward = _pace(a, pilot, k, stage)
     blocks = math.ceil(len(answers) / block)
-    verifying = VERIFYING if a.setup.draws == 1 else 2 + 2 * a.setup.draws
-    iterations, asked = schedule(answers, a.setup.slots, block)
-    if a.setup.recordings is not None and len(stage.attempts()) > 1:
+    verifying = VERIFYING if a.context.draws == 1 else 2 + 2 * a.context.draws
+    iterations, asked = schedule(answers, a.context.slots, block)
+    if a.context.recordings is not None and len(stage.attempts()) > 1:
         # Empty slots run later legs: no call is about few rows before the end.
         most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.attempts())))
         iterations, asked = min(iterations, most), min(asked, most)
@@ -116,23 +124,23 @@ def _seconds(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, answers: Ints)
     return attack + ranking + verifying * blocks * forward + storing
 
 
-def _pace(a: Ahead, pilot: Pilot | None, k: int, stage: Stage) -> tuple[Pace, float]:
+def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[Pace, float]:
     """The pace of a stage and the seconds of a forward pass, both per block as the run has them."""
-    block = oracle_for(a.setup, stage).block
+    block = stage_oracle(a.context, stage).block
     forward = a.pace * block if pilot is None else pilot.forward * block / pilot.block
     if pilot is not None and pilot.recorded and (each := pilot.recorded[k]) is not None:
         return Pace(0.0, each), forward
     found = None if pilot is None else pilot.trials[k].pace
     if pilot is None or found is None:
-        return Pace(0.0, forward * stage.eot * (1 + 2 * backwards(stage, a.clean.logits.shape[1]))), forward
+        return Pace(0.0, forward * stage.eot * (1 + 2 * backwards_per_query(stage, a.clean.logits.shape[1]))), forward
     return replace(found, block=found.block * block / pilot.block), forward
 
 
-def _escalation(a: Ahead, stages: list[StageEstimate], here: list[Guess], pilot: Pilot | None) -> str:
+def _escalation(a: RemainingWork, stages: list[StageEstimate], here: list[Outcome], pilot: Pilot | None) -> str:
     """Add the full plan on the rest where it can be foreseen; in any case say what it would add."""
-    survivors = left_standing(a, here)
+    survivors = surviving(a, here)
     audited = [k for k, s in enumerate(a.plan.stages) if s.share is not None]
-    rest = survivors & ~in_share(a, a.plan.stages[audited[0]])
+    rest = survivors & ~attacked_by(a, a.plan.stages[audited[0]])
     scale = 1 + a.rest / len(survivors)
     n = round(scale * len(survivors))
     found = Audit(
@@ -148,8 +156,8 @@ def _escalation(a: Ahead, stages: list[StageEstimate], here: list[Guess], pilot:
     margins = a.clean.margin.cpu().numpy().astype(np.float64)
     for k in audited:
         stage = a.plan.stages[k]
-        answers, fell = fate(a, pilot, k, stage, margins, 1.0)
-        cost = _stage_cost(a, pilot, k, stage, Guess(rest, np.where(rest, answers, 0), fell & rest))
+        answers, fell = stage_outcome(a, pilot, k, stage, margins, 1.0)
+        cost = _stage_cost(a, pilot, k, stage, Outcome(rest, np.where(rest, answers, 0), fell & rest))
         more.append(_sum(replace(cost, samples=0, forwards=0, backwards=0, seconds=0.0), cost, scale))
         rest = rest & ~fell
     passes = rounded(sum(m.forwards + m.backwards for m in more))
@@ -162,12 +170,12 @@ def _escalation(a: Ahead, stages: list[StageEstimate], here: list[Guess], pilot:
     return f"With the full plan on the rest, since {why}: {cost_text} of the above."
 
 
-def _range(a: Ahead, pilot: Pilot | None) -> tuple[float, float]:
+def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
     """Between which multiples of the estimate the passes lie: twice the sampling error, and none or twice as many late
     successes."""
     if pilot is None:
         return 1.0, 1.0
-    each = _passes(a, guessed(a, pilot, NOTHING, 1.0, everyone=True))
+    each = _passes(a, predict_outcomes(a, pilot, NOTHING, 1.0, everyone=True))
     mean = float(each.mean())
     if mean <= 0:
         return 1.0, 1.0
@@ -176,15 +184,17 @@ def _range(a: Ahead, pilot: Pilot | None) -> tuple[float, float]:
     error = float(each.std()) / mean / math.sqrt(len(pilot.at)) * math.sqrt(unseen)
     if all((t.ended | ~t.tried).all() for t in pilot.trials) and unseen == 0:
         return 1.0, 1.0
-    others = [float(_passes(a, guessed(a, pilot, NOTHING, late, everyone=True)).mean()) / mean for late in (0.0, 2.0)]
+    others = [
+        float(_passes(a, predict_outcomes(a, pilot, NOTHING, late, everyone=True)).mean()) / mean for late in (0.0, 2.0)
+    ]
     return min(1.0, *others) * math.exp(-2 * error), max(1.0, *others) * math.exp(2 * error)
 
 
-def _passes(a: Ahead, guesses: list[Guess]) -> Numbers:
+def _passes(a: RemainingWork, guesses: list[Outcome]) -> Numbers:
     """Passes of every sample; who is audited is known, so of an audit each one takes its share."""
     classes = a.clean.logits.shape[1]
     total = np.ones(len(a.clean.chunk))
     for stage, g in zip(a.plan.stages, guesses, strict=True):
-        own = g.answers * stage.eot * (1 + backwards(stage, classes)) + g.todo * sum(stage.ranking_passes)
+        own = g.answers * stage.eot * (1 + backwards_per_query(stage, classes)) + g.todo * sum(stage.ranking_passes)
         total = total + own * (stage.share or 1.0)
     return total

@@ -7,8 +7,8 @@ import numpy as np
 
 from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stage
-from brinell.cost.budget import budget, usual
-from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, Trial
+from brinell.cost.budget import max_queries, usual_queries
+from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import StageContext
@@ -17,14 +17,14 @@ from brinell.results.format.resume import NOTHING, Known
 
 
 @dataclass(frozen=True)
-class Ahead:
+class RemainingWork:
     """What is to be estimated: the first chunk of the samples, how many more will come, and what a Run holds of them.
 
     `rest` counts samples beyond the chunk (of a resumed Run: as many as the work left there amounts to); `pace` is
     about the seconds of one row's forward pass; `warned`: a check did, which counts as doubt where one escalates.
     """
 
-    setup: StageContext
+    context: StageContext
     plan: Plan
     clean: Clean
     rest: float
@@ -36,7 +36,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Guess:
+class Outcome:
     """Of every sample of the chunk, at one stage: attacked or not, for how many answers, and whether it falls."""
 
     todo: Flags
@@ -44,23 +44,23 @@ class Guess:
     fell: Flags
 
 
-def left_over(a: Ahead) -> Flags:
+def unfinished_samples(a: RemainingWork) -> Flags:
     """Samples of the chunk that some stage may still have to see."""
     ids = a.clean.chunk.ids.tolist()
     left, standing = np.zeros(len(ids), dtype=bool), np.ones(len(ids), dtype=bool)
     for stage in a.plan.stages:
-        chosen = in_share(a, stage)
+        chosen = attacked_by(a, stage)
         left |= standing & chosen & ~np.asarray(a.known.seen(stage.name, ids), dtype=bool)
         if not a.individual:
             standing &= ~np.asarray(a.known.fell(stage.name, ids), dtype=bool)
     return left
 
 
-def in_share(a: Ahead, stage: Stage) -> Flags:
+def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
     """Samples that the stage looks at: all, or the share that an audit draws."""
     if stage.share is None:
         return np.ones(len(a.clean.chunk), dtype=bool)
-    return in_audit(a.setup.seed, a.clean.chunk.ids, stage.share).numpy()
+    return in_audit(a.context.seed, a.clean.chunk.ids, stage.share).numpy()
 
 
 def _donors(margins: Numbers, pilots: Numbers) -> Ints:
@@ -72,7 +72,9 @@ def _donors(margins: Numbers, pilots: Numbers) -> Ints:
     return order[np.where(nearer, left, right)]
 
 
-def guessed(a: Ahead, pilot: Pilot | None, known: Known, late: float, everyone: bool = False) -> list[Guess]:
+def predict_outcomes(
+    a: RemainingWork, pilot: Pilot | None, known: Known, late: float, everyone: bool = False
+) -> list[Outcome]:
     """Every sample fares as the pilot's sample with the nearest clean margin did; `late` scales late successes.
 
     `everyone`: stages of an audit see all survivors.
@@ -83,17 +85,19 @@ def guessed(a: Ahead, pilot: Pilot | None, known: Known, late: float, everyone: 
     guesses = []
     for k, stage in enumerate(a.plan.stages):
         seen = np.asarray(known.seen(stage.name, ids), dtype=bool)
-        todo = (correct if a.individual else standing) & (everyone | in_share(a, stage)) & ~seen
-        answers, fell = fate(a, pilot, k, stage, margins, late)
-        guess = Guess(todo, np.where(todo, answers, 0), fell & todo)
+        todo = (correct if a.individual else standing) & (everyone | attacked_by(a, stage)) & ~seen
+        answers, fell = stage_outcome(a, pilot, k, stage, margins, late)
+        guess = Outcome(todo, np.where(todo, answers, 0), fell & todo)
         standing &= ~(guess.fell | np.asarray(known.fell(stage.name, ids), dtype=bool))
         guesses.append(guess)
     return guesses
 
 
-def fate(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, margins: Numbers, late: float) -> tuple[Ints, Flags]:
+def stage_outcome(
+    a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, margins: Numbers, late: float
+) -> tuple[Ints, Flags]:
     """How many answers each sample would take at this stage, and whether it would fall."""
-    n, full = len(margins), usual(stage)
+    n, full = len(margins), usual_queries(stage)
     trial = None if pilot is None else pilot.trials[k]
     if pilot is None or trial is None or not trial.tried.any():
         return np.full(n, full), np.zeros(n, dtype=bool)
@@ -108,15 +112,15 @@ def fate(a: Ahead, pilot: Pilot | None, k: int, stage: Stage, margins: Numbers, 
         falls = cut & (u < chance)
         # Successes thin out: as many between 100 and 200 answers as between 200 and 400.
         when = so_far * max(full / so_far, 1.0) ** (u / max(chance, 1e-12)).clip(max=1.0)
-        left = max(full, round(1.5 * so_far)) if full < budget(stage) else full
+        left = max(full, round(1.5 * so_far)) if full < max_queries(stage) else full
         answers = np.where(falls, when.astype(np.int64), np.where(cut, left, answers))
         fell |= falls
-    if a.setup.draws > 1:
-        answers = np.full(n, budget(stage))  # on a randomised model every attack runs to its end
+    if a.context.draws > 1:
+        answers = np.full(n, max_queries(stage))  # on a randomised model every attack runs to its end
     return answers, fell
 
 
-def _later(trial: Trial, so_far: int, stage: Stage) -> float:
+def _later(trial: StageTrial, so_far: int, stage: Stage) -> float:
     """The chance of a sample that stood after so many answers to fall later, from who fell in the last half of them.
 
     Method: a gradient attack's chance halves with every doubling of the answers, that of random search stays.
@@ -124,19 +128,19 @@ def _later(trial: Trial, so_far: int, stage: Stage) -> float:
     there = trial.tried & ((trial.answers > so_far / 2) | ~trial.ended)
     fell = trial.fell & there
     chance = float(fell.sum()) / max(int(there.sum()), 1)
-    stays, doublings = 1.0, math.log2(max(usual(stage) / so_far, 1.0))
+    stays, doublings = 1.0, math.log2(max(usual_queries(stage) / so_far, 1.0))
     slower = 1.0 if stage.attack.requires is Requires.LOGITS else 0.5
     for j in range(math.ceil(doublings)):
         stays *= (1 - chance * slower**j) ** min(1.0, doublings - j)
     return 1 - stays
 
 
-def _lots(a: Ahead, stage: Stage) -> Numbers:
-    key = rng.fold(rng.keys(a.setup.seed, a.clean.chunk.ids), rng.digest(f"late {stage.name}"))
+def _lots(a: RemainingWork, stage: Stage) -> Numbers:
+    key = rng.fold(rng.keys(a.context.seed, a.clean.chunk.ids), rng.digest(f"late {stage.name}"))
     return rng.uniform(key, (1,))[:, 0].double().numpy()
 
 
-def left_standing(a: Ahead, guesses: list[Guess]) -> Flags:
+def surviving(a: RemainingWork, guesses: list[Outcome]) -> Flags:
     """Samples that nothing breaks, by the guesses for every stage."""
     standing: Flags = a.clean.correct.cpu().numpy().copy()
     for g in guesses:

@@ -13,7 +13,7 @@ from brinell.core.plan import Plan, Stage
 from brinell.engine.cuda.autotune import replayed_seconds
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import StageContext, oracle_for, records
+from brinell.evaluation.run_stage import StageContext, run_unverified, stage_oracle
 from brinell.ops import rng
 
 Numbers = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Trial:
+class StageTrial:
     """What one stage did to every sample of the pilot: whether it was tried, fell, came to its end, after how many
     answers (of a sample that was cut short: those it had until then)."""
 
@@ -60,7 +60,7 @@ class Pilot:
     """The samples that were tried (positions in the chunk), a trial per stage, and what it took to find out."""
 
     at: Ints
-    trials: tuple[Trial, ...]
+    trials: tuple[StageTrial, ...]
     forward: float
     block: int
     seconds: float
@@ -69,7 +69,7 @@ class Pilot:
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
+def preserve_rng(device: torch.device) -> Iterator[None]:
     """Puts back the global generators, which randomised models draw from: a run must find them as they were."""
     host = torch.get_rng_state()
     there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -82,7 +82,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 
 
 @dataclass
-class Watch:
+class Stopwatch:
     """Counts the engine's looks and iterations, notes when they were, and stops it at the deadline or after so many."""
 
     clock: Clock
@@ -148,8 +148,8 @@ def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
     return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
 
 
-def fly(
-    setup: StageContext, plan: Plan, c: Clean, at: Ints, individual: bool, seconds: float, pace: float, clock: Clock
+def run_pilot(
+    context: StageContext, plan: Plan, c: Clean, at: Ints, individual: bool, seconds: float, pace: float, clock: Clock
 ) -> Pilot:
     """Try the plan on samples among those at positions `at`, for at most so many seconds.
 
@@ -159,30 +159,30 @@ def fly(
     is only known that they did not break so far. `pace` is a first idea of the seconds of one row's forward pass.
     """
     begun = clock()
-    recorded = tuple(_recorded(setup, stage, tuple(c.chunk.x.shape[1:])) for stage in plan.stages)
+    recorded = tuple(_recorded(context, stage, tuple(c.chunk.x.shape[1:])) for stage in plan.stages)
     end = clock() + seconds
-    setup = _smaller(setup, seconds, pace)
-    order = positions(setup.seed, c, at, LARGEST)
-    forward = _forward(setup, c, order, clock)
+    context = _smaller(context, seconds, pace)
+    order = positions(context.seed, c, at, LARGEST)
+    forward = _forward(context, c, order, clock)
     done = 0
-    parts: list[tuple[Trial, ...]] = []
-    size = _blocks(setup, plan, len(order), forward, (end - clock()) / 2) * setup.oracle.block
+    parts: list[tuple[StageTrial, ...]] = []
+    size = _blocks(context, plan, len(order), forward, (end - clock()) / 2) * context.oracle.block
     while done < len(order) and (not parts or clock() - begun < seconds / 2):
         here = order[done : done + size]
-        parts.append(_batch(setup, plan, c, here, individual, end, clock, at, [] if not parts else list(parts[0])))
+        parts.append(_batch(context, plan, c, here, individual, end, clock, at, [] if not parts else list(parts[0])))
         done, size = done + len(here), 2 * size
         if not all((t.ended | ~t.tried).all() for t in parts[-1]):
             break  # there was no time for more
     joined = tuple(_join([p[k] for p in parts]) for k in range(len(plan.stages))) if parts else ()
-    return Pilot(order[:done], joined, forward, setup.oracle.block, clock() - begun, recorded)
+    return Pilot(order[:done], joined, forward, context.oracle.block, clock() - begun, recorded)
 
 
-def _recorded(setup: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
+def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
     """Seconds of an iteration per block by its model calls alone, which are most of it, and what comes on top."""
-    if setup.recordings is None or setup.recordings.failed:
+    if context.recordings is None or context.recordings.failed:
         return None
-    oracle, turns = oracle_for(setup, stage), stage.attack.query_pattern
-    lanes = -(-setup.slots // setup.oracle.block)
+    oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
+    lanes = -(-context.slots // context.oracle.block)
     calls = {need: replayed_seconds(oracle, shape, need, lanes) for need in set(turns)}
     each = [calls[need] for need in turns]
     if any(s is None for s in each):
@@ -190,73 +190,87 @@ def _recorded(setup: StageContext, stage: Stage, shape: tuple[int, ...]) -> floa
     return STEP * stage.eot * sum(s for s in each if s is not None) / len(turns)
 
 
-def _smaller(setup: StageContext, seconds: float, pace: float) -> StageContext:
+def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext:
     """The setup with a model that is asked about so few rows at a time that the probe can ask several times."""
     most = int(seconds / QUESTIONS / max(WITH_GRADIENT * pace, 1e-12))
-    block = setup.oracle.block
+    block = context.oracle.block
     while block > 1 and block > most:
         block //= 2
-    oracle = Oracle(setup.oracle.classifier, block, precision=setup.oracle.precision)
+    oracle = Oracle(context.oracle.classifier, block, precision=context.oracle.precision)
     # Randomised models too end with their first success here: to know who falls, not at which pass.
-    early = setup.early_exit or setup.draws > 1
-    return replace(setup, oracle=oracle, draws=1, early_exit=early, recordings=None)
+    early = context.early_exit or context.draws > 1
+    return replace(context, oracle=oracle, draws=1, early_exit=early, recordings=None)
 
 
-def _forward(setup: StageContext, c: Clean, order: Ints, clock: Clock) -> float:
+def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> float:
     """Seconds of a forward pass of one block."""
-    rows = torch.as_tensor(np.resize(order, setup.oracle.block))
+    rows = torch.as_tensor(np.resize(order, context.oracle.block))
     x = c.chunk.x[rows].to(c.logits.device)
-    setup.oracle.output(x).logits.cpu()
+    context.oracle.output(x).logits.cpu()
     begun = clock()
-    setup.oracle.output(x).logits.cpu()
+    context.oracle.output(x).logits.cpu()
     return clock() - begun
 
 
-def _blocks(setup: StageContext, plan: Plan, n: int, forward: float, seconds: float) -> int:
+def _blocks(context: StageContext, plan: Plan, n: int, forward: float, seconds: float) -> int:
     """How many blocks of samples the pilot can follow for as many answers as it should see."""
-    most = -(-min(n, setup.slots) // setup.oracle.block)
+    most = -(-min(n, context.slots) // context.oracle.block)
     wanted = min(ANSWERS, max(s.attack.queries * len(s.attempts()) for s in plan.stages))
     each = WITH_GRADIENT * forward * max(s.eot for s in plan.stages)
     return max(1, min(most, int(seconds / len(plan.stages) / max(each * wanted, 1e-12))))
 
 
 def _batch(
-    setup: StageContext, plan: Plan, c: Clean, at: Ints, individual: bool, end: float, clock: Clock, everyone: Ints,
-    before: list[Trial],
-) -> tuple[Trial, ...]:  # fmt: skip
+    context: StageContext,
+    plan: Plan,
+    c: Clean,
+    at: Ints,
+    individual: bool,
+    end: float,
+    clock: Clock,
+    everyone: Ints,
+    before: list[StageTrial],
+) -> tuple[StageTrial, ...]:
     standing = np.ones(len(at), dtype=bool)
-    trials: list[Trial] = []
+    trials: list[StageTrial] = []
     for k, stage in enumerate(plan.stages):
         # The first of the stages left gets twice what each other one gets.
         allotted = max(0.0, end - clock()) * 2 / (len(plan.stages) - k + 1)
         trying = np.ones_like(standing) if individual else standing.copy()
         pace = before[k].pace if before else None
-        trial = _stage(setup, stage, c, at, trying, clock() + allotted, clock, everyone, pace)
+        trial = _stage(context, stage, c, at, trying, clock() + allotted, clock, everyone, pace)
         standing &= ~trial.fell
         trials.append(trial)
     return tuple(trials)
 
 
 def _stage(
-    setup: StageContext, stage: Stage, c: Clean, at: Ints, trying: Flags, deadline: float, clock: Clock, everyone: Ints,
+    context: StageContext,
+    stage: Stage,
+    c: Clean,
+    at: Ints,
+    trying: Flags,
+    deadline: float,
+    clock: Clock,
+    everyone: Ints,
     pace: Pace | None,
-) -> Trial:  # fmt: skip
+) -> StageTrial:
     fell, ended, answers = np.zeros_like(trying), np.zeros_like(trying), np.zeros(len(at), dtype=np.int64)
-    blank = Trial(trying, fell, ended, answers, pace)
+    blank = StageTrial(trying, fell, ended, answers, pace)
     if not trying.any() or clock() >= deadline:
         return blank
     if pace is None:
-        pace = _pace(setup, stage, c, everyone, deadline - (deadline - clock()) / 2, clock)
+        pace = _pace(context, stage, c, everyone, deadline - (deadline - clock()) / 2, clock)
     place = np.flatnonzero(trying)
-    watch = Watch(clock, deadline)
-    for which, r in records(setup, stage, c, torch.as_tensor(at[place], device=c.logits.device), watch):
+    watch = Stopwatch(clock, deadline)
+    for which, r in run_unverified(context, stage, c, torch.as_tensor(at[place], device=c.logits.device), watch):
         here = place[which.cpu().numpy()]
         fell[here], ended[here] = r.broken.cpu().numpy(), True
         answers[here] = r.forwards.cpu().numpy() // stage.eot
     answers[trying & ~ended] = watch.iterations
     # Without the first look, before which the targets were ranked.
     took = watch.each * watch.iterations if watch.looks else 0.0
-    return Trial(trying, fell, ended, answers, _corrected(pace, answers[trying], setup.oracle.block, took))
+    return StageTrial(trying, fell, ended, answers, _corrected(pace, answers[trying], context.oracle.block, took))
 
 
 def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
@@ -288,22 +302,22 @@ def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[
     return float(longest[0]), float(longest[::block].sum())
 
 
-def _pace(setup: StageContext, stage: Stage, c: Clean, everyone: Ints, deadline: float, clock: Clock) -> Pace:
+def _pace(context: StageContext, stage: Stage, c: Clean, everyone: Ints, deadline: float, clock: Clock) -> Pace:
     """The seconds of an iteration, measured with the slots full and with a single block."""
-    block = setup.oracle.block
-    full = -(-min(setup.slots, len(everyone)) // block)
-    one = _seconds(setup, stage, c, np.resize(everyone, min(block, len(everyone))), deadline, clock)
+    block = context.oracle.block
+    full = -(-min(context.slots, len(everyone)) // block)
+    one = _seconds(context, stage, c, np.resize(everyone, min(block, len(everyone))), deadline, clock)
     if full == 1 or clock() + (TIMED + 1) * full * one > deadline:
         return Pace(0.0, one)
-    all_ = _seconds(setup, stage, c, everyone[: full * block], deadline, clock)
+    all_ = _seconds(context, stage, c, everyone[: full * block], deadline, clock)
     each = min(max((all_ - one) / (full - 1), 0.0), all_ / full)
     return Pace(all_ - full * each, each)
 
 
-def _seconds(setup: StageContext, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
-    watch = Watch(clock, deadline, TIMED + 1)
+def _seconds(context: StageContext, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
+    watch = Stopwatch(clock, deadline, TIMED + 1)
     last = watch.times[0]
-    for _ in records(setup, stage, c, torch.as_tensor(at, device=c.logits.device), watch):
+    for _ in run_unverified(context, stage, c, torch.as_tensor(at, device=c.logits.device), watch):
         last = clock()
     if watch.over:
         return watch.each
@@ -311,7 +325,7 @@ def _seconds(setup: StageContext, stage: Stage, c: Clean, at: Ints, deadline: fl
     return (max(last, watch.times[-1]) - watch.times[0]) / watch.iterations
 
 
-def _join(parts: list[Trial]) -> Trial:
+def _join(parts: list[StageTrial]) -> StageTrial:
     names = ("tried", "fell", "ended", "answers")
     tried, fell, ended, answers = (np.concatenate([getattr(p, n) for p in parts]) for n in names)
-    return Trial(tried, fell, ended, answers, next((p.pace for p in reversed(parts) if p.pace is not None), None))
+    return StageTrial(tried, fell, ended, answers, next((p.pace for p in reversed(parts) if p.pace is not None), None))

@@ -11,12 +11,12 @@ import torch
 
 from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stage
-from brinell.cost.pilot import Clock, Ints, Watch, positions, undisturbed
+from brinell.cost.pilot import Clock, Ints, Stopwatch, positions, preserve_rng
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import AUTO, FLOAT32, candidates
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import StageContext, claimed, records
-from brinell.evaluation.verify_points import check_points
+from brinell.evaluation.run_stage import StageContext, claimed, run_unverified
+from brinell.evaluation.verify_points import verify_points
 from brinell.results.format.manifest import MANIFEST, decode, lookup
 
 # Lower precision must take at most so much of float32's time; so many adversarials at least must show that it is safe.
@@ -26,10 +26,10 @@ SECONDS, ANSWERS, EARLY = 0.7, 60, 0.75
 
 
 @dataclass(frozen=True)
-class Trial:
+class PrecisionTrial:
     """One precision in the probe: seconds per iteration, and how many of the wanted adversarials it found, verified.
 
-    >>> Trial("bfloat16", seconds=0.1, found=9, wanted=10).lost
+    >>> PrecisionTrial("bfloat16", seconds=0.1, found=9, wanted=10).lost
     1
     """
 
@@ -45,18 +45,18 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PrecisionChoice:
     """The precision chosen, and the trials that decided."""
 
     precision: str
-    trials: tuple[Trial, ...]
+    trials: tuple[PrecisionTrial, ...]
 
     def __str__(self) -> str:
-        told = [f"{t.precision} {1000 * t.seconds:.1f} ms per iteration" for t in self.trials[:1]]
-        told += [
+        descriptions = [f"{t.precision} {1000 * t.seconds:.1f} ms per iteration" for t in self.trials[:1]]
+        descriptions += [
             f"{t.precision} {1000 * t.seconds:.1f} ms, {t.found} of {t.wanted} adversarials" for t in self.trials[1:]
         ]
-        return f"Precision {self.precision}, chosen by a probe: {'; '.join(told)}."
+        return f"Precision {self.precision}, chosen by a probe: {'; '.join(descriptions)}."
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
@@ -64,26 +64,26 @@ class Choice:
         return {"precision": self.precision, "wanted": self.trials[0].wanted if self.trials else 0, "trials": trials}
 
 
-def decide(trials: Sequence[Trial]) -> Choice:
+def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
     """The fastest precision that lost nothing and is clearly faster than the first, which is float32.
 
-    >>> slow, quick = Trial("float32", 1.0, 8, 8), Trial("bfloat16", 0.5, 8, 8)
-    >>> decide([slow, quick]).precision, decide([slow, Trial("bfloat16", 0.5, 7, 8)]).precision
+    >>> slow, quick = PrecisionTrial("float32", 1.0, 8, 8), PrecisionTrial("bfloat16", 0.5, 8, 8)
+    >>> fastest_safe([slow, quick]).precision, fastest_safe([slow, PrecisionTrial("bfloat16", 0.5, 7, 8)]).precision
     ('bfloat16', 'float32')
     """
     base = trials[0]
     safe = [t for t in trials[1:] if t.wanted >= EVIDENCE and not t.lost and t.seconds <= FASTER * base.seconds]
-    return Choice(min(safe, key=lambda t: t.seconds).precision if safe else base.precision, tuple(trials))
+    return PrecisionChoice(min(safe, key=lambda t: t.seconds).precision if safe else base.precision, tuple(trials))
 
 
-def remembered(precision: str, folder: Path | None) -> str:
+def stored_precision(precision: str, folder: Path | None) -> str:
     """The precision asked for; where that is "auto" and a Run is to go on, the one it was made with."""
     if precision != AUTO or folder is None or not (folder / MANIFEST).exists():
         return precision
     return str(lookup(decode(folder), "identity.precision") or FLOAT32)
 
 
-def choose(setup: StageContext, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> Choice:
+def choose_precision(context: StageContext, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> PrecisionChoice:
     """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
 
     Method: float32 attacks for a limited time; the others get twice as many answers. What float32 found in the first
@@ -92,19 +92,19 @@ def choose(setup: StageContext, plan: Plan, c: Clean, clock: Clock = time.perf_c
     device = c.logits.device
     at = np.flatnonzero(c.correct.cpu().numpy())
     if not len(at) or len(candidates(device)) < 2:
-        return Choice(FLOAT32, ())
-    at = positions(setup.seed, c, at, setup.oracle.block)
+        return PrecisionChoice(FLOAT32, ())
+    at = positions(context.seed, c, at, context.oracle.block)
     stage = next((s for s in plan.stages if s.attack.requires is not Requires.LOGITS), plan.stages[0])
-    with undisturbed(device):
-        base, seconds, made = _found(setup, stage, c, at, FLOAT32, None, clock)
+    with preserve_rng(device):
+        base, seconds, made = _found(context, stage, c, at, FLOAT32, None, clock)
         over = made * (EARLY if made < _most(stage) else 1.0)
         wanted = {i for i, answers in base.items() if answers <= over}
-        trials = [Trial(FLOAT32, seconds, len(wanted), len(wanted))]
+        trials = [PrecisionTrial(FLOAT32, seconds, len(wanted), len(wanted))]
         for name in candidates(device)[1:]:
             # Lower precision leaves a sample only once it is broken by more than its rounding: that takes longer.
-            found, seconds, _ = _found(setup, stage, c, at, name, 2 * made, clock)
-            trials.append(Trial(name, seconds, len(wanted & found.keys()), len(wanted)))
-    return decide(trials)
+            found, seconds, _ = _found(context, stage, c, at, name, 2 * made, clock)
+            trials.append(PrecisionTrial(name, seconds, len(wanted & found.keys()), len(wanted)))
+    return fastest_safe(trials)
 
 
 def _most(stage: Stage) -> int:
@@ -112,21 +112,21 @@ def _most(stage: Stage) -> int:
 
 
 def _found(
-    setup: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
+    context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
     """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
-    oracle = Oracle(setup.oracle.classifier, setup.oracle.block, precision=precision)
-    setup = replace(setup, oracle=oracle, precision=precision, draws=1, early_exit=True, recordings=None)
+    oracle = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
+    context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, recordings=None)
     # What takes clearly longer than float32 has lost anyhow.
     deadline = clock() + (SECONDS if most is None else 2 * SECONDS)
-    watch = Watch(clock, deadline, most_iterations=ANSWERS if most is None else most)
+    watch = Stopwatch(clock, deadline, most_iterations=ANSWERS if most is None else most)
     where = torch.as_tensor(at, device=c.logits.device)
     found: dict[int, int] = {}
-    for which, r in records(setup, stage, c, where, watch):
+    for which, r in run_unverified(context, stage, c, where, watch):
         rows = where[which].cpu()
         x0, y = c.chunk.x[rows].to(r.x.device), c.chunk.y[rows].to(r.x.device)
-        ball = setup.threat.ball(rows + c.chunk.offset, r.x.device)
+        ball = context.threat.ball(rows + c.chunk.offset, r.x.device)
         # Untargeted: what the row aimed at does not matter for whether it is an adversarial.
-        ok = claimed(r, ball) & check_points(oracle, setup.criterion, x0, r.x, y, torch.full_like(y, -1), ball).ok
+        ok = claimed(r, ball) & verify_points(oracle, context.criterion, x0, r.x, y, torch.full_like(y, -1), ball).ok
         found |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
     return found, watch.each, watch.iterations

@@ -16,7 +16,7 @@ from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
 from brinell.curves.curve import Curve, of_run
 from brinell.errors import RunError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import adapt
 from brinell.results import CLEAN, Run
@@ -51,14 +51,14 @@ def curve(
     >>> found.n, found.unresolved, 0 <= found.median < 1
     (16, 0, True)
     """
-    inputs.refuse_nowhere(resume, out)
-    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
+    coerce.refuse_nowhere(resume, out)
+    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
     runs = [run if isinstance(run, Run) else Run.open(run) for run in known]
     for run in runs:
         _same_model(run, model)
     threat = threat_of(norm, math.inf)
     ids, hashes = _samples(data)
-    left = _without(inputs.as_plan(plan), threat, data, runs, ids, seed, precision)
+    left = _without(coerce.as_plan(plan), threat, data, runs, ids, seed, precision)
     if left is not None:
         made = evaluate(
             model, data, threat, left, out=out, resume=resume, seed=seed, slots=slots, precision=precision,

@@ -11,8 +11,8 @@ from typing import Any
 from brinell.distributed.driver import Driver, WorkerDied, WorkerEvent, WorkerFinished, WorkerJoined, WorkerReported
 from brinell.distributed.worker import Worker
 from brinell.errors import told
-from brinell.evaluation.backend import Job, Unit
-from brinell.evaluation.run_plan import Part
+from brinell.evaluation.backend import AttackJob, WorkUnit
+from brinell.evaluation.run_plan import FinishedRows
 
 # One thread of a worker attacks. The other receives the ids that other workers take over.
 THREADS = 2
@@ -24,7 +24,7 @@ class RayBackend:
     def __init__(self, pool: "ActorPool", unit: int | None) -> None:
         self._pool, self._unit = pool, unit
 
-    def parts(self, job: Job) -> Iterator[Part]:
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
         """Yield the results of a job in the order in which they arrive."""
         return Driver(job, self._pool, self._unit).parts()
 
@@ -63,7 +63,7 @@ class ActorPool:
             self.start(worker)
         return sorted(self.environments)
 
-    def assign(self, worker: int, unit: Unit) -> None:
+    def assign(self, worker: int, unit: WorkUnit) -> None:
         """Send a unit to a ready worker."""
         self._numbers[worker] += 1
         method = self._actors[worker].work.options(num_returns="streaming")

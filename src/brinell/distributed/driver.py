@@ -14,8 +14,8 @@ from brinell.distributed.worker import WorkerReport
 from brinell.engine.events import Note, Progress, Shrunk, StageStarted
 from brinell.environment import version
 from brinell.errors import RunError
-from brinell.evaluation.backend import Job, Unit
-from brinell.evaluation.run_plan import Part
+from brinell.evaluation.backend import AttackJob, WorkUnit
+from brinell.evaluation.run_plan import FinishedRows
 
 # Bytes of inputs per unit. The driver keeps them in memory until the unit is finished.
 UNIT_BYTES = 1 << 27
@@ -72,7 +72,7 @@ class WorkerPool(Protocol):
     def free(self) -> list[int]:
         """Return the workers that are ready, and replace those that still work for an earlier job."""
 
-    def assign(self, worker: int, unit: Unit) -> None:
+    def assign(self, worker: int, unit: WorkUnit) -> None:
         """Send a unit to a ready worker."""
 
     def drop(self, worker: int, ids: list[int]) -> None:
@@ -89,7 +89,7 @@ class WorkerPool(Protocol):
 class Driver:
     """Runs one job on many workers; `parts` is the main loop."""
 
-    job: Job
+    job: AttackJob
     pool: WorkerPool
     fixed: int | None = None
     clock: Callable[[], float] = time.monotonic
@@ -105,14 +105,14 @@ class Driver:
             self.ledger.samples(),
             job.total,
             pool.count,
-            block=job.setup.oracle.block,
+            block=job.context.oracle.block,
             largest=UNIT_BYTES // sample,
             fixed=self.fixed,
             # Two workers get different outputs from a randomised model, so their rows must not be mixed.
-            overlap=job.setup.draws == 1,
+            overlap=job.context.draws == 1,
         )
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[FinishedRows]:
         """Yield every row once, in the order of arrival."""
         self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.plan)))
         self.idle |= set(self.pool.free())
@@ -139,7 +139,7 @@ class Driver:
             if lease.taken_from is not None:
                 self.pool.drop(lease.taken_from, list(lease.samples))
 
-    def _handle(self, event: WorkerEvent) -> Iterator[Part]:
+    def _handle(self, event: WorkerEvent) -> Iterator[FinishedRows]:
         if isinstance(event, WorkerReported):
             self.crashes[event.worker] = 0
             yield from self._accept(event.report)
@@ -152,7 +152,7 @@ class Driver:
         else:
             self._replace(event)
 
-    def _accept(self, report: WorkerReport) -> Iterator[Part]:
+    def _accept(self, report: WorkerReport) -> Iterator[FinishedRows]:
         for block in report.shrunk:
             self.job.shrunk.append(block)
             self.job.listener(Shrunk(block))

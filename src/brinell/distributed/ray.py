@@ -14,7 +14,7 @@ from brinell.core.plan import Plan
 from brinell.distributed.actor_pool import ActorPool, RayBackend
 from brinell.distributed.serialize_model import serialize
 from brinell.errors import InputError, MissingExtra, RunError, told
-from brinell.evaluation.backend import Crew
+from brinell.evaluation.backend import Executor
 from brinell.evaluation.run_stage import StageContext
 
 GPU = "gpu"
@@ -92,10 +92,10 @@ class Ray:
         return torch.device(self._requested()[0] or "cpu")
 
     @contextmanager
-    def open(self, setup: StageContext, plan: Plan) -> Iterator[Crew]:
+    def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
         """Connect to a cluster or start one, send the model, and start the workers; stop them at the end."""
         ray = _ray()
-        device = setup.oracle.classifier.device
+        device = context.oracle.classifier.device
         if device.type != "cpu" and self.device.type == "cpu":
             raise InputError(
                 expected="workers on the same device type as the model",
@@ -103,7 +103,7 @@ class Ray:
                 remedy="Use workers='gpu', or move the model to the CPU.",
             )
         threads = self.threads or torch.get_num_threads()
-        packed, local = serialize(setup, plan), self._local(ray, threads)
+        packed, local = serialize(context, plan), self._local(ray, threads)
         with _connected(ray, self.address, local):
             count = self._count(ray)
             pool = ActorPool(ray, packed, count, self.device.type, threads)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import torch
 
 from brinell.core.dataset import Chunk, sample_hashes
-from brinell.evaluation.backend import Job, Unit, own_threat, unfinished
-from brinell.evaluation.run_plan import Part
+from brinell.evaluation.backend import AttackJob, WorkUnit, own_threat, unfinished
+from brinell.evaluation.run_plan import FinishedRows
 from brinell.results import CLEAN, counted
 from brinell.results.format.resume import Known
 
@@ -16,7 +16,7 @@ from brinell.results.format.resume import Known
 class SampleLedger:
     """Reads the samples of a job on demand and keeps each one until it is finished."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AttackJob) -> None:
         self.job = job
         self.finished, self.broken, self.forwards = 0, 0, 0
         self._held: dict[int, tuple[Chunk, int]] = {}
@@ -39,7 +39,7 @@ class SampleLedger:
             self._hashes.update({i: h for i, h in known.hashes.items() if i in self._held})
             yield from (i for i, wanted in zip(ids, unfinished, strict=True) if wanted)
 
-    def unit(self, ids: Sequence[int]) -> Unit:
+    def unit(self, ids: Sequence[int]) -> WorkUnit:
         """Return these samples with their threat and their known rows, ready to send to a worker."""
         places = [self._held[i] for i in ids]
         chunk = Chunk(
@@ -47,10 +47,10 @@ class SampleLedger:
             torch.stack([c.x[row] for c, row in places]),
             torch.stack([c.y[row] for c, row in places]),
         )
-        threat = own_threat(self.job.setup.threat, torch.tensor([c.offset + row for c, row in places]))
-        return Unit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
+        threat = own_threat(self.job.context.threat, torch.tensor([c.offset + row for c, row in places]))
+        return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
 
-    def accept(self, part: Part) -> tuple[Part | None, list[int]]:
+    def accept(self, part: FinishedRows) -> tuple[FinishedRows | None, list[int]]:
         """Return the new rows of a part and the samples that they finish; drop rows another worker has sent."""
         new = [
             i in self._held and i not in self._fell.get(attack, {})
@@ -83,14 +83,14 @@ class SampleLedger:
     def _unfinished(self, ids: Sequence[int], known: Known) -> list[bool]:
         job = self.job
         return unfinished(
-            job.plan, job.setup.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone
+            job.plan, job.context.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone
         )
 
 
-def _filter(part: Part, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Part:
+def _filter(part: FinishedRows, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FinishedRows:
     """Return the rows to keep. The adversarials of a part belong to its counted rows, in their order."""
     table = part.table.filter(pa.array(keep))
     if part.ids is None or part.x is None:
-        return Part(table)
+        return FinishedRows(table)
     stay = keep[counted(part.table)]
-    return Part(table, part.ids[stay], part.x[stay])
+    return FinishedRows(table, part.ids[stay], part.x[stay])

@@ -22,16 +22,16 @@ INSTALLED = ("brinell", "torch", "numpy", "pyarrow", "ray", "__main__")
 CPU = torch.device("cpu")
 
 
-def serialize(setup: StageContext, plan: Plan) -> bytes:
+def serialize(context: StageContext, plan: Plan) -> bytes:
     """Pickle the stage context and the plan, with the model on the CPU and the user's own modules by value."""
     from ray import cloudpickle
 
-    oracle = setup.oracle
+    oracle = context.oracle
     device = oracle.classifier.device
     try:
         on_cpu = replace(oracle, classifier=oracle.classifier.to(CPU), listener=silent, shrunk=[])
         with _by_value(cloudpickle, [oracle.classifier, *(s.attack for s in plan.stages)]):
-            picklable = replace(setup, oracle=on_cpu, listener=silent, recordings=None)
+            picklable = replace(context, oracle=on_cpu, listener=silent, recordings=None)
             serialized: bytes = cloudpickle.dumps((picklable, plan))
     except Exception as error:  # the user's classes may raise anything
         raise ModelError(

@@ -15,8 +15,8 @@ from brinell.engine.events import Event, Shrunk
 from brinell.engine.micro_batch import Recordings
 from brinell.environment import environment
 from brinell.errors import ModelError, first_line
-from brinell.evaluation.backend import Unit, attack_unit
-from brinell.evaluation.run_plan import Part
+from brinell.evaluation.backend import WorkUnit, run_unit
+from brinell.evaluation.run_plan import FinishedRows
 from brinell.evaluation.run_stage import StageContext
 
 
@@ -24,7 +24,7 @@ from brinell.evaluation.run_stage import StageContext
 class WorkerReport:
     """New rows, and the batch sizes to which the worker had to shrink its model queries."""
 
-    part: Part | None
+    part: FinishedRows | None
     shrunk: tuple[int, ...] = ()
 
 
@@ -56,13 +56,13 @@ class Worker:
             self._setup = replace(self._setup, slots=slots, recordings=Recordings(self._on_event))
         return {"pid": os.getpid(), **environment(device)}
 
-    def work(self, unit: Unit, number: int) -> Iterator[WorkerReport]:
+    def work(self, unit: WorkUnit, number: int) -> Iterator[WorkerReport]:
         """Attack a unit and yield its rows as they are finished; `number` counts this worker's units."""
         # Threads and precision are settings of the current thread, which may differ from that of `build_model`.
         torch.set_num_threads(self._threads)
         dropped = self._dropped.setdefault(number, set())
         with precisions.exact(self._setup.oracle.classifier.device):
-            for part in attack_unit(self._setup, self._plan, unit, dropped):
+            for part in run_unit(self._setup, self._plan, unit, dropped):
                 yield self._report(part)
         if self._shrunk:
             yield self._report(None)
@@ -71,7 +71,7 @@ class Worker:
         """Skip samples of a unit that another worker took over; called while `work` runs, harmless otherwise."""
         self._dropped.setdefault(number, set()).update(ids)
 
-    def _report(self, part: Part | None) -> WorkerReport:
+    def _report(self, part: FinishedRows | None) -> WorkerReport:
         shrunk, self._shrunk = tuple(self._shrunk), []
         return WorkerReport(part, shrunk)
 
@@ -82,11 +82,11 @@ class Worker:
 
 def _unpack(packed: bytes) -> tuple[StageContext, Plan]:
     try:
-        setup, plan = pickle.loads(packed)
+        context, plan = pickle.loads(packed)
     except Exception as error:  # the user's classes may raise anything
         raise ModelError(
             expected="a model that every worker can build",
             got=f"{type(error).__name__} on a worker: {first_line(error)}",
             remedy="Install the package the model comes from on every machine, or define it in the script itself.",
         ) from None
-    return setup, plan
+    return context, plan

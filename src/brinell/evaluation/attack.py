@@ -13,7 +13,7 @@ from brinell.core.plan import Stage
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.errors import InputError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
 from brinell.evaluation.progress import listening
 from brinell.evaluation.run_stage import run_stage
@@ -43,13 +43,13 @@ def attack(
     >>> rows.num_rows, rows["forwards"].to_pylist()[0] <= 6
     (8, True)
     """
-    model = inputs.as_classifier(classifier, device)
-    data, chosen = inputs.as_problem(problem), inputs.as_plan(attack)
+    model = coerce.as_classifier(classifier, device)
+    data, chosen = coerce.as_problem(problem), coerce.as_plan(attack)
     with precisions.exact(model.device), listening(progress) as listener:
-        session = prepare(
+        prepared = prepare(
             model,
             data,
-            inputs.as_threat(threat),
+            coerce.as_threat(threat),
             chosen,
             seed=seed,
             slots=slots,
@@ -59,11 +59,11 @@ def attack(
         )
         begin = _start(start, data)
         tables = []
-        for chunk in session.chunks():
-            c = session.clean(chunk)
+        for chunk in prepared.chunks():
+            c = prepared.clean(chunk)
             everyone = torch.arange(len(c.chunk), device=c.logits.device)
             here = None if begin is None else begin[c.chunk.offset : c.chunk.offset + len(c.chunk)]
-            parts = [p for s in session.plan.stages for p in run_stage(session.setup, s, c, everyone, here)]
+            parts = [p for s in prepared.plan.stages for p in run_stage(prepared.context, s, c, everyone, here)]
             tables.append(_in_order([p.table for p in parts], c.chunk.ids))
     return pa.concat_tables(tables) if tables else ROWS.empty_table()
 

@@ -18,14 +18,14 @@ from brinell.core.threat import Threat
 from brinell.engine.events import Listener, silent
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean, clean
-from brinell.evaluation.run_plan import Part, attack_chunk
+from brinell.evaluation.run_plan import FinishedRows, run_plan
 from brinell.evaluation.run_stage import StageContext
 from brinell.results import CLEAN
 from brinell.results.format.resume import NOTHING, Known
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """Samples with their threat and what is known of them: all that a worker who has the setup needs to know."""
 
     chunk: Chunk
@@ -36,14 +36,14 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Job:
+class AttackJob:
     """An evaluation for a launcher: what stays the same, the samples as they are read, and who listens.
 
     `workers` and `shrunk` are filled in by the launcher: where the work was done, and to how many rows at a time the
     questions to the model had to be cut.
     """
 
-    setup: StageContext
+    context: StageContext
     plan: Plan
     read: Callable[[], Iterator[tuple[Chunk, Known]]]
     clean: Callable[[Chunk], Clean]
@@ -57,22 +57,22 @@ class Job:
 
 
 @runtime_checkable
-class Crew(Protocol):
+class Executor(Protocol):
     """Somebody who does jobs."""
 
-    def parts(self, job: Job) -> Iterator[Part]:
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
         """Everything of the job that is still to be done, in any order, each row once."""
 
 
 @runtime_checkable
-class Launcher(Protocol):
+class Backend(Protocol):
     """Where an evaluation is computed."""
 
     @property
     def device(self) -> torch.device | None:
         """The kind of device the work is done on; None: wherever the model is."""
 
-    def open(self, setup: StageContext, plan: Plan) -> AbstractContextManager[Crew]:
+    def open(self, context: StageContext, plan: Plan) -> AbstractContextManager[Executor]:
         """A crew that is ready to work; refuses what cannot be launched before anything is written."""
 
 
@@ -82,30 +82,32 @@ class InProcess:
     device = None
 
     @contextmanager
-    def open(self, setup: StageContext, plan: Plan) -> Iterator[Crew]:
+    def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
         """This process is ready."""
         yield self
 
-    def parts(self, job: Job) -> Iterator[Part]:
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
         """The chunks in the order of the problem."""
         for chunk, known in job.read():
             c = job.clean(chunk)
-            yield from attack_chunk(job.setup, job.plan, c, known, individual=job.individual, everyone=job.everyone)
+            yield from run_plan(job.context, job.plan, c, known, individual=job.individual, everyone=job.everyone)
 
 
 IN_PROCESS = InProcess()
 
 
-def attack_unit(setup: StageContext, plan: Plan, unit: Unit, dropped: Collection[int] = ()) -> Iterator[Part]:
+def run_unit(
+    context: StageContext, plan: Plan, unit: WorkUnit, dropped: Collection[int] = ()
+) -> Iterator[FinishedRows]:
     """Everything the plan does to the samples of a unit beyond what is known of them, part by part.
 
     What is put into `dropped` while this runs is left out of the stages that begin later.
     """
-    setup = replace(setup, threat=unit.threat)
-    x = unit.chunk.x.to(setup.oracle.classifier.device)
-    c = clean(unit.chunk, [setup.oracle.output(x) for _ in range(setup.draws)])
-    yield from attack_chunk(
-        setup, plan, c, unit.known, individual=unit.individual, everyone=unit.everyone, dropped=dropped
+    context = replace(context, threat=unit.threat)
+    x = unit.chunk.x.to(context.oracle.classifier.device)
+    c = clean(unit.chunk, [context.oracle.output(x) for _ in range(context.draws)])
+    yield from run_plan(
+        context, plan, c, unit.known, individual=unit.individual, everyone=unit.everyone, dropped=dropped
     )
 
 

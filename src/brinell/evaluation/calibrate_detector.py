@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.checks import model as door
+from brinell.checks import model as model_checks
 from brinell.core.model import Output
 from brinell.core.references import References
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.models.detector import Detector
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.losses import margin
@@ -50,7 +50,7 @@ def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) ->
     >>> int((guarded.forward(brinell.data.load("demo", 100).x).reject > 0).sum())
     10
     """
-    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
+    model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)
     if not isinstance(model, TorchClassifier) or model.detector is None:
         raise ModelError(
             expected="a classifier with a detector",
@@ -59,7 +59,7 @@ def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) ->
         )
     if not 0 <= rate < 1:
         raise InputError(expected="a rate of at least 0 and below 1", got=f"{rate}", remedy="Write 0.05 for 5 %.")
-    door.train_mode(model)
+    model_checks.check_train_mode(model)
     plain = replace(model, detector=replace(model.detector, threshold=0.0, scale=1.0))
     with precisions.exact(model.device):
         oracle = Oracle(plain, default_block(model.device))

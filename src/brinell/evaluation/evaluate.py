@@ -14,13 +14,13 @@ from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
-from brinell.cost.estimate import announce
-from brinell.cost.precision import remembered
+from brinell.cost.estimate import announce_cost
+from brinell.cost.precision import stored_precision
 from brinell.engine import precision as precisions
 from brinell.environment import environment
 from brinell.errors import InputError, RunError
-from brinell.evaluation import coerce as inputs
-from brinell.evaluation.backend import IN_PROCESS, Crew, Job, Launcher
+from brinell.evaluation import coerce
+from brinell.evaluation.backend import IN_PROCESS, AttackJob, Backend, Executor
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.evaluation.progress import listening
@@ -53,7 +53,7 @@ def evaluate(
     audit: float | int | None = None,
     escalate: bool = False,
     images: bool = True,
-    launch: Launcher = IN_PROCESS,
+    launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (),
 ) -> Run:
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
@@ -75,23 +75,23 @@ def evaluate(
     >>> run.robust_accuracy.n
     32
     """
-    if not isinstance(launch, Launcher):
+    if not isinstance(launch, Backend):
         raise InputError(
             expected="a launcher", got=repr(launch)[:80], remedy="Write launch=brinell.launch.Ray(workers=2)."
         )
-    inputs.refuse_nowhere(resume, out)
-    model = inputs.as_classifier(classifier, device)
-    data, chosen = inputs.as_problem(problem), chosen_plan(plan, audit, escalate)
+    coerce.refuse_nowhere(resume, out)
+    model = coerce.as_classifier(classifier, device)
+    data, chosen = coerce.as_problem(problem), chosen_plan(plan, audit, escalate)
     folder = Path(out) if out is not None else None
     with precisions.exact(model.device), listening(progress) as listener:
-        session = prepare(
+        prepared = prepare(
             model,
             data,
-            inputs.as_threat(threat),
+            coerce.as_threat(threat),
             chosen,
             seed=seed,
             slots=slots,
-            precision=remembered(precision, folder if resume else None),
+            precision=stored_precision(precision, folder if resume else None),
             listener=listener,
             expected=expected_clean_accuracy,
             individual=individual,
@@ -99,19 +99,19 @@ def evaluate(
             device=launch.device,
         )
         begun = time.perf_counter()
-        with launch.open(session.setup, session.plan) as crew:
+        with launch.open(prepared.context, prepared.plan) as crew:
             folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
             if progress is not False and launch.device is None:
-                announce(session, folder if resume else None, escalate)
-            with _writer(session, folder, resume, images) as writer:
-                _run(session, writer, crew)
-                if escalate and _unsettled(session, folder):
+                announce_cost(prepared, folder if resume else None, escalate)
+            with _writer(prepared, folder, resume, images) as writer:
+                _run(prepared, writer, crew)
+                if escalate and _unsettled(prepared, folder):
                     writer.update(finished=False)
-                    _run(session, writer, crew, everyone=True)
-                _close(session, writer, time.perf_counter() - begun)
+                    _run(prepared, writer, crew, everyone=True)
+                _close(prepared, writer, time.perf_counter() - begun)
     run = Run.open(folder)
     for examine in also:
-        run = examine(run, model, data, session.setup.threat, chosen)
+        run = examine(run, model, data, prepared.context.threat, chosen)
     return run
 
 
@@ -121,7 +121,7 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
         more: dict[str, Any] = {} if s.choice is None else {"precision_choice": s.choice.to_json()}
         if not images:
             more["images"] = False
-        if isinstance(s.setup.threat.eps, Tensor):
+        if isinstance(s.context.threat.eps, Tensor):
             # Whose radii these are: parts of an evaluation are put together by it.
             more[SAMPLE_IDS] = [i for chunk in s.problem.chunks(READ) for i in chunk.ids.tolist()]
         notes = s.notes if images else [*s.notes, UNKEPT]
@@ -137,7 +137,7 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
     return Writer.resume(folder, manifest)
 
 
-def _run(s: PreparedEvaluation, writer: Writer, crew: Crew, everyone: bool = False) -> None:
+def _run(s: PreparedEvaluation, writer: Writer, crew: Executor, everyone: bool = False) -> None:
     """Attack what the Run does not hold yet, and store it as it comes."""
     stored = Stored(writer.path)
 
@@ -146,7 +146,7 @@ def _run(s: PreparedEvaluation, writer: Writer, crew: Crew, everyone: bool = Fal
             yield chunk, stored.of(chunk.ids.tolist())
 
     shape = tuple(s.first.x.shape[1:])
-    job = Job(s.setup, s.plan, read, s.clean, len(s.problem), shape, s.individual, everyone, s.setup.listener)
+    job = AttackJob(s.context, s.plan, read, s.clean, len(s.problem), shape, s.individual, everyone, s.context.listener)
     images = writer.manifest.get("images", True)
     for part in crew.parts(job):
         if images:
@@ -177,8 +177,8 @@ def _close(s: PreparedEvaluation, writer: Writer, seconds: float) -> None:
     notes += dict.fromkeys(s.oracle.notes)
     before = writer.manifest.get("wall_seconds") or 0.0
     start = writer.manifest.get("startup_seconds") or 0.0
-    if s.setup.recordings is not None:
-        start += s.setup.recordings.seconds
-        if s.setup.recordings.vain:
-            notes.append(f"Up to {s.setup.recordings.vain:,} forwards on idle places, not needed, are not counted.")
+    if s.context.recordings is not None:
+        start += s.context.recordings.seconds
+        if s.context.recordings.vain:
+            notes.append(f"Up to {s.context.recordings.vain:,} forwards on idle places, not needed, are not counted.")
     writer.update(finished=True, wall_seconds=before + seconds, startup_seconds=start, notes=notes)

@@ -22,11 +22,11 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
             expected="a plan with targets to rank", got=f"{p.name}, which has none", remedy="Use e.g. mm3 or apgd-t."
         )
 
-    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def change(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         return tuple(Targets(s, ranks=s.ranks, ranked_by=by, radius=radius) if s.ranks else s for s in stages)
 
     name = f"{p.name}, targets ranked by {by.name}" + ("" if radius is None else f" at {radius}")
-    return replace(p.changed(again), name=name)
+    return replace(p.changed(change), name=name)
 
 
 def audited(p: Plan, share: float | int) -> Plan:
@@ -46,11 +46,11 @@ def audited(p: Plan, share: float | int) -> Plan:
             expected="a share between 0 and 1", got=f"{share}", remedy="Write 0.1 for every tenth survivor."
         )
 
-    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def change(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         kept = (s for s in stages if s.share is None or share > 0)
         return tuple(s if s.share is None else replace(s, share=share) for s in kept)
 
-    return p.changed(again)
+    return p.changed(change)
 
 
 def limited(p: Plan, queries: int) -> Plan:
@@ -64,13 +64,13 @@ def limited(p: Plan, queries: int) -> Plan:
     [500, 500]
     """
 
-    def again(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        return tuple(_shortened(s, queries // len(stages), queries) for s in stages)
+    def change(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(_limit_stage(s, queries // len(stages), queries) for s in stages)
 
-    return replace(p.changed(again), name=f"{p.name}, {queries} queries")
+    return replace(p.changed(change), name=f"{p.name}, {queries} queries")
 
 
-def _shortened(s: Stage, share: int, queries: int) -> Stage:
+def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
     """The stage with an attack of so many queries."""
     runs = len(s.attempts()) * s.eot
     stepwise = hasattr(s.attack, "steps") and s.attack.queries == s.attack.steps + 1
@@ -89,7 +89,7 @@ def _shortened(s: Stage, share: int, queries: int) -> Stage:
     return replace(s, attack=replace(s.attack, steps=share // runs - 1), label=s.name)  # type: ignore[type-var]
 
 
-def suits(p: Plan, threat: Threat) -> None:
+def require_suitable(p: Plan, threat: Threat) -> None:
     """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
     for s in p.stages:
         if threat.norm not in s.attack.norms:

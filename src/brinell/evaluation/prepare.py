@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.checks import model as door
-from brinell.checks.detector import guarded, watched
-from brinell.checks.gradients import watchful
+from brinell.checks import model as model_checks
+from brinell.checks.detector import fit_to_detector, run_detector_checks
+from brinell.checks.gradients import run_gradient_checks
 from brinell.core.criterion import Evades, Misclassified
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
-from brinell.cost.precision import choose
+from brinell.cost.precision import choose_precision
 from brinell.engine import precision as precisions
 from brinell.engine.cuda.autotune import lanes_for
 from brinell.engine.cuda.execution import settle
@@ -23,11 +23,12 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation, chunk_size
-from brinell.evaluation.plan import adapt, audited, suits
+from brinell.evaluation.plan import adapt, audited, require_suitable
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import StageContext
+from brinell.finding import Finding
 from brinell.results import Proportion, wilson
 
 # Blocks of rows in flight unless told otherwise: enough to spread the engine's own work.
@@ -38,7 +39,7 @@ EXPECTED_CONFIDENCE = 0.999
 
 def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:
     """The plan with the audit asked for; refuses to escalate from none."""
-    chosen = inputs.as_plan(plan)
+    chosen = coerce.as_plan(plan)
     if audit is not None:
         chosen = audited(chosen, audit)
     if escalate and all(s.share is None for s in chosen.stages):
@@ -68,27 +69,27 @@ def prepare(
 ) -> PreparedEvaluation:
     """Look at everything before anything is written; `device` is what the work is done on, if not here."""
     device = classifier.device if device is None else device
-    way = _settled_way(classifier, device, precision, execution)
+    mode = _execution_mode(classifier, device, precision, execution)
     _check_seed(seed)
     threat.check(problem.shape(), len(problem))
-    mode = door.train_mode(classifier)
+    check_train_mode = model_checks.check_train_mode(classifier)
     steering = precisions.FLOAT32 if precision == precisions.AUTO else precision
     oracle = Oracle(classifier, default_block(device), listener, precision=steering)
     first, answer, pace = _asked(oracle, problem)
     fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
-    fitted, left_out = guarded(fitted, classifier, answer)
-    looked = _look(oracle, fitted, threat, first, answer.logits, adapted)
-    checks = [mode, *looked, *watched(oracle, fitted, first, answer)]
-    notes = [*door.single_logit(answer.logits), *adapted, *left_out]
+    fitted, left_out = fit_to_detector(fitted, classifier, answer)
+    model_findings = _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
+    checks = [check_train_mode, *model_findings, *run_detector_checks(oracle, fitted, first, answer)]
+    notes = [*model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
     # Only now: what is asked a few times at the door would take longer to compile than to answer.
-    oracle = replace(oracle, compiled=way == "compile")
-    recordable = _recordable(way, device, checks, fitted)
+    oracle = replace(oracle, compiled=mode == "compile")
+    recordable = _recordable(mode, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
     recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
     fingerprint = classifier.fingerprint if recordings is not None and slots is None else None
-    setup = StageContext(
+    context = StageContext(
         oracle,
         threat,
         seed,
@@ -104,24 +105,24 @@ def prepare(
         shape=problem.shape() if slots is None else None,
     )
     alone = individual or threat.unlimited
-    session = PreparedEvaluation(
-        setup, fitted, problem, first, answer, checks, notes, device, alone, pace, fingerprint=fingerprint
+    prepared = PreparedEvaluation(
+        context, fitted, problem, first, answer, checks, notes, device, alone, pace, fingerprint=fingerprint
     )
-    _check_expected(session, expected)
-    return _with_best_precision(session) if precision == precisions.AUTO else session
+    _check_expected(prepared, expected)
+    return _with_best_precision(prepared) if precision == precisions.AUTO else prepared
 
 
-def _settled_way(classifier: Classifier, device: torch.device, precision: str, execution: str) -> str:
+def _execution_mode(classifier: Classifier, device: torch.device, precision: str, execution: str) -> str:
     """How the model's passes are executed on the device; refuses a precision that cannot be had there."""
     precisions.check(precision)
-    way = settle(execution, device)
+    mode = settle(execution, device)
     if precision == precisions.AUTO and device.type != classifier.device.type:
         raise InputError(
             expected="a precision to use on the workers",
             got=f"auto, with the model on {classifier.device} where nothing about {device.type} can be measured",
             remedy="Choose float32, tf32 or bfloat16, or put the model on the workers' kind of device.",
         )
-    return way
+    return mode
 
 
 def _check_seed(seed: int) -> None:
@@ -133,10 +134,10 @@ def _asked(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, float]:
     """The first chunk, the model's answer about it, and the seconds that took per row."""
     first = next(problem.chunks(chunk_size(problem)))
     begun = time.perf_counter()
-    answer = door.first_answer(oracle, first)
+    answer = model_checks.first_forward(oracle, first)
     pace = (time.perf_counter() - begun) / -(-len(first) // oracle.block) / oracle.block
     if not problem.streamed:  # then every label can be looked at now
-        door.labels(Chunk(problem.ids, problem.x, problem.y), answer.logits.shape[1])
+        model_checks.require_known_labels(Chunk(problem.ids, problem.x, problem.y), answer.logits.shape[1])
     return first, answer, pace
 
 
@@ -144,29 +145,29 @@ def _fitted(plan: Plan, threat: Threat, problem: Problem, first: Chunk, classes:
     """The plan adapted to the model, the inputs and the threat, and a sentence for everything that had to change."""
     norm = threat.norm
     fitted, notes = adapt(plan, classes=classes, sparse=norm.sparse, image=first.x.ndim == 4, norm=norm.name)
-    suits(fitted, threat)
+    require_suitable(fitted, threat)
     for s in fitted.stages:
         s.ranking_threat(threat).check(problem.shape(), len(problem))
     return fitted, notes
 
 
-def _look(
+def _run_checks(
     oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, logits: Tensor, notes: list[str]
-) -> list[door.Check]:
+) -> list[Finding]:
     """What one block of samples tells about the model before the first attack step."""
-    door.labels(first, logits.shape[1])
+    model_checks.require_known_labels(first, logits.shape[1])
     if plan.needs_gradients:
-        door.gradients(oracle.classifier)
+        model_checks.require_gradients(oracle.classifier)
     n = min(len(first), oracle.block)
     x, y, logits = first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n]
-    checks = door.inspect(oracle, x, logits)
+    checks = model_checks.run_model_checks(oracle, x, logits)
     if plan.draws > 1:
         # The plan is made for randomised models.
         checks = [_expected_noise(c) if c.name == "randomised" else c for c in checks]
-    return [*checks, *watchful(oracle, plan, threat, x, y, logits, notes)]
+    return [*checks, *run_gradient_checks(oracle, plan, threat, x, y, logits, notes)]
 
 
-def _recordable(execution: str, device: torch.device, checks: list[door.Check], plan: Plan) -> bool:
+def _recordable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:
     """Where iterations can be recorded: not of a randomised model, whose noise may come from the host."""
     steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
     return execution != "eager" and device.type == "cuda" and steady
@@ -186,7 +187,7 @@ def _slots(
     return slots
 
 
-def _expected_noise(check: door.Check) -> door.Check:
+def _expected_noise(check: Finding) -> Finding:
     """Noise is what the plan is for; without any the verdict must not make allowances for it."""
     if check.level == "ok":
         return replace(check, level="info", message=f"{check.message}: the plan is for randomised models, this is none")
@@ -212,7 +213,7 @@ def _check_expected(s: PreparedEvaluation, expected: float | None) -> None:
 
 def _with_best_precision(s: PreparedEvaluation) -> PreparedEvaluation:
     """The evaluation with the precision that a probe finds best, and a note that says why."""
-    choice = choose(s.setup, s.plan, s.facts())
-    s.setup.listener(Note(str(choice)))
-    setup = replace(s.setup, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
-    return replace(s, setup=setup, notes=[*s.notes, str(choice)], choice=choice)
+    choice = choose_precision(s.context, s.plan, s.facts())
+    s.context.listener(Note(str(choice)))
+    context = replace(s.context, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
+    return replace(s, context=context, notes=[*s.notes, str(choice)], choice=choice)

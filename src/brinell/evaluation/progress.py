@@ -20,7 +20,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class Estimate:
+class RemainingTime:
     """Remaining time of a stage, from the passes made so far and the most that may still come."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Estimate:
         return spent / max(event.finished, 1) * (self.samples - event.finished)
 
 
-class Terminal:
+class ProgressBar:
     """A rich progress bar per stage."""
 
     def __init__(self, console: Console) -> None:
@@ -49,7 +49,7 @@ class Terminal:
             TextColumn("{task.fields[left]}"),
             console=console,
         )
-        self.estimate, self.task = Estimate(), TaskID(0)
+        self.estimate, self.task = RemainingTime(), TaskID(0)
         self.tasks: dict[str, TaskID] = {}
 
     def _show(self, event: StageStarted) -> None:
@@ -73,11 +73,11 @@ class Terminal:
             self.bar.console.print(_sentence(event), highlight=False, markup=False)
 
 
-class Lines:
+class ProgressLines:
     """A plain line at the start and end of each stage and every few seconds between."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.estimate, self.last = console, Estimate(), 0.0
+        self.console, self.estimate, self.last = console, RemainingTime(), 0.0
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -123,5 +123,5 @@ def listening(progress: bool | None) -> Iterator[Listener]:
     if progress is False:
         yield silent
         return
-    with on_standard_error(Lines, Terminal) as listener:
+    with on_standard_error(ProgressLines, ProgressBar) as listener:
         yield listener

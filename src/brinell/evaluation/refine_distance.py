@@ -18,7 +18,7 @@ BEYOND = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2)
 HALVINGS = 10
 
 
-def shortened(oracle: Oracle, criterion: Criterion, r: Best, work: Work, target: Tensor, ball: Ball) -> Best:
+def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, work: Work, target: Tensor, ball: Ball) -> Best:
     """The records with the points found moved on the ray from the clean point to where float32 changes its mind.
 
     What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie

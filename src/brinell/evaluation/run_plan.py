@@ -19,7 +19,7 @@ from brinell.results.format.resume import NOTHING, Known
 
 
 @dataclass(frozen=True)
-class Part:
+class FinishedRows:
     """Rows of finished samples, and the adversarials of those that count as broken with their ids."""
 
     table: pa.Table
@@ -27,8 +27,8 @@ class Part:
     x: npt.NDArray[np.float32] | None = None
 
 
-def attack_chunk(
-    setup: StageContext,
+def run_plan(
+    context: StageContext,
     plan: Plan,
     c: Clean,
     known: Known = NOTHING,
@@ -36,7 +36,7 @@ def attack_chunk(
     individual: bool = False,
     everyone: bool = False,
     dropped: Collection[int] = (),
-) -> Iterator[Part]:
+) -> Iterator[FinishedRows]:
     """Everything the plan does to the samples of a chunk beyond what is known of them, part by part.
 
     `individual`: every attack sees every correct sample. `everyone`: stages of an audit see all survivors. `dropped`
@@ -46,25 +46,25 @@ def attack_chunk(
     known.check(ids, c.hashes)
     fresh = np.flatnonzero(~np.asarray(known.seen(CLEAN, ids), dtype=bool))
     if len(fresh):
-        yield Part(clean_rows(c, fresh, setup.seed, FLOAT32, 0.0))
+        yield FinishedRows(clean_rows(c, fresh, context.seed, FLOAT32, 0.0))
     standing = c.correct.clone()
     for stage in plan.stages:
         attackable = c.correct if individual else standing
         if stage.share is not None and not everyone:
-            attackable = attackable & in_audit(setup.seed, c.chunk.ids, stage.share).to(standing.device)
+            attackable = attackable & in_audit(context.seed, c.chunk.ids, stage.share).to(standing.device)
         if dropped:
             attackable = attackable & ~torch.tensor([i in dropped for i in ids], device=standing.device)
-        for part in _stage(setup, stage, c, attackable, known):
+        for part in _stage(context, stage, c, attackable, known):
             yield _part(part)
             standing[part.at[part.counted]] = False
         standing &= ~torch.tensor(known.fell(stage.name, ids), device=standing.device)
 
 
-def _stage(setup: StageContext, stage: Stage, c: Clean, attackable: Tensor, known: Known) -> Iterator[Finished]:
+def _stage(context: StageContext, stage: Stage, c: Clean, attackable: Tensor, known: Known) -> Iterator[Finished]:
     seen = torch.tensor(known.seen(stage.name, c.chunk.ids.tolist()), device=attackable.device)
-    yield from run_stage(setup, stage, c, (attackable & ~seen).nonzero()[:, 0])
+    yield from run_stage(context, stage, c, (attackable & ~seen).nonzero()[:, 0])
 
 
-def _part(done: Finished) -> Part:
+def _part(done: Finished) -> FinishedRows:
     ids = np.asarray(done.table["sample_id"])[done.counted.cpu().numpy()]
-    return Part(done.table, ids, done.x.numpy())
+    return FinishedRows(done.table, ids, done.x.numpy())

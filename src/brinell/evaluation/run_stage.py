@@ -21,9 +21,9 @@ from brinell.engine.micro_batch import Recordings
 from brinell.engine.oracle import BRANCHES, FEW, LEGS, Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.evaluation.ranking import last_logits
-from brinell.evaluation.refine_distance import shortened
+from brinell.evaluation.refine_distance import refine_distance
 from brinell.evaluation.rows import Clean, attack_rows
-from brinell.evaluation.verify_points import Verified, check_claims, check_points
+from brinell.evaluation.verify_points import Verified, verify_claims, verify_points
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rowwise import concat, put, take
@@ -63,104 +63,104 @@ class Finished:
     x: Tensor
 
 
-def ranked_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
+def rank_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
     """The class of each rank per sample, the true class always first; −1 where there is no target."""
     if not ranks:
         return torch.full((len(y), 1), -1, device=y.device)
     return likeliest_wrong(logits, y, max(ranks) - 1)[:, [r - 2 for r in ranks]]
 
 
-def _work(setup: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
+def _work(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
     device = c.logits.device
     rows = at.cpu()
     x, y = c.chunk.x[rows].to(device), c.chunk.y[rows].to(device)
     id = c.chunk.ids[rows].to(device)
-    own = rng.keys(setup.seed, id)
-    targets = ranked_targets(_ranking_logits(setup, stage, c, at, x, y, own, id), y, stage.ranks)
+    own = rng.keys(context.seed, id)
+    targets = rank_targets(_ranking_logits(context, stage, c, at, x, y, own, id), y, stage.ranks)
     key = rng.fold(own, rng.digest(stage.noise or stage.attack.name) + stage.copy)
-    eps = setup.threat.ball(rows + c.chunk.offset, device).eps
+    eps = context.threat.ball(rows + c.chunk.offset, device).eps
     begin = None if start is None else start[rows].to(device)
     return Work(x, y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin, id)
 
 
 def _ranking_logits(
-    setup: StageContext, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor, id: Tensor
+    context: StageContext, stage: Stage, c: Clean, at: Tensor, x: Tensor, y: Tensor, own: Tensor, id: Tensor
 ) -> Tensor:
     """What ranks the targets: the logits of the clean input, or where the reference attack ends."""
     if stage.ranked_by is None:
         return c.logits[at]
     # Without the stage's own name: every stage and plan with this reference attack ranks alike.
     key = rng.fold(own, rng.digest(f"ranking {stage.ranked_by.name}"))
-    ball = stage.ranking_threat(setup.threat).ball(at.cpu() + c.chunk.offset, x.device)
+    ball = stage.ranking_threat(context.threat).ball(at.cpu() + c.chunk.offset, x.device)
     p = Batch(x, y, key, torch.full_like(y, -1), id=id)
-    z = last_logits(setup.oracle, stage.ranked_by, p, ball, setup.slots, stage.eot)
+    z = last_logits(context.oracle, stage.ranked_by, p, ball, context.slots, stage.eot)
     # Without a finite answer there is no order; then the clean one must do.
     return torch.where(z.isfinite().all(1, keepdim=True), z, c.logits[at])
 
 
-def oracle_for(setup: StageContext, stage: Stage) -> Oracle:
+def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
     """The model as a stage asks it: about fewer rows at a time where few stay long, about more where legs fill them."""
     if stage.attack.abandons_early:
-        return setup.oracle.sized(FEW if branching(stage.attack) is None else BRANCHES)
-    return setup.oracle.sized(LEGS) if len(stage.attempts()) > 1 else setup.oracle
+        return context.oracle.sized(FEW if branching(stage.attack) is None else BRANCHES)
+    return context.oracle.sized(LEGS) if len(stage.attempts()) > 1 else context.oracle
 
 
-def _room(setup: StageContext, oracle: Oracle) -> int:
+def _room(context: StageContext, oracle: Oracle) -> int:
     """Slots: those asked for, else no more lanes, which take their time to record, of small blocks than of large.
 
     But never less than a block, whose empty slots cost as much as full ones.
     """
-    measured = setup.recordings is not None and setup.shape is not None
-    return max(min(setup.slots, MOST * oracle.block), oracle.block) if measured else setup.slots
+    measured = context.recordings is not None and context.shape is not None
+    return max(min(context.slots, MOST * oracle.block), oracle.block) if measured else context.slots
 
 
-def _settles(setup: StageContext) -> bool:
+def _settles(context: StageContext) -> bool:
     """Whether the nearest points found in lower precision are moved to where float32 changes its mind."""
-    distances = setup.threat.unlimited and not setup.threat.norm.counts
-    return distances and setup.draws == 1 and setup.oracle.slack > 0
+    distances = context.threat.unlimited and not context.threat.norm.counts
+    return distances and context.draws == 1 and context.oracle.slack > 0
 
 
-def _engine(setup: StageContext, stage: Stage, device: torch.device) -> Engine:
-    ball = setup.threat.ball(torch.zeros(1, dtype=torch.long), device)
-    oracle = oracle_for(setup, stage)
+def _engine(context: StageContext, stage: Stage, device: torch.device) -> Engine:
+    ball = context.threat.ball(torch.zeros(1, dtype=torch.long), device)
+    oracle = stage_oracle(context, stage)
     return Engine(
         oracle,
         stage.attack,
-        setup.criterion,
+        context.criterion,
         lambda eps: replace(ball, eps=eps),
         stage.attempts(),
-        _room(setup, oracle),
-        setup.early_exit and setup.draws == 1,
+        _room(context, oracle),
+        context.early_exit and context.draws == 1,
         stage.eot,
-        _settles(setup),
+        _settles(context),
         # What is observed is not recorded: the observer sits on the host.
-        recordings=setup.recordings if setup.observe is None else None,
-        observe=setup.observe,
+        recordings=context.recordings if context.observe is None else None,
+        observe=context.observe,
     )
 
 
-def records(
-    setup: StageContext, stage: Stage, c: Clean, at: Tensor, tick: Callable[[int], bool]
+def run_unverified(
+    context: StageContext, stage: Stage, c: Clean, at: Tensor, tick: Callable[[int], bool]
 ) -> Iterator[tuple[Tensor, Best]]:
     """The engine's own records of these samples as they finish, neither verified nor stored; it ticks at every look."""
-    work = _work(setup, stage, c, at, None)
-    yield from replace(_engine(setup, stage, c.logits.device), tick=tick).run(work)
+    work = _work(context, stage, c, at, None)
+    yield from replace(_engine(context, stage, c.logits.device), tick=tick).run(work)
 
 
 def run_stage(
-    setup: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None
+    context: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None = None
 ) -> Iterator[Finished]:
     """Attack the samples at positions `at` of the chunk; yields batches of finished samples."""
     if not len(at):
         return
     before, backwards = stage.ranking_passes
     queries = stage.attack.queries * len(stage.attempts()) * stage.eot
-    setup.listener(StageStarted(stage.name, len(at), before + queries))
+    context.listener(StageStarted(stage.name, len(at), before + queries))
     begun = time.perf_counter()
-    work = _work(setup, stage, c, at, start)
-    engine = _engine(setup, stage, c.logits.device)
+    work = _work(context, stage, c, at, start)
+    engine = _engine(context, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
-    ranking, loaded = (last - begun) / len(at), _loading(setup)
+    ranking, loaded = (last - begun) / len(at), _loading(context)
     held: list[tuple[Tensor, Best]] = []
     for which, own in engine.run(work):
         record = _with_ranking(own, before, backwards)
@@ -168,21 +168,21 @@ def run_stage(
         finished += len(which)
         passes += int(record.forwards.sum())
         broken += int(record.broken.sum())
-        setup.listener(Progress(stage.name, finished, broken, passes))
+        context.listener(Progress(stage.name, finished, broken, passes))
         now = time.perf_counter()
         if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
             # The time since the last batch is shared out by passes, so that the rows' seconds add up to the clock's but
             # for start-up; that of the ranking, which was done for all samples at once, by samples.
-            starting, loaded = _loading(setup) - loaded, _loading(setup)
+            starting, loaded = _loading(context) - loaded, _loading(context)
             spent = max(now - last - starting, 0.0) + ranking * sum(len(p[0]) for p in held)
             rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
-            yield _finish(setup, stage, c, work, at, held, rate)
+            yield _finish(context, stage, c, work, at, held, rate)
             held, last = [], now
 
 
-def _loading(setup: StageContext) -> float:
+def _loading(context: StageContext) -> float:
     """Seconds spent on recording and compiling so far."""
-    return 0.0 if setup.recordings is None else setup.recordings.seconds
+    return 0.0 if context.recordings is None else context.recordings.seconds
 
 
 def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
@@ -193,15 +193,15 @@ def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
     return replace(r, forwards=r.forwards + forwards, backwards=r.backwards + backwards, first=first)
 
 
-def _in_float32(setup: StageContext, stage: Stage, work: Work, before: Best, left: Tensor) -> Best:
+def _in_float32(context: StageContext, stage: Stage, work: Work, before: Best, left: Tensor) -> Best:
     """The records of a second try that starts where the first one ended; the passes of both count.
 
     It repeats the leg that seemed to succeed. Samples that `left` with that leg have had none of those after it, and
     get them now. Of a search for the smallest distance all legs are repeated: what they had found gave way to this.
     """
-    engine = _engine(replace(setup, oracle=setup.oracle.exact()), stage, work.x.device)
-    first = torch.zeros_like(before.attempt) if _settles(setup) else before.attempt
-    end = torch.where(left | _settles(setup), len(stage.attempts()), before.attempt + 1)
+    engine = _engine(replace(context, oracle=context.oracle.exact()), stage, work.x.device)
+    first = torch.zeros_like(before.attempt) if _settles(context) else before.attempt
+    end = torch.where(left | _settles(context), len(stage.attempts()), before.attempt + 1)
     parts = list(engine.run(replace(work, start=before.x, attempts=torch.stack([first, end], 1))))
     r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
     return replace(
@@ -217,45 +217,47 @@ def claimed(r: Best, ball: Ball) -> Tensor:
     return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
 
 
-def _verified(setup: StageContext, work: Work, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
+def _verified(context: StageContext, work: Work, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
     """The classes the kept points aim at, and what the model says about the points."""
     target = work.targets[pos, r.attempt]
     points, id = (work.x[pos], r.x, work.y[pos], target, ball), None if work.id is None else work.id[pos]
-    if setup.draws > 1:
-        return target, check_points(setup.oracle, setup.criterion, *points, setup.draws, id)
-    return target, check_claims(setup.oracle, setup.criterion, *points, r.broken, id)
+    if context.draws > 1:
+        return target, verify_points(context.oracle, context.criterion, *points, context.draws, id)
+    return target, verify_claims(context.oracle, context.criterion, *points, r.broken, id)
 
 
 def _finish(
-    setup: StageContext, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Best]], rate: float
+    context: StageContext, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Best]], rate: float
 ) -> Finished:
     pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
     order = pos.argsort()
     pos = pos[order]
     r = take(r, order)
-    ball = replace(setup.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
-    left, made = r.broken & setup.early_exit, int(r.forwards.sum())
-    if setup.oracle.slack > 0:
+    ball = replace(context.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
+    left, made = r.broken & context.early_exit, int(r.forwards.sum())
+    if context.oracle.slack > 0:
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
         r = replace(r, broken=claimed(r, ball))
-        if _settles(setup):
-            r = shortened(setup.oracle, setup.criterion, r, take(work, pos), work.targets[pos, r.attempt], ball)
-    target, v = _verified(setup, work, pos, r, ball)
-    precision = np.full(len(pos), setup.precision)
+        if _settles(context):
+            r = refine_distance(
+                context.oracle, context.criterion, r, take(work, pos), work.targets[pos, r.attempt], ball
+            )
+    target, v = _verified(context, work, pos, r, ball)
+    precision = np.full(len(pos), context.precision)
     doubted = r.broken & ~v.ok
-    if setup.precision != FLOAT32 and setup.draws == 1 and bool(doubted.any()):
+    if context.precision != FLOAT32 and context.draws == 1 and bool(doubted.any()):
         # What lower precision took for a success is attacked once more in float32, from there.
         index = doubted.nonzero()[:, 0]
-        second = _in_float32(setup, stage, take(work, pos[index]), take(r, index), left[index])
-        aims, answers = _verified(setup, work, pos[index], second, replace(ball, eps=ball.eps[index]))
+        second = _in_float32(context, stage, take(work, pos[index]), take(r, index), left[index])
+        aims, answers = _verified(context, work, pos[index], second, replace(ball, eps=ball.eps[index]))
         r, v, target = put(r, index, second), put(v, index, answers), target.index_copy(0, index, aims)
         precision[index.cpu().numpy()] = FLOAT32
-    if setup.draws > 1:
+    if context.draws > 1:
         # A randomised model is broken where most fresh passes are fooled, whatever the attack itself saw.
         r = replace(r, broken=v.ok, found=v.ok)
     where = at[pos]
     # Passes made since are not in the time that is shared out.
     rate *= made / max(int(r.forwards.sum()), 1)
-    table = attack_rows(c, where, r, v, stage, target, setup.seed, precision, rate)
+    table = attack_rows(c, where, r, v, stage, target, context.seed, precision, rate)
     counted = r.broken & v.ok
     return Finished(table, where, counted, r.x[counted].detach().cpu())

@@ -26,7 +26,7 @@ class Verified:
     chosen: Tensor | None = None
 
 
-def check_points(
+def verify_points(
     oracle: Oracle,
     criterion: Criterion,
     x0: Tensor,
@@ -64,7 +64,7 @@ def check_points(
     )
 
 
-def check_claims(
+def verify_claims(
     oracle: Oracle,
     criterion: Criterion,
     x0: Tensor,
@@ -75,11 +75,11 @@ def check_claims(
     claimed: Tensor,
     id: Tensor | None = None,
 ) -> Verified:
-    """`check_points` where a point is claimed to break its row; elsewhere nothing is asked and nothing holds."""
+    """`verify_points` where a point is claimed to break its row; elsewhere nothing is asked and nothing holds."""
     no = torch.zeros_like(claimed)
     nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
     at = claimed.nonzero()[:, 0]
     if not len(at):
         return nothing
     part, own = replace(ball, eps=ball.eps[at]), None if id is None else id[at]
-    return put(nothing, at, check_points(oracle, criterion, x0[at], x[at], y[at], t[at], part, id=own))
+    return put(nothing, at, verify_points(oracle, criterion, x0[at], x[at], y[at], t[at], part, id=own))

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from brinell.analysis import corruption_table as cells
-from brinell.checks import model as door
-from brinell.checks.leaderboard import DETERMINISTIC, restrictions
+from brinell.checks import model as model_checks
+from brinell.checks.leaderboard import DETERMINISTIC, check_restrictions
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import Linf, Threat
@@ -21,8 +21,8 @@ from brinell.core.threat import threat as threat_by_name
 from brinell.data.load import load
 from brinell.environment import version
 from brinell.errors import InputError, ModelError
-from brinell.evaluation import coerce as inputs
-from brinell.evaluation.backend import IN_PROCESS, Launcher
+from brinell.evaluation import coerce
+from brinell.evaluation.backend import IN_PROCESS, Backend
 from brinell.evaluation.evaluate import evaluate
 from brinell.leaderboard import records
 from brinell.leaderboard.definitions import Leaderboard, find_leaderboard
@@ -53,7 +53,7 @@ def benchmark(
     execution: str = "auto",
     device: torch.device | str | None = None,
     progress: bool | None = None,
-    launch: Launcher = IN_PROCESS,
+    launch: Backend = IN_PROCESS,
 ) -> Record:
     """Measure a model as the leaderboard of a data set and a threat does, and return the record of it.
 
@@ -71,11 +71,11 @@ def benchmark(
     >>> record.key, record.n, record.autoattack, record.restrictions
     ('demo/Linf/demo', 4, 0.0, ())
     """
-    inputs.refuse_nowhere(resume, out)
-    chosen, model = find_leaderboard(dataset, threat), inputs.as_classifier(classifier, device)
+    coerce.refuse_nowhere(resume, out)
+    chosen, model = find_leaderboard(dataset, threat), coerce.as_classifier(classifier, device)
     if chosen.ball is None and eps is not None:
         raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
-    door.train_mode(model)
+    model_checks.check_train_mode(model)
     label = name or _label(model)
     facts = {**_published_facts(model, chosen), **(about or {})}
     records.with_facts(Record(dataset, threat, label), facts)  # told before hours are spent
@@ -112,7 +112,7 @@ def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = N
         how: dict[str, Any] = {} if preprocessing is None else {"preprocessing": preprocessing}
         problem = load(chosen.dataset if data is None else data, wanted, **how)
     else:
-        problem = inputs.as_problem(data)[:wanted]
+        problem = coerce.as_problem(data)[:wanted]
     if n is not None and len(problem) < n:
         raise InputError(expected=f"at least {n} samples", got=f"{len(problem)}", remedy="Leave n out, or lower it.")
     return problem
@@ -147,7 +147,7 @@ def _published_facts(model: Classifier, chosen: Leaderboard) -> dict[str, Any]:
 
 def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, only: str = "") -> tuple[str, ...]:
     """The restrictions the model violates, as sentences; an error where that is not allowed."""
-    found = [c for c in restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name)]
+    found = [c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name)]
     said = tuple(f"{c.name}: {c.message}" for c in found)
     if said and strict:
         raise ModelError(

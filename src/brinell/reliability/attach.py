@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.checks.detector import guarded
-from brinell.checks.model import Check
+from brinell.checks.detector import fit_to_detector
 from brinell.core.dataset import Problem, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.errors import InputError, ModelError, PlanError, RunError, ThreatError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.plan import adapt
+from brinell.finding import Finding, Level
 from brinell.reliability.binarization.result import FAILED, PASSED, ActiveTest
 from brinell.reliability.binarization.test import test_attack
 from brinell.reliability.probes.experiments import QUERIES
@@ -29,7 +29,7 @@ NOT_MADE = "not made: "
 # What says that an examination does not suit the evaluation, which was long and must not be lost for that.
 UNSUITED = (InputError, ModelError, PlanError, ThreatError)
 # What a verdict makes of the test; one that says nothing changes nothing.
-LEVELS = {PASSED: "ok", FAILED: "warn"}
+LEVELS: dict[str, Level] = {PASSED: "ok", FAILED: "warn"}
 SAMPLES, INNER = 64, 199
 
 
@@ -64,7 +64,7 @@ def test_run(
     return _with_check(opened, as_check(test))
 
 
-def _with_check(opened: Run, check: Check) -> Run:
+def _with_check(opened: Run, check: Finding) -> Run:
     """The Run with one more check, in place of an earlier one of its name."""
     checks = [c for c in opened.checks if c["name"] != check.name]
     with Writer.resume(opened.path, opened.manifest) as writer:
@@ -127,8 +127,8 @@ def _same(
 ) -> tuple[Run, Classifier, Problem, Threat, Plan]:
     """The Run opened, and what it was made with, of the data the first n samples; anything else is refused."""
     opened = run if isinstance(run, Run) else Run.open(run)
-    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)[:n]
-    chosen, ball = inputs.as_plan(plan), inputs.as_threat(threat)
+    model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)[:n]
+    chosen, ball = coerce.as_plan(plan), coerce.as_threat(threat)
     identity = opened.manifest["identity"]
     same = {
         "model": (identity["model"]["fingerprint"], model.fingerprint),
@@ -142,7 +142,7 @@ def _same(
     # How eps is written is no part of what it is; its radii and its mask are.
     if {**identity["threat"], "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
         raise RunError(
-            expected=f"the threat of the Run, {inputs.threat_of(opened)}",
+            expected=f"the threat of the Run, {coerce.threat_of(opened)}",
             got=f"{ball}, with another radius, norm or mask",
             remedy="Test what the Run was made with.",
         )
@@ -156,7 +156,7 @@ def _same_attacks(identity: dict[str, Any], model: Classifier, data: Problem, th
     norm, image = threat.norm, len(data.shape()) == 3
     fitted, _ = adapt(plan, classes=identity["model"]["classes"], sparse=norm.sparse, image=image, norm=norm.name)
     with torch.no_grad():
-        fitted, _ = guarded(fitted, model, model.forward(next(data.chunks(1)).x.to(model.device)))
+        fitted, _ = fit_to_detector(fitted, model, model.forward(next(data.chunks(1)).x.to(model.device)))
     given = [s.to_json()["hash"] for s in fitted.stages if s.share is None]
     stored = [s["hash"] for s in identity["plan"]["stages"] if s.get("share") is None]
     if given != stored:
@@ -203,7 +203,7 @@ class WithTest:
         try:
             return test_run(run, classifier, problem, threat, plan, **options)
         except UNSUITED as error:
-            return _with_check(run, Check(NAME, "info", f"{NOT_MADE}{error}"))
+            return _with_check(run, Finding(NAME, "info", f"{NOT_MADE}{error}"))
 
 
 @dataclass(frozen=True)
@@ -226,13 +226,13 @@ class WithProbe:
         try:
             return probe_run(run, classifier, problem, threat, plan, progress=self.progress, **options)
         except UNSUITED as error:
-            return _with_check(run, Check(PROBE, "info", f"{NOT_MADE}{error}"))
+            return _with_check(run, Finding(PROBE, "info", f"{NOT_MADE}{error}"))
 
 
 # For pytest, which takes every function with such a name for a test.
 setattr(test_run, "__test__", False)  # noqa: B010
 
 
-def as_check(test: ActiveTest) -> Check:
+def as_check(test: ActiveTest) -> Finding:
     """The outcome as a check: a failed test warns, a passed one is fine, one that cannot tell is for information."""
-    return Check(NAME, LEVELS.get(test.verdict, "info"), str(test))
+    return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test))

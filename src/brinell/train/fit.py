@@ -11,7 +11,7 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.environment import environment
 from brinell.errors import InputError, PlanError, ThreatError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.plan import audited
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.losses import LOSSES
@@ -77,7 +77,7 @@ def fit(
     """
     chosen, how = as_method(method), Recipe() if recipe is None else recipe
     samples, held, measured = _data(data, validation, plan, how)
-    _check_threat(inputs.as_threat(threat), samples)
+    _check_threat(coerce.as_threat(threat), samples)
     trainee, classes = ready(as_trainee(model, samples, how.seed), samples, device)
     if held is not None:
         _check_held(held, samples, classes)
@@ -130,7 +130,7 @@ def _data(data: Any, validation: Any, plan: Any, recipe: Recipe) -> tuple[Sample
         raise PlanError(
             expected="validation samples to be patient about", got="none", remedy="Leave patience out, or validate."
         )
-    return samples, held, None if held is None else _unaudited(inputs.as_plan(plan))
+    return samples, held, None if held is None else _unaudited(coerce.as_plan(plan))
 
 
 def _unaudited(plan: Plan) -> Plan:

@@ -12,7 +12,7 @@ from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError, RunError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.results import CLEAN, Run
 from brinell.results import row_queries as outcome
 from brinell.results.format.files import read_all_rows
@@ -40,7 +40,7 @@ def refuse_shapes(run: Run, data: Problem) -> None:
 def threat_for(run: Run, data: Problem) -> Threat:
     """The threat of a Run, radii of single samples in the order of this data; samples that are not the Run's have one
     that is never used."""
-    threat, own = inputs.threat_of(run), own_radii(run.manifest)
+    threat, own = coerce.threat_of(run), own_radii(run.manifest)
     if not isinstance(threat.eps, Tensor):
         return threat
     if own is None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brinell.checks import model as door
-from brinell.checks.leaderboard import restrictions
+from brinell.checks import model as model_checks
+from brinell.checks.leaderboard import check_restrictions
 from brinell.core.criterion import Criterion, Evades, Misclassified
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
@@ -19,7 +19,7 @@ from brinell.data.load import load
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import InputError, RunError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.rows import clean
 from brinell.leaderboard import records
 from brinell.leaderboard.definitions import LEADERBOARDS
@@ -126,14 +126,14 @@ def review(
         raise InputError(expected="at least one submission", got="none", remedy="Name bundles, Runs or files.")
     if isinstance(rerun, bool) or rerun < 0:
         raise InputError(expected="rerun of at least 0", got=f"{rerun}", remedy=f"The default is {RERUN}.")
-    model = inputs.as_classifier(classifier)
-    door.train_mode(model)
+    model = coerce.as_classifier(classifier)
+    model_checks.check_train_mode(model)
     with ExitStack() as stack:
         held = _named([(Path(path), open_submission(Path(path), stack)) for path in submissions])
         runs = [thing for thing in held.values() if isinstance(thing, Run)]
         for run in runs:
             _refuse_unreadable(run)
-        data = _data(runs) if problem is None else inputs.as_problem(problem)
+        data = _data(runs) if problem is None else coerce.as_problem(problem)
         ball = _threat(runs, threat, data)
         ball.check(data.shape(), len(data))
         drawn = secrets.randbits(SEED_BITS) if seed is None else seed
@@ -176,11 +176,11 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
         told = records.read(run.path / RECORD)
         facts = {k: getattr(told, k) for k in records.ABOUT}
         record = records.of_run(run, told.dataset, told.threat, told.name, facts)
-        model = inputs.as_classifier(classifier)
-        data = _data([run]) if problem is None else inputs.as_problem(problem)
+        model = coerce.as_classifier(classifier)
+        data = _data([run]) if problem is None else coerce.as_problem(problem)
         ids = set(outcome.samples(run.numbers()).tolist())
         _refuse_elsewhere(run, told, data, ids)
-        found = restrictions(model, data, inputs.threat_of(run))
+        found = check_restrictions(model, data, coerce.threat_of(run))
     violated = tuple(f"{c.name}: {c.message}" for c in found if c.level == "fail")
     own_bound = Proportion(sum(s.standing for s in result.samples if s.id in ids), len(ids))
     return replace(records.with_bound(record, own_bound), run=path.name, restrictions=violated)
@@ -262,7 +262,7 @@ def _data(runs: list[Run]) -> Problem:
 
 
 def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
-    threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [inputs.as_threat(threat)])
+    threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [coerce.as_threat(threat)])
     if not threats:
         raise InputError(
             expected="a threat, since no Run tells one", got="none", remedy="Pass threat= (--norm and --eps)."
@@ -278,7 +278,7 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
 
 def _goal(oracle: Oracle, data: Problem) -> Criterion:
     first = next(data.chunks(1))
-    answered = door.first_answer(oracle, first)
+    answered = model_checks.first_forward(oracle, first)
     return Misclassified() if answered.reject is None else Evades()
 
 

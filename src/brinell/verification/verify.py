@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from brinell.checks import model as door
+from brinell.checks import model as model_checks
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import Oracle, default_block
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.results import Run
 from brinell.verification import provenance as agreement
 from brinell.verification.adversarials import Verification, recheck
@@ -31,13 +31,13 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     True
     """
     opened = run if isinstance(run, Run) else Run.open(run)
-    model, data = inputs.as_classifier(classifier), inputs.as_problem(problem)
+    model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)
     objections = contradictions(opened, whole=opened.finished)
     threat = agreement.threat_for(opened, data)
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
     agreement.refuse_shapes(opened, data)
-    door.train_mode(model)
+    model_checks.check_train_mode(model)
     objections += [*agreement.other_data(opened, data), *agreement.strengthened(opened)]
     notes = [*agreement.foreign(opened, model), *([] if opened.finished else ["The Run is not finished."])]
     with precisions.exact(model.device):

@@ -3,7 +3,7 @@
 from brinell.attacks.catalogue import chain
 from brinell.core.plan import Plan
 from brinell.distributed.ray import GPU, Ray
-from brinell.evaluation.backend import IN_PROCESS, Launcher
+from brinell.evaluation.backend import IN_PROCESS, Backend
 from brinell.evaluation.coerce import as_plan
 
 
@@ -16,6 +16,6 @@ def plan(name: str, attacks: str | None) -> Plan:
     return chain(attacks.split(",")) if attacks else as_plan(name)
 
 
-def launcher(workers: str | None, ray: str | None) -> Launcher:
+def launcher(workers: str | None, ray: str | None) -> Backend:
     """Ray with the --workers, at the address --ray, where one of them is given; else this process."""
     return IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray)

@@ -33,7 +33,7 @@ class Spent:
 class Bench:
     """The attack on the table: its session, the samples that are right at first, and a count of what is spent."""
 
-    session: PreparedEvaluation
+    prepared: PreparedEvaluation
     stage: Stage
     clean: Clean
     at: Tensor
@@ -42,7 +42,7 @@ class Bench:
     @property
     def oracle(self) -> Oracle:
         """The attacked model."""
-        return self.session.oracle
+        return self.prepared.oracle
 
     @property
     def x(self) -> Tensor:
@@ -63,12 +63,12 @@ class Bench:
         observe: "Callable[[Slots, Response], None] | None" = None,
     ) -> "tuple[Tensor, Tensor]":
         """Which of the samples `who` (a mask over `at`) fall to a stage, and the adversarials of all who fall."""
-        setup = replace(self.session.setup, early_exit=observe is None, observe=observe)
-        setup = setup if threat is None else replace(setup, threat=threat)
+        context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
+        context = context if threat is None else replace(context, threat=threat)
         index = self.at[who.to(self.at.device)]
         fell = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
         points = self.clean.chunk.x.clone()
-        for part in run_stage(setup, stage, self.clean, index):
+        for part in run_stage(context, stage, self.clean, index):
             won = part.at[part.counted].cpu()
             fell[won] = True
             points[won] = part.x

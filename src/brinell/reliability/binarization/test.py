@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
-from brinell.checks.detector import guarded, watched
+from brinell.checks.detector import fit_to_detector, run_detector_checks
 from brinell.core.criterion import Triggers
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -19,7 +19,7 @@ from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, ThreatError, one_of
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.plan import adapt
 from brinell.evaluation.prepare import prepare
@@ -69,7 +69,7 @@ class Question:
     """What is asked about one attack: all of a test but its kind."""
 
     model: Classifier
-    session: PreparedEvaluation
+    prepared: PreparedEvaluation
     chunk: Chunk
     threat: Threat
     plans: tuple[Plan, Plan]
@@ -126,8 +126,8 @@ def test_attack(
     >>> test.n + test.skipped, test.score > test.rasr
     (8, True)
     """
-    model, data = inputs.as_classifier(classifier, device), inputs.as_problem(problem)
-    bound, chosen, fitting = inputs.as_threat(threat), inputs.as_plan(attack), as_readout(readout)
+    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
+    bound, chosen, fitting = coerce.as_threat(threat), coerce.as_plan(attack), as_readout(readout)
     _bounded(bound)
     design = Design(inner, boundary, _corners(bound, corners), gap)
     levels = _levels(kappa)
@@ -139,18 +139,18 @@ def test_attack(
         )
     with precisions.exact(model.device), listening(progress) as listener:
         # The user's own model and plan pass the same door as in an evaluation.
-        session = prepare(
+        prepared = prepare(
             model, data, bound, _whole(chosen), seed=seed, slots=slots, precision="float32", listener=listener
         )
-        kinds = _kinds(kind, model, session)
-        other = _reference(session, kinds) if reference is None else inputs.as_plan(reference)
+        kinds = _kinds(kind, model, prepared)
+        other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
         chunk = _all(data)
-        plans, notes = _fitted(session, model, chunk, (chosen, other))
+        plans, notes = _fitted(prepared, model, chunk, (chosen, other))
         seen = features(model, chunk.x[:LOOK].to(model.device), layer)
         # Attacks that imitate an input of another class need one that is of the second class.
         design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages)))
         q = Question(
-            model, session, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
+            model, prepared, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
         )
         return both([_test(q, k, listener) for k in kinds])
 
@@ -159,10 +159,10 @@ def test_attack(
 setattr(test_attack, "__test__", False)  # noqa: B010
 
 
-def _kinds(kind: str | None, model: Classifier, session: PreparedEvaluation) -> tuple[str, ...]:
+def _kinds(kind: str | None, model: Classifier, prepared: PreparedEvaluation) -> tuple[str, ...]:
     """The tests to make."""
     wanted = None if kind is None else one_of("a kind of test", kind, KINDS)
-    if session.first_output.reject is None:
+    if prepared.first_output.reject is None:
         if wanted is not None:
             raise ModelError(
                 expected=f"a model with a detector, for kind={wanted!r}",
@@ -182,9 +182,9 @@ def _kinds(kind: str | None, model: Classifier, session: PreparedEvaluation) -> 
 def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
     """The strong plan that says how hard is too hard, unless the user names one."""
     if kinds == (PLAIN,):
-        return inputs.as_plan(REFERENCE)
+        return coerce.as_plan(REFERENCE)
     try:
-        watched(s.oracle, EVADING, s.first, s.first_output)
+        run_detector_checks(s.oracle, EVADING, s.first, s.first_output)
     except ModelError:
         return SEARCHING
     return EVADING
@@ -192,18 +192,18 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
 
 def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
     """One kind of test, at as many levels as it takes."""
-    begun, design, setup = time.perf_counter(), q.design, q.session.setup
+    begun, design, context = time.perf_counter(), q.design, q.prepared.context
     seen = replace(q.features, kind=kind)
     oracle = Oracle(seen, default_block(q.model.device), listener)
     points = design.inner + 1 + design.boundary + design.beyond
     what = "" if kind == PLAIN else f" ({kind} test)"
     listener(Note(f"Fitting readouts for {len(q.chunk)} samples, {points} points each{what}."))
     planted = _planted(q, kind)
-    tasks = build(oracle, seen, q.readout, design, q.chunk, q.threat, setup.seed, planted)
+    tasks = build(oracle, seen, q.readout, design, q.chunk, q.threat, context.seed, planted)
     fitted = time.perf_counter()
     trials: list[Trial] = []
     if tasks is not None:
-        bench = Bench(tasks, q.chunk, q.threat, setup, *q.plans, q.queries, design)
+        bench = Bench(tasks, q.chunk, q.threat, context, *q.plans, q.queries, design)
         trials = climb_down(bench, q.levels, q.curve, listener)
     chosen = chosen_trial(trials)
     held = None if chosen is None else chosen.held
@@ -225,8 +225,8 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
         witnesses=q.chunk.x[:0] if tasks is None or held is None else tasks.facts.witness[held].cpu(),
         rows=ROWS.empty_table() if chosen is None else chosen.rows,
         reasons=_reasons(q.chunk, planted, tasks, held, kind),
-        warnings=tuple(f"Check {c.name}: {c.message}" for c in q.session.checks if c.level in ("warn", "fail")),
-        notes=(*q.session.notes, *q.notes),
+        warnings=tuple(f"Check {c.name}: {c.message}" for c in q.prepared.checks if c.level in ("warn", "fail")),
+        notes=(*q.prepared.notes, *q.notes),
         cost={"fit_seconds": fitted - begun, "seconds": time.perf_counter() - begun},
         kind=kind,
         detector="" if rule is None or kind == PLAIN else rule(),
@@ -236,13 +236,13 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
 
 def _planted(q: Question, kind: str) -> Planted:
     """The points of the second class; a detector has a say in them, or its opposite."""
-    setup, device = q.session.setup, q.model.device
+    context, device = q.prepared.context, q.model.device
     if kind == PLAIN:
-        return plant(q.design, q.chunk, q.threat, setup.seed, device)
+        return plant(q.design, q.chunk, q.threat, context.seed, device)
     judge = q.model if kind == REGULAR else inverted(q.model)
-    stands = accepting(replace(setup.oracle, classifier=judge), setup.draws)
+    stands = accepting(replace(context.oracle, classifier=judge), context.draws)
     search = _detected(q) if kind == INVERTED else None
-    return plant(q.design, q.chunk, q.threat, setup.seed, device, stands, search)
+    return plant(q.design, q.chunk, q.threat, context.seed, device, stands, search)
 
 
 def _detected(q: Question) -> Search | None:
@@ -250,18 +250,18 @@ def _detected(q: Question) -> Search | None:
 
     Every attempt is keyed by its number and begins elsewhere. Without gradients there is nothing to try.
     """
-    setup, x = replace(q.session.setup, criterion=Triggers()), q.chunk.x.to(q.model.device)
-    facts = clean(q.chunk, [setup.oracle.output(x)])
-    steers, follows = _reference(q.session, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
+    context, x = replace(q.prepared.context, criterion=Triggers()), q.chunk.x.to(q.model.device)
+    facts = clean(q.chunk, [context.oracle.output(x)])
+    steers, follows = _reference(q.prepared, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
     if not steers and not follows:
         return None
 
     def search(at: Tensor, attempt: int) -> Tensor:
         if steers and attempt % 2:
-            key = rng.keys(setup.seed, q.chunk.ids[at].to(x.device))
-            return uphill(setup.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt))
+            key = rng.keys(context.seed, q.chunk.ids[at].to(x.device))
+            return uphill(context.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt))
         found = q.chunk.x.clone()
-        for part in run_stage(setup, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), facts, at.to(x.device)):
+        for part in run_stage(context, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), facts, at.to(x.device)):
             found[part.at[part.counted].cpu()] = part.x
         return found[at].to(x.device)
 
@@ -314,18 +314,18 @@ def _all(problem: Problem) -> Chunk:
 
 
 def _fitted(
-    session: PreparedEvaluation, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
+    prepared: PreparedEvaluation, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
 ) -> tuple[tuple[Plan, Plan], list[str]]:
     """The plans for two classes, and what changed in the tested one; stages that cannot imitate are left out."""
-    sparse, image = session.setup.threat.norm.sparse, chunk.x.ndim == 4
+    sparse, image = prepared.context.threat.norm.sparse, chunk.x.ndim == 4
     (tested, notes), (reference, _) = (adapt(_whole(p), classes=2, sparse=sparse, image=image) for p in plans)
     if len(tested.stages) < len(plans[0].stages) and any(s.share is not None for s in plans[0].stages):
         notes = [f"{plans[0].name}: tested without its audit.", *notes]
-    return (_answerable(tested, session, model), _answerable(reference, session, model)), notes
+    return (_answerable(tested, prepared, model), _answerable(reference, prepared, model)), notes
 
 
-def _answerable(p: Plan, session: PreparedEvaluation, model: Classifier) -> Plan:
-    return guarded(p, model, session.first_output)[0]
+def _answerable(p: Plan, prepared: PreparedEvaluation, model: Classifier) -> Plan:
+    return fit_to_detector(p, model, prepared.first_output)[0]
 
 
 def _reasons(chunk: Chunk, planted: Planted, tasks: Tasks | None, held: Tensor | None, kind: str) -> dict[int, str]:

@@ -16,7 +16,7 @@ from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import StageContext, run_stage
-from brinell.evaluation.verify_points import check_points
+from brinell.evaluation.verify_points import verify_points
 from brinell.ops.losses import LOSSES
 from brinell.reliability.binarization.binary_models import Tasks
 from brinell.reliability.binarization.planting import Design
@@ -36,7 +36,7 @@ class Bench:
     tasks: Tasks
     chunk: Chunk
     threat: Threat
-    setup: StageContext
+    context: StageContext
     plan: Plan
     reference: Plan
     queries: int | None
@@ -116,22 +116,22 @@ def chosen_trial(trials: list[Trial]) -> Trial | None:
 def _trial(b: Bench, kappa: float, always: bool) -> Trial:
     """Verify every sample's witness at this closeness, then let the attacks loose."""
     binary = b.tasks.classifier(kappa)
-    setup = replace(b.setup, oracle=replace(b.setup.oracle, classifier=binary))
-    held = _held(b, setup)
+    context = replace(b.context, oracle=replace(b.context.oracle, classifier=binary))
+    held = _held(b, context)
     if not len(held):
         return Trial(empty(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
     at = b.tasks.at[held.cpu()]
     # Positions count from the first sample that is left, in the threat too, where every sample may have its own eps.
     chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
     eps = b.threat.eps
-    setup = replace(setup, threat=replace(b.threat, eps=eps[at]) if isinstance(eps, Tensor) else b.threat)
-    imitated = _beyond(b.tasks, held, setup.oracle)
-    found, rows = _attacked(setup, _imitating(b.plan, imitated), chunk)
+    context = replace(context, threat=replace(b.threat, eps=eps[at]) if isinstance(eps, Tensor) else b.threat)
+    imitated = _beyond(b.tasks, held, context.oracle)
+    found, rows = _attacked(context, _imitating(b.plan, imitated), chunk)
     other = None
     if always or float(found.float().mean()) < NEAR:
-        other = found if b.reference == b.plan else _attacked(setup, _imitating(b.reference, imitated), chunk)[0]
+        other = found if b.reference == b.plan else _attacked(context, _imitating(b.reference, imitated), chunk)[0]
     queries = _matched(b.plan, rows) if b.queries is None else b.queries
-    random = _random(setup, chunk, queries)
+    random = _random(context, chunk, queries)
     level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
     return Trial(level, held, found, rows)
 
@@ -146,45 +146,45 @@ def empty(kappa: float, design: Design) -> Level:
     return Level(kappa, none, None, {"corners" if design.corners else "surface": none})
 
 
-def _held(b: Bench, setup: StageContext) -> Tensor:
+def _held(b: Bench, context: StageContext) -> Tensor:
     """Samples whose clean point is of class 0 and whose witness is an adversarial within eps, by the model itself."""
     t = b.tasks
     x = b.chunk.x[t.at].to(t.ids.device)
     zero = torch.zeros_like(t.ids)
     ball = b.threat.ball(t.at, t.ids.device)
-    v = check_points(setup.oracle, setup.criterion, x, t.facts.witness, zero, zero - 1, ball, setup.draws, t.ids)
-    votes = [setup.oracle.output(x, t.ids).logits for _ in range(setup.draws)]
-    right = 2 * torch.stack([z.argmax(1) == 0 for z in votes], 1).sum(1) > setup.draws
+    v = verify_points(context.oracle, context.criterion, x, t.facts.witness, zero, zero - 1, ball, context.draws, t.ids)
+    votes = [context.oracle.output(x, t.ids).logits for _ in range(context.draws)]
+    right = 2 * torch.stack([z.argmax(1) == 0 for z in votes], 1).sum(1) > context.draws
     return (v.ok & right).nonzero()[:, 0]
 
 
-def _attacked(setup: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
+def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
     """Which samples the plan breaks, and its rows; samples broken by one stage are not attacked by the next."""
-    x, ids = chunk.x.to(setup.oracle.classifier.device), chunk.ids.to(setup.oracle.classifier.device)
-    c = clean(chunk, [setup.oracle.output(x, ids) for _ in range(setup.draws)])
+    x, ids = chunk.x.to(context.oracle.classifier.device), chunk.ids.to(context.oracle.classifier.device)
+    c = clean(chunk, [context.oracle.output(x, ids) for _ in range(context.draws)])
     standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
     tables = []
     for stage in plan.stages:
-        for part in run_stage(setup, stage, c, standing.nonzero()[:, 0]):
+        for part in run_stage(context, stage, c, standing.nonzero()[:, 0]):
             tables.append(part.table)
             standing[part.at[part.counted]] = False
     return ~standing, pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 
-def _random(setup: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
+def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
     """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
     half = max(queries // 2, 1)
-    near, _ = _attacked(setup, _lone(Chance(half, "inside")), chunk)
+    near, _ = _attacked(context, _lone(Chance(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()
     out = {}
-    for where in ("corners", "surface") if setup.threat.norm.corners else ("surface",):
+    for where in ("corners", "surface") if context.threat.norm.corners else ("surface",):
         found = near.clone()
         if len(rest):
-            eps = setup.threat.eps
-            threat = replace(setup.threat, eps=eps[rest]) if isinstance(eps, Tensor) else setup.threat
+            eps = context.threat.eps
+            threat = replace(context.threat, eps=eps[rest]) if isinstance(eps, Tensor) else context.threat
             part = Chunk(chunk.ids[rest], chunk.x[rest], chunk.y[rest])
             plan = _lone(Chance(max(queries - half, 1), where))
-            found[rest.to(found.device)] = _attacked(replace(setup, threat=threat), plan, part)[0]
+            found[rest.to(found.device)] = _attacked(replace(context, threat=threat), plan, part)[0]
         out[where] = _share(found)
     return out
 

@@ -30,7 +30,7 @@ MISLED = 0.25
 
 def _radii(b: Bench) -> list[Threat]:
     """The threat, twice as large again and again, and at last the whole box."""
-    threat = b.session.setup.threat
+    threat = b.prepared.context.threat
     size = int(torch.Size(b.x.shape[1:]).numel())
     whole = 0.999 * threat.norm.diameter(size)
     grown = [threat]
@@ -59,7 +59,7 @@ def _radius(threat: Threat) -> float:
 
 def unconstrained(b: Bench, curve: list[tuple[float, float]]) -> Item:
     """In the whole box every sample must fall."""
-    if b.session.setup.threat.mask is not None:
+    if b.prepared.context.threat.mask is not None:
         return Item("unconstrained failure", "ok", None, FEW, "not looked at: the threat has a mask")
     return indicators.unconstrained_failure(curve[0][1], curve[-1][1], len(b.at))
 
@@ -68,7 +68,7 @@ def _without_gradients(b: Bench, queries: int) -> AnyAttack:
     square = Square(steps=queries)
     image = b.x.ndim == 4
     plain: AnyAttack = square if image else square.without_images()
-    return plain if b.session.first_output.reject is None else Joint(plain)
+    return plain if b.prepared.first_output.reject is None else Joint(plain)
 
 
 def black_box(b: Bench, fell: Tensor, queries: int) -> Item:
@@ -112,14 +112,14 @@ def noise(b: Bench, fell: Tensor) -> Item:
     found = 0
     if len(who):
         x, y = b.x[who], b.y[who]
-        ball = b.session.setup.threat.ball(b.at[who].cpu() + b.clean.chunk.offset, x.device)
+        ball = b.prepared.context.threat.ball(b.at[who].cpu() + b.clean.chunk.offset, x.device)
         ids = b.clean.chunk.ids.to(x.device)[b.at[who]]
-        key = rng.fold(rng.keys(b.session.setup.seed, ids), rng.digest("noise"))
+        key = rng.fold(rng.keys(b.prepared.context.seed, ids), rng.digest("noise"))
         reached = torch.zeros_like(y, dtype=torch.bool)
         for i in range(DRAWS):
             draw = (ball.inside, ball.start)[i % 2](x, rng.fold(key, i))
             inside = ball.contains(x, draw)
-            reached |= b.session.setup.criterion.reached(b.oracle.output(draw), y, torch.full_like(y, -1)) & inside
+            reached |= b.prepared.context.criterion.reached(b.oracle.output(draw), y, torch.full_like(y, -1)) & inside
         b.spent.add(DRAWS * len(who))
         found = int(reached.sum())
     text = f"{found} of {len(who)} survivors fall to {DRAWS} random points of the threat"
@@ -138,8 +138,8 @@ def surface(b: Bench) -> tuple[Surface | None, float | None]:
         g = b.oracle.ask(x, y, none, "margin", Requires.GRAD).gradient
     except RuntimeError:  # no gradient at all, which has an indicator of its own
         return None, None
-    ball = b.session.setup.threat.ball(b.at[:SHOWN].cpu() + b.clean.chunk.offset, x.device)
-    key = rng.fold(rng.keys(b.session.setup.seed, torch.arange(len(x), device=x.device)), rng.digest("surface"))
+    ball = b.prepared.context.threat.ball(b.at[:SHOWN].cpu() + b.clean.chunk.offset, x.device)
+    key = rng.fold(rng.keys(b.prepared.context.seed, torch.arange(len(x), device=x.device)), rng.digest("surface"))
     towards = rows(ball.eps, x) * ball.steepest(g)
     across = rows(ball.eps, x) * ball.steepest(rng.normal(key, tuple(x.shape[1:])))
     steps = torch.linspace(-1, 1, GRID).tolist()

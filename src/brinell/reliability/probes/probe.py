@@ -15,7 +15,7 @@ from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle
 from brinell.errors import InputError, PlanError
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
 from brinell.evaluation.progress import listening
 from brinell.ops.norms import Norm
@@ -60,14 +60,14 @@ def probe(
     >>> found.level, len(found.items)
     ('ok', 10)
     """
-    evaluated = inputs.as_classifier(classifier, device)
-    model = evaluated if surrogate is None else inputs.as_classifier(surrogate, device)
+    evaluated = coerce.as_classifier(classifier, device)
+    model = evaluated if surrogate is None else coerce.as_classifier(surrogate, device)
     if samples < 1:
         raise InputError(expected="at least 1 sample", got=f"{samples}", remedy=f"Leave it out for {SAMPLES}.")
-    data = inputs.as_problem(problem)[:samples]
+    data = coerce.as_problem(problem)[:samples]
     with precisions.exact(model.device), listening(progress) as listener:
-        bound = inputs.as_threat(threat)
-        plan = _only(inputs.as_plan(attack), stage, bound.norm)
+        bound = coerce.as_threat(threat)
+        plan = _only(coerce.as_plan(attack), stage, bound.norm)
         bench = _bench(model, data, bound, plan, seed, slots, listener)
         return _probe(bench, evaluated, surrogate is None, neighbours, queries)
 
@@ -90,8 +90,8 @@ def _bench(
         raise PlanError(
             expected="an attack on a model that is not randomised", got=plan.name, remedy="Probe one of its attacks."
         )
-    session = prepare(model, data, threat, plan, seed=seed, slots=slots, precision="float32", listener=listener)
-    clean = session.clean(next(session.chunks()))
+    prepared = prepare(model, data, threat, plan, seed=seed, slots=slots, precision="float32", listener=listener)
+    clean = prepared.clean(next(prepared.chunks()))
     spent = Spent()
     spent.add(len(clean.chunk))
     at = clean.correct.nonzero()[:, 0]
@@ -99,14 +99,14 @@ def _bench(
         raise InputError(
             expected="samples that the model gets right", got="none", remedy="Check labels and normalisation."
         )
-    listener(Note(f"probing {session.plan.stages[0].name} on {len(at)} samples"))
-    return Bench(session, session.plan.stages[0], clean, at, spent)
+    listener(Note(f"probing {prepared.plan.stages[0].name} on {len(at)} samples"))
+    return Bench(prepared, prepared.plan.stages[0], clean, at, spent)
 
 
 def _probe(b: Bench, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:
     everyone = torch.ones(len(b.at), dtype=torch.bool)
-    criterion, stage = b.session.setup.criterion, b.stage
-    witness = Witness(b.session.setup, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
+    criterion, stage = b.prepared.context.criterion, b.stage
+    witness = Witness(b.prepared.context, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
     fell, points = b.run(stage, everyone, observe=witness)
     t = witness.trajectories()
     curve = experiments.curve(b, fell)
@@ -122,13 +122,13 @@ def _probe(b: Bench, evaluated: Classifier, same: bool, neighbours: int, queries
     ]
     return Probes(
         stage.name, len(b.at), tuple(items), b.spent.forwards, b.spent.backwards,
-        tuple(curve), surface, int(fell.sum()), tuple(b.session.notes),
+        tuple(curve), surface, int(fell.sum()), tuple(b.prepared.notes),
     )  # fmt: skip
 
 
 def _indicators(b: Bench, t: Trajectories, neighbours: int) -> list[Item]:
-    attack, criterion = b.stage.attack, b.session.setup.criterion
-    near = indicators.stability(b.oracle, criterion, b.x, b.y, b.session.setup.seed, neighbours)
+    attack, criterion = b.stage.attack, b.prepared.context.criterion
+    near = indicators.stability(b.oracle, criterion, b.x, b.y, b.prepared.context.seed, neighbours)
     b.spent.add(near.forwards * len(b.at))
     keeps_best = attack.minimum_norm or attack.requires is Requires.LOGITS or isinstance(attack, Pursuit)
     return [

@@ -42,7 +42,7 @@ class Trajectories:
 class Witness:
     """Sees every iteration of an engine (`Engine.observe`) and remembers what a trajectory needs."""
 
-    setup: StageContext
+    context: StageContext
     criterion: Criterion
     attempts: int
     queries: int
@@ -59,7 +59,7 @@ class Witness:
         """Remember the rows that are alive."""
         live = s.live.nonzero()[:, 0]
         p, out = s.rows, Output(a.logits, a.reject)
-        ball = self.setup.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)
+        ball = self.context.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)
         ball = type(ball)(ball.norm, s.eps, ball.mask)
         inside = ball.contains(p.x, s.state.x)
         exploring = s.state.exploring

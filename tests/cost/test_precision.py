@@ -10,40 +10,40 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, evaluate
-from brinell.cost import precision as choice
-from brinell.cost.precision import Choice, Trial, choose, decide, remembered
+from brinell.cost import precision as precision_choice
+from brinell.cost.precision import PrecisionChoice, PrecisionTrial, choose_precision, fastest_safe, stored_precision
 from brinell.engine import precision
 from brinell.engine.events import silent
-from brinell.evaluation import coerce as inputs
+from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
 from brinell.testing import LinearWorld
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-BASE = Trial("float32", 1.0, 10, 10)
+BASE = PrecisionTrial("float32", 1.0, 10, 10)
 
 
 @pytest.mark.parametrize(
     ("others", "chosen"),
     [
-        ([Trial("bfloat16", 0.5, 10, 10)], "bfloat16"),
-        ([Trial("bfloat16", 0.9, 10, 10)], "bfloat16"),
-        ([Trial("bfloat16", 0.91, 10, 10)], "float32"),  # not worth it
-        ([Trial("bfloat16", 0.1, 9, 10)], "float32"),  # loses one
-        ([Trial("tf32", 0.7, 10, 10), Trial("bfloat16", 0.5, 10, 10)], "bfloat16"),
-        ([Trial("tf32", 0.7, 10, 10), Trial("bfloat16", 0.5, 8, 10)], "tf32"),
-        ([Trial("tf32", 0.5, 10, 10), Trial("bfloat16", 0.7, 10, 10)], "tf32"),
+        ([PrecisionTrial("bfloat16", 0.5, 10, 10)], "bfloat16"),
+        ([PrecisionTrial("bfloat16", 0.9, 10, 10)], "bfloat16"),
+        ([PrecisionTrial("bfloat16", 0.91, 10, 10)], "float32"),  # not worth it
+        ([PrecisionTrial("bfloat16", 0.1, 9, 10)], "float32"),  # loses one
+        ([PrecisionTrial("tf32", 0.7, 10, 10), PrecisionTrial("bfloat16", 0.5, 10, 10)], "bfloat16"),
+        ([PrecisionTrial("tf32", 0.7, 10, 10), PrecisionTrial("bfloat16", 0.5, 8, 10)], "tf32"),
+        ([PrecisionTrial("tf32", 0.5, 10, 10), PrecisionTrial("bfloat16", 0.7, 10, 10)], "tf32"),
         ([], "float32"),
     ],
 )
-def test_the_decision(others: list[Trial], chosen: str) -> None:
-    assert decide([BASE, *others]).precision == chosen
+def test_the_decision(others: list[PrecisionTrial], chosen: str) -> None:
+    assert fastest_safe([BASE, *others]).precision == chosen
 
 
 @pytest.mark.parametrize(("wanted", "chosen"), [(0, "float32"), (4, "float32"), (5, "bfloat16")])
 def test_speed_without_evidence_is_not_enough(wanted: int, chosen: str) -> None:
     """Where float32 found next to nothing, nothing shows that less finds as much."""
-    trials = [Trial("float32", 1.0, wanted, wanted), Trial("bfloat16", 0.1, wanted, wanted)]
-    assert decide(trials).precision == chosen
+    trials = [PrecisionTrial("float32", 1.0, wanted, wanted), PrecisionTrial("bfloat16", 0.1, wanted, wanted)]
+    assert fastest_safe(trials).precision == chosen
 
 
 def test_candidates_depend_on_the_device() -> None:
@@ -56,25 +56,25 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.quick = 0.0, False
-        found = choice._found
+        found = precision_choice._found
 
-        def watched(setup: Any, stage: Any, c: Any, at: Any, name: str, *rest: Any) -> Any:
+        def watched(context: Any, stage: Any, c: Any, at: Any, name: str, *rest: Any) -> Any:
             self.quick = name == "bfloat16"
-            return found(setup, stage, c, at, name, *rest)
+            return found(context, stage, c, at, name, *rest)
 
-        monkeypatch.setattr(choice, "_found", watched)
+        monkeypatch.setattr(precision_choice, "_found", watched)
 
     def __call__(self) -> float:
         self.now += 0.001 if self.quick else 0.01
         return self.now
 
 
-def chosen(model: Any, world: LinearWorld, eps: float, plan: Any, clock: Clock) -> Choice:
-    clf = inputs.as_classifier(model)
+def chosen(model: Any, world: LinearWorld, eps: float, plan: Any, clock: Clock) -> PrecisionChoice:
+    clf = coerce.as_classifier(model)
     options: dict[str, Any] = {"seed": 0, "slots": None, "precision": "float32", "listener": silent}
     with precision.exact(clf.device):
-        s = prepare(clf, inputs.as_problem((world.x, world.y)), Linf(eps), inputs.as_plan(plan), **options)
-        return choose(s.setup, s.plan, s.facts(), clock)
+        s = prepare(clf, coerce.as_problem((world.x, world.y)), Linf(eps), coerce.as_plan(plan), **options)
+        return choose_precision(s.context, s.plan, s.facts(), clock)
 
 
 class Offset(nn.Module):
@@ -105,7 +105,7 @@ def test_a_benign_model_is_asked_in_bfloat16(world: LinearWorld, monkeypatch: py
         linear(world), world, 1.5 * float(world.distance("Linf").max()), brinell.attacks.PGD(10), Clock(monkeypatch)
     )
     assert made.precision == "bfloat16"
-    assert made.trials[0].wanted >= choice.EVIDENCE
+    assert made.trials[0].wanted >= precision_choice.EVIDENCE
     assert "bfloat16" in str(made) and "adversarials" in str(made)
 
 
@@ -127,15 +127,15 @@ def test_a_black_box_plan_is_tried_with_its_own_attack(
 
 def test_nobody_to_try(world: LinearWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = LinearWorld(world.weight, world.bias, world.x, (world.y + 1) % 2)
-    assert chosen(linear(world), wrong, 0.1, "fgsm", Clock(monkeypatch)) == Choice("float32", ())
+    assert chosen(linear(world), wrong, 0.1, "fgsm", Clock(monkeypatch)) == PrecisionChoice("float32", ())
 
 
 def fixed(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[str]) -> None:
-    def fake(*args: Any) -> Choice:
+    def fake(*args: Any) -> PrecisionChoice:
         calls.append(name)
-        return Choice(name, (BASE, Trial(name, 0.5, 10, 10)))
+        return PrecisionChoice(name, (BASE, PrecisionTrial(name, 0.5, 10, 10)))
 
-    monkeypatch.setattr(sys.modules["brinell.evaluation.prepare"], "choose", fake)
+    monkeypatch.setattr(sys.modules["brinell.evaluation.prepare"], "choose_precision", fake)
 
 
 def test_a_run_remembers_the_choice(
@@ -161,8 +161,8 @@ def test_a_run_remembers_the_choice(
 
 
 def test_what_is_remembered(tmp_path: Path) -> None:
-    assert remembered("auto", None) == remembered("auto", tmp_path / "none") == "auto"
-    assert remembered("tf32", tmp_path) == "tf32"
+    assert stored_precision("auto", None) == stored_precision("auto", tmp_path / "none") == "auto"
+    assert stored_precision("tf32", tmp_path) == "tf32"
 
 
 def test_the_probe_leaves_the_generator_alone(world: LinearWorld, eps: float) -> None:
