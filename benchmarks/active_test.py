@@ -29,7 +29,7 @@ from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.threat import threat
 from brinell.engine import precision
-from brinell.engine.attack_batch import craft
+from brinell.engine.attack_batch import attack_batch
 from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation.coerce import as_classifier
@@ -97,7 +97,7 @@ class Ways:
         w, broken = self.work, []
         for i in torch.arange(self.alone, device=w.x.device).split(1):
             rows = Batch(w.x[i], w.y[i], w.key[i], w.targets[i, 0], id=w.id[i])
-            last = craft(self.binary, ATTACK, rows, replace(self.ball, eps=w.eps[i]))
+            last = attack_batch(self.binary, ATTACK, rows, replace(self.ball, eps=w.eps[i]))
             with torch.no_grad():
                 broken.append(self.binary.forward_of(last, w.id[i]).logits.argmax(1) == 1)
         return torch.cat(broken)

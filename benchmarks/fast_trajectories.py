@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from brinell import L1, L2, Linf
 from brinell.attacks import APGD
-from brinell.core.attack import Needs, Rows
+from brinell.core.attack import Batch, Requires
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.run_stage import rank_targets
@@ -125,12 +125,12 @@ def leg(
 ):
     """One run on every sample to its end: own margin and untargeted margin after each answer, and the best point."""
     ball = w.threat.ball(torch.arange(len(x)), x.device)
-    p = Rows(x, y, key, target, start)
+    p = Batch(x, y, key, target, start)
     s = attack.init(p, ball)
     own, free, duals, best, at = [], [], [], torch.full_like(ball.eps, -torch.inf), x
     logits_at = None
     for _ in range(attack.queries):
-        a = oracle.ask(s.x, y, target, attack.loss, Needs.GRAD)
+        a = oracle.query(s.x, y, target, attack.loss, Requires.GRAD)
         duals.append(ball.reach(a.gradient))
         logits_at = a.logits if logits_at is None else logits_at
         m = margin(a.logits, y)
@@ -148,10 +148,10 @@ def leg(
 def broken(w: World, oracle: Oracle, attack: APGD, x: Tensor, y: Tensor, t: Tensor, key: Tensor) -> np.ndarray:
     """Whether one run finds an adversarial inside the ball."""
     ball = w.threat.ball(torch.arange(len(x)), x.device)
-    p = Rows(x, y, key, t)
+    p = Batch(x, y, key, t)
     s, fell = attack.init(p, ball), torch.zeros_like(y, dtype=torch.bool)
     for _ in range(attack.queries):
-        a = oracle.ask(s.x, y, t, attack.loss, Needs.GRAD)
+        a = oracle.query(s.x, y, t, attack.loss, Requires.GRAD)
         fell |= (a.logits.argmax(1) != y) & (ball.norm.size(s.x - x) <= ball.eps * (1 + 1e-6))
         s = attack.step(s, a, p, ball)
     return fell.cpu().numpy()

@@ -59,7 +59,7 @@ class Bare:
 
     def _calls(self) -> None:
         for _ in range(CALLS):
-            self.oracle.ask(self.x, self.y, self.none, "margin", self.requires)
+            self.oracle.query(self.x, self.y, self.none, "margin", self.requires)
 
     def __call__(self) -> None:
         if self.stream is None:
@@ -109,10 +109,10 @@ def throughput(
         for block in blocks:
             repeats = -(-block // len(x))
             a, b = (v.repeat(repeats, *[1] * (v.ndim - 1))[:block].to(clf.device) for v in (x, y))
-            ask = asked(clf, block, precision, execution)
+            query = asked(clf, block, precision, execution)
             for n in lanes:
                 forward, both = (
-                    rate(partial(Bare, ask, a, b, need), block, n, clf.device, seconds)
+                    rate(partial(Bare, query, a, b, need), block, n, clf.device, seconds)
                     for need in (Requires.LOGITS, Requires.GRAD)
                 )
                 rows.append(
@@ -248,8 +248,8 @@ def main() -> None:
     if args.block:
         oracles.BLOCK[device.type] = args.block
     if args.few:
-        oracles.BRANCHES[device.type] = args.few
-    block, few = oracles.default_block(device), oracles.block_for(oracles.BRANCHES, device)
+        oracles.RESTARTS_BLOCK[device.type] = args.few
+    block, few = oracles.default_block(device), oracles.block_for(oracles.RESTARTS_BLOCK, device)
 
     def keep(name: str, value: Any) -> None:
         found[name] = value
@@ -293,9 +293,9 @@ def overhead(args: argparse.Namespace, chosen: list, device: torch.device, block
         for precision, execution in chosen:
             with exact(device):
                 a, b = x[:block].to(device), y[:block].to(device)
-                ask = asked(clf, len(a), precision, execution)
+                query = asked(clf, len(a), precision, execution)
                 rates = {
-                    name: rate(partial(Bare, ask, a, b, need), len(a), 1, device, args.seconds)
+                    name: rate(partial(Bare, query, a, b, need), len(a), 1, device, args.seconds)
                     for name, need in (("forward", Requires.LOGITS), ("forward and backward", Requires.GRAD))
                 }
             # A radius in which nothing breaks: every sample pays the whole budget.

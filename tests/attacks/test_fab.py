@@ -174,12 +174,12 @@ def test_oracle_answers_with_the_jacobian():
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).eval()
     x = torch.rand(3, 6, generator=g)
     zero = torch.zeros(3, dtype=torch.long)
-    a = Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Requires.JACOBIAN)
+    a = Oracle(wrap(net), 2).query(x, zero, zero - 1, "margin", Requires.JACOBIAN)
     truth = torch.stack([torch.autograd.functional.jacobian(net, row) for row in x])
     assert a.jacobian is not None and a.grad is None and a.backwards == 4
     torch.testing.assert_close(a.jacobian, truth)
-    assert Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Requires.GRAD).backwards == 1
-    assert Oracle(wrap(net), 2).ask(x, zero, zero - 1, "margin", Requires.LOGITS).backwards == 0
+    assert Oracle(wrap(net), 2).query(x, zero, zero - 1, "margin", Requires.GRAD).backwards == 1
+    assert Oracle(wrap(net), 2).query(x, zero, zero - 1, "margin", Requires.LOGITS).backwards == 0
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"beta": 0.0}, {"beta": 1.1}, {"alpha_max": 2.0}, {"eta": -1.0}])

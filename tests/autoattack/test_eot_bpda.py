@@ -148,12 +148,12 @@ def test_the_mean_gradient_is_the_expected_one(loss: str) -> None:
     net = NoisyLinear(classes, inputs, sigma).eval()
     x = torch.rand(5, inputs)
     y, t = torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.long)
-    answer = Oracle(wrap(net), 32).ask(x, y, t, loss, Requires.GRAD, draws)
+    answer = Oracle(wrap(net), 32).query(x, y, t, loss, Requires.GRAD, draws)
     wanted = net.weight[1] - net.weight[0]
     error = sigma * (2 / draws) ** 0.5
     assert float((answer.gradient - wanted).abs().max()) < 5 * error
     # One draw is not enough for that.
-    single = Oracle(wrap(net), 32).ask(x, y, t, loss, Requires.GRAD)
+    single = Oracle(wrap(net), 32).query(x, y, t, loss, Requires.GRAD)
     assert float((single.gradient - wanted).abs().max()) > 5 * error
     logits = x @ net.weight.T
     assert float((answer.logits - logits).abs().max()) < 5 * sigma * float(x.norm(dim=1).max()) / draws**0.5
@@ -165,7 +165,7 @@ def test_every_draw_is_another_one() -> None:
     seen: list[Tensor] = []
     net.register_forward_hook(lambda module, args, out: seen.append(out[:1].clone()))
     zero = torch.zeros(1, dtype=torch.long)
-    Oracle(wrap(net), 4).ask(torch.rand(1, 4), zero, zero, "ce", Requires.GRAD, 7)
+    Oracle(wrap(net), 4).query(torch.rand(1, 4), zero, zero, "ce", Requires.GRAD, 7)
     assert len(seen) == 7
     assert len({tuple(s[0].tolist()) for s in seen}) == 7
 

@@ -19,7 +19,7 @@ from brinell.cost.outcomes import RemainingWork
 from brinell.cost.pilot import Pace, schedule, spread
 from brinell.engine.cuda import sync as looks
 from brinell.engine.loop import Attempt, Engine, Work
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.evaluation import coerce
 from brinell.evaluation.rows import clean
@@ -52,9 +52,9 @@ def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
     asked: list[int] = []
 
     class Counting(Oracle):
-        def ask(self, x, *args, **more):  # type: ignore[no-untyped-def]
+        def query(self, x, *args, **more):  # type: ignore[no-untyped-def]
             asked.append(-(-len(x) // self.block))
-            return super().ask(x, *args, **more)
+            return super().query(x, *args, **more)
 
     threat = Linf(float(world.distance("Linf").median()))
     ball = threat.ball(torch.zeros(1, dtype=torch.long), world.x.device)
@@ -86,7 +86,7 @@ def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pyt
         return seconds[requires]
 
     monkeypatch.setattr(pilot, "replayed_seconds", replayed)
-    context = StageContext(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, recordings=Recordings())
+    context = StageContext(Oracle(world.classifier, 8), Linf(1e-6), seed=0, slots=24, graph_cache=GraphCache())
     plan = coerce.as_plan([PGD(steps=7), Targets(FAB(steps=6, targeted=True), k=2)])
     first = Chunk(torch.arange(20), world.x, world.y)
     facts = clean(first, [context.oracle.output(world.x)])
@@ -109,9 +109,9 @@ def test_looks_of_any_length_are_counted_by_their_iterations(each: PGD, monkeypa
     world, calls = duel(classes=3, n=20), [0]
 
     class Counting(Oracle):
-        def ask(self, *args, **more):  # type: ignore[no-untyped-def]
+        def query(self, *args, **more):  # type: ignore[no-untyped-def]
             calls[0] += 1
-            return super().ask(*args, **more)
+            return super().query(*args, **more)
 
     oracle = Counting(world.classifier, 32)
     context = StageContext(oracle, Linf(1e-6), seed=0, slots=32)

@@ -94,7 +94,7 @@ def run(
     y,
     t,
     attack,
-    recordings=None,
+    graph_cache=None,
     *,
     attempts=ONE_LEG,
     slots=16,
@@ -110,7 +110,7 @@ def run(
     )
     engine = Engine(
         oracle or Oracle(classifier, 8), attack, Misclassified(), lambda e: replace(ball, eps=e), attempts, slots,
-        early_exit, recordings=recordings,
+        early_exit, graph_cache=graph_cache,
     )  # fmt: skip
     work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
     parts = list(engine.run(work))

@@ -13,7 +13,7 @@ from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
 from brinell.engine.cuda.speculative import Ahead
 from brinell.engine.loop import Attempt, Engine, Work
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
@@ -29,12 +29,14 @@ def test_legs_ahead_give_what_legs_one_after_another_give(case, precision, early
     oracle = Oracle(world[0], 8, precision=precision)
     args = {"attempts": attempts, "oracle": oracle, "early_exit": early_exit}
     expected = run(*world, t, attack, **args)
-    recordings = Recordings(make=Fixed)
+    graph_cache = GraphCache(make=Fixed)
     for slots in (8, 24, 80):
-        assert same(run(*world, t, attack, recordings, slots=slots, **args), expected), f"{slots} slots"
+        assert same(run(*world, t, attack, graph_cache, slots=slots, **args), expected), f"{slots} slots"
     assert 0 < int(expected.broken.sum()) < len(world[1]), "the case shows both outcomes"
-    assert early_exit or recordings.vain == 0, "without an early exit everything is needed"
-    assert recordings.vain > 0 or not early_exit or case.startswith("fab"), "what is not needed is counted"
+    assert early_exit or graph_cache.unneeded_forwards == 0, "without an early exit everything is needed"
+    assert graph_cache.unneeded_forwards > 0 or not early_exit or case.startswith("fab"), (
+        "what is not needed is counted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_empty_slots_take_on_later_legs(n, slots, calls):
     classifier, x, y = images(n)
     attempts, args = tuple(Attempt(0, k) for k in range(5)), (classifier, x, y, Linf(1e-4), PGD(steps=9))
     Counting.made = 0
-    got = run(*args, Recordings(make=Counting), attempts=attempts, slots=slots)
+    got = run(*args, GraphCache(make=Counting), attempts=attempts, slots=slots)
     assert same(got, run(*args, attempts=attempts)) and not got.broken.any()
     assert Counting.made == calls
     assert got.forwards.tolist() == [50] * n
@@ -65,7 +67,7 @@ def test_a_second_lane_is_opened_where_later_legs_fill_it():
         opened.clear()
         args = (*images(8), Linf(1e-4), PGD(steps=9))
         several = tuple(Attempt(0, k) for k in range(attempts))
-        got = run(*args, Recordings(make=Seen), attempts=several, slots=32)
+        got = run(*args, GraphCache(make=Seen), attempts=several, slots=32)
         assert same(got, run(*args, attempts=several)) and len(opened) == lanes
 
 
@@ -79,8 +81,8 @@ def test_nothing_is_asked_ahead_where_lanes_can_be_joined():
     y = torch.where(torch.arange(24) % 8 < 7, 0, 5)
     attempts = tuple(Attempt(0, k) for k in range(8))
     Counting.made = 0
-    recordings = Recordings(make=Counting)
-    got = run(wrap(net), x, y, Linf(0.1), PGD(steps=9), recordings, attempts=attempts, slots=24)
+    graph_cache = GraphCache(make=Counting)
+    got = run(wrap(net), x, y, Linf(0.1), PGD(steps=9), graph_cache, attempts=attempts, slots=24)
     assert got.broken.tolist() == (y == 0).tolist()
     # A first look at three lanes, then three samples with eight legs in one: 24 legs of ten iterations in eight slots.
     assert Counting.made <= 3 + 30 + 2
@@ -93,7 +95,7 @@ def test_records_that_nobody_wants_are_let_go():
     attempts = tuple(Attempt(0, k) for k in range(4))
     engine = Engine(
         Oracle(classifier, 8), PGD(steps=3), Misclassified(), lambda e: replace(ball, eps=e), attempts, 16,
-        recordings=Recordings(make=Fixed),
+        graph_cache=GraphCache(make=Fixed),
     )  # fmt: skip
     flight = Ahead(engine, Work(x, y, rng.keys(0, torch.arange(16)), ball.eps, torch.full((16, 4), -1)))
     while flight.lanes:
@@ -115,13 +117,13 @@ def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
     data, threat = brinell.data.load("demo", 24), Linf(0.15)
     plain = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     # As on a GPU, without one.
-    monkeypatch.setattr(stages, "_engine", lambda *a, _make=stages._engine: replace(_make(*a), recordings=made[0]))
-    made = [Recordings(make=Fixed)]
+    monkeypatch.setattr(stages, "_engine", lambda *a, _make=stages._engine: replace(_make(*a), graph_cache=made[0]))
+    made = [GraphCache(make=Fixed)]
     monkeypatch.setattr(
-        prepare, "StageContext", lambda *a, **k: stages.StageContext(*a, **{**k, "recordings": made[0]})
+        prepare, "StageContext", lambda *a, **k: stages.StageContext(*a, **{**k, "graph_cache": made[0]})
     )
     run = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     assert run.survivors().tolist() == plain.survivors().tolist()
     assert run.cost.forwards == plain.cost.forwards
     [note] = [n for n in run.manifest["notes"] if "not needed" in n]
-    assert f"Up to {made[0].vain:,} forwards" in note and made[0].vain > 0
+    assert f"up to {made[0].unneeded_forwards:,} extra forward passes" in note and made[0].unneeded_forwards > 0

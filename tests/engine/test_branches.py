@@ -9,7 +9,7 @@ from tests.engine.fixed import Counting, Fixed, images, run
 from brinell.attacks import Pursuit
 from brinell.core.threat import L1, L2, Linf
 from brinell.engine.loop import Engine
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.rowwise import same
@@ -58,7 +58,7 @@ def test_every_sample_gets_its_branches(norm, slots, begun):
     world = near_misses(norm)
     expected = run(*world)
     assert not expected.broken.any()
-    assert same(run(*world, Recordings(make=Fixed), slots=slots), expected)
+    assert same(run(*world, GraphCache(make=Fixed), slots=slots), expected)
     # In L1 no coordinate can move by more than is left to the border: gaps are wider than the linear world's.
     counts = {k: begun.count(k) for k in range(8)}
     assert norm == "L1" or counts == {0: 8, 1: 8, 2: 6, 3: 6, 4: 4, 5: 4, 6: 2, 7: 2}
@@ -71,26 +71,26 @@ def test_side_by_side_is_one_after_another(precision, early_exit, begun):
     world = (*images(32), Linf(0.045), ATTACK)
     args = {"oracle": Oracle(world[0], 8, precision=precision), "early_exit": early_exit}
     expected = run(*world, **args)
-    recordings = Recordings(make=Fixed)
-    assert same(run(*world, recordings, **args), expected)
+    graph_cache = GraphCache(make=Fixed)
+    assert same(run(*world, graph_cache, **args), expected)
     assert max(begun) >= 3, "the case has samples with several branches"
-    assert early_exit or recordings.vain == 0, "without an early exit everything is needed"
+    assert early_exit or graph_cache.unneeded_forwards == 0, "without an early exit everything is needed"
     assert 0 < int(expected.broken.sum()) < 32, "the case shows both outcomes"
 
 
 def test_order_changes_nothing():
     world = near_misses("Linf")
     order = torch.randperm(10, generator=torch.Generator().manual_seed(3))
-    assert same(run(*world, Recordings(make=Fixed), order=order), run(*world))
+    assert same(run(*world, GraphCache(make=Fixed), order=order), run(*world))
 
 
 def test_recording_that_fails_changes_nothing(begun):
     def refuse(*args):
         raise RuntimeError("cannot record")
 
-    recordings, world = Recordings(make=refuse), near_misses("Linf")
-    assert same(run(*world, recordings), run(*world))
-    assert recordings.failed and begun
+    graph_cache, world = GraphCache(make=refuse), near_misses("Linf")
+    assert same(run(*world, graph_cache), run(*world))
+    assert graph_cache.failed and begun
 
 
 def test_the_longest_sample_takes_fewer_calls():
@@ -99,7 +99,7 @@ def test_the_longest_sample_takes_fewer_calls():
     one = (classifier, x[4:5], y[4:5], Linf(float(t.eps[4])), attack)
     alone = run(*one)
     Counting.made = 0
-    assert same(run(*one, Recordings(make=Counting), slots=8), alone)
+    assert same(run(*one, GraphCache(make=Counting), slots=8), alone)
     one_after_another, side_by_side = int(alone.forwards), int(alone.forwards) - 7 * (attack.steps + 1)
     # The last lane goes on while the host looks: a look later at the end of either part.
     assert Counting.made == side_by_side + 2 < one_after_another / 2
@@ -117,6 +117,6 @@ def test_ticks_count_what_was_made():
     Counting.made = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "run", run_told)
-        run(classifier, x[4:5], y[4:5], Linf(float(t.eps[4])), attack, Recordings(make=Counting), slots=8)
+        run(classifier, x[4:5], y[4:5], Linf(float(t.eps[4])), attack, GraphCache(make=Counting), slots=8)
     # The last lane is left with one look pending.
     assert sum(told) in (Counting.made, Counting.made - 1)

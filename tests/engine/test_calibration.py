@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from brinell.engine.cuda.autotune import Measured, choose, lanes_for, remembered
+from brinell.engine.cuda.autotune import Measured, choose, micro_batches_for, remembered
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.paths import home
@@ -66,7 +66,7 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path):
 def test_nothing_is_measured_on_a_cpu(monkeypatch, tmp_path):
     monkeypatch.setenv("BRINELL_HOME", str(tmp_path))
     assert home() == tmp_path
-    assert lanes_for(Oracle(wrap(torch.nn.Linear(4, 2).eval()), 8), (4,), "") == 1
+    assert micro_batches_for(Oracle(wrap(torch.nn.Linear(4, 2).eval()), 8), (4,), "") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,5 +75,5 @@ def test_nothing_is_measured_on_a_cpu(monkeypatch, tmp_path):
 def test_lanes_on_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("BRINELL_HOME", str(tmp_path))
     oracle = Oracle(wrap(torch.nn.Linear(4, 2).eval()).to(torch.device("cuda")), 8)
-    assert 1 <= lanes_for(oracle, (4,), oracle.classifier.fingerprint) <= 8
+    assert 1 <= micro_batches_for(oracle, (4,), oracle.classifier.fingerprint) <= 8
     assert len(json.loads((tmp_path / "lanes.json").read_text())) == 1

@@ -102,7 +102,7 @@ def test_a_way_back_that_cannot_be_compiled(monkeypatch, rows):
     x, y = torch.rand(rows, 3), torch.zeros(rows, dtype=torch.long)
     notes = []
     plain, compiled = (Oracle(wrap(net), rows, notes.append, compiled=c) for c in (False, True))
-    expected, got = ((o.ask(x, y, y - 1, "margin", Requires.GRAD) for _ in range(2)) for o in (plain, compiled))
+    expected, got = ((o.query(x, y, y - 1, "margin", Requires.GRAD) for _ in range(2)) for o in (plain, compiled))
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a.gradient, b.gradient) and torch.equal(a.logits, b.logits)
     assert len(notes) == len(compiled.notes) == (rows == 8)

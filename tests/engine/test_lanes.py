@@ -12,10 +12,10 @@ from brinell.attacks import APGD, PGD
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
 from brinell.engine.cuda import sync as looks
-from brinell.engine.cuda.execution import settle
+from brinell.engine.cuda.execution import resolve_execution
 from brinell.engine.events import Note
 from brinell.engine.loop import Attempt, Engine, Work
-from brinell.engine.micro_batch import MismatchError, Recorded, Recordings, undisturbed
+from brinell.engine.micro_batch import GraphCache, MismatchError, Recorded, undisturbed
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops import rng
@@ -30,10 +30,10 @@ def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
     expected = run(*world, t, attack, attempts=attempts)
     monkeypatch.setitem(looks.LOOK, "cpu", look)
     for slots in (8, 16):
-        got = run(*world, t, attack, Recordings(make=Fixed), attempts=attempts, slots=slots)
+        got = run(*world, t, attack, GraphCache(make=Fixed), attempts=attempts, slots=slots)
         assert same(got, expected), f"{slots} slots"
     order = torch.arange(len(world[1])).flip(0)
-    assert same(run(*world, t, attack, Recordings(make=Fixed), attempts=attempts, order=order), expected)
+    assert same(run(*world, t, attack, GraphCache(make=Fixed), attempts=attempts, order=order), expected)
     assert 0 < int(expected.broken.sum()) < len(world[1]), "the case shows both outcomes"
 
 
@@ -52,7 +52,7 @@ def test_lanes_join_once_the_queue_is_empty():
         net.bias.copy_(torch.arange(6.0))
     # The last class always wins. Samples labelled 0 are broken at once, the others never.
     y = torch.where(torch.arange(24) % 8 < 6, 0, 5)
-    run(wrap(net), x, y, Linf(0.1), PGD(steps=9), Recordings(make=Counting), slots=24)
+    run(wrap(net), x, y, Linf(0.1), PGD(steps=9), GraphCache(make=Counting), slots=24)
     # Three lanes of eight start; after the first look each holds two samples, and every lane that is looked at takes in
     # those before it. Ten answers each: the samples of the first lane are done first.
     assert advanced == [8, 8, 8, 2, 4, *[6] * 7, 4, 2]
@@ -65,18 +65,18 @@ def test_lanes_are_used_again():
         made.append(Fixed(*args))
         return made[-1]
 
-    world, recordings = images(), Recordings(make=make)
+    world, graph_cache = images(), GraphCache(make=make)
     oracle = Oracle(world[0], 8)
     expected = run(*world, Linf(0.05), PGD(steps=4))
     for _ in range(3):
-        assert same(run(*world, Linf(0.05), PGD(steps=4), recordings, oracle=oracle), expected)
+        assert same(run(*world, Linf(0.05), PGD(steps=4), graph_cache, oracle=oracle), expected)
     assert len(made) == 2
-    run(*world, Linf(0.05), PGD(steps=5), recordings, oracle=oracle)
+    run(*world, Linf(0.05), PGD(steps=5), graph_cache, oracle=oracle)
     assert len(made) == 4
     # Another oracle may be another model, precision or way to compile.
-    run(*world, Linf(0.05), PGD(steps=5), recordings, oracle=replace(oracle, precision="bfloat16"))
+    run(*world, Linf(0.05), PGD(steps=5), graph_cache, oracle=replace(oracle, precision="bfloat16"))
     assert len(made) == 6
-    assert len(recordings.functions) == 3
+    assert len(graph_cache.functions) == 3
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])
@@ -85,13 +85,13 @@ def test_what_cannot_be_recorded_is_called(error):
         raise error
 
     notes = []
-    world, recordings = images(), Recordings(notes.append, refuse)
+    world, graph_cache = images(), GraphCache(notes.append, refuse)
     expected = run(*world, Linf(0.05), APGD(steps=9))
-    assert same(run(*world, Linf(0.05), APGD(steps=9), recordings), expected)
-    assert recordings.failed and not any(recordings.idle.values())
+    assert same(run(*world, Linf(0.05), APGD(steps=9), graph_cache), expected)
+    assert graph_cache.failed and not any(graph_cache.idle.values())
     before = len(notes)
     assert before >= 1 and all(isinstance(n, Note) and "not recorded" in n.text for n in notes)
-    assert same(run(*world, Linf(0.05), APGD(steps=9), recordings), expected)
+    assert same(run(*world, Linf(0.05), APGD(steps=9), graph_cache), expected)
     assert len(notes) == before
 
 
@@ -107,10 +107,10 @@ def test_samples_may_have_some_of_the_legs_only():
         parts = list(engine.run(work))
         return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
 
-    odd = torch.arange(len(x)) % 2 == 1
-    of = torch.where(odd[:, None], torch.tensor([[1, 3]]), torch.tensor([[2, 3]]))
+    non_finite = torch.arange(len(x)) % 2 == 1
+    of = torch.where(non_finite[:, None], torch.tensor([[1, 3]]), torch.tensor([[2, 3]]))
     got = records(attempts, [0, 1, 2], of)
-    for mask, first in ((odd, 1), (~odd, 2)):
+    for mask, first in ((non_finite, 1), (~non_finite, 2)):
         expected = records(attempts[first:], list(range(first, 3)))
         kept = expected.adv_pred >= 0
         expected = replace(expected, attempt=torch.where(kept, expected.attempt + first, expected.attempt))
@@ -143,7 +143,7 @@ def test_recorded_lanes(case):
     world = (replace(classifier, device=device), x.to(device), y.to(device))
     ball = t.ball(torch.arange(len(x)), device)
     results = []
-    for recordings in (None, Recordings(make=Recorded)):
+    for graph_cache in (None, GraphCache(make=Recorded)):
         targets = torch.stack(
             [(world[2] + 1 + k) % 6 if attempts[0].rank else world[2] * 0 - 1 for k in range(len(attempts))], 1
         )
@@ -154,12 +154,12 @@ def test_recorded_lanes(case):
             lambda e: replace(ball, eps=e),
             attempts,
             24,
-            recordings=recordings,
+            graph_cache=graph_cache,
         )
         work = Work(world[1], world[2], rng.keys(0, torch.arange(len(x), device=device)), ball.eps, targets)
         parts = list(engine.run(work))
         results.append(take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort()))
-        assert recordings is None or not recordings.failed
+        assert graph_cache is None or not graph_cache.failed
     assert same(*results)
 
 
@@ -177,24 +177,24 @@ def test_a_model_that_counts_on_the_host_is_not_recorded():
     y = torch.zeros(8, dtype=torch.long, device="cuda")
     ball = Linf(0.1).ball(torch.arange(8), x.device)
     classifier = replace(wrap(Counting().eval()), device=x.device)
-    recordings = Recordings()
+    graph_cache = GraphCache()
     engine = Engine(
         Oracle(classifier, 8), PGD(steps=3), Misclassified(), lambda e: replace(ball, eps=e), (Attempt(),), 8,
-        recordings=recordings,
+        graph_cache=graph_cache,
     )  # fmt: skip
     list(engine.run(Work(x, y, rng.keys(0, torch.arange(8, device="cuda")), ball.eps, y[:, None] - 1)))
-    assert recordings.failed
+    assert graph_cache.failed
 
 
 def test_execution_by_device():
-    assert settle("auto", torch.device("cpu")) == "eager"
-    assert settle("auto", torch.device("cuda")) == "graph"
-    assert settle("graph", torch.device("cuda")) == "graph"
-    assert settle("compile", torch.device("cpu")) == "compile"
+    assert resolve_execution("auto", torch.device("cpu")) == "eager"
+    assert resolve_execution("auto", torch.device("cuda")) == "graph"
+    assert resolve_execution("graph", torch.device("cuda")) == "graph"
+    assert resolve_execution("compile", torch.device("cpu")) == "compile"
     with pytest.raises(brinell.InputError, match="CUDA"):
-        settle("graph", torch.device("cpu"))
+        resolve_execution("graph", torch.device("cpu"))
     with pytest.raises(brinell.PlanError, match="'eager'"):
-        settle("eagre", torch.device("cpu"))
+        resolve_execution("eagre", torch.device("cpu"))
 
 
 def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):

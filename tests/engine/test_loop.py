@@ -368,8 +368,8 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
 )
 def test_looks_come_in_whole_cycles(attack, every, each):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert (looks.look_every(attack, gpu), looks.stride(attack, gpu)) == (every, each)
-    assert looks.look_every(attack, cpu) == looks.stride(attack, cpu) == len(attack.query_pattern)
+    assert (looks.sync_interval(attack, gpu), looks.stride(attack, gpu)) == (every, each)
+    assert looks.sync_interval(attack, cpu) == looks.stride(attack, cpu) == len(attack.query_pattern)
 
 
 @pytest.mark.parametrize(

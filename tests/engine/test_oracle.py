@@ -58,8 +58,8 @@ def world():
     return linear_world(classes=3, n=40)
 
 
-def ask(oracle: Oracle, world, requires: Requires = Requires.GRAD):
-    return oracle.ask(world.x, world.y, torch.full((len(world.y),), -1), "margin", requires)
+def query(oracle: Oracle, world, requires: Requires = Requires.GRAD):
+    return oracle.query(world.x, world.y, torch.full((len(world.y),), -1), "margin", requires)
 
 
 # -------------------------------------------------------------------------------------------------------------- blocks
@@ -67,7 +67,7 @@ def ask(oracle: Oracle, world, requires: Requires = Requires.GRAD):
 
 @pytest.mark.parametrize("block", [1, 7, 40, 64])
 def test_answers_are_right_for_any_block(world, block):
-    a = ask(Oracle(world.classifier, block), world)
+    a = query(Oracle(world.classifier, block), world)
     z = world.x @ world.weight.T + world.bias
     assert torch.allclose(a.logits, z, atol=1e-5)
     rival = z.scatter(1, world.y[:, None], -torch.inf).argmax(1)
@@ -77,9 +77,9 @@ def test_answers_are_right_for_any_block(world, block):
 
 
 def test_jacobian_and_logits_only(world):
-    a = ask(Oracle(world.classifier, 16), world, Requires.JACOBIAN)
+    a = query(Oracle(world.classifier, 16), world, Requires.JACOBIAN)
     assert torch.allclose(a.jacobian, world.weight[None].expand(40, -1, -1)) and a.backwards == 3 and a.grad is None
-    b = ask(Oracle(world.classifier, 16), world, Requires.LOGITS)
+    b = query(Oracle(world.classifier, 16), world, Requires.LOGITS)
     assert b.grad is None and b.jacobian is None and b.backwards == 0 and torch.equal(a.logits, b.logits)
 
 
@@ -99,8 +99,8 @@ def slope(n: int = 24) -> torch.Tensor:
 
 @pytest.mark.parametrize("block", [7, 64])
 def test_both_gradients_for_two_backwards(world, block):
-    a = ask(Oracle(Guarded(world.classifier.module), block), world, Requires.DETECTOR)
-    plain = ask(Oracle(world.classifier, block), world)
+    a = query(Oracle(Guarded(world.classifier.module), block), world, Requires.DETECTOR)
+    plain = query(Oracle(world.classifier, block), world)
     assert torch.equal(a.gradient, plain.gradient) and torch.equal(a.logits, plain.logits)
     assert torch.allclose(a.score, world.x @ slope() - 1, atol=1e-5)
     assert torch.allclose(a.score_gradient, slope().expand(40, -1)) and a.backwards == 2
@@ -109,19 +109,19 @@ def test_both_gradients_for_two_backwards(world, block):
 
 def test_the_score_comes_with_every_answer(world):
     for requires, backwards in ((Requires.LOGITS, 0), (Requires.GRAD, 1), (Requires.JACOBIAN, 3)):
-        a = ask(Oracle(Guarded(world.classifier.module), 16), world, requires)
+        a = query(Oracle(Guarded(world.classifier.module), 16), world, requires)
         assert a.reject is not None and a.reject_grad is None and a.backwards == backwards
-    assert ask(Oracle(world.classifier, 16), world).reject is None
+    assert query(Oracle(world.classifier, 16), world).reject is None
 
 
 def test_values_to_match(world):
     """The loss is minus half the squared distance, of the logits or of the features, which are twice the inputs."""
     oracle = Oracle(Guarded(world.classifier.module), 16)
     z = world.x @ world.weight.T + world.bias
-    a = oracle.ask(world.x, world.y, z.flip(0), "match-logits", Requires.GRAD)
+    a = oracle.query(world.x, world.y, z.flip(0), "match-logits", Requires.GRAD)
     assert torch.allclose(a.loss, -(z - z.flip(0)).square().sum(1) / 2, atol=1e-5)
     assert torch.allclose(a.gradient, (z.flip(0) - z) @ world.weight, atol=1e-4)
-    b = oracle.ask(world.x, world.y, torch.zeros_like(world.x), "match-features", Requires.GRAD)
+    b = oracle.query(world.x, world.y, torch.zeros_like(world.x), "match-features", Requires.GRAD)
     assert torch.allclose(b.gradient, -4 * world.x, atol=1e-5)
 
 
@@ -131,7 +131,7 @@ def test_values_to_match(world):
 )
 def test_what_the_model_lacks_is_said(world, loss, requires, why):
     with pytest.raises(ModelError, match=f"a model with {why}"):
-        Oracle(world.classifier, 16).ask(world.x, world.y, torch.full((40,), -1), loss, requires)
+        Oracle(world.classifier, 16).query(world.x, world.y, torch.full((40,), -1), loss, requires)
 
 
 def test_the_observer_sees_every_point_once_and_changes_nothing(world):
@@ -168,7 +168,7 @@ def test_the_observer_sees_every_point_once_and_changes_nothing(world):
 def test_blocks_are_halved_until_they_fit(world, k, error, text):
     heard = []
     oracle = Oracle(wrap(Small(world.classifier.module, k, error, text).eval()), 32, heard.append)
-    a, b = ask(oracle, world), ask(Oracle(world.classifier, 32), world)
+    a, b = query(oracle, world), query(Oracle(world.classifier, 32), world)
     fits = 1 << (k.bit_length() - 1)
     assert oracle.block == fits and oracle.shrunk == [v for v in (16, 8, 4, 2, 1) if v >= fits]
     assert heard == [Shrunk(v) for v in oracle.shrunk]
@@ -177,12 +177,12 @@ def test_blocks_are_halved_until_they_fit(world, k, error, text):
 
 def test_not_even_one_row_fits(world):
     with pytest.raises(ModelError, match="one sample at a time"):
-        ask(Oracle(wrap(Small(world.classifier.module, 0).eval()), 32), world)
+        query(Oracle(wrap(Small(world.classifier.module, 0).eval()), 32), world)
 
 
 def test_other_errors_pass_through(world):
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        ask(Oracle(wrap(Small(world.classifier.module, 0, RuntimeError, "shape mismatch").eval()), 32), world)
+        query(Oracle(wrap(Small(world.classifier.module, 0, RuntimeError, "shape mismatch").eval()), 32), world)
 
 
 def test_running_out_of_memory_changes_no_outcome_and_is_noted(world, tmp_path):
@@ -233,7 +233,7 @@ def test_ill_rows_do_not_poison_the_others(world, gradient):
 
 
 def test_gradients_that_are_not_finite_are_zero(world):
-    a = ask(Oracle(wrap(Ill(world.classifier.module, -1.0, True).eval()), 16), world)
+    a = query(Oracle(wrap(Ill(world.classifier.module, -1.0, True).eval()), 16), world)
     assert (a.gradient[:, 0] == 0).all() and (a.gradient[:, 1:] != 0).any(1).all() and a.logits.isfinite().all()
 
 
@@ -255,7 +255,7 @@ def test_the_model_always_sees_whole_blocks(world):
     oracle = Oracle(wrap(Seeing().eval()), 16)
     for n in (1, 5, 16, 17, 40):
         x, y = world.x[:n], world.y[:n]
-        a = oracle.ask(x, y, torch.full((n,), -1), "margin", Requires.GRAD)
+        a = oracle.query(x, y, torch.full((n,), -1), "margin", Requires.GRAD)
         assert len(a.logits) == len(a.gradient) == len(a.loss) == len(oracle.output(x).logits) == n
     assert sizes == {16}
 
@@ -281,7 +281,7 @@ def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled
     net = Watched().eval()
     oracle, y = Oracle(wrap(net), 4, compiled=compiled), torch.zeros(4).long()
     before = functorch_config.donated_buffer
-    a = oracle.ask(torch.rand(4, 4), y, y - 1, "margin", Requires.JACOBIAN)
+    a = oracle.query(torch.rand(4, 4), y, y - 1, "margin", Requires.JACOBIAN)
     assert a.jacobian.shape == (4, 3, 4)
     assert net.seen == [before and not compiled] * 3 and functorch_config.donated_buffer == before
 

@@ -10,7 +10,7 @@ from brinell.core.attack import Batch, Requires
 from brinell.core.criterion import Misclassified
 from brinell.core.model import Output, Personal, answer
 from brinell.core.threat import L2
-from brinell.engine.attack_batch import craft
+from brinell.engine.attack_batch import attack_batch
 from brinell.engine.loop import Attempt, Engine, Work
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
@@ -86,13 +86,13 @@ def test_outputs_gradients_and_padding_follow_the_ids(model):
     classifier, _ = model
     order = torch.arange(N).flip(0)
     x, y, none = torch.full((N, 6), 0.5), torch.zeros(N, dtype=torch.long), torch.full((N,), -1)
-    a = Oracle(classifier, 8).ask(x, y, none, "margin", Requires.GRAD, 2, IDS[order])
+    a = Oracle(classifier, 8).query(x, y, none, "margin", Requires.GRAD, 2, IDS[order])
     assert torch.allclose(a.gradient, 2 * WEIGHT[order])
     z = Oracle(classifier, 8).output(x, IDS[order]).logits
     assert torch.allclose(z[:, 0], classifier.bias[order]) and torch.equal(z[:, 0], -z[:, 1])
     rows = Batch(x, y, rng.keys(0, IDS), none, id=IDS)
     straight = PGD(steps=8, loss="margin", random_start=False)
-    best = craft(classifier, straight, rows, L2(0.2).ball(torch.arange(N), x.device), keep="best")
+    best = attack_batch(classifier, straight, rows, L2(0.2).ball(torch.arange(N), x.device), keep="best")
     direction = torch.cosine_similarity(best - x, WEIGHT, dim=1)
     assert bool((direction > 0.9999).all())
 

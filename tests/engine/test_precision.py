@@ -25,7 +25,7 @@ def test_questions_are_in_bfloat16_and_decisions_in_float32():
     with exact(CPU):
         plain, coarse = (Oracle(clf, 8, precision=p) for p in ("float32", "bfloat16"))
         assert torch.equal(plain.output(x.x).logits, coarse.output(x.x).logits)
-        a, b = (o.ask(x.x, x.y, none, "margin", Requires.GRAD) for o in (plain, coarse))
+        a, b = (o.query(x.x, x.y, none, "margin", Requires.GRAD) for o in (plain, coarse))
     assert b.logits.dtype == b.gradient.dtype == torch.float32
     assert not torch.equal(a.logits, b.logits)
     # Eight bits of mantissa: a few parts in a thousand of the largest logit.

@@ -9,7 +9,7 @@ import torch
 from brinell.attacks import APGD, Pursuit, Square
 from brinell.core.plan import Restarts, Targets, stage
 from brinell.core.threat import Linf
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.evaluation import run_stage
 from brinell.evaluation.run_stage import StageContext, stage_oracle
@@ -31,23 +31,23 @@ STAGES = {
 }
 
 
-def setup_for(device: str, slots: int, recordings: Recordings | None, measured: bool = True) -> StageContext:
+def setup_for(device: str, slots: int, graph_cache: GraphCache | None, measured: bool = True) -> StageContext:
     there: Any = SimpleNamespace(device=torch.device(device))
     oracle = Oracle(there, {"cuda": 256, "cpu": 32}[device])
-    return StageContext(oracle, Linf(0.1), 0, slots, recordings=recordings, shape=(3, 8, 8) if measured else None)
+    return StageContext(oracle, Linf(0.1), 0, slots, graph_cache=graph_cache, shape=(3, 8, 8) if measured else None)
 
 
 @pytest.mark.parametrize("kind", STAGES)
 def test_recorded_or_not_the_shape_is_the_same(kind: str) -> None:
     one, rows = STAGES[kind]
-    plain, recorded = (stage_oracle(setup_for("cuda", 1024, r), one).block for r in (None, Recordings()))
+    plain, recorded = (stage_oracle(setup_for("cuda", 1024, r), one).block for r in (None, GraphCache()))
     assert plain == recorded == rows
     assert stage_oracle(setup_for("cpu", 128, None), one).block == 32
 
 
 @pytest.mark.parametrize(("slots", "rows", "room"), [(256, 512, 512), (1024, 512, 1024), (1024, 32, 256)])
 def test_measured_slots_fill_a_call(slots: int, rows: int, room: int) -> None:
-    recorded = setup_for("cuda", slots, Recordings())
+    recorded = setup_for("cuda", slots, GraphCache())
     assert run_stage._room(recorded, recorded.oracle.sized({"cuda": rows})) == room
-    told = setup_for("cuda", slots, Recordings(), measured=False)
+    told = setup_for("cuda", slots, GraphCache(), measured=False)
     assert run_stage._room(told, told.oracle.sized({"cuda": rows})) == slots

@@ -108,7 +108,7 @@ def test_the_second_look_ends_a_run_that_one_step_does_not_bring_within_range() 
     s = attack.init(p, ball)
     attempts = []
     for _ in range(2):
-        a = oracle.ask(p.x, p.y, s.target, attack.loss, Requires.GRAD)  # as if it had not moved
+        a = oracle.query(p.x, p.y, s.target, attack.loss, Requires.GRAD)  # as if it had not moved
         s = attack.step(s, a, p, ball)
         attempts.append(s.attempt.tolist())
     assert attempts == [[0] * 4, [1] * 4]
@@ -136,7 +136,7 @@ def _aims(world: LinearWorld, eps: Tensor) -> list[list[int]]:
         for i, (t, attempt, target) in enumerate(zip(s.t.tolist(), s.attempt.tolist(), s.target.tolist(), strict=True)):
             if t < attack.queries:
                 seen[i][attempt] = target
-        s = attack.step(s, oracle.ask(s.x, p.y, s.target, attack.loss, Requires.GRAD), p, ball)
+        s = attack.step(s, oracle.query(s.x, p.y, s.target, attack.loss, Requires.GRAD), p, ball)
     return [[d[attempt] for attempt in sorted(d)] for d in seen]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from brinell import PlanError, attacks, wrap
 from brinell.core.attack import Batch
 from brinell.core.threat import Ball
-from brinell.engine.attack_batch import attacking, craft
+from brinell.engine.attack_batch import attack_batch, frozen_eval
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong
@@ -48,7 +48,7 @@ def test_pgd_is_the_plain_loop_bit_for_bit(points: Any) -> None:
         z = model(x)
         (g,) = torch.autograd.grad((z.logsumexp(1) - z.gather(1, y[:, None])[:, 0]).sum(), x)
         x = space.project(x0, x.detach() + 0.25 * EPS * g.sign())
-    crafted = craft(wrap(model), attacks.PGD(steps=7), rows(x0, y, key), space)
+    crafted = attack_batch(wrap(model), attacks.PGD(steps=7), rows(x0, y, key), space)
     assert torch.equal(crafted, x)
     assert not crafted.requires_grad
 
@@ -61,8 +61,8 @@ def test_the_last_iterate_of_the_protocol(attack: Any, norm: str, points: Any) -
     model, space, p = net(), ball(8, norm, 0.2), rows(*points)
     oracle, state = Oracle(wrap(model), 8), attack.init(p, space)
     for _ in range(attack.queries - 1):
-        state = attack.step(state, oracle.ask(state.x, y, p.target, attack.loss, attack.requires), p, space)
-    crafted = craft(wrap(model), attack, p, space)
+        state = attack.step(state, oracle.query(state.x, y, p.target, attack.loss, attack.requires), p, space)
+    crafted = attack_batch(wrap(model), attack, p, space)
     assert torch.equal(crafted, state.x)
     assert bool(space.contains(x0, crafted).all())
 
@@ -73,7 +73,7 @@ def test_cost_of_an_attack(attack: Any, keep: str, counting: Any) -> None:
     model = counting()
     n, module = 8, model.module.eval()
     x = noise(n, (3, 2, 2))
-    craft(model, attack, rows(x, torch.arange(n) % 5, rng.keys(0, torch.arange(n))), ball(n), keep=keep)
+    attack_batch(model, attack, rows(x, torch.arange(n) % 5, rng.keys(0, torch.arange(n))), ball(n), keep=keep)
     asked = attack.queries - 1
     assert module.forwards == n * (asked + (keep == "best"))
     assert module.backwards == (0 if isinstance(attack, attacks.Square) else n * asked)
@@ -102,7 +102,7 @@ def test_best_is_the_largest_loss_seen(points: Any) -> None:
         def modes(self) -> Any:
             return []
 
-    best = craft(Watching(), attacks.PGD(6, rel_step=2.0), p, space, keep="best")
+    best = attack_batch(Watching(), attacks.PGD(6, rel_step=2.0), p, space, keep="best")
     value = F.cross_entropy(model.forward(best).logits, y, reduction="none")
     assert len(seen) == 7
     torch.testing.assert_close(value, torch.stack(seen).amax(0))
@@ -115,7 +115,7 @@ def test_cost_of_a_method_is_what_it_says(method: Method, classes: int, counting
     model, n = counting(classes), 8
     module = model.module.train()
     x, y = noise(n, (12,)), torch.arange(n) % classes
-    with attacking(module):
+    with frozen_eval(module):
         crafted = perturbed(method, model, x, y, rng.keys(0, torch.arange(n)), ball(n))
     assert not any(module.in_train_mode)
     assert not any(module.wants_weights)
@@ -130,7 +130,7 @@ def test_every_part_returns_to_its_own_mode() -> None:
     module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).train()
     module[0].eval()
     module[1].bias.requires_grad_(False)
-    with attacking(module):
+    with frozen_eval(module):
         assert not any(m.training for m in module.modules())
         assert not any(w.requires_grad for w in module.parameters())
     assert [m.training for m in module.modules()] == [True, False, True]

@@ -17,7 +17,7 @@ from brinell.core.dataset import Chunk, Problem, sample_hashes
 from brinell.core.model import Classifier, Output
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
-from brinell.engine.attack_batch import craft
+from brinell.engine.attack_batch import attack_batch
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
 from brinell.ops import rng
@@ -205,4 +205,4 @@ def _craft(classifier: Classifier, chunk: Chunk, threat: Threat, attack: AnyAtta
     y = chunk.y[index].to(device)
     rows = Batch(chunk.x[index].to(device), y, key, torch.full_like(y, -1), id=ids)
     ball = threat.ball(index + chunk.offset, device)
-    return craft(classifier, attack, rows, ball, keep="best")[: len(chunk)].cpu()
+    return attack_batch(classifier, attack, rows, ball, keep="best")[: len(chunk)].cpu()

@@ -83,7 +83,7 @@ def _check_detector_gradient(oracle: Oracle, plan: Plan, first: Chunk) -> list[F
     n = min(len(first), oracle.block)
     x, y = (v[:n].to(oracle.classifier.device) for v in (first.x, first.y))
     try:
-        a = oracle.ask(x, y, torch.full_like(y, -1), "margin", Requires.DETECTOR)
+        a = oracle.query(x, y, torch.full_like(y, -1), "margin", Requires.DETECTOR)
     except RuntimeError as error:
         raise ModelError(
             expected="a detector with gradients with respect to the input",

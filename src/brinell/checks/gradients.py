@@ -126,7 +126,7 @@ def check_zero_gradients(
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan).items():
         target = rank_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
-        answers = [oracle.ask(at, y, target, loss, Requires.GRAD) for at in (x, around)]
+        answers = [oracle.query(at, y, target, loss, Requires.GRAD) for at in (x, around)]
         zero = torch.cat([flat(a.gradient) == 0 for a in answers])
         standing = torch.cat([a.logits.argmax(1) == y for a in answers])
         zero = zero[standing] if bool(standing.any()) else zero
@@ -161,7 +161,7 @@ def _settled(
     oracle: Oracle, loss: str, draws: int, ranks: tuple[int, ...], x: Tensor, y: Tensor, logits: Tensor
 ) -> Finding:
     target = rank_targets(logits, y, ranks[:1])[:, 0]
-    a, b = (flat(oracle.ask(x, y, target, loss, Requires.GRAD, draws).gradient) for _ in range(2))
+    a, b = (flat(oracle.query(x, y, target, loss, Requires.GRAD, draws).gradient) for _ in range(2))
     cosine = float(torch.cosine_similarity(a, b, dim=1).median())
     if cosine >= SETTLED:
         return Finding("expectation", "ok", f"two averages of {draws} gradients agree (cosine {cosine:.2f})")

@@ -48,7 +48,7 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
     lacking, standing = [], []
     try:
         for at in (x, around):
-            answers = [oracle.ask(at, y, y, loss, Requires.GRAD) for loss in LOSSES]
+            answers = [oracle.query(at, y, y, loss, Requires.GRAD) for loss in LOSSES]
             slopes = torch.stack([flat(a.gradient) for a in answers])
             # The oracle gives zero where a gradient is no number.
             lacking.append((slopes == 0).all(2).all(0))

@@ -114,7 +114,7 @@ def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answer
     blocks = math.ceil(len(answers) / block)
     verifying = VERIFYING if a.context.draws == 1 else 2 + 2 * a.context.draws
     iterations, asked = schedule(answers, a.context.slots, block)
-    if a.context.recordings is not None and len(stage.attempts()) > 1:
+    if a.context.graph_cache is not None and len(stage.attempts()) > 1:
         # Empty slots run later legs: no call is about few rows before the end.
         most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.attempts())))
         iterations, asked = min(iterations, most), min(asked, most)

@@ -179,7 +179,7 @@ def run_pilot(
 
 def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
     """Seconds of an iteration per block by its model calls alone, which are most of it, and what comes on top."""
-    if context.recordings is None or context.recordings.failed:
+    if context.graph_cache is None or context.graph_cache.failed:
         return None
     oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
     lanes = -(-context.slots // context.oracle.block)
@@ -199,7 +199,7 @@ def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext
     oracle = Oracle(context.oracle.classifier, block, precision=context.oracle.precision)
     # Randomised models too end with their first success here: to know who falls, not at which pass.
     early = context.early_exit or context.draws > 1
-    return replace(context, oracle=oracle, draws=1, early_exit=early, recordings=None)
+    return replace(context, oracle=oracle, draws=1, early_exit=early, graph_cache=None)
 
 
 def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> float:

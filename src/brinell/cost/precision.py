@@ -116,7 +116,7 @@ def _found(
 ) -> tuple[dict[int, int], float, int]:
     """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
     oracle = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
-    context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, recordings=None)
+    context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, graph_cache=None)
     # What takes clearly longer than float32 has lost anyhow.
     deadline = clock() + (SECONDS if most is None else 2 * SECONDS)
     watch = Stopwatch(clock, deadline, most_iterations=ANSWERS if most is None else most)

@@ -10,9 +10,9 @@ import torch
 
 from brinell.core.plan import Plan
 from brinell.engine import precision as precisions
-from brinell.engine.cuda.autotune import lanes_for
+from brinell.engine.cuda.autotune import micro_batches_for
 from brinell.engine.events import Event, Shrunk
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.environment import environment
 from brinell.errors import ModelError, first_line
 from brinell.evaluation.backend import WorkUnit, run_unit
@@ -49,11 +49,13 @@ class Worker:
         device = oracle.classifier.device if self._device is None else torch.device(self._device)
         on_device = replace(oracle, classifier=oracle.classifier.to(device), listener=self._on_event, shrunk=[])
         self._setup = replace(self._setup, oracle=on_device, listener=self._on_event)
-        if self._setup.recordable and device.type == "cuda":
+        if self._setup.capturable and device.type == "cuda":
             slots = self._setup.slots
             if self._setup.shape is not None:
-                slots = on_device.block * lanes_for(on_device, self._setup.shape, on_device.classifier.fingerprint)
-            self._setup = replace(self._setup, slots=slots, recordings=Recordings(self._on_event))
+                slots = on_device.block * micro_batches_for(
+                    on_device, self._setup.shape, on_device.classifier.fingerprint
+                )
+            self._setup = replace(self._setup, slots=slots, graph_cache=GraphCache(self._on_event))
         return {"pid": os.getpid(), **environment(device)}
 
     def work(self, unit: WorkUnit, number: int) -> Iterator[WorkerReport]:

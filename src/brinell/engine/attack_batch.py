@@ -17,7 +17,7 @@ from brinell.ops.types import Points
 KEEP = ("last", "best")
 
 
-def suits(attack: AnyAttack) -> None:
+def check_trainable(attack: AnyAttack) -> None:
     """Refuse an attack that cannot be used in training: one that leaves the ball, or wants all classes' gradients."""
     if attack.minimum_norm or attack.requires is Requires.JACOBIAN:
         raise PlanError(
@@ -27,7 +27,7 @@ def suits(attack: AnyAttack) -> None:
         )
 
 
-def craft(
+def attack_batch(
     classifier: Classifier,
     attack: AnyAttack,
     p: Batch,
@@ -39,10 +39,10 @@ def craft(
 
     Method: `attack.queries − 1` answers about all rows in one call each; the last iterate is returned without an
     answer, since no step would use it. No row stops early and the host never waits for the device. `loss` replaces the
-    attack's named loss. The caller decides the model's mode (`attacking`). Cost: `queries − 1` forwards, and as many
+    attack's named loss. The caller decides the model's mode (`frozen_eval`). Cost: `queries − 1` forwards, and as many
     backwards where the attack follows gradients; "best" takes one forward more.
     """
-    suits(attack)
+    check_trainable(attack)
     one_of("keep", keep, KEEP)
     respond = responder(network(classifier), named_loss(attack.loss) if loss is None else loss)
     state = attack.init(p, ball)
@@ -72,7 +72,7 @@ def _better(state: AttackState, a: Response, best: Tensor, top: Tensor) -> tuple
 
 
 @contextmanager
-def attacking(module: nn.Module) -> Iterator[None]:
+def frozen_eval(module: nn.Module) -> Iterator[None]:
     """Evaluation mode, and parameters that want no gradients; afterwards every part is as it was."""
     modes = [m for m in module.modules() if m.training]
     wanted = [w for w in module.parameters() if w.requires_grad]

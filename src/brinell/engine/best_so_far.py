@@ -30,7 +30,7 @@ class Best:
     attempt: Tensor
     forwards: Tensor
     backwards: Tensor
-    odd: Tensor
+    non_finite: Tensor
 
     @property
     def device(self) -> torch.device:
@@ -46,7 +46,7 @@ def blank(x: Tensor) -> Best:
     return Best(
         x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low,
         distance=-low,
-        first=zero + NEVER, attempt=zero, forwards=zero, backwards=zero, odd=false,
+        first=zero + NEVER, attempt=zero, forwards=zero, backwards=zero, non_finite=false,
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def joined(a: Best, b: Best, nearest: bool) -> Best:
         attempt=torch.where(keep, b.attempt, a.attempt),
         forwards=a.forwards + b.forwards,
         backwards=a.backwards + b.backwards,
-        odd=a.odd | b.odd,
+        non_finite=a.non_finite | b.non_finite,
     )
 
 
@@ -125,5 +125,5 @@ class BestSoFar:
             distance=torch.where(keep, distance, r.distance),
             first=torch.where(newly, r.forwards, r.first),
             attempt=torch.where(keep, attempt, r.attempt),
-            odd=r.odd | (live & ~a.logits.isfinite().all(1)),
+            non_finite=r.non_finite | (live & ~a.logits.isfinite().all(1)),
         )

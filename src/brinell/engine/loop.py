@@ -16,7 +16,7 @@ from brinell.engine.cuda.compile import Refusals, fused
 from brinell.engine.cuda.parallel_restarts import Branches
 from brinell.engine.cuda.speculative import Ahead
 from brinell.engine.cuda.sync import stride
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.engine.scheduler import Flight
 from brinell.engine.slots import Entry, Slots, Work
@@ -67,7 +67,7 @@ class Engine:
     draws: int = 1
     settled: bool = False
     tick: Callable[[int], bool] = lambda iterations: False
-    recordings: Recordings | None = None
+    graph_cache: GraphCache | None = None
     observe: "Callable[[Slots, Response], None] | None" = None
 
     def run(self, work: Work) -> Iterator[tuple[Tensor, Best]]:
@@ -93,12 +93,12 @@ class Engine:
 
     def _flight(self) -> type[Flight]:
         """How samples go through their legs. Recorded lanes are whole blocks: empty slots cost as much as full ones."""
-        if self.recordings is None:
+        if self.graph_cache is None:
             return Flight
         # Whether recording works or not: compiled, a branch is not bit for bit the run within the sample's own row.
         if branching(self.attack) is not None and len(self.attempts) == 1:
             return Branches
-        return Ahead if len(self.attempts) > 1 and not self.recordings.failed else Flight
+        return Ahead if len(self.attempts) > 1 and not self.graph_cache.failed else Flight
 
     def key(self, work: Work) -> Hashable:
         """What decides the iterations, within one evaluation: its threat and goal stay the same."""
@@ -121,7 +121,7 @@ class Engine:
             for need in requires:
                 chosen = s.state.aim
                 target = s.rows.target if chosen is None else chosen
-                a = self.oracle.ask(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws, s.rows.id)
+                a = self.oracle.query(s.state.x, s.rows.y, target, self.attack.loss, need, self.draws, s.rows.id)
                 if self.observe is not None:
                     self.observe(s, a)
                 s = moves[need](s, a)

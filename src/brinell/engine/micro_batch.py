@@ -288,7 +288,7 @@ def memory_short() -> bool:
 
 
 @dataclass
-class Recordings:
+class GraphCache:
     """Recorded lanes, kept for the next chunk of samples: recording takes as long as dozens of iterations.
 
     `make` and `short` are told apart for tests, which record nothing. After the first failure lanes are plain.
@@ -302,7 +302,7 @@ class Recordings:
     failed: bool = False
     seconds: float = 0.0
     """Spent on recording, which includes compiling and loading the compiler."""
-    vain: int = 0
+    unneeded_forwards: int = 0
     """Forwards that were made ahead on empty slots and turned out not to be needed."""
 
     def iterations(self, key: Hashable, build: Callable[[], Iterations]) -> Iterations:

@@ -31,17 +31,23 @@ Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor
 # device and stored in the Run; the number of slots may change without changing any outcome.
 BLOCK = {"cpu": 32, "cuda": 256}
 # Fixed as well: where later targets and restarts fill what samples leave empty.
-LEGS = {"cpu": 32, "cuda": 512}
+ATTEMPTS_BLOCK = {"cpu": 32, "cuda": 512}
 # Where few rows are left early on, and a call about many would keep the last ones waiting: attacks that give samples
 # up. Those whose last runs are made side by side have more of them.
-FEW = {"cpu": 32, "cuda": 32}
-BRANCHES = {"cpu": 32, "cuda": 128}
+EARLY_BLOCK = {"cpu": 32, "cuda": 32}
+RESTARTS_BLOCK = {"cpu": 32, "cuda": 128}
 # Where few begin: claims to be verified, and those of lower precision that are tried again in float32.
-CLAIMS = {"cpu": 32, "cuda": 64}
-AGAIN = {"cpu": 32, "cuda": 8}
+CLAIMS_BLOCK = {"cpu": 32, "cuda": 64}
+RETRY_BLOCK = {"cpu": 32, "cuda": 8}
 # Rows of noise a copy of the model is tried on, and those of it that a processor is asked about.
 TRIED, FEW_TRIED = 32, 2
-KINDS = {"legs": LEGS, "few": FEW, "branches": BRANCHES, "claims": CLAIMS, "again": AGAIN}
+KINDS = {
+    "legs": ATTEMPTS_BLOCK,
+    "few": EARLY_BLOCK,
+    "branches": RESTARTS_BLOCK,
+    "claims": CLAIMS_BLOCK,
+    "again": RETRY_BLOCK,
+}
 
 
 def default_block(device: torch.device) -> int:
@@ -85,14 +91,14 @@ def network(classifier: Classifier, of: str = LOGITS) -> Network:
     return answered
 
 
-def responder(ask: Network, loss: LossFunction) -> Respond:
+def responder(query: Network, loss: LossFunction) -> Respond:
     """The model's logits, the loss and the detector's score, as one function of points, labels, targets (and ids).
 
-    The loss is about the logits, or about the other part of the answer where `ask` gives one.
+    The loss is about the logits, or about the other part of the answer where `query` gives one.
     """
 
     def respond(x: Tensor, y: Tensor, target: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        logits, part, reject = ask(x, id)
+        logits, part, reject = query(x, id)
         return logits, loss(logits if part is None else part, y, target), reject
 
     return respond
@@ -138,8 +144,8 @@ def _part(out: Output, name: str) -> Tensor:
 class Oracle:
     """Asks a classifier about any number of rows, `block` at a time, padding the last block.
 
-    `precision` is that of `ask`, which attacks use to find their way; `output`, which decides, is always in float32 and
-    by the classifier itself. Where speed is wanted, a copy of it laid out for the device answers `ask`, and `compiled`
+    `precision` is that of `query`, which attacks use; `output`, which decides, is always in float32 and
+    by the classifier itself. Where speed is wanted, a fast copy of it answers `query`, and `compiled`
     fuses its kernels.
     """
 
@@ -169,7 +175,7 @@ class Oracle:
         with torch.no_grad():
             return self._in_blocks(partial(answer, self.classifier), x, *_given(id))
 
-    def ask(
+    def query(
         self,
         x: Tensor,
         y: Tensor,
@@ -193,16 +199,16 @@ class Oracle:
         return answers[0] if draws == 1 else average(answers)
 
     def _one(self, loss: str, requires: Requires, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Response:
-        def ask(respond: Respond) -> Response:
+        def query(respond: Respond) -> Response:
             return question(respond, requires, x, y, target, self.precision, *id)
 
         if not self.compiled:
-            return ask(self._responder(loss, x))
+            return query(self._responder(loss, x))
         with repeatable():
             return self._refusals.attempt(
                 (loss, requires, len(x)),
-                lambda: ask(self._responder(loss, x)),
-                lambda: ask(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss))),
+                lambda: query(self._responder(loss, x)),
+                lambda: query(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss))),
             )
 
     def _responder(self, loss: str, x: Tensor) -> Respond:
@@ -253,13 +259,13 @@ class Oracle:
 
     @property
     def slack(self) -> float:
-        """How far margins from `ask` may be off: a sample that seems broken by less goes on being attacked."""
+        """How far margins from `query` may be off: a sample that seems broken by less goes on being attacked."""
         return SLACK[self.precision]
 
     def exact(self) -> "Oracle":
         """The same model asked in float32, as it is, about few rows; always the same oracle for the same block."""
         device = self.classifier.device
-        block = min(self.block, block_for(AGAIN, device))
+        block = min(self.block, block_for(RETRY_BLOCK, device))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
@@ -276,21 +282,21 @@ class Oracle:
             other._networks, other._responders, other._guides = self._networks, self._responders, self._guides
         return self._sized[block]
 
-    def _in_blocks(self, ask: Callable[..., A], *inputs: Tensor) -> A:
+    def _in_blocks(self, query: Callable[..., A], *inputs: Tensor) -> A:
         while True:
             try:
-                return self._once(ask, *inputs)
+                return self._once(query, *inputs)
             except RuntimeError as error:
                 if not _out_of_memory(error):
                     raise
                 self._shrink(error)
 
-    def _once(self, ask: Callable[..., A], *inputs: Tensor) -> A:
+    def _once(self, query: Callable[..., A], *inputs: Tensor) -> A:
         n = len(inputs[0])
         spare = -n % self.block
         if spare:
             inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
-        whole = concat([ask(*part) for part in zip(*(v.split(self.block) for v in inputs), strict=True)])
+        whole = concat([query(*part) for part in zip(*(v.split(self.block) for v in inputs), strict=True)])
         return head(whole, n) if spare else whole
 
     def _shrink(self, error: RuntimeError) -> None:

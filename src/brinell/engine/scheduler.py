@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brinell.engine.best_so_far import Best
-from brinell.engine.cuda.sync import look_every, stride
+from brinell.engine.cuda.sync import stride, sync_interval
 from brinell.engine.micro_batch import Lane, Plain
 from brinell.engine.slots import Entry, Outcome, Slots, Work
 from brinell.ops.rowwise import take
@@ -34,17 +34,17 @@ class Flight:
         e, device = self.engine, self.work.x.device
         self._key = e.key(self.work)
         build = partial(e.iterations, device)
-        self.iterations = build() if e.recordings is None else e.recordings.iterations(self._key, build)
+        self.iterations = build() if e.graph_cache is None else e.graph_cache.iterations(self._key, build)
         count, block = self.seats(), e.oracle.block
         room = -(-count // block) * block
-        if e.recordings is None or e.recordings.failed:
+        if e.graph_cache is None or e.graph_cache.failed:
             self.add(Plain(*self.begin(count, room), self.iterations, e.begin))
         else:
-            repeats = look_every(e.attack, device) // stride(e.attack, device)
+            repeats = sync_interval(e.attack, device) // stride(e.attack, device)
             # What is recorded has one shape: that of a model call.
             for first in range(0, room, block):
                 part = self.begin(min(block, count - first), block)
-                self.add(e.recordings.lane((self._key, e.attempts), *part, self.iterations, e.begin, repeats))
+                self.add(e.graph_cache.lane((self._key, e.attempts), *part, self.iterations, e.begin, repeats))
         for lane in self.lanes:
             self.advance(lane)
 
@@ -84,7 +84,7 @@ class Flight:
         """To where some row's budget ends, or sooner."""
         attack, device = self.engine.attack, self.work.x.device
         each = stride(attack, device)
-        times = -(-min(look_every(attack, device), max(self._budget(lane), 1)) // each)
+        times = -(-min(sync_interval(attack, device), max(self._budget(lane), 1)) // each)
         lane.advance(times)
         self.made.setdefault(id(lane), []).append(times * each)
         lane.ages = [age + times * each for age in lane.ages]
@@ -121,8 +121,8 @@ class Flight:
 
     def leave(self, lane: Lane) -> None:
         """A lane that has nothing left to do."""
-        if self.engine.recordings is not None:
-            self.engine.recordings.give_back((self._key, self.engine.attempts), lane)
+        if self.engine.graph_cache is not None:
+            self.engine.graph_cache.give_back((self._key, self.engine.attempts), lane)
 
     def settle(self, lane: Lane) -> None:
         """Start the next legs of samples that survived one, and refill the slots of those that have none left."""

@@ -177,8 +177,12 @@ def _close(s: PreparedEvaluation, writer: Writer, seconds: float) -> None:
     notes += dict.fromkeys(s.oracle.notes)
     before = writer.manifest.get("wall_seconds") or 0.0
     start = writer.manifest.get("startup_seconds") or 0.0
-    if s.context.recordings is not None:
-        start += s.context.recordings.seconds
-        if s.context.recordings.vain:
-            notes.append(f"Up to {s.context.recordings.vain:,} forwards on idle places, not needed, are not counted.")
+    graphs = s.context.graph_cache
+    if graphs is not None:
+        start += graphs.seconds
+        if graphs.unneeded_forwards:
+            notes.append(
+                f"Speculative execution made up to {graphs.unneeded_forwards:,} extra forward passes. "
+                "They are not part of the reported cost."
+            )
     writer.update(finished=True, wall_seconds=before + seconds, startup_seconds=start, notes=notes)

@@ -17,10 +17,10 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.cost.precision import choose_precision
 from brinell.engine import precision as precisions
-from brinell.engine.cuda.autotune import lanes_for
-from brinell.engine.cuda.execution import settle
+from brinell.engine.cuda.autotune import micro_batches_for
+from brinell.engine.cuda.execution import resolve_execution
 from brinell.engine.events import Listener, Note
-from brinell.engine.micro_batch import Recordings
+from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluation import coerce
@@ -85,10 +85,10 @@ def prepare(
         listener(Note(note))
     # Only now: what is asked a few times at the door would take longer to compile than to answer.
     oracle = replace(oracle, compiled=mode == "compile")
-    recordable = _recordable(mode, device, checks, fitted)
+    capturable = _capturable(mode, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
-    recordings = Recordings(listener) if recordable and classifier.device.type == "cuda" else None
-    fingerprint = classifier.fingerprint if recordings is not None and slots is None else None
+    graph_cache = GraphCache(listener) if capturable and classifier.device.type == "cuda" else None
+    fingerprint = classifier.fingerprint if graph_cache is not None and slots is None else None
     context = StageContext(
         oracle,
         threat,
@@ -100,8 +100,8 @@ def prepare(
         criterion=Misclassified() if answer.reject is None else Evades(),
         listener=listener,
         draws=fitted.draws,
-        recordings=recordings,
-        recordable=recordable,
+        graph_cache=graph_cache,
+        capturable=capturable,
         shape=problem.shape() if slots is None else None,
     )
     alone = individual or threat.unlimited
@@ -115,7 +115,7 @@ def prepare(
 def _execution_mode(classifier: Classifier, device: torch.device, precision: str, execution: str) -> str:
     """How the model's passes are executed on the device; refuses a precision that cannot be had there."""
     precisions.check(precision)
-    mode = settle(execution, device)
+    mode = resolve_execution(execution, device)
     if precision == precisions.AUTO and device.type != classifier.device.type:
         raise InputError(
             expected="a precision to use on the workers",
@@ -167,7 +167,7 @@ def _run_checks(
     return [*checks, *run_gradient_checks(oracle, plan, threat, x, y, logits, notes)]
 
 
-def _recordable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:
+def _capturable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:
     """Where iterations can be recorded: not of a randomised model, whose noise may come from the host."""
     steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
     return execution != "eager" and device.type == "cuda" and steady
@@ -178,7 +178,7 @@ def _slots(
 ) -> int:
     """As many as asked for, else as is usual, or as pays for the model of this fingerprint where calls are recorded."""
     if slots is None:
-        lanes = BLOCKS.get(device.type, 1) if fingerprint is None else lanes_for(oracle, shape, fingerprint)
+        lanes = BLOCKS.get(device.type, 1) if fingerprint is None else micro_batches_for(oracle, shape, fingerprint)
         return oracle.block * lanes
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise InputError(

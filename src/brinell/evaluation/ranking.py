@@ -27,5 +27,5 @@ def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: 
 def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) -> Tensor:
     s = attack.init(p, ball)
     for _ in range(attack.queries - 1):
-        s = attack.step(s, oracle.ask(s.x, p.y, p.target, attack.loss, attack.requires, draws, p.id), p, ball)
-    return oracle.ask(s.x, p.y, p.target, attack.loss, Requires.LOGITS, draws, p.id).logits
+        s = attack.step(s, oracle.query(s.x, p.y, p.target, attack.loss, attack.requires, draws, p.id), p, ball)
+    return oracle.query(s.x, p.y, p.target, attack.loss, Requires.LOGITS, draws, p.id).logits

@@ -142,7 +142,10 @@ def attack_rows(
         "seconds": _numpy(r.forwards) * rate,
         "verified": _where(broken, counted, pa.bool_()),
         "verified_8bit": _where(broken, _numpy(v.ok_8bit), pa.bool_()),
-        "flags": [[NON_FINITE] * bool(odd) + [AUDIT] * bool(a) for odd, a in zip(_numpy(r.odd), chosen, strict=True)],
+        "flags": [
+            [NON_FINITE] * bool(non_finite) + [AUDIT] * bool(a)
+            for non_finite, a in zip(_numpy(r.non_finite), chosen, strict=True)
+        ],
         **_judged(v.judged),
         **({} if v.chosen is None else {"chosen": _numpy(v.chosen)}),
     }

@@ -17,8 +17,8 @@ from brinell.engine.best_so_far import Best
 from brinell.engine.cuda.autotune import MOST
 from brinell.engine.events import Listener, Progress, StageStarted, silent
 from brinell.engine.loop import Engine, Slots, Work
-from brinell.engine.micro_batch import Recordings
-from brinell.engine.oracle import BRANCHES, FEW, LEGS, Oracle
+from brinell.engine.micro_batch import GraphCache
+from brinell.engine.oracle import ATTEMPTS_BLOCK, EARLY_BLOCK, RESTARTS_BLOCK, Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.evaluation.ranking import last_logits
 from brinell.evaluation.refine_distance import refine_distance
@@ -46,8 +46,8 @@ class StageContext:
     criterion: Criterion = MISCLASSIFY
     listener: Listener = silent
     draws: int = 1
-    recordings: Recordings | None = None
-    recordable: bool = False
+    graph_cache: GraphCache | None = None
+    capturable: bool = False
     shape: tuple[int, ...] | None = None
     """Of the samples, where the number of slots is measured and not given."""
     observe: "Callable[[Slots, Response], None] | None" = None
@@ -101,8 +101,8 @@ def _ranking_logits(
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
     """The model as a stage asks it: about fewer rows at a time where few stay long, about more where legs fill them."""
     if stage.attack.abandons_early:
-        return context.oracle.sized(FEW if branching(stage.attack) is None else BRANCHES)
-    return context.oracle.sized(LEGS) if len(stage.attempts()) > 1 else context.oracle
+        return context.oracle.sized(EARLY_BLOCK if branching(stage.attack) is None else RESTARTS_BLOCK)
+    return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
 
 
 def _room(context: StageContext, oracle: Oracle) -> int:
@@ -110,7 +110,7 @@ def _room(context: StageContext, oracle: Oracle) -> int:
 
     But never less than a block, whose empty slots cost as much as full ones.
     """
-    measured = context.recordings is not None and context.shape is not None
+    measured = context.graph_cache is not None and context.shape is not None
     return max(min(context.slots, MOST * oracle.block), oracle.block) if measured else context.slots
 
 
@@ -134,7 +134,7 @@ def _engine(context: StageContext, stage: Stage, device: torch.device) -> Engine
         stage.eot,
         _settles(context),
         # What is observed is not recorded: the observer sits on the host.
-        recordings=context.recordings if context.observe is None else None,
+        graph_cache=context.graph_cache if context.observe is None else None,
         observe=context.observe,
     )
 
@@ -182,7 +182,7 @@ def run_stage(
 
 def _loading(context: StageContext) -> float:
     """Seconds spent on recording and compiling so far."""
-    return 0.0 if context.recordings is None else context.recordings.seconds
+    return 0.0 if context.graph_cache is None else context.graph_cache.seconds
 
 
 def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:

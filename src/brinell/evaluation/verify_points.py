@@ -7,7 +7,7 @@ from torch import Tensor
 
 from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
-from brinell.engine.oracle import CLAIMS, Oracle
+from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
 from brinell.ops.rowwise import put
 
 LEVELS = 255
@@ -42,7 +42,7 @@ def verify_points(
     Of a randomised model (`draws` above 1) more than half of the passes must be fooled, and once more of as many
     others: a lucky first look must not decide what the second one is to judge.
     """
-    oracle = oracle.sized(CLAIMS)
+    oracle = oracle.sized(CLAIMS_BLOCK)
 
     def passes() -> tuple[Tensor, Tensor]:
         outputs = [oracle.output(x, id) for _ in range(draws)]

@@ -54,7 +54,7 @@ class _Trial:
         turns, chosen = self.attack.query_pattern, s.aim
         target = p.target if chosen is None else chosen
         # Every row of a trial has had the same number of answers, unless it is done and only follows.
-        return self.oracle.ask(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
+        return self.oracle.query(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
     def follow(self, p: Batch, ball: Ball, spoil: "Callable[[Response], Response]" = lambda a: a) -> "list[Any]":
         """The states after 0, 1, … answers, while there are rows that may ask."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
-from brinell.engine.attack_batch import attacking
+from brinell.engine.attack_batch import frozen_eval
 from brinell.engine.oracle import default_block
 from brinell.engine.precision import exact
 from brinell.errors import ModelError
@@ -135,7 +135,7 @@ class Loop:
         eps = radius(float(job.threat.eps), step, job.per_epoch, recipe.ramp)
         ball = replace(self.ball, eps=torch.full((len(here),), eps, device=x.device))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
-            with attacking(self.module):
+            with frozen_eval(self.module):
                 crafted = perturbed(job.method, self.classifier, x, part.y, self._keys(part, "attack"), ball)
             loss = objective(job.method, self.classifier, x, crafted, part.y, recipe.label_smoothing)
         self.optimiser.zero_grad()

@@ -6,7 +6,7 @@ from typing import Any
 from brinell.attacks import APGD, PGD
 from brinell.attacks.catalogue import MADRY, MM_PAPER, MM_STEP
 from brinell.core.attack import AnyAttack, Requires
-from brinell.engine.attack_batch import KEEP, suits
+from brinell.engine.attack_batch import KEEP, check_trainable
 from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
 
@@ -49,7 +49,7 @@ class Method:
             raise PlanError(expected="targets, beta and start of at least 0", got=got, remedy="Leave them out.")
         if self.attack is None:
             return
-        suits(self.attack)
+        check_trainable(self.attack)
         if LOSSES[self.attack.loss].targeted and not (self.targets or self.beta):
             raise PlanError(
                 expected=f"targets of at least 1 for an attack on the {self.attack.loss} loss",

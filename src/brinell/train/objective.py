@@ -9,7 +9,7 @@ from torch import Tensor
 from brinell.core.attack import Batch
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball
-from brinell.engine.attack_batch import craft
+from brinell.engine.attack_batch import attack_batch
 from brinell.ops import rng
 from brinell.ops.losses import likeliest_wrong, minimum_margin
 from brinell.ops.rowwise import flat
@@ -34,10 +34,12 @@ def perturbed(method: Method, classifier: Classifier, x: Points, y: Labels, key:
     start = x + method.start * rng.normal(rng.fold(key, 1), tuple(x.shape[1:])) if method.start else None
     rows = Batch(x, y, key, none, start)
     if method.beta:
-        return craft(classifier, method.attack, rows, ball, partial(divergence, _logits(classifier, x)), method.keep)
+        return attack_batch(
+            classifier, method.attack, rows, ball, partial(divergence, _logits(classifier, x)), method.keep
+        )
     if method.targets:
         return _worst_target(method, classifier, rows, ball)
-    return craft(classifier, method.attack, rows, ball, keep=method.keep)
+    return attack_batch(classifier, method.attack, rows, ball, keep=method.keep)
 
 
 def _logits(classifier: Classifier, x: Tensor) -> Tensor:
@@ -58,7 +60,7 @@ def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) 
     start = None if p.start is None else again(p.start)
     many = Batch(again(p.x), again(p.y), again(p.key), targets.reshape(-1), start)
     wide = Ball(ball.norm, again(ball.eps), ball.mask)
-    x = craft(classifier, method.attack, many, wide, keep=method.keep)
+    x = attack_batch(classifier, method.attack, many, wide, keep=method.keep)
     if k == 1:
         return x
     margins = minimum_margin(_logits(classifier, x), many.y, many.target).view(k, b)

@@ -13,7 +13,7 @@ from brinell.core.criterion import CRITERIA, Criterion
 from brinell.core.dataset import Problem, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Threat
-from brinell.engine.oracle import CLAIMS, Oracle
+from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
 from brinell.errors import RunError
 from brinell.results import CLEAN, Run, counted
 from brinell.results.format.manifest import lookup
@@ -87,7 +87,7 @@ def reasons(
     ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
     """For every point, the first thing that is wrong with it as an adversarial; "" where nothing is."""
-    oracle = oracle.sized(CLAIMS)  # as they were asked about when they were verified
+    oracle = oracle.sized(CLAIMS_BLOCK)  # as they were asked about when they were verified
     fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),

@@ -58,7 +58,7 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
     return chosen
 
 
-def lanes_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) -> int:
+def micro_batches_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) -> int:
     """The number of lanes for the model of this fingerprint, from an earlier evaluation or measured now."""
     c = oracle.classifier
     if c.device.type != "cuda":
@@ -114,11 +114,11 @@ def _measure(oracle: Oracle, shape: tuple[int, ...], lanes: int, requires: Requi
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            oracle.ask(x, y, y - 1, "margin", requires)
+            oracle.query(x, y, y - 1, "margin", requires)
             graph = torch.cuda.CUDAGraph()
             with undisturbed(), torch.cuda.graph(graph, stream=stream):
                 for _ in range(CALLS):
-                    oracle.ask(x, y, y - 1, "margin", requires)
+                    oracle.query(x, y, y - 1, "margin", requires)
             graphs.append(graph)
     times = []
     for _ in range(TURNS + 1):

@@ -8,10 +8,10 @@ EXECUTIONS = ("auto", "eager", "graph", "compile")
 """auto: graph on CUDA devices, elsewhere eager. Both give the same bits; compile is faster still and has its own."""
 
 
-def settle(execution: str, device: torch.device) -> str:
+def resolve_execution(execution: str, device: torch.device) -> str:
     """The execution to use on this device.
 
-    >>> settle("auto", torch.device("cpu"))
+    >>> resolve_execution("auto", torch.device("cpu"))
     'eager'
     """
     one_of("execution", execution, EXECUTIONS)

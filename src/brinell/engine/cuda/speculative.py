@@ -202,8 +202,8 @@ class Ahead(Flight):
                 self._in_vain(int(gone.records.forwards[gone.at]))
 
     def _in_vain(self, forwards: int) -> None:
-        if self.engine.recordings is not None:
-            self.engine.recordings.vain += forwards
+        if self.engine.graph_cache is not None:
+            self.engine.graph_cache.unneeded_forwards += forwards
 
     def _join(self, courses: list[Course]) -> None:
         """Legs that have ended are joined to those before them, all samples at once, leg by leg."""

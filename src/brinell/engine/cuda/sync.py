@@ -9,7 +9,7 @@ LOOK = {"cpu": 1}
 LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 4
 
 
-def look_every(attack: AnyAttack, device: torch.device) -> int:
+def sync_interval(attack: AnyAttack, device: torch.device) -> int:
     """Iterations between two looks, in whole cycles of the attack; fewer where the first budget of a lane ends."""
     turns = len(attack.query_pattern)
     usual = LOOK_UNEVEN if attack.abandons_early else LOOK_ELSEWHERE
@@ -21,4 +21,4 @@ def stride(attack: AnyAttack, device: torch.device) -> int:
 
     Where most rows use a small part of their budgets, nothing is known of their ends: all of them to the next look.
     """
-    return look_every(attack, device) if attack.abandons_early else len(attack.query_pattern)
+    return sync_interval(attack, device) if attack.abandons_early else len(attack.query_pattern)

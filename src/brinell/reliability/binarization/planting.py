@@ -192,7 +192,7 @@ def uphill(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
     """Points at distance eps that a detector finds more suspicious than a random one: uphill along its score."""
     x, none = ball.surface(x0, key), torch.full((len(x0),), -1, device=x0.device)
     for step in range(CLIMB):
-        up = oracle.ask(x, torch.zeros_like(none), none, "margin", Requires.DETECTOR).score_gradient
+        up = oracle.query(x, torch.zeros_like(none), none, "margin", Requires.DETECTOR).score_gradient
         length = (1 - step / CLIMB) * ball.eps
         x = outwards(ball, x0, ball.project(x0, x + rows(length, x) * ball.steepest(up)))
     return x

@@ -135,7 +135,7 @@ def surface(b: Bench) -> tuple[Surface | None, float | None]:
     x, y = b.x[:SHOWN], b.y[:SHOWN]
     none = torch.full_like(y, -1)
     try:
-        g = b.oracle.ask(x, y, none, "margin", Requires.GRAD).gradient
+        g = b.oracle.query(x, y, none, "margin", Requires.GRAD).gradient
     except RuntimeError:  # no gradient at all, which has an indicator of its own
         return None, None
     ball = b.prepared.context.threat.ball(b.at[:SHOWN].cpu() + b.clean.chunk.offset, x.device)
