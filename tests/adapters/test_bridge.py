@@ -36,13 +36,13 @@ class Elsewhere(Bridge):
 
     calls = 0
 
-    def answer(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         assert not x.requires_grad
         return torch.from_numpy(scores(x.numpy()))
 
     def differentiate(self, x: Tensor):
         type(self).calls += 1
-        return self.answer(x), lambda g: (g @ WORLD.weight).view_as(x)
+        return self.logits(x), lambda g: (g @ WORLD.weight).view_as(x)
 
 
 def foreign() -> brinell.models.TorchClassifier:

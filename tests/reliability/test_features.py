@@ -6,7 +6,7 @@ from torch import nn
 
 from brinell.errors import ModelError, PlanError
 from brinell.models.demo import DemoNet
-from brinell.models.resnet import PreActResNet18, ResNet18
+from brinell.models.networks import PreActResNet18, ResNet18
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.reliability.binarization.features import features, readout_layer

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from brinell import InputError, PlanError
-from brinell.models.networks import NETWORKS, Network, network
+from brinell.models.networks import NETWORKS, Network
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
@@ -72,7 +72,7 @@ def test_normalisation_is_inside(name: str) -> None:
 
 def test_networks_are_data() -> None:
     made = Network("preact-resnet18", 7, 1, (0.5,), (0.25,))
-    assert network(json.loads(json.dumps(made.to_json()))) == made
+    assert Network.from_json(json.loads(json.dumps(made.to_json()))) == made
     assert made.build()(torch.zeros(2, 1, 8, 8)).shape == (2, 7)
     assert sorted(NETWORKS) == list(NETWORKS)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from brinell.models.arch import FAMILIES, network
 from brinell.models.arch.deepmind import MeanSparse, Squeeze
-from brinell.models.arch.inputs import Inputs, Network
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import Pssilu, same
 from brinell.models.arch.resnest import SplitAttention
 from brinell.models.arch.sodef import Flow
@@ -128,12 +128,12 @@ def test_the_spare_group_is_not_used() -> None:
 
 def test_normalisation_is_the_declared_one() -> None:
     x = torch.rand(2, 3, 4, 4)
-    net = Network(Inputs((0.1, 0.2, 0.3), (0.5, 0.25, 2.0), stored=True))
+    net = NormalizedNetwork(Inputs((0.1, 0.2, 0.3), (0.5, 0.25, 2.0), stored=True))
     want = torch.stack([(x[:, 0] - 0.1) / 0.5, (x[:, 1] - 0.2) / 0.25, (x[:, 2] - 0.3) / 2.0], 1)
     torch.testing.assert_close(net.normalised(x), want)
     assert list(net.state_dict()) == ["mu", "sigma"]
-    assert list(Network(Inputs((0.5,), (0.5,))).state_dict()) == []
-    assert Network(Inputs()).normalised(x) is x
+    assert list(NormalizedNetwork(Inputs((0.5,), (0.5,))).state_dict()) == []
+    assert NormalizedNetwork(Inputs()).normalised(x) is x
 
 
 def test_normalisation_is_part_of_the_fingerprint() -> None:
@@ -147,7 +147,7 @@ def test_normalisation_is_part_of_the_fingerprint() -> None:
 def test_images_are_standardised_one_by_one() -> None:
     x = torch.rand(2, 3, 8, 8)
     flat = torch.full((1, 3, 8, 8), 0.3)
-    got = Network(Inputs(per_image=True)).normalised(torch.cat([x, flat]))
+    got = NormalizedNetwork(Inputs(per_image=True)).normalised(torch.cat([x, flat]))
     torch.testing.assert_close(got[:2].mean((1, 2, 3)), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(got[:2].flatten(1).std(1), torch.ones(2))
     torch.testing.assert_close(got[2], torch.zeros(3, 8, 8), atol=1e-5, rtol=0)

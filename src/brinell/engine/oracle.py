@@ -243,7 +243,7 @@ class Oracle:
             return self.classifier
         if not self.compiled or self.precision == FLOAT32:
             return plain[0]
-        finished = self._tried(partial(copy, dtype, tried_on=x[:FEW_TRIED]), x)
+        finished = self._tried(partial(copy, dtype, check_on=x[:FEW_TRIED]), x)
         with torch.no_grad():
             truth = self.classifier.forward(x).logits.float()
         if finished is None or not as_good(finished[1], plain[1], truth, self.slack):

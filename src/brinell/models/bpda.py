@@ -1,4 +1,4 @@
-"""Backward pass differentiable approximation: gradients for parts that have none."""
+"""Backward pass differentiable approximation (BPDA): gradients for layers that have none."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 Function = Callable[[Tensor], Tensor]
 
 
-class _Through(torch.autograd.Function):
-    """`forward` on the way in, the gradient of `stand_in` on the way back."""
+class _BpdaFunction(torch.autograd.Function):
+    """Compute `forward` in the forward pass and the gradient of `stand_in` in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Function, stand_in: Function) -> Tensor:
@@ -31,11 +31,11 @@ class _Through(torch.autograd.Function):
 class _Bpda(nn.Module):
     def __init__(self, forward: Function, backward: Function) -> None:
         super().__init__()
-        # A module among them becomes a submodule, so that its weights move and are fingerprinted with the rest.
+        # A module becomes a submodule, so that its weights are moved and fingerprinted with the rest.
         self.outward, self.stand_in = forward, backward
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = _Through.apply(x, self.outward, self.stand_in)
+        result: Tensor = _BpdaFunction.apply(x, self.outward, self.stand_in)
         return result
 
 
@@ -44,9 +44,9 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
-    """A module that computes `forward` exactly and passes gradients through `backward` (default: the identity).
+    """Make a module that computes `forward` exactly and takes its gradient from `backward` (default: the identity).
 
-    Method: Athalye, Carlini & Wagner 2018. Use it around the parts of a defence that have no useful gradient.
+    Method: Athalye, Carlini & Wagner 2018. Use it for those layers of a defence that have no useful gradient.
 
     >>> quantise = bpda(lambda x: (x * 4).round() / 4)
     >>> x = torch.tensor([0.3], requires_grad=True)

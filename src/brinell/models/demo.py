@@ -11,7 +11,7 @@ __all__ = ["DemoNet", "demo_net"]
 
 
 class DemoNet(nn.Module):
-    """Logits of the ten Fashion-MNIST classes for grey images in [0, 1]: two convolutions and two linear layers."""
+    """Two convolutions and two linear layers for grey images in [0, 1] of the ten Fashion-MNIST classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class DemoNet(nn.Module):
 
 
 def demo_net() -> nn.Module:
-    """The trained `DemoNet`, in evaluation mode and float32, its parameters frozen.
+    """Return the trained `DemoNet` in evaluation mode and float32, with frozen parameters.
 
     >>> net = demo_net()
     >>> net(torch.zeros(2, 1, 28, 28)).shape

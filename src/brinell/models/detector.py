@@ -1,4 +1,4 @@
-"""A detector beside a classifier: a score for every input, and the threshold above which the input is rejected."""
+"""Detectors: a score for every input and the threshold above which the input is rejected."""
 
 import hashlib
 import inspect
@@ -13,12 +13,12 @@ from brinell.core.model import Classifier, Output
 from brinell.core.references import References
 from brinell.errors import ModelError
 
-# What a detector may ask for, by the names of its arguments; one argument of any other name is the input.
+# Names of arguments that a detector may have. A single argument with another name receives the input.
 READS = ("x", "logits", "features")
 
 
 class _Function(nn.Module):
-    """A plain function as a module."""
+    """A module that calls a plain function."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class _Function(nn.Module):
         return self.function(x)
 
     def extra_repr(self) -> str:
-        """What tells one function from another: it is part of the model's fingerprint."""
-        return _told(self.function)
+        """Identify the function: this text enters the model's fingerprint."""
+        return _hash(self.function)
 
 
-def _told(value: Any, depth: int = 3) -> str:
-    """A function by its code, constants and what it closes over; tensors by their numbers."""
+def _hash(value: Any, depth: int = 3) -> str:
+    """Hash a function by its code, constants and closure, and a tensor by its values."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
         return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
@@ -41,14 +41,14 @@ def _told(value: Any, depth: int = 3) -> str:
     if code is None or depth == 0:
         plain = isinstance(value, int | float | str | bool | tuple) or value is None
         return repr(value) if plain else type(value).__qualname__
-    inside = [c.cell_contents for c in value.__closure__ or ()] + list(value.__defaults__ or ())
+    captured = [c.cell_contents for c in value.__closure__ or ()] + list(value.__defaults__ or ())
     constants = [c.co_code.hex() if hasattr(c, "co_code") else repr(c) for c in code.co_consts]
-    parts = [code.co_code.hex(), *constants, *code.co_names, *(_told(v, depth - 1) for v in inside)]
+    parts = [code.co_code.hex(), *constants, *code.co_names, *(_hash(v, depth - 1) for v in captured)]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The arguments a detector wants."""
+    """Return the names of the arguments that a detector reads."""
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(names) == 1 and names[0] not in READS:
@@ -57,17 +57,17 @@ def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
         raise ModelError(
             expected=f"a detector whose arguments are among {', '.join(READS)}",
             got=f"({', '.join(names)})",
-            remedy="E.g. forward(self, x) or forward(self, x, logits).",
+            remedy="Write for example forward(self, x) or forward(self, x, logits).",
         )
     return tuple(names)
 
 
 @dataclass(frozen=True, eq=False)
 class Detector:
-    """A module that scores inputs; above `threshold` they are rejected. `scale` brings scores to the size of logits.
+    """A module that scores inputs and rejects scores above `threshold`; `scale` matches the size of logits.
 
-    `rate` and `samples` say on how many clean inputs the threshold was set and which share may be rejected there;
-    `references` are accepted natural inputs for attacks that imitate one.
+    The threshold was calibrated on `samples` clean inputs, of which at most the share `rate` may be rejected.
+    `references` are accepted natural inputs for attacks that match the features of one.
     """
 
     module: nn.Module
@@ -79,12 +79,12 @@ class Detector:
     reads: tuple[str, ...] = field(default=("x",))
 
     def score(self, x: Tensor, logits: Tensor, features: Tensor | None) -> Tensor:
-        """The module's own score, one number per row."""
+        """Return the module's score, one number per row."""
         given = {"x": x, "logits": logits, "features": features}
         if "features" in self.reads and features is None:
             raise ModelError(
-                expected="a model that gives features, which the detector reads",
-                got="none",
+                expected="a model that provides features, which the detector reads",
+                got="no features",
                 remedy="Name the layer: brinell.wrap(net, detector=…, features='layers.5').",
             )
         raw = self.module(*(given[name] for name in self.reads))
@@ -96,11 +96,11 @@ class Detector:
         return raw.reshape(len(x)).float()
 
     def reject(self, x: Tensor, logits: Tensor, features: Tensor | None) -> Tensor:
-        """How far the score is above the threshold: positive where the input is rejected."""
+        """Return the scaled distance of the score to the threshold; it is positive if the input is rejected."""
         return (self.score(x, logits, features) - self.threshold) * self.scale
 
     def describe(self) -> str:
-        """The threshold in words."""
+        """Describe the threshold."""
         if self.rate is None:
             return f"threshold {self.threshold:.6g}, not calibrated"
         return (
@@ -109,7 +109,7 @@ class Detector:
 
 
 def as_detector(detector: Any) -> Detector:
-    """A Detector from itself, a module or a function."""
+    """Make a Detector from a module or a function; return a Detector unchanged."""
     if isinstance(detector, Detector):
         return detector
     if not callable(detector):
@@ -124,26 +124,26 @@ def as_detector(detector: Any) -> Detector:
 
 
 def negated(score: Tensor) -> Tensor:
-    """The score of the opposite decision: accepted is exactly what was rejected, and NaN stays NaN."""
-    # A score of zero is accepted, so its opposite must be above zero.
+    """Return a score that accepts exactly what was rejected; NaN stays NaN."""
+    # A score of zero is accepted, so the negated score must be above zero.
     least = torch.finfo(score.dtype).tiny
     return torch.where(score > 0, -score, (-score).clamp(min=least))
 
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """A classifier whose detector says the opposite. Make one with `inverted`."""
+    """A classifier with the opposite detector decision. Use `inverted` to make one."""
 
     inner: Classifier
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A name for reports."""
         return f"{self.inner.name}, detector inverted"
 
     @property
     def fingerprint(self) -> str:
-        """Another one than the classifier's own."""
+        """SHA-256 that differs from the classifier's own."""
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
 
     @property
@@ -162,18 +162,18 @@ class Inverted:
         return self.inner.allow
 
     def forward(self, x: Tensor) -> Output:
-        """The classifier's answer; rejected is exactly what was accepted."""
+        """Return the classifier's output, with exactly the accepted inputs rejected."""
         out = self.inner.forward(x)
         if out.reject is None:
             raise ModelError(
                 expected="a classifier with a detector to invert",
-                got="one without",
-                remedy="Give it one: brinell.wrap(net, detector=…).",
+                got="a classifier without one",
+                remedy="Add a detector: brinell.wrap(net, detector=…).",
             )
         return replace(out, reject=negated(out.reject))
 
     def to(self, device: torch.device) -> "Inverted":
-        """The same elsewhere."""
+        """Move the classifier to a device."""
         return Inverted(self.inner.to(device))
 
     def dtypes(self) -> set[str]:
@@ -186,10 +186,10 @@ class Inverted:
 
 
 def inverted(classifier: Classifier) -> Inverted:
-    """The classifier with its detector's decision negated: to evade it is to be rejected by the original.
+    """Negate the detector's decision: an input that evades the result is rejected by the original.
 
-    Method: the inverted test of Zimmermann et al. 2022, sec. 3.2: an attack that looks at the detector must be able to
-    steer into it as well as around it.
+    Method: the inverted test of Zimmermann et al. 2022, sec. 3.2. An attack that considers the detector must be able
+    to trigger it as well as to evade it.
 
     >>> from brinell.models import wrap
     >>> model = wrap(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval(), detector=lambda x: x[:, 0] - 0.5)

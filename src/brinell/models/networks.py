@@ -1,14 +1,62 @@
-"""Networks by name, untrained: what `brinell train --model NAME` builds."""
+"""Untrained networks by name: what `brinell train --model NAME` builds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from brinell.errors import InputError, one_of
+from brinell.models.arch.inputs import Inputs
+from brinell.models.arch.resnet import PreActResNet, ResNet
 from brinell.models.demo import DemoNet
-from brinell.models.resnet import PreActResNet18, ResNet18
+
+__all__ = ["NETWORKS", "Network", "PreActResNet18", "ResNet18"]
+
+Numbers = Sequence[float] | None
+
+
+def _inputs(channels: int, mean: Numbers, std: Numbers) -> Inputs:
+    """Return a normalisation that is stored with the weights (buffers mu and sigma)."""
+    if mean is None and std is None:
+        return Inputs()
+    return Inputs(tuple(mean or (0.0,) * channels), tuple(std or (1.0,) * channels), stored=True)
+
+
+class ResNet18(ResNet):
+    """ResNet-18 for images in [0, 1] of any size; `mean` and `std` (one number per channel) are applied inside.
+
+    Reference: He et al. 2016, Deep residual learning, in the variant for 32×32 images.
+
+    >>> import torch
+    >>> ResNet18(classes=7)(torch.zeros(2, 3, 16, 16)).shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3, mean: Numbers = None, std: Numbers = None) -> None:
+        super().__init__(_inputs(channels, mean, std), classes, channels=channels)
+
+    def extra_repr(self) -> str:
+        """Leave the normalisation to the buffers: this text enters the fingerprint."""
+        return ""
+
+
+class PreActResNet18(PreActResNet):
+    """PreAct-ResNet-18: ResNet-18 with batch normalisation before every convolution.
+
+    Reference: He et al. 2016, Identity mappings in deep residual networks; the usual network of Rice et al. 2020.
+
+    >>> import torch
+    >>> PreActResNet18(classes=7, channels=1)(torch.zeros(2, 1, 16, 16)).shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3, mean: Numbers = None, std: Numbers = None) -> None:
+        super().__init__(_inputs(channels, mean, std), classes, channels=channels)
+
+    def extra_repr(self) -> str:
+        """Leave the normalisation to the buffers: this text enters the fingerprint."""
+        return ""
 
 
 def _demo(n: "Network") -> nn.Module:
@@ -26,12 +74,12 @@ NETWORKS: dict[str, Callable[["Network"], nn.Module]] = {
     "preact-resnet18": lambda n: PreActResNet18(n.classes, n.channels, n.mean, n.std),
     "resnet18": lambda n: ResNet18(n.classes, n.channels, n.mean, n.std),
 }
-"""By name; each makes a module from the numbers of a `Network`."""
+"""Builders by name; each makes a module from a `Network`."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network as data: its name, classes, channels and the normalisation applied inside.
+    """The configuration of a network: its name, classes, channels and the normalisation applied inside.
 
     >>> type(Network("resnet18", classes=100).build()).__name__
     'ResNet18'
@@ -60,11 +108,11 @@ class Network:
                 )
 
     def build(self) -> nn.Module:
-        """The module, with torch's own initial weights."""
+        """Build the module with PyTorch's default initial weights."""
         return NETWORKS[self.name](self)
 
     def to_json(self) -> dict[str, Any]:
-        """For the config of a training."""
+        """Return the configuration as stored with a training."""
         return {
             "name": self.name,
             "classes": self.classes,
@@ -73,12 +121,12 @@ class Network:
             "std": None if self.std is None else list(self.std),
         }
 
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "Network":
+        """Read a stored configuration.
 
-def network(stored: dict[str, Any]) -> Network:
-    """The network of a config.
-
-    >>> network(Network("demo", channels=1).to_json()).name
-    'demo'
-    """
-    column = {k: None if stored[k] is None else tuple(stored[k]) for k in ("mean", "std")}
-    return Network(stored["name"], stored["classes"], stored["channels"], column["mean"], column["std"])
+        >>> Network.from_json(Network("demo", channels=1).to_json()).name
+        'demo'
+        """
+        mean, std = (None if stored[k] is None else tuple(stored[k]) for k in ("mean", "std"))
+        return cls(stored["name"], stored["classes"], stored["channels"], mean, std)

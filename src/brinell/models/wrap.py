@@ -1,4 +1,4 @@
-"""Any torch module as a classifier."""
+"""Wrap a torch module as a classifier."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from brinell.core.model import Output
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
-from brinell.models.fast_copy.layout import laid_out
+from brinell.models.fast_copy.inference_copy import inference_copy
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
 
 
 def _column(values: Sequence[float] | float | None) -> Tensor | None:
-    """Per-channel numbers with shape (1, c, 1, 1), or (1, 1) for one number."""
+    """Return per-channel numbers as a tensor of shape (1, c), or (1, 1) for one number."""
     if values is None:
         return None
     try:
@@ -28,20 +28,23 @@ def _column(values: Sequence[float] | float | None) -> Tensor | None:
         ) from None
 
 
-def _shaped(v: Tensor, x: Tensor) -> Tensor:
-    """Such a column so that it broadcasts over the channels of x."""
+def _broadcast(v: Tensor, x: Tensor) -> Tensor:
+    """Reshape per-channel numbers so that they broadcast over the channels of x."""
     if v.numel() not in (1, x.shape[1]):
         raise ModelError(
             expected=f"mean and std with one number, or one per channel ({x.shape[1]})",
             got=f"{v.numel()} numbers",
-            remedy="Inputs have shape (batch, channels, …): give the normalisation the model was trained with.",
+            remedy="Inputs have shape (batch, channels, …). Use the normalisation that the model was trained with.",
         )
     return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
 
 
 @dataclass(frozen=True, eq=False)
 class TorchClassifier:
-    """A module, its normalisation, and what it is known for. Make one with `wrap`."""
+    """A module with its normalisation and its properties. Use `wrap` to make one.
+
+    `foreign_dtypes` are the dtypes of weights that another framework holds.
+    """
 
     module: nn.Module
     mean: Tensor | None = None
@@ -52,10 +55,11 @@ class TorchClassifier:
     device: torch.device = field(default=torch.device("cpu"))
     detector: Detector | None = None
     features: str = ""
+    foreign_dtypes: frozenset[str] = frozenset()
 
     def forward(self, x: Tensor) -> Output:
-        """Logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
-        # A copy: a module that writes into its input must not reach the engine's points.
+        """Return the logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
+        # A copy, because a module may write into its input.
         raw, features = self._run(self._normalised(x.clone()))
         if isinstance(raw, tuple | list):
             raw = raw[0]
@@ -64,13 +68,13 @@ class TorchClassifier:
             raise ModelError(
                 expected=f"logits of shape ({len(x)}, classes) for {len(x)} inputs",
                 got=got,
-                remedy="Return the tensor of logits itself, one row per row of input.",
+                remedy="Return the tensor of logits with one row per input.",
             )
         if not raw.is_floating_point():
             raise ModelError(
                 expected="logits in floating point",
-                got=f"{str(raw.dtype).removeprefix('torch.')}, as class numbers are",
-                remedy="Return the logits, without argmax; of a black box that gives classes see "
+                got=f"{str(raw.dtype).removeprefix('torch.')}, the dtype of class labels",
+                remedy="Return the logits, without argmax. For a black box that returns classes, use "
                 "brinell.models.adapters.from_function(…, outputs='labels').",
             )
         logits = raw.reshape(len(x), -1).float()
@@ -81,31 +85,31 @@ class TorchClassifier:
         return Output(logits, self.detector.reject(x.clone(), logits, features), features)
 
     def _run(self, x: Tensor) -> tuple[Any, Tensor | None]:
-        """What the module returns and, where a layer was named for it, what that layer did: one flat row per input."""
+        """Return the module's output and, if `features` names a layer, that layer's output as one row per input."""
         if not self.features:
             return self.module(x), None
-        seen: list[Tensor] = []
-        handle = self.module.get_submodule(self.features).register_forward_hook(lambda *said: seen.append(said[2]))
+        outputs: list[Tensor] = []
+        handle = self.module.get_submodule(self.features).register_forward_hook(lambda *args: outputs.append(args[2]))
         try:
             raw = self.module(x)
         finally:
             handle.remove()
-        if len(seen) != 1 or not isinstance(seen[0], Tensor):
+        if len(outputs) != 1 or not isinstance(outputs[0], Tensor):
             raise ModelError(
-                expected=f"the layer {self.features} to answer once with a tensor",
-                got=f"{len(seen)} answers",
-                remedy="Name a layer that every pass goes through once.",
+                expected=f"one tensor per forward pass from the layer {self.features}",
+                got=f"{len(outputs)} outputs",
+                remedy="Name a layer that every forward pass uses exactly once.",
             )
-        return raw, seen[0].flatten(1).float()
+        return raw, outputs[0].flatten(1).float()
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self.mean is not None:
-            x = x - _shaped(self.mean, x)
-        return x if self.std is None else x / _shaped(self.std, x)
+            x = x - _broadcast(self.mean, x)
+        return x if self.std is None else x / _broadcast(self.std, x)
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the module's structure, parameters, buffers and normalisation."""
+        """SHA-256 of the module's structure, parameters, buffers and normalisation."""
         h = hashlib.sha256(repr(self.module).encode())
         extra = {"mean": self.mean, "std": self.std}
         tensors = {**self.module.state_dict(), **{k: v for k, v in extra.items() if v is not None}}
@@ -116,36 +120,34 @@ class TorchClassifier:
         for key, value in sorted(tensors.items()):
             if isinstance(value, Tensor):
                 h.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
-                # Flattened first: a tensor without dimensions, such as a counter, has no bytes to view.
+                # Flatten first: a zero-dimensional tensor cannot be viewed as bytes.
                 h.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
         return h.hexdigest()
 
     def to(self, device: torch.device) -> "TorchClassifier":
-        """The same classifier elsewhere; the module itself is moved."""
-        for part in self._parts():
-            part.to(device)
+        """Move the classifier to a device; the module itself is moved."""
+        for module in self._modules():
+            module.to(device)
         mean, std = (None if v is None else v.to(device) for v in (self.mean, self.std))
         return replace(self, mean=mean, std=std, device=device)
 
-    def copy(self, kept: torch.dtype | None = None, tried_on: Tensor | None = None) -> "TorchClassifier":
-        """The same classifier with weights of its own, laid out for an accelerator; see `laid_out`."""
-        # A layer that is listened to must stay what it is.
-        inputs = None if tried_on is None or self.features else self._normalised(tried_on)
-        return replace(self, module=laid_out(self.module, kept, inputs))
+    def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "TorchClassifier":
+        """Return the classifier with a frozen inference copy of its module; see `inference_copy`."""
+        # Fusion could remove the layer that `features` names.
+        inputs = None if check_on is None or self.features else self._normalised(check_on)
+        return replace(self, module=inference_copy(self.module, dtype, inputs))
 
-    def _parts(self) -> list[nn.Module]:
+    def _modules(self) -> list[nn.Module]:
         return [self.module] if self.detector is None else [self.module, self.detector.module]
 
     def dtypes(self) -> set[str]:
-        """Kinds of numbers the parameters and buffers are stored in."""
-        tensors = [t for part in self._parts() for t in (*part.parameters(), *part.buffers())]
-        # Weights that another framework keeps are no tensors of this one.
-        elsewhere = {kind for part in self._parts() for kind in getattr(part, "stored", ())}
-        return elsewhere | {str(t.dtype).removeprefix("torch.") for t in tensors}
+        """Return the dtypes of all parameters and buffers."""
+        tensors = [t for module in self._modules() for t in (*module.parameters(), *module.buffers())]
+        return {*self.foreign_dtypes, *(str(t.dtype).removeprefix("torch.") for t in tensors)}
 
     def modes(self) -> list[str]:
-        """Names of submodules in train mode."""
-        named = [pair for part in self._parts() for pair in part.named_modules()]
+        """Return the names of submodules in train mode."""
+        named = [pair for module in self._modules() for pair in module.named_modules()]
         return [name or type(m).__name__ for name, m in named if m.training]
 
 
@@ -160,13 +162,13 @@ def wrap(
     detector: Any = None,
     features: str = "",
 ) -> TorchClassifier:
-    """A classifier from a torch module whose inputs live in [0, 1]; `mean` and `std` are applied inside.
+    """Wrap a torch module with inputs in [0, 1] as a classifier; `mean` and `std` are applied inside.
 
-    `allow` names defects to evaluate in spite of ("train mode", "probabilities", "mixed rows"): they are then stored in
-    the Run as failed checks instead of being refused. `differentiable=False` marks a black box. `detector` is a module
-    or function whose score rejects an input where it is positive; `brinell.calibrated` sets another threshold. It gets
-    what its arguments are named after: x (the input in [0, 1]), logits, features; `features` names the layer of the
-    module that gives these.
+    `allow` names defects that do not stop an evaluation ("train mode", "probabilities", "mixed rows"); the Run then
+    stores them as failed checks. `differentiable=False` marks a black box. `detector` is a module or function that
+    rejects an input if its score is positive; `brinell.calibrated` sets another threshold. A detector receives what its
+    arguments are named after: x (the input in [0, 1]), logits, features. `features` names the layer of the module that
+    provides the features.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
     >>> wrap(net, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2)).forward(torch.rand(2, 3, 2, 2)).logits.shape
@@ -174,20 +176,20 @@ def wrap(
     """
     if not isinstance(module, nn.Module):
         raise ModelError(
-            expected="a torch.nn.Module", got=type(module).__name__, remedy="Put a function into a module's forward."
+            expected="a torch.nn.Module", got=type(module).__name__, remedy="Call the function in a module's forward."
         )
     unknown = set(allow) - set(ALLOWED)
     if unknown:
         raise ModelError(
             expected=f"allow among {', '.join(ALLOWED)}", got=", ".join(sorted(unknown)), remedy="Check the spelling."
         )
-    spread = _column(std)
-    if spread is not None and not bool((spread > 0).all()):
+    std_column = _column(std)
+    if std_column is not None and not bool((std_column > 0).all()):
         raise ModelError(expected="std above 0", got=str(std), remedy="Give one positive number per channel.")
-    centre = _column(mean)
-    if centre is not None and bool((centre > 1).any()):
+    mean_column = _column(mean)
+    if mean_column is not None and bool((mean_column > 1).any()):
         raise ModelError(
-            expected="a mean in the units of the inputs, which live in [0, 1]",
+            expected="a mean in the units of the inputs, which are in [0, 1]",
             got=str(mean),
             remedy="If mean and std are in 0-255 units, divide both by 255.",
         )
@@ -196,7 +198,7 @@ def wrap(
     if device.type == "meta":
         raise ModelError(
             expected="a model with weights",
-            got="one on the device meta, which has shapes only",
+            got="a model on the device meta, which has shapes only",
             remedy="Load the weights: net.to_empty(device='cpu'), then net.load_state_dict(weights).",
         )
     label = name if name is not None else type(module).__name__
@@ -204,6 +206,6 @@ def wrap(
         raise ModelError(
             expected="the name of a layer of the module as features", got=repr(features), remedy="See named_modules()."
         )
-    guard = None if detector is None else as_detector(detector)
-    centre, spread = (None if v is None else v.to(device) for v in (centre, spread))
-    return TorchClassifier(module, centre, spread, label, frozenset(allow), differentiable, device, guard, features)
+    rejects = None if detector is None else as_detector(detector)
+    m, s = (None if v is None else v.to(device) for v in (mean_column, std_column))
+    return TorchClassifier(module, m, s, label, frozenset(allow), differentiable, device, rejects, features)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from brinell.errors import ModelError, first_line, one_of
-from brinell.models.networks import network
+from brinell.models.networks import Network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.train.folder import BEST, CONFIG, LAST, read_config, read_weights
 
@@ -41,7 +41,7 @@ def load(
             got="the folder alone",
             remedy=f"Call brinell.train.load({str(folder)!r}, net), e.g. in a function of your own for --model.",
         )
-    made = network(stored["network"]).build() if model is None else model
+    made = Network.from_json(stored["network"]).build() if model is None else model
     # The normalisation that was applied around a module of the user's own is part of what was trained.
     around = (stored["mean"], stored["std"]) if model is not None else (None, None)
     classifier = wrap(made, *around, name=path.name) if isinstance(made, nn.Module) else made

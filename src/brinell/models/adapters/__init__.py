@@ -1,4 +1,9 @@
-"""Models of other frameworks, functions and services as classifiers. A framework is imported only when it is used."""
+"""Classifiers from other frameworks, from functions and from HTTP services.
+
+One file per source: `function` (a numpy function), `http` (a scoring service), `jax`, `onnx`, `sklearn`, `tensorflow`.
+All use `bridge`: a torch module whose outputs, and gradients where they exist, another framework computes. A framework
+is imported only when its adapter is used.
+"""
 
 from brinell.models.adapters.function import from_function
 from brinell.models.adapters.http import from_http

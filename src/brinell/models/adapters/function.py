@@ -1,4 +1,4 @@
-"""Any function of arrays, as a black box."""
+"""Adapter for a function of numpy arrays, as a black box."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,14 +11,14 @@ from brinell.models.wrap import TorchClassifier
 
 
 class FunctionBridge(Bridge):
-    """A function of an array (n, …), float32 in [0, 1], that answers with one row each."""
+    """A function of a float32 array (n, …) in [0, 1] that returns one row per input."""
 
     def __init__(self, function: Callable[..., Any], mark: str, outputs: str, classes: int | None) -> None:
         super().__init__(mark)
         self.function, self.outputs, self.classes = function, outputs, classes
 
-    def answer(self, x: Tensor) -> Tensor:
-        """One call."""
+    def logits(self, x: Tensor) -> Tensor:
+        """Call the function once."""
         return as_logits(self.function(numbers(x)), self.outputs, len(x), self.classes).to(x.device)
 
 
@@ -32,11 +32,11 @@ def from_function(
     channels_last: bool = False,
     allow: Iterable[str] = (),
 ) -> TorchClassifier:
-    """A black box from a function of a numpy array: a batch in [0, 1] in, logits, probabilities or labels out.
+    """Make a black box from a function that maps a numpy batch in [0, 1] to logits, probabilities or labels.
 
-    Method: probabilities become logits by a logarithm, at least log 1e-30; labels become ±½, with margins of ±1, and
-    need the number of `classes`. The fingerprint is that of the function's name, `outputs` and `version`, since what
-    else decides the answers cannot be read: give another version whenever they change.
+    Method: the logits are the log-probabilities, at least log 1e-30; labels become ±½, with margins of ±1, and need the
+    number of `classes`. The fingerprint covers the function's name, `outputs` and `version`; the weights cannot be
+    read, so change the version whenever the model changes.
 
     >>> import numpy as np
     >>> import torch

@@ -1,4 +1,4 @@
-"""Scoring services behind HTTP, as black boxes."""
+"""Adapter for scoring services behind HTTP, as black boxes."""
 
 import json
 import math
@@ -16,10 +16,10 @@ from brinell.errors import InputError, ModelError, one_of
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, digest, numbers, versioned
 from brinell.models.wrap import TorchClassifier
 
-# Answers that say "later": too many requests, and what servers and gateways send while they are not well.
-LATER = (408, 425, 429, 500, 502, 503, 504)
-# No wait between two tries is longer, whatever the service asks for.
-LONGEST = 120.0
+# Status codes of temporary failures: too many requests, and errors of servers and gateways.
+TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+# The longest wait in seconds between two tries, whatever the service asks for.
+LONGEST_WAIT = 120.0
 
 Array = Any
 Encode = Callable[[Array], bytes]
@@ -27,7 +27,7 @@ Decode = Callable[[bytes], Any]
 
 
 def encode_json(x: Array) -> bytes:
-    """A batch as {"inputs": [...]}.
+    """Encode a batch as {"inputs": [...]}.
 
     >>> encode_json(np.array([[0.5, 1.0]], np.float32))
     b'{"inputs": [[0.5, 1.0]]}'
@@ -36,7 +36,7 @@ def encode_json(x: Array) -> bytes:
 
 
 def decode_json(body: bytes) -> Any:
-    """The rows in {"outputs": [...]}.
+    """Decode the rows of {"outputs": [...]}.
 
     >>> decode_json(b'{"outputs": [[0.25, 0.75]]}')
     [[0.25, 0.75]]
@@ -46,7 +46,7 @@ def decode_json(body: bytes) -> Any:
 
 @dataclass
 class Service:
-    """Where to ask, how patiently, and how often at most; counts the requests it sends, repeated ones included."""
+    """An HTTP endpoint with its timeout, retries and rate limit; counts all requests, including repeated ones."""
 
     url: str
     headers: Mapping[str, str]
@@ -58,7 +58,7 @@ class Service:
     _next: float = field(default=0.0, repr=False)
 
     def post(self, body: bytes) -> bytes:
-        """The answer to one request, tried again where that may help."""
+        """Send a request and return the response body; repeat it after temporary failures."""
         for attempt in range(self.retries + 1):
             self._keep_rate()
             self.requests += 1
@@ -66,35 +66,35 @@ class Service:
                 return self._send(body)
             except urllib.error.HTTPError as error:
                 with error:
-                    why, asked = f"status {error.code}", error.headers.get("Retry-After")
-                if error.code not in LATER:
-                    raise self._refused(why, "Check the address, the headers and what encode sends.") from None
-            except (OSError, TimeoutError) as error:  # no connection, a broken one, or no answer in time
-                why, asked = f"{type(error).__name__}: {error}", None
+                    reason, retry_after = f"status {error.code}", error.headers.get("Retry-After")
+                if error.code not in TEMPORARY:
+                    raise self._error(reason, "Check the address, the headers and the output of encode.") from None
+            except (OSError, TimeoutError) as error:  # no connection, a broken connection, or a timeout
+                reason, retry_after = f"{type(error).__name__}: {error}", None
             if attempt < self.retries:
-                time.sleep(self._pause(attempt, asked))
+                time.sleep(self._pause(attempt, retry_after))
         tries = f"{self.retries + 1} {'try' if self.retries == 0 else 'tries'}"
-        raise self._refused(f"{why}, after {tries}", "Ask for less at a time (batch, rate), or raise timeout, retries.")
+        raise self._error(f"{reason}, after {tries}", "Lower batch or rate, or raise timeout or retries.")
 
     def _send(self, body: bytes) -> bytes:
         request = urllib.request.Request(self.url, body, dict(self.headers), method="POST")
-        with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-            said: bytes = answer.read()
-        return said
+        with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            content: bytes = response.read()
+        return content
 
-    def _refused(self, got: str, remedy: str) -> ModelError:
-        return ModelError(expected=f"an answer of {self.url}", got=got, remedy=remedy)
+    def _error(self, got: str, remedy: str) -> ModelError:
+        return ModelError(expected=f"a response from {self.url}", got=got, remedy=remedy)
 
-    def _pause(self, attempt: int, asked: str | None) -> float:
-        """What the service asks for in seconds, else twice as long each time."""
+    def _pause(self, attempt: int, retry_after: str | None) -> float:
+        """Return the seconds that the service asks for, or an exponentially growing wait."""
         try:
-            seconds = float(asked) if asked is not None else math.nan
-        except ValueError:  # a date: our own clock need not be theirs
+            seconds = float(retry_after) if retry_after is not None else math.nan
+        except ValueError:  # a date: the clocks may differ
             seconds = math.nan
-        return min(seconds if seconds >= 0 else self.wait * 2.0**attempt, LONGEST)
+        return min(seconds if seconds >= 0 else self.wait * 2.0**attempt, LONGEST_WAIT)
 
     def _keep_rate(self) -> None:
-        """Wait until another request is allowed."""
+        """Wait until the rate limit allows another request."""
         if self.rate is None:
             return
         now = time.monotonic()
@@ -104,7 +104,7 @@ class Service:
 
 
 class HttpBridge(Bridge):
-    """A service asked about every different row of a batch once, `batch` rows at a time."""
+    """A service that is queried once per distinct row of a batch, `batch` rows at a time."""
 
     def __init__(
         self, service: Service, encode: Encode, decode: Decode, batch: int, outputs: str, classes: Any, mark: str
@@ -113,26 +113,26 @@ class HttpBridge(Bridge):
         self.service, self.encode, self.decode, self.batch = service, encode, decode, batch
         self.outputs, self.classes = outputs, classes
 
-    def answer(self, x: Tensor) -> Tensor:
-        """As many requests as the different rows need: a batch is filled up with copies, which cost nothing here."""
+    def logits(self, x: Tensor) -> Tensor:
+        """Query the distinct rows only: the padding of a batch consists of copies, which cost nothing here."""
         points = numbers(x)
         _, first, place = np.unique(points.reshape(len(points), -1), axis=0, return_index=True, return_inverse=True)
         rows = points[first]
-        said = [self._ask(rows[i : i + self.batch]) for i in range(0, len(rows), self.batch)]
-        logits = np.concatenate([v.numpy() for v in said])[place.reshape(-1)]
+        responses = [self._query(rows[i : i + self.batch]) for i in range(0, len(rows), self.batch)]
+        logits = np.concatenate([v.numpy() for v in responses])[place.reshape(-1)]
         return as_logits(logits, "logits", len(x)).to(x.device)
 
-    def _ask(self, rows: Array) -> Tensor:
+    def _query(self, rows: Array) -> Tensor:
         body = self.service.post(self.encode(rows))
         try:
-            said = self.decode(body)
+            values = self.decode(body)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ModelError(
-                expected="an answer of the service that decode understands",
-                got=f"{type(error).__name__}: {error}; it begins {body[:60]!r}",
-                remedy='The default reads JSON {"outputs": [...]}; give your own: decode=….',
+                expected="a response of the service that decode can read",
+                got=f"{type(error).__name__}: {error}; the response begins with {body[:60]!r}",
+                remedy='The default reads JSON {"outputs": [...]}. For another format pass decode=….',
             ) from None
-        return as_logits(said, self.outputs, len(rows), self.classes)
+        return as_logits(values, self.outputs, len(rows), self.classes)
 
 
 def from_http(
@@ -153,21 +153,23 @@ def from_http(
     channels_last: bool = False,
     allow: Iterable[str] = (),
 ) -> TorchClassifier:
-    """A black box from a scoring service: batches are posted to `url`, logits, probabilities or labels come back.
+    """Make a black box from a scoring service that maps posted batches to logits, probabilities or labels.
 
-    Method: `encode` makes the body of a request from a float32 array of at most `batch` rows, `decode` reads the rows
-    of the answer; by default JSON, {"inputs": …} and {"outputs": …}. Equal rows are asked once. A request without an
-    answer within `timeout` seconds, or answered with 408, 425, 429 or a server's error, is repeated up to `retries`
-    times, after the time the service asks for or `wait`, 2·`wait`, 4·`wait` … seconds; any other error stops at once.
-    `rate` is the largest number of requests per second. Probabilities become logits by a logarithm, at least
-    log 1e-30; labels need `classes`. The fingerprint is that of the address, `outputs` and `version`: headers, which
-    may hold keys, are not in it. Cost: one row per query and sample.
+    Method: `encode` makes the request body from a float32 array of at most `batch` rows; `decode` reads the rows of
+    the response. The default is JSON, {"inputs": …} and {"outputs": …}. Equal rows are sent once. A request is repeated
+    up to `retries` times if there is no response within `timeout` seconds or the status is 408, 425, 429 or a server
+    error. The wait is what the service asks for, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other error stops at
+    once. `rate` limits the requests per second. The logits are the log-probabilities, at least log 1e-30; labels need
+    `classes`. The fingerprint covers the address, `outputs` and `version`, but not the headers, which may hold keys.
+    Cost: one row per query and sample.
     """
     one_of("outputs", outputs, OUTPUTS)
     if not url.startswith(("http://", "https://")):
-        raise InputError(expected="an address that begins with http:// or https://", got=url, remedy="Write it whole.")
-    sound = batch >= 1 and timeout > 0 and retries >= 0 and wait >= 0 and (rate is None or rate > 0)
-    if not sound:
+        raise InputError(
+            expected="an address that begins with http:// or https://", got=url, remedy="Write the full URL."
+        )
+    valid = batch >= 1 and timeout > 0 and retries >= 0 and wait >= 0 and (rate is None or rate > 0)
+    if not valid:
         raise InputError(
             expected="batch of at least 1, timeout and rate above 0, retries and wait of at least 0",
             got=f"batch = {batch}, timeout = {timeout}, rate = {rate}, retries = {retries}, wait = {wait}",

@@ -1,4 +1,4 @@
-"""Functions of JAX: Flax, Equinox, Haiku or plain ones."""
+"""Adapter for JAX functions: Flax, Equinox, Haiku or plain JAX."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.models.adapters.bridge import Bridge, Pull, classifier, digest, framework, versioned
+from brinell.models.adapters.bridge import Bridge, Pullback, classifier, digest, framework, versioned
 from brinell.models.wrap import TorchClassifier
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}
-"""Where arrays of JAX are, and what torch calls it."""
+"""JAX platforms and the torch device types of the same name."""
 
 
 def _jax() -> Any:
@@ -23,71 +23,71 @@ def _arrays(jax: Any, tree: Any) -> "list[tuple[str, Any]]":
 
 
 class JaxBridge(Bridge):
-    """A function of a batch, and of its parameters where there are some; compiled by JAX once per shape."""
+    """A function of a batch and optional parameters, compiled by JAX once per shape."""
 
-    def __init__(self, function: Callable[..., Any], params: Any, mark: str, stored: set[str]) -> None:
-        super().__init__(mark, stored)
+    def __init__(self, function: Callable[..., Any], params: Any, mark: str, dtypes: set[str]) -> None:
+        super().__init__(mark, dtypes)
         self.function, self.params = function, params
         self._compile()
 
     def _compile(self) -> None:
         jax = _jax()
         leaves, tree = jax.tree_util.tree_flatten((self.function, self.params))
-        # Arrays are arguments: as constants they would be compiled in, which takes long for large models.
+        # Pass arrays as arguments. Compiling them in as constants takes long for large models.
         self._arrays = [v if hasattr(v, "dtype") else None for v in leaves]
 
         def run(arrays: list[Any], x: Any) -> Any:
-            merged = [own if given is None else given for own, given in zip(leaves, arrays, strict=True)]
+            merged = [leaf if array is None else array for leaf, array in zip(leaves, arrays, strict=True)]
             function, params = jax.tree_util.tree_unflatten(tree, merged)
             return function(x) if params is None else function(params, x)
 
         self._plain = jax.jit(run)
         self._vjp = jax.jit(lambda arrays, x: jax.vjp(lambda v: run(arrays, v), x))
-        # The pullback is data, so that a backward pass repeats nothing of the forward one and is compiled once.
+        # The pullback is a JAX value, so the backward pass is compiled once and does not repeat the forward pass.
         self._back = jax.jit(lambda pull, g: pull(g)[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was compiled."""
+        """Leave out the compiled functions."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_arrays", "_plain", "_vjp", "_back")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._compile()
 
-    def home(self) -> Any:
-        """The device of JAX that the parameters are on; without parameters, the default one."""
+    def jax_device(self) -> Any:
+        """Return the JAX device of the parameters, or the default device."""
         jax = _jax()
         for _, leaf in _arrays(jax, self.function if self.params is None else self.params):
             if hasattr(leaf, "devices"):
                 return next(iter(leaf.devices()))
         return jax.devices()[0]
 
-    def _over(self, x: Tensor) -> Any:
-        """A tensor as an array, the same memory where both live on one device."""
-        jax, home = _jax(), self.home()
-        here = x if x.device.type == PLATFORMS.get(home.platform) else x.cpu()
-        return jax.device_put(jax.dlpack.from_dlpack(here.detach().contiguous()), home)
+    def _to_jax(self, x: Tensor) -> Any:
+        """Return a tensor as a JAX array; both share memory if they are on one device."""
+        jax, target = _jax(), self.jax_device()
+        x = x if x.device.type == PLATFORMS.get(target.platform) else x.cpu()
+        return jax.device_put(jax.dlpack.from_dlpack(x.detach().contiguous()), target)
 
-    def _home_again(self, a: Any, device: torch.device) -> Tensor:
-        # Finished before anybody reads it or frees what it was computed from.
+    def _to_torch(self, a: Any, device: torch.device) -> Tensor:
+        # Wait: nobody may read it or free its inputs before it is computed.
         a.block_until_ready()
         shared = PLATFORMS.get(next(iter(a.devices())).platform) == device.type
         back = torch.utils.dlpack.from_dlpack(a) if shared else torch.tensor(_jax().device_get(a))
         return back.to(device)
 
-    def answer(self, x: Tensor) -> Tensor:
-        """One compiled call."""
-        return self._home_again(self._plain(self._arrays, self._over(x)), x.device)
+    def logits(self, x: Tensor) -> Tensor:
+        """Call the compiled function once."""
+        return self._to_torch(self._plain(self._arrays, self._to_jax(x)), x.device)
 
-    def differentiate(self, x: Tensor) -> tuple[Tensor, Pull]:
-        """The same and its vector-Jacobian product."""
-        y, back = self._vjp(self._arrays, self._over(x))
+    def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
+        """Return the logits and the vector-Jacobian product."""
+        y, back = self._vjp(self._arrays, self._to_jax(x))
         kind = y.dtype
 
-        def pull(g: Tensor) -> Tensor:
-            return self._home_again(self._back(back, self._over(g).astype(kind)), x.device)
+        def pullback(g: Tensor) -> Tensor:
+            return self._to_torch(self._back(back, self._to_jax(g).astype(kind)), x.device)
 
-        return self._home_again(y, x.device), pull
+        return self._to_torch(y, x.device), pullback
 
 
 def from_jax(
@@ -102,20 +102,20 @@ def from_jax(
     allow: Iterable[str] = (),
     detector: Any = None,
 ) -> TorchClassifier:
-    """A classifier from a JAX function `function(params, x)`, or `function(x)`, that gives the logits of a batch.
+    """Make a classifier from a JAX function `function(params, x)` or `function(x)` that returns the logits of a batch.
 
-    Method: the function is compiled once per shape; gradients are its vector-Jacobian products, so every attack works.
-    Arrays are shared, not copied, where JAX and torch use one device. The fingerprint hashes the arrays in `params` (or
-    in `function`, where that is a tree of arrays such as an Equinox module), the function's name and `version`; a
-    function without such arrays needs a version. `channels_last` gives images as (n, h, w, c). The rest as in `wrap`.
+    Method: JAX compiles the function once per shape. Gradients are vector-Jacobian products, so every attack works.
+    JAX and torch share arrays if both use one device. The fingerprint hashes the arrays in `params` (or in `function`
+    if it is a tree of arrays, such as an Equinox module), the function's name and `version`. A function without arrays
+    needs a version. With `channels_last` images have shape (n, h, w, c). The other options are those of `wrap`.
     """
     jax = _jax()
     arrays = _arrays(jax, function if params is None else params)
     label = getattr(function, "__qualname__", type(function).__name__)
-    told = versioned("a JAX function without params", version) if not arrays else version or ""
-    mark = digest(((k, jax.device_get(v)) for k, v in arrays), "jax", label, told)
+    version = version or "" if arrays else versioned("a JAX function without params", version)
+    mark = digest(((k, jax.device_get(v)) for k, v in arrays), "jax", label, version)
     bridge = JaxBridge(function, params, mark, {str(v.dtype) for _, v in arrays})
-    kind = PLATFORMS.get(bridge.home().platform, "cpu")
+    kind = PLATFORMS.get(bridge.jax_device().platform, "cpu")
     return classifier(
         bridge,
         name=name if name is not None else label,

@@ -1,4 +1,4 @@
-"""ONNX files, run by onnxruntime, as black boxes."""
+"""Adapter for ONNX models, run by onnxruntime as black boxes."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ from brinell.errors import InputError, ModelError, one_of, told
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, framework, numbers
 from brinell.models.wrap import TorchClassifier
 
-KINDS = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
+DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 
 
 class OnnxBridge(Bridge):
-    """A session of onnxruntime, made anew from the file's bytes where it is shipped to."""
+    """An onnxruntime session; after unpickling, a new session is made from the file's bytes."""
 
     def __init__(
         self, source: str | bytes, mark: str, outputs: str, output: str | None, providers: Sequence[str], classes: Any
@@ -30,38 +30,38 @@ class OnnxBridge(Bridge):
         runtime = framework("onnxruntime", "onnx", "ONNX models")
         try:
             self._session = runtime.InferenceSession(self.source, providers=list(self.providers))
-        except Exception as error:  # the runtime has a class of errors for every reason
+        except Exception as error:  # onnxruntime has many error classes
             raise ModelError(
                 expected="an ONNX model that onnxruntime can open",
                 got=told(error),
-                remedy="Check the file with onnx.checker, and that weights in other files lie beside it.",
+                remedy="Check the file with onnx.checker. Weights in separate files must be in the same folder.",
             ) from None
         entry = self._session.get_inputs()[0]
-        if len(self._session.get_inputs()) != 1 or entry.type not in KINDS:
+        if len(self._session.get_inputs()) != 1 or entry.type not in DTYPES:
             got = ", ".join(f"{i.name}: {i.type}" for i in self._session.get_inputs())
-            raise ModelError(expected="an ONNX model with one input of floats", got=got, remedy="Export it so.")
-        self._entry, self._kind = entry.name, KINDS[entry.type]
+            raise ModelError(expected="an ONNX model with one input of floats", got=got, remedy="Export it again.")
+        self._input, self._dtype = entry.name, DTYPES[entry.type]
         self._rows = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
-        self._exit = self._chosen()
-        self.stored = frozenset({self._kind})
+        self._output = self._choose_output()
+        self.dtypes = frozenset({self._dtype})
 
-    def _chosen(self) -> str:
-        """The output that is asked for: by name, or the first that fits."""
-        found = {o.name: o.type for o in self._session.get_outputs()}
-        wanted = ("tensor(int64)", "tensor(int32)") if self.outputs == "labels" else tuple(KINDS)
-        fitting = [n for n, kind in found.items() if kind in wanted]
-        if self.output is not None and self.output in found:
+    def _choose_output(self) -> str:
+        """Return the name of the output to read: the requested one, or the first of a suitable type."""
+        available = {o.name: o.type for o in self._session.get_outputs()}
+        wanted = ("tensor(int64)", "tensor(int32)") if self.outputs == "labels" else tuple(DTYPES)
+        fitting = [n for n, kind in available.items() if kind in wanted]
+        if self.output is not None and self.output in available:
             return self.output
         if self.output is not None or not fitting:
             raise ModelError(
                 expected=f"an output of the ONNX model with {self.outputs}",
-                got=", ".join(f"{n}: {kind}" for n, kind in found.items()),
+                got=", ".join(f"{n}: {kind}" for n, kind in available.items()),
                 remedy="Name one of them: output=….",
             )
         return fitting[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the session; a path becomes the bytes it leads to."""
+        """Leave out the session and replace a path by the file's bytes."""
         state = {k: v for k, v in self.__dict__.items() if k != "_session"}
         if isinstance(self.source, str):
             state["source"] = Path(self.source).read_bytes()
@@ -71,18 +71,19 @@ class OnnxBridge(Bridge):
         super().__setstate__(state)
         self._open()
 
-    def answer(self, x: Tensor) -> Tensor:
-        """One run, or several where the model has a batch size of its own."""
-        points, n = numbers(x).astype(self._kind), len(x)
+    def logits(self, x: Tensor) -> Tensor:
+        """Run the session once, or several times if the model has a fixed batch size."""
+        points, n = numbers(x).astype(self._dtype), len(x)
         size = self._rows or n
         if n % size:
             points = np.concatenate([points, np.repeat(points[:1], -n % size, 0)])
-        said = [self._session.run([self._exit], {self._entry: v})[0] for v in np.split(points, len(points) // size)]
-        return as_logits(np.concatenate(said)[:n], self.outputs, n, self.classes).to(x.device)
+        batches = np.split(points, len(points) // size)
+        values = np.concatenate([self._session.run([self._output], {self._input: v})[0] for v in batches])
+        return as_logits(values[:n], self.outputs, n, self.classes).to(x.device)
 
 
 def _read(model: Any) -> "tuple[str | bytes, bytes]":
-    """What the runtime opens, and the bytes that are hashed."""
+    """Return what onnxruntime opens and the bytes to hash."""
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
     if isinstance(model, bytes):
@@ -107,12 +108,13 @@ def from_onnx(
     std: Sequence[float] | float | None = None,
     allow: Iterable[str] = (),
 ) -> TorchClassifier:
-    """A black box from an ONNX model: a path, its bytes or a ModelProto.
+    """Make a black box from an ONNX model: a path, its bytes or a ModelProto.
 
-    Method: onnxruntime answers, on the `providers` named; there are no gradients. `output` names the output to read
-    (default: the first of floats); `outputs` says what it is: logits, probabilities (which become logits by a
-    logarithm, at least log 1e-30) or labels (which need `classes`). A fixed batch size is filled up. The fingerprint
-    hashes the file's bytes and `version`; weights kept in other files are not in it, so give such a model a version.
+    Method: onnxruntime runs the model on the given `providers`; there are no gradients. `output` names the output to
+    read (default: the first one with floats). `outputs` says what it contains: logits, probabilities (converted to
+    log-probabilities, at least log 1e-30) or labels (which need `classes`). Inputs are padded to a fixed batch size.
+    The fingerprint hashes the file's bytes and `version`. It does not cover weights in separate files, so give such a
+    model a version.
     """
     one_of("outputs", outputs, OUTPUTS)
     framework("onnxruntime", "onnx", "ONNX models")

@@ -1,4 +1,4 @@
-"""Models of TensorFlow, and of Keras on its TensorFlow backend."""
+"""Adapter for TensorFlow models, and for Keras on its TensorFlow backend."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from brinell.errors import ModelError
-from brinell.models.adapters.bridge import Bridge, Pull, classifier, digest, framework, numbers, versioned
+from brinell.models.adapters.bridge import Bridge, Pullback, classifier, digest, framework, numbers, versioned
 from brinell.models.wrap import TorchClassifier
 
 
@@ -16,34 +16,34 @@ def _tensorflow() -> Any:
 
 
 class TensorFlowBridge(Bridge):
-    """A callable of TensorFlow tensors, called in inference mode."""
+    """A function of TensorFlow tensors, called in inference mode."""
 
-    def __init__(self, function: Callable[..., Any], mark: str, stored: set[str]) -> None:
-        super().__init__(mark, stored)
+    def __init__(self, function: Callable[..., Any], mark: str, dtypes: set[str]) -> None:
+        super().__init__(mark, dtypes)
         self.function = function
 
-    def answer(self, x: Tensor) -> Tensor:
-        """One call."""
+    def logits(self, x: Tensor) -> Tensor:
+        """Call the function once."""
         return _back(self.function(_tensorflow().constant(numbers(x))), x.device)
 
-    def differentiate(self, x: Tensor) -> tuple[Tensor, Pull]:
-        """The same, watched by a tape that may be read more than once."""
+    def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
+        """Return the logits and the pullback of a persistent gradient tape."""
         tf = _tensorflow()
         point = tf.constant(numbers(x))
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(point)
             y = self.function(point)
 
-        def pull(g: Tensor) -> Tensor:
+        def pullback(g: Tensor) -> Tensor:
             towards = tf.cast(tf.reshape(tf.constant(numbers(g)), tf.shape(y)), y.dtype)
             grad = tape.gradient(y, point, towards, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             return _back(grad, x.device)
 
-        return _back(y, x.device), pull
+        return _back(y, x.device), pullback
 
 
 def _back(value: Any, device: torch.device) -> Tensor:
-    # A copy: what TensorFlow hands out may not be written to.
+    # A copy, because TensorFlow's arrays are read-only.
     return torch.tensor(value.numpy()).float().to(device)
 
 
@@ -58,9 +58,9 @@ class _Inference:
 
 
 def _weights(model: Any) -> "list[tuple[str, Any]]":
-    """Names and arrays of what a Keras model or a tf.Module has stored; empty for a function."""
-    found = getattr(model, "weights", None) or getattr(model, "variables", None) or ()
-    return [(f"{i} {getattr(v, 'path', getattr(v, 'name', ''))}", v.numpy()) for i, v in enumerate(found)]
+    """Return the names and arrays of the weights of a Keras model or tf.Module; empty for a function."""
+    variables = getattr(model, "weights", None) or getattr(model, "variables", None) or ()
+    return [(f"{i} {getattr(v, 'path', getattr(v, 'name', ''))}", v.numpy()) for i, v in enumerate(variables)]
 
 
 def from_tensorflow(
@@ -74,12 +74,13 @@ def from_tensorflow(
     allow: Iterable[str] = (),
     detector: Any = None,
 ) -> TorchClassifier:
-    """A classifier from a Keras model, a tf.Module, or a function of a TensorFlow tensor that gives a batch's logits.
+    """Make a classifier from a Keras model, a tf.Module, or a TensorFlow function that returns the logits of a batch.
 
-    Method: gradients come from a tape, so every attack works; arrays are copied at the border. Keras models are called
-    with training=False and must run on the TensorFlow backend. A last softmax must go (`activation=None`): an
-    evaluation refuses probabilities. The fingerprint hashes the weights, their order and `version`; a function without
-    weights needs a version. Images are given as (n, h, w, c) unless `channels_last=False`. The rest is as in `wrap`.
+    Method: a gradient tape computes the gradients, so every attack works. Arrays are copied between the frameworks.
+    Keras models are called with training=False and must use the TensorFlow backend. Remove a final softmax
+    (`activation=None`): an evaluation refuses probabilities. The fingerprint hashes the weights, their order and
+    `version`. A function without weights needs a version. Images have shape (n, h, w, c) unless
+    `channels_last=False`. The other options are those of `wrap`.
     """
     tf = _tensorflow()
     keras = isinstance(model, tf.keras.Model)
@@ -87,13 +88,13 @@ def from_tensorflow(
         raise ModelError(
             expected="Keras on its TensorFlow backend",
             got=f"the backend {tf.keras.backend.backend()}",
-            remedy="Set KERAS_BACKEND=tensorflow; on torch a model is a module for brinell.wrap, on JAX use from_jax.",
+            remedy="Set KERAS_BACKEND=tensorflow. Use brinell.wrap for the torch backend and from_jax for JAX.",
         )
     weights = _weights(model)
     label = getattr(model, "__name__", type(model).__name__)
-    told = versioned("a TensorFlow function without weights", version) if not weights else version or ""
-    # Names such as dense_3 count up within a process; the order says enough.
-    mark = digest(((str(i), v) for i, (_, v) in enumerate(weights)), "tensorflow", type(model).__name__, told)
+    version = version or "" if weights else versioned("a TensorFlow function without weights", version)
+    # Names such as dense_3 depend on how many layers the process has made, so only the order counts.
+    mark = digest(((str(i), v) for i, (_, v) in enumerate(weights)), "tensorflow", type(model).__name__, version)
     bridge = TensorFlowBridge(_Inference(model) if keras else model, mark, {str(v.dtype) for _, v in weights})
     return classifier(
         bridge,

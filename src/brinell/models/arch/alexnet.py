@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 
 __all__ = ["AlexNet"]
 
@@ -11,7 +11,7 @@ CONVOLUTIONS = ((11, 4, 2, 64), (5, 1, 2, 192), (3, 1, 1, 384), (3, 1, 1, 256), 
 POOLED, SIDE, HIDDEN = (0, 1, 4), 6, 4096
 
 
-class AlexNet(Network):
+class AlexNet(NormalizedNetwork):
     """Logits for images of about 224×224.
 
     Reference: Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks.

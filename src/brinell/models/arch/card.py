@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
-from brinell.models.arch.parts import conv1, conv3, pooled
-from brinell.models.resnet import BasicBlock
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
+from brinell.models.arch.parts import conv1, conv3, pooled, shown_as
+from brinell.models.arch.resnet import BasicBlock
 
 __all__ = ["BinaryResNet", "PrunedResNet"]
 
@@ -18,7 +18,8 @@ def _norm(width: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(width, affine=False)
 
 
-class Block(nn.Module):
+@shown_as("Block")
+class CardBlock(nn.Module):
     """Two 3×3 convolutions, normalised before each; every shortcut, even an unchanged one, starts activated."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -34,7 +35,7 @@ class Block(nn.Module):
         return self.shortcut(out) + self.conv2(F.relu(self.bn2(self.conv1(out))))
 
 
-class BinaryResNet(Network):
+class BinaryResNet(NormalizedNetwork):
     """Logits of a network with pruned, binary weights.
 
     Reference: Diffenderfer et al. 2021, A winning hand: compressing deep networks can improve out-of-distribution
@@ -45,8 +46,8 @@ class BinaryResNet(Network):
         super().__init__(inputs)
         self.conv1, inside = conv3(3, STEM), STEM
         for i, width in enumerate(widths):
-            first = Block(inside, width, 1 if i == 0 else 2)
-            setattr(self, f"layer{i + 1}", nn.Sequential(first, Block(width, width, 1)))
+            first = CardBlock(inside, width, 1 if i == 0 else 2)
+            setattr(self, f"layer{i + 1}", nn.Sequential(first, CardBlock(width, width, 1)))
             inside = width
         self.bn1, self.fc = _norm(inside), conv1(inside, classes)
 
@@ -69,7 +70,7 @@ class PrunedBlock(BasicBlock):
         return F.relu(out + self.downsample(x))
 
 
-class PrunedResNet(Network):
+class PrunedResNet(NormalizedNetwork):
     """ResNet-18, `width` channels wide at first, of the same publication: pruned by rewinding the learning rate."""
 
     def __init__(self, inputs: Inputs, classes: int = 10, width: int = 128) -> None:

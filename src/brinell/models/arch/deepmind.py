@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
-from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, same
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
+from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, same, shown_as
 
 __all__ = ["DeepmindPreActResNet", "DeepmindWideResNet"]
 
@@ -55,7 +55,8 @@ class Squeeze(nn.Module):
         return x * torch.sigmoid(self.fc2(torch.relu(self.fc1(means))))
 
 
-class Block(nn.Module):
+@shown_as("Block")
+class DeepmindBlock(nn.Module):
     """Two 3×3 convolutions, normalised before each, padded as "SAME"; a shortcut only where the width changes."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None) -> None:
@@ -77,7 +78,8 @@ class Block(nn.Module):
         return self.meansparse_2(short + (out if self.se is None else self.se(out)))
 
 
-class Group(nn.Module):
+@shown_as("Group")
+class DeepmindGroup(nn.Module):
     """Blocks of one width; the first changes width and resolution."""
 
     def __init__(
@@ -86,7 +88,7 @@ class Group(nn.Module):
         super().__init__()
         self.block = nn.Sequential(
             *(
-                Block(inside if i == 0 else outside, outside, stride if i == 0 else 1, act, sparse, squeeze)
+                DeepmindBlock(inside if i == 0 else outside, outside, stride if i == 0 else 1, act, sparse, squeeze)
                 for i in range(n)
             )
         )
@@ -95,7 +97,7 @@ class Group(nn.Module):
         return self.block(x)
 
 
-class DeepmindWideResNet(Network):
+class DeepmindWideResNet(NormalizedNetwork):
     """WideResNet-`depth`-`width`, or one with its own `depths` and `widths` (stem first).
 
     `sparse` adds the statistics of MeanSparse, `squeeze` the ratio of squeeze-and-excitation; without `head` it returns
@@ -122,7 +124,7 @@ class DeepmindWideResNet(Network):
         wide = widths or (16, 16 * width, 32 * width, 64 * width)
         self.init_conv = conv3(3, wide[0])
         stages = zip(counts, wide[:-1], wide[1:], STRIDES, strict=True)
-        self.layer = nn.Sequential(*(Group(*stage, act, sparse, squeeze) for stage in stages))
+        self.layer = nn.Sequential(*(DeepmindGroup(*stage, act, sparse, squeeze) for stage in stages))
         self.batchnorm, self.act = nn.BatchNorm2d(wide[-1]), activation(act)
         self.meansparse_end = MeanSparse(wide[-1]) if sparse else nn.Identity()
         self.logits = nn.Linear(wide[-1], classes) if head else nn.Identity()
@@ -132,7 +134,8 @@ class DeepmindWideResNet(Network):
         return self.logits(pooled(self.act(self.meansparse_end(self.batchnorm(out)))))
 
 
-class PreActBlock(nn.Module):
+@shown_as("PreActBlock")
+class DeepmindPreActBlock(nn.Module):
     """Two 3×3 convolutions, normalised before each; the shortcut is a 3×3 convolution of the input as it comes."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str) -> None:
@@ -149,7 +152,7 @@ class PreActBlock(nn.Module):
         return short + self.conv_2d_2(self.act(self.batchnorm_1(out)))
 
 
-class DeepmindPreActResNet(Network):
+class DeepmindPreActResNet(NormalizedNetwork):
     """PreAct-ResNet-18 or -34 with "SAME" padding.
 
     Reference: Rebuffi et al. 2021, Fixing data augmentation.
@@ -162,7 +165,8 @@ class DeepmindPreActResNet(Network):
         for i, n in enumerate(DEPTHS[depth]):
             outside, stride = 64 * 2**i, 1 if i == 0 else 2
             steps = [
-                PreActBlock(inside if j == 0 else outside, outside, stride if j == 0 else 1, act) for j in range(n)
+                DeepmindPreActBlock(inside if j == 0 else outside, outside, stride if j == 0 else 1, act)
+                for j in range(n)
             ]
             setattr(self, f"layer_{i}", nn.Sequential(*steps))
             inside = outside

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 
 __all__ = ["Ensemble"]
 
 
-class Ensemble(Network):
+class Ensemble(NormalizedNetwork):
     """Logarithms of the mean of the members' probabilities.
 
     The publications return the probabilities themselves; their logarithm gives the same decisions and the same

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Inputs", "Network", "inputs_from"]
+__all__ = ["Inputs", "NormalizedNetwork", "inputs_from"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def inputs_from(config: Mapping[str, Any] | None) -> Inputs:
     return Inputs(**numbers)
 
 
-class Network(nn.Module):
+class NormalizedNetwork(nn.Module):
     """Base of the networks: `normalised` is the input as the network was trained to see it."""
 
     mu: Tensor

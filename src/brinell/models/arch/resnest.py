@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
-from brinell.models.arch.parts import activation, conv1, conv3, pooled
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
+from brinell.models.arch.parts import activation, conv1, conv3, pooled, shown_as
 
 __all__ = ["ResNeSt"]
 
@@ -31,7 +31,8 @@ class SplitAttention(nn.Module):
         return (torch.softmax(votes, 1) * candidates).sum(1)
 
 
-class Bottleneck(nn.Module):
+@shown_as("Bottleneck")
+class ResNeStBottleneck(nn.Module):
     """1×1, split attention, 1×1; resolution is lost by averaging, in the block and in its shortcut."""
 
     def __init__(self, inside: int, width: int, stride: int, radix: int, act: nn.Module, smooth: bool) -> None:
@@ -52,7 +53,7 @@ class Bottleneck(nn.Module):
         return self.act(self.bn3(self.conv3(out)) + short)
 
 
-class ResNeSt(Network):
+class ResNeSt(NormalizedNetwork):
     """ResNeSt-152 (blocks 3 8 36 3) and its like, without the early loss of resolution.
 
     References: Zhang et al. 2020, ResNeSt: split-attention networks; Sehwag et al. 2022, Robust learning meets
@@ -76,7 +77,9 @@ class ResNeSt(Network):
             group = nn.Sequential()
             for j in range(n):
                 # The first block of every group but the first averages, whatever its stride.
-                group.append(Bottleneck(inside, width, stride if j == 0 else 1, radix, self.act, i > 0 and j == 0))
+                group.append(
+                    ResNeStBottleneck(inside, width, stride if j == 0 else 1, radix, self.act, i > 0 and j == 0)
+                )
                 inside = width * EXPANSION
             setattr(self, f"layer{i + 1}", group)
         self.fc = nn.Linear(inside, classes)

@@ -1,4 +1,7 @@
-"""ResNet and PreAct-ResNet for small images: a 3×3 stem, four groups, no pooling before the end."""
+"""ResNet and PreAct-ResNet for small images: a 3×3 stem, four groups, no pooling before the end.
+
+Parameters have the names that most published checkpoints of adversarially trained CIFAR models use.
+"""
 
 from collections.abc import Sequence
 
@@ -6,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brinell.errors import one_of
-from brinell.models.arch.inputs import Inputs, Network
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import conv1, conv3, pooled
-from brinell.models.resnet import BasicBlock, PreActBlock
 
 __all__ = ["PreActResNet", "ResNet"]
 
@@ -22,8 +24,39 @@ def _shortcut(inside: int, outside: int, stride: int) -> nn.Sequential:
     return nn.Sequential(conv1(inside, outside, stride), nn.BatchNorm2d(outside))
 
 
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions, each followed by batch normalisation, plus the shortcut."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv3(inside, outside, stride), nn.BatchNorm2d(outside)
+        self.conv2, self.bn2 = conv3(outside, outside), nn.BatchNorm2d(outside)
+        self.shortcut = _shortcut(inside, outside, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + self.shortcut(x))
+
+
+class PreActBlock(nn.Module):
+    """Two 3×3 convolutions after batch normalisation; a shortcut that changes shape starts after the first one."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.bn1, self.conv1 = nn.BatchNorm2d(inside), conv3(inside, outside, stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(outside), conv3(outside, outside)
+        self.reshapes = stride != 1 or inside != outside
+        if self.reshapes:
+            self.shortcut = nn.Sequential(conv1(inside, outside, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(x))
+        short = self.shortcut(out) if self.reshapes else x
+        return self.conv2(F.relu(self.bn2(self.conv1(out)))) + short
+
+
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, normalised after each, plus the shortcut."""
+    """1×1, 3×3 and 1×1 convolutions, each followed by batch normalisation, plus the shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -40,7 +73,9 @@ class Bottleneck(nn.Module):
 
 
 class PreBottleneck(nn.Module):
-    """The same, normalised before each convolution; a shortcut that changes shape starts after the first activation.
+    """A bottleneck with batch normalisation before each convolution.
+
+    A shortcut that changes shape starts after the first activation.
 
     Reference: Chen et al. 2020, Adversarial robustness: from self-supervised pre-training to fine-tuning.
     """
@@ -80,7 +115,7 @@ PRE_BLOCKS: dict[str, type[nn.Module]] = {"late": PreActBlock, "raw": RawShortcu
 
 
 def _stages(net: nn.Module, block: type[nn.Module], blocks: Sequence[int], expansion: int) -> None:
-    """The four groups as layer1 … layer4."""
+    """Add the four groups as layer1 … layer4."""
     inside = WIDTHS[0]
     for i, (width, stride, n) in enumerate(zip(WIDTHS, STRIDES, blocks, strict=True), start=1):
         outside = width * expansion
@@ -95,18 +130,23 @@ def _through(net: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
-class ResNet(Network):
-    """ResNet-18 (blocks "basic", 2 2 2 2), ResNet-50 ("bottleneck", 3 4 6 3) and their like.
+class ResNet(NormalizedNetwork):
+    """ResNet-18 (blocks "basic", 2 2 2 2), ResNet-50 ("bottleneck", 3 4 6 3) and similar networks.
 
     Reference: He et al. 2016, Deep residual learning.
     """
 
     def __init__(
-        self, inputs: Inputs, classes: int = 10, block: str = "basic", blocks: Sequence[int] = (2, 2, 2, 2)
+        self,
+        inputs: Inputs,
+        classes: int = 10,
+        block: str = "basic",
+        blocks: Sequence[int] = (2, 2, 2, 2),
+        channels: int = 3,
     ) -> None:
         super().__init__(inputs)
         kind, expansion = BLOCKS[one_of("a block", block, BLOCKS)]
-        self.conv1, self.bn1 = conv3(3, WIDTHS[0]), nn.BatchNorm2d(WIDTHS[0])
+        self.conv1, self.bn1 = conv3(channels, WIDTHS[0]), nn.BatchNorm2d(WIDTHS[0])
         _stages(self, kind, blocks, expansion)
         self.linear = nn.Linear(WIDTHS[-1] * expansion, classes)
 
@@ -115,8 +155,8 @@ class ResNet(Network):
         return self.linear(pooled(out))
 
 
-class PreActResNet(Network):
-    """PreAct-ResNet-18 and its like; `shortcut` says whether it starts at the "raw" input or "late", activated.
+class PreActResNet(NormalizedNetwork):
+    """PreAct-ResNet-18 and similar; the `shortcut` starts at the "raw" input or "late", after the activation.
 
     Reference: He et al. 2016, Identity mappings in deep residual networks.
     """
@@ -128,9 +168,10 @@ class PreActResNet(Network):
         blocks: Sequence[int] = (2, 2, 2, 2),
         shortcut: str = "late",
         last_norm: bool = True,
+        channels: int = 3,
     ) -> None:
         super().__init__(inputs)
-        self.conv1 = conv3(3, WIDTHS[0])
+        self.conv1 = conv3(channels, WIDTHS[0])
         _stages(self, PRE_BLOCKS[one_of("a shortcut", shortcut, PRE_BLOCKS)], blocks, 1)
         self.bn = nn.BatchNorm2d(WIDTHS[-1]) if last_norm else None
         self.linear = nn.Linear(WIDTHS[-1], classes)

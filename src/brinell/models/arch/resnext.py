@@ -3,15 +3,16 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
-from brinell.models.arch.parts import conv1, conv3, pooled
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
+from brinell.models.arch.parts import conv1, conv3, pooled, shown_as
 
 __all__ = ["ResNeXt"]
 
 EXPANSION = 4
 
 
-class Bottleneck(nn.Module):
+@shown_as("Bottleneck")
+class ResNeXtBottleneck(nn.Module):
     """1×1, grouped 3×3 and 1×1 convolutions, normalised after each, plus the shortcut."""
 
     def __init__(self, inside: int, planes: int, cardinality: int, base: int, stride: int) -> None:
@@ -32,7 +33,7 @@ class Bottleneck(nn.Module):
         return F.relu(self.bn_expand(self.conv_expand(out)) + short)
 
 
-class ResNeXt(Network):
+class ResNeXt(NormalizedNetwork):
     """ResNeXt-`depth` (`cardinality`×`base`d): three groups of bottlenecks.
 
     Reference: Xie et al. 2017, Aggregated residual transformations.
@@ -47,7 +48,7 @@ class ResNeXt(Network):
         for i, planes in enumerate((64, 128, 256)):
             stage = nn.Sequential()
             for j in range((depth - 2) // 9):
-                stage.append(Bottleneck(inside, planes, cardinality, base, 2 if i > 0 and j == 0 else 1))
+                stage.append(ResNeXtBottleneck(inside, planes, cardinality, base, 2 if i > 0 and j == 0 else 1))
                 inside = planes * EXPANSION
             setattr(self, f"stage_{i + 1}", stage)
         self.classifier = nn.Linear(inside, classes)

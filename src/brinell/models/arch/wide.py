@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brinell.models.arch.inputs import Inputs, Network
-from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled
+from brinell.models.arch.inputs import Inputs, NormalizedNetwork
+from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, shown_as
 
 __all__ = ["CosineWideResNet", "StagedWideResNet", "WideResNet"]
 
@@ -42,7 +42,8 @@ class NestedBlock(WideBlock):
         return short + self.conv2(self.activation(self.bn2(self.conv1(out))))
 
 
-class Group(nn.Module):
+@shown_as("Group")
+class WideGroup(nn.Module):
     """Blocks of one width; the first changes width and resolution."""
 
     def __init__(
@@ -56,7 +57,7 @@ class Group(nn.Module):
         return self.layer(x)
 
 
-class WideResNet(Network):
+class WideResNet(NormalizedNetwork):
     """WideResNet-`depth`-`width`.
 
     With `spare` the first group is stored twice and the copy unused, as in the code of TRADES, from which so many
@@ -81,9 +82,9 @@ class WideResNet(Network):
         shared = activation(act)
         self.conv1 = conv3(3, STEM)
         for i in range(3):
-            setattr(self, f"block{i + 1}", Group(n, widths[i], widths[i + 1], STRIDES[i], shared))
+            setattr(self, f"block{i + 1}", WideGroup(n, widths[i], widths[i + 1], STRIDES[i], shared))
             if spare and i == 0:
-                self.sub_block1 = Group(n, widths[0], widths[1], STRIDES[0], shared)
+                self.sub_block1 = WideGroup(n, widths[0], widths[1], STRIDES[0], shared)
         self.bn1, self.activation = nn.BatchNorm2d(widths[-1]), shared
         self.fc = nn.Linear(widths[-1], classes, bias=bias)
 
@@ -111,7 +112,7 @@ class CosineWideResNet(WideResNet):
         return F.linear(F.normalize(self.features(x), dim=1), F.normalize(self.fc.weight, dim=1))
 
 
-class StagedWideResNet(Network):
+class StagedWideResNet(NormalizedNetwork):
     """A wide network whose groups have depths and widths of their own.
 
     References: Huang et al. 2021, Exploring architectural ingredients; with `nested` the names of Huang et al. 2022,
@@ -131,7 +132,7 @@ class StagedWideResNet(Network):
         self.stem_conv, block = conv3(3, STEM), NestedBlock if nested else WideBlock
         insides = (STEM, *widths[:-1])
         self.blocks = nn.ModuleList(
-            Group(n, inside, width, stride, activation(act), block)
+            WideGroup(n, inside, width, stride, activation(act), block)
             for n, inside, width, stride in zip(depths, insides, widths, STRIDES, strict=True)
         )
         self.last = "norm1" if nested else "bn1"

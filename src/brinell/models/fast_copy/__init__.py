@@ -1,1 +1,6 @@
-"""A frozen inference copy of a network: channels-last, weights cast, convolutions fused with their ReLU."""
+"""Frozen inference copies of a network, for fast attacks on an accelerator.
+
+`inference_copy` makes the copy: channels-last memory, weights cast to bfloat16 on request, input channels padded for
+tensor cores. `fused_relu` replaces convolution, batch normalisation and ReLU by one kernel and checks that the result
+is the same function. `TorchClassifier.copy` calls this for the oracle; verification never uses a copy.
+"""

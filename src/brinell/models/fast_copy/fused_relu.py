@@ -1,7 +1,7 @@
-"""Convolutions that end in their own rectifier, with the normalisation between the two folded into the weights.
+"""Fuse convolution, batch normalisation and ReLU into one kernel; the normalisation is folded into the weights.
 
-Every layer by itself reads and writes all of its activations. What follows a convolution directly costs next to nothing
-inside it, and a tenth of a residual network's forward pass outside.
+Each separate layer reads and writes all activations. Fused into the convolution, the ReLU is almost free; outside, it
+takes a tenth of the forward pass of a residual network.
 """
 
 from typing import Any
@@ -10,19 +10,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from brinell.models.fast_copy.layout import CHANNELS
+from brinell.models.fast_copy.inference_copy import CHANNELS
 
-# How far answers and gradients of the same function may be apart: rounding, and a rectifier that it turns over.
-CLOSE = 1e-3
-# What a rectifier may look like in a network.
-RECTIFIERS = (F.relu, torch.relu, F.relu_, torch.relu_)
+# Tolerance for logits and gradients of the same function: rounding, and ReLUs that switch because of it.
+TOLERANCE = 1e-3
+# Functions that compute a ReLU.
+RELUS = (F.relu, torch.relu, F.relu_, torch.relu_)
 
 
 @torch.library.custom_op("brinell::convolution_relu", mutates_args=())
 def convolution_relu(
     x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int
 ) -> Tensor:
-    """A convolution and its rectifier: one kernel on a GPU, two elsewhere."""
+    """Compute a convolution and its ReLU: one kernel on a GPU, two elsewhere."""
     if x.is_cuda:
         fused: Tensor = torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)
         return fused
@@ -30,33 +30,33 @@ def convolution_relu(
 
 
 @convolution_relu.register_fake
-def _shaped(
+def _fake(
     x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int
 ) -> Tensor:
     return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, *ctx.how = inputs
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, *ctx.settings = inputs
     ctx.save_for_backward(x, weight, output)
 
 
-def _back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient of the input alone: the weights are frozen."""
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradient of the input only, because the weights are frozen."""
     x, weight, output = ctx.saved_tensors
-    stride, padding, dilation, groups = ctx.how
-    stopped = torch.where(output > 0, grad, torch.zeros_like(grad))
-    back = torch.ops.aten.convolution_backward(
-        stopped, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+    stride, padding, dilation, groups = ctx.settings
+    before_relu = torch.where(output > 0, grad, torch.zeros_like(grad))
+    grads = torch.ops.aten.convolution_backward(
+        before_relu, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
     )
-    return back[0], None, None, None, None, None, None
+    return grads[0], None, None, None, None, None, None
 
 
-convolution_relu.register_autograd(_back, setup_context=_keep)
+convolution_relu.register_autograd(_backward, setup_context=_save)
 
 
 class ConvolutionRelu(nn.Module):
-    """A frozen convolution with what followed it: perhaps a batch normalisation, and a rectifier."""
+    """A frozen convolution with an optional batch normalisation and a ReLU."""
 
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> None:
         super().__init__()
@@ -72,46 +72,47 @@ class ConvolutionRelu(nn.Module):
                 bias = bias + norm.bias.detach()
         self.register_buffer("weight", weight.clone())
         self.register_buffer("bias", bias.clone())
-        self.how = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
+        self.settings = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The rectified answer, in the kind of numbers the weights are kept in."""
+        """Return the output after the ReLU, in the dtype of the weights."""
         weight: Any = self.weight
-        made: Tensor = convolution_relu(x.to(weight.dtype), weight, self.bias, *self.how)
-        return made
+        out: Tensor = convolution_relu(x.to(weight.dtype), weight, self.bias, *self.settings)
+        return out
 
 
-def with_epilogues(module: nn.Module) -> nn.Module:
-    """The frozen network, read as a graph, with such convolutions where it has the parts for them.
+def fuse_relus(module: nn.Module) -> nn.Module:
+    """Trace a frozen network with torch.fx and fuse each convolution with the ReLU that follows it.
 
-    Raises where it has none, and where it cannot be read so: because what it does depends on the values that pass, or
-    because somebody listens to the whole of it or to a way back. Reading makes other threads' modules fail meanwhile.
+    Raises if nothing can be fused or the network cannot be traced: its control flow depends on values, or it has
+    forward hooks on the whole network or backward hooks anywhere. Modules that other threads call while torch.fx
+    traces fail.
     """
-    if module._forward_hooks or module._forward_pre_hooks or any(map(_listens_back, module.modules())):
-        raise ValueError("the network is listened to")
+    if module._forward_hooks or module._forward_pre_hooks or any(map(_has_backward_hooks, module.modules())):
+        raise ValueError("the network has hooks")
     graph = fx.Tracer().trace(module)
-    parts = dict(module.named_modules())
+    modules = dict(module.named_modules())
     made = fx.GraphModule(module, graph)
-    taken = 0
-    for end in list(made.graph.nodes):
-        if not _rectifies(end, parts):
+    fused = 0
+    for relu in list(made.graph.nodes):
+        if not _is_relu(relu, modules):
             continue
-        before = end.args[0]
-        norm = _only(before, parts, nn.BatchNorm2d)
-        conv = _only(before if norm is None else before.args[0], parts, nn.Conv2d)
+        before = relu.args[0]
+        norm = _single_use(before, modules, nn.BatchNorm2d)
+        conv = _single_use(before if norm is None else before.args[0], modules, nn.Conv2d)
         if conv is None or not _foldable(conv, norm):
             continue
         source = before if norm is None else before.args[0]
-        taken += 1
-        name = f"{'_' * _longest(parts)}epilogue_{taken}"  # that no module has
+        fused += 1
+        name = f"{'_' * _underscores(modules)}fused_{fused}"  # a name that no module has
         made.add_submodule(name, ConvolutionRelu(conv, norm))
-        # Where the convolution stood: what it reads may be written to afterwards.
+        # At the position of the convolution: its input may be overwritten later.
         with made.graph.inserting_before(source):
-            end.replace_all_uses_with(made.graph.call_module(name, source.args))
-        for gone in dict.fromkeys((end, before, source)):
-            made.graph.erase_node(gone)
-    if not taken:
-        raise ValueError("no convolution with a rectifier after it")
+            relu.replace_all_uses_with(made.graph.call_module(name, source.args))
+        for node in dict.fromkeys((relu, before, source)):
+            made.graph.erase_node(node)
+    if not fused:
+        raise ValueError("no convolution is followed by a ReLU")
     made.graph.lint()
     made.recompile()
     made.delete_all_unused_submodules()
@@ -119,27 +120,26 @@ def with_epilogues(module: nn.Module) -> nn.Module:
 
 
 def same_function(new: nn.Module, old: nn.Module, x: Tensor) -> bool:
-    """Whether two networks answer alike to these inputs, gradients included, and the old one always the same.
+    """Return whether two networks give the same logits and gradients, and the old one is deterministic.
 
-    Reading a network as a graph keeps its values and may lose its ways back (those of functions with a gradient of
-    their own) and its chances (numbers drawn while it was read).
+    A traced graph keeps the values of a network, but may lose custom gradients and freeze random numbers.
     """
-    answers = [_answer(net, x) for net in (old, old, new)]
-    (first, slope), (again, _), (z, g) = answers
+    (first, old_grad), (again, _), (z, grad) = (_logits_and_gradient(net, x) for net in (old, old, new))
     if not torch.equal(first, again):
         return False
-    close = (z - first).abs().amax() <= CLOSE * (first.amax() - first.amin())
-    along = torch.cosine_similarity(g.flatten(1).double(), slope.flatten(1).double(), 1, eps=0)
-    # A gradient of zero has no direction: both must have none.
-    still = (g.flatten(1) == 0).all(1) & (slope.flatten(1) == 0).all(1)
-    size = (g.flatten(1).norm(dim=1) - slope.flatten(1).norm(dim=1)).abs() <= CLOSE * slope.flatten(1).norm(dim=1)
-    return bool(close & (still | ((along >= 1 - CLOSE) & size)).all())
+    grad, old_grad = grad.flatten(1), old_grad.flatten(1)
+    same_logits = (z - first).abs().amax() <= TOLERANCE * (first.amax() - first.amin())
+    cosine = torch.cosine_similarity(grad.double(), old_grad.double(), 1, eps=0)
+    # A zero gradient has no direction: both must be zero.
+    both_zero = (grad == 0).all(1) & (old_grad == 0).all(1)
+    same_norm = (grad.norm(dim=1) - old_grad.norm(dim=1)).abs() <= TOLERANCE * old_grad.norm(dim=1)
+    return bool(same_logits & (both_zero | ((cosine >= 1 - TOLERANCE) & same_norm)).all())
 
 
-def _answer(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and the gradient of a weighted sum of each row's."""
+def _logits_and_gradient(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits and the gradient of a weighted sum of each row of logits."""
     point = x.detach().clone().requires_grad_()
-    # As precisely as the network itself: whoever asks may be about to answer in less.
+    # In the network's own precision, even if the caller uses autocast.
     with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
         raw = net(point)
         z: Tensor = (raw[0] if isinstance(raw, tuple | list) else raw).flatten(1)
@@ -147,41 +147,41 @@ def _answer(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         return z.detach(), torch.autograd.grad((z * weights).sum(), point)[0]
 
 
-def _longest(parts: dict[str, nn.Module]) -> int:
-    """One more than any name begins with underscores."""
-    return 1 + max(len(name) - len(name.lstrip("_")) for name in parts)
+def _underscores(modules: dict[str, nn.Module]) -> int:
+    """Return one more than the number of leading underscores of any name."""
+    return 1 + max(len(name) - len(name.lstrip("_")) for name in modules)
 
 
-def _rectifies(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     if len(node.args) < 1 or not isinstance(node.args[0], fx.Node):
         return False
     if node.op == "call_module":
-        return type(parts[str(node.target)]) is nn.ReLU and _plain(parts[str(node.target)])
+        return type(modules[str(node.target)]) is nn.ReLU and _unmodified(modules[str(node.target)])
     if node.op == "call_method":
         return node.target in ("relu", "relu_")
-    return node.op == "call_function" and node.target in RECTIFIERS
+    return node.op == "call_function" and node.target in RELUS
 
 
-def _only(node: Any, parts: dict[str, nn.Module], kind: type[nn.Module]) -> Any:
-    """The module of this very kind that made the node for one reader alone, else none."""
+def _single_use(node: Any, modules: dict[str, nn.Module], kind: type[nn.Module]) -> Any:
+    """Return the module behind a node if it has exactly this type and its output is used once, else None."""
     if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.users) != 1 or len(node.args) != 1:
         return None
-    part = parts[str(node.target)]
-    return part if type(part) is kind and _plain(part) else None
+    module = modules[str(node.target)]
+    return module if type(module) is kind and _unmodified(module) else None
 
 
-def _plain(part: nn.Module) -> bool:
-    """Nobody listens at the module's door or changes what goes through."""
-    heard = part._forward_hooks or part._forward_pre_hooks or _listens_back(part)
-    return not (heard or hasattr(part, "parametrizations") or "forward" in vars(part))
+def _unmodified(module: nn.Module) -> bool:
+    """Return whether a module has no hooks, no parametrizations and no forward of its own."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or _has_backward_hooks(module)
+    return not (hooks or hasattr(module, "parametrizations") or "forward" in vars(module))
 
 
-def _listens_back(part: nn.Module) -> bool:
-    return bool(part._backward_hooks or part._backward_pre_hooks)
+def _has_backward_hooks(module: nn.Module) -> bool:
+    return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
 def _foldable(conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> bool:
-    still = norm is None or (not norm.training and norm.running_mean is not None)
-    # Others get channels of zeros, which pays more.
-    whole = conv.groups > 1 or conv.in_channels % CHANNELS == 0
-    return still and whole and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    fixed = norm is None or (not norm.training and norm.running_mean is not None)
+    # Other convolutions are padded with zero channels, which gains more.
+    full = conv.groups > 1 or conv.in_channels % CHANNELS == 0
+    return fixed and full and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)

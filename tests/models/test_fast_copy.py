@@ -1,4 +1,4 @@
-"""Convolutions with their rectifier inside: the same function of the input, and only where that is so."""
+"""Fused convolutions compute the same function as the network, and are used only if they do."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from torch import nn
 
 from brinell.engine.oracle import Oracle, as_good
 from brinell.models import bpda
-from brinell.models.fast_copy.fused_relu import ConvolutionRelu, same_function, with_epilogues
-from brinell.models.fast_copy.layout import laid_out
+from brinell.models.fast_copy.fused_relu import ConvolutionRelu, fuse_relus, same_function
+from brinell.models.fast_copy.inference_copy import inference_copy
 from brinell.models.wrap import wrap
 
 
@@ -85,14 +85,14 @@ NETWORKS = {
 @pytest.mark.parametrize("name", [k for k, (_, count) in NETWORKS.items() if not count])
 def test_where_it_cannot_be_done_it_is_not(name: str) -> None:
     with pytest.raises(ValueError, match="no convolution"):
-        with_epilogues(settled(NETWORKS[name][0]()))
+        fuse_relus(settled(NETWORKS[name][0]()))
 
 
 @pytest.mark.parametrize("name", [k for k, (_, count) in NETWORKS.items() if count])
 def test_it_is_the_same_function(name: str) -> None:
     make, count = NETWORKS[name]
     net = settled(make())
-    made = with_epilogues(net)
+    made = fuse_relus(net)
     assert sum(isinstance(m, ConvolutionRelu) for m in made.modules()) == count
     assert same_function(made, net, torch.rand(2, 8, 9, 9, dtype=torch.float64))
     x = torch.rand(3, 8, 9, 9, dtype=torch.float64, requires_grad=True)
@@ -117,22 +117,22 @@ LISTENERS = {
 def test_layers_that_are_listened_to_stay(way: str, place: str) -> None:
     net = settled(nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU()))
     LISTENERS[way](net.get_submodule(place))
-    with pytest.raises(ValueError, match=r"listened to|no convolution"):
-        with_epilogues(net)
+    with pytest.raises(ValueError, match=r"has hooks|no convolution"):
+        fuse_relus(net)
 
 
 @pytest.mark.parametrize("way", [k for k in LISTENERS if k != "another forward"])
 def test_a_network_that_is_listened_to_stays(way: str) -> None:
     net = settled(nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU()))
     LISTENERS[way](net)
-    with pytest.raises(ValueError, match="listened to"):
-        with_epilogues(net)
+    with pytest.raises(ValueError, match="has hooks"):
+        fuse_relus(net)
 
 
 def test_training_mode_stays() -> None:
     net = nn.Sequential(conv(), nn.BatchNorm2d(16), nn.ReLU())
     with pytest.raises(ValueError, match="no convolution"):
-        with_epilogues(net.train())
+        fuse_relus(net.train())
 
 
 class Overwritten(nn.Module):
@@ -153,17 +153,17 @@ class Namesake(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self._epilogue_1, self.epilogue_1 = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+        self.conv, self._fused_1, self.fused_1 = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(self.conv(self._epilogue_1(self.epilogue_1(x))))
+        return F.relu(self.conv(self._fused_1(self.fused_1(x))))
 
 
 @pytest.mark.parametrize("make", [Overwritten, Namesake])
 def test_odd_networks_are_read_right(make: type[nn.Module]) -> None:
     net = settled(make())
     x = torch.rand(2, 8, 7, 7, dtype=torch.float64)
-    assert (with_epilogues(net)(x) - net(x)).abs().max() < 1e-12
+    assert (fuse_relus(net)(x) - net(x)).abs().max() < 1e-12
 
 
 class Through(torch.autograd.Function):
@@ -204,8 +204,8 @@ class Half(nn.Module):
 def test_ways_back_and_chances_are_not_lost(first: nn.Module) -> None:
     """A network read as a graph has the values of the one it was read from and may have other gradients."""
     net = settled(nn.Sequential(first, Residual(), nn.Flatten(), nn.Linear(200, 4))).float()
-    with pytest.raises(ValueError, match="is not the network"):
-        laid_out(net, None, torch.rand(2, 8, 5, 5))
+    with pytest.raises(ValueError, match="does not compute the same function"):
+        inference_copy(net, None, torch.rand(2, 8, 5, 5))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
@@ -234,15 +234,15 @@ def test_same_function_tells_functions_apart() -> None:
     assert same_function(still, still, x), "no gradient, twice"
 
 
-def test_laid_out_in_lower_precision() -> None:
+def test_inference_copy_in_lower_precision() -> None:
     net = settled(nn.Sequential(Residual(), nn.Flatten(), nn.Linear(8 * 25, 4))).float()
     x = torch.rand(6, 8, 5, 5)
-    made = laid_out(net, torch.bfloat16, x)
+    made = inference_copy(net, torch.bfloat16, x)
     (part,) = (m for m in made.modules() if isinstance(m, ConvolutionRelu))
     assert part.weight.dtype == part.bias.dtype == torch.bfloat16
     assert part.weight.is_contiguous(memory_format=torch.channels_last)
     with torch.autocast("cpu", torch.bfloat16):
-        got, plain = made(x), laid_out(net, torch.bfloat16)(x)
+        got, plain = made(x), inference_copy(net, torch.bfloat16)(x)
     assert as_good(got.float(), plain.float(), net(x), 2.0**-7)
     assert next(net.parameters()).dtype == torch.float32, "the network itself is untouched"
 
@@ -253,14 +253,14 @@ def test_what_depends_on_values_is_refused() -> None:
             return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
 
     with pytest.raises(Exception, match=r"(?i)control flow|trace"):
-        laid_out(Branching(), None, torch.rand(2, 8))
+        inference_copy(Branching(), None, torch.rand(2, 8))
 
 
 def test_a_layer_named_for_its_features_is_kept() -> None:
     net = nn.Sequential(conv(), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 9, 4)).eval()
     x = torch.rand(2, 8, 5, 5)
-    assert isinstance(wrap(net).copy(tried_on=x).module, torch.fx.GraphModule)
-    assert type(wrap(net, features="0").copy(tried_on=x).module) is nn.Sequential
+    assert isinstance(wrap(net).copy(check_on=x).module, torch.fx.GraphModule)
+    assert type(wrap(net, features="0").copy(check_on=x).module) is nn.Sequential
 
 
 def test_a_wrong_copy_is_told_from_another_rounding() -> None:
@@ -275,7 +275,7 @@ def test_a_wrong_copy_is_told_from_another_rounding() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_forwards_and_backwards() -> None:
     net = settled(Residual()).float()
-    made = torch.compile(with_epilogues(net), dynamic=False)
+    made = torch.compile(fuse_relus(net), dynamic=False)
     x = torch.rand(2, 8, 6, 6, requires_grad=True)
     (a,), (b,) = (torch.autograd.grad(f(x).square().sum(), x) for f in (net, made))
     assert (a - b).abs().max() < 1e-4 * a.abs().max()
