@@ -35,7 +35,7 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation.coerce import as_classifier
 from brinell.ops import rng
 from brinell.ops.rowwise import take
-from brinell.reliability.binarization.binary_models import Binary, Design, Tasks, build
+from brinell.reliability.binarization.binary_models import BinaryClassifier, BinaryTasks, Design, build
 from brinell.reliability.binarization.features import features
 from brinell.reliability.binarization.readouts import READOUTS
 
@@ -59,7 +59,7 @@ def seconds(device: torch.device, run: Callable[[], Any]) -> tuple[float, Any]:
 class Ways:
     """The ways to attack the classifiers of all samples; each returns which samples broke."""
 
-    def __init__(self, tasks: Tasks, binary: Binary, x: Tensor, t: Any, alone: int) -> None:
+    def __init__(self, tasks: BinaryTasks, binary: BinaryClassifier, x: Tensor, t: Any, alone: int) -> None:
         self.alone = min(alone, len(x))
         self.binary, self.ball = binary, t.ball(tasks.at, x.device)
         zero = torch.zeros_like(tasks.ids)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from brinell.defences import Row, measure
+from brinell.defences import DefenceResult, measure
 from brinell.defences.measure import SAMPLES
 from brinell.results import Proportion
 
@@ -20,7 +20,7 @@ def share(p: Proportion) -> str:
     return "–" if not p.n else f"{100 * p.value:.0f} [{100 * p.low:.0f}, {100 * p.high:.0f}]"
 
 
-def line(row: Row) -> str:
+def line(row: DefenceResult) -> str:
     test = row.stronger.tests[row.original.test.kind]
     # Of a detector the worse test may be another one for the stronger evaluation.
     counts = dict.fromkeys((row.original.test.n, row.stronger.test.n))
@@ -33,7 +33,7 @@ def line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def halves(row: Row) -> list[str]:
+def halves(row: DefenceResult) -> list[str]:
     """Both tests of a detector, one line each."""
     out = []
     for kind, test in row.original.tests.items():
@@ -59,7 +59,7 @@ BOTH = [
 ]  # fmt: skip
 
 
-def report(rows: list[Row], n: int) -> str:
+def report(rows: list[DefenceResult], n: int) -> str:
     better = [r for r in rows if r.caught and r.stronger.score.value > r.original.score.value]
     lower = sum(r.stronger.robust.k < r.original.robust.k for r in rows)
     told = sum(r.stronger.robust.k < r.original.robust.k for r in better)

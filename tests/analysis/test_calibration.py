@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import brinell
-from brinell.analysis.answers import Answers
 from brinell.analysis.calibration import Reliability, calibration, reliability
-from brinell.analysis.miscalibration import COLDEST, error_interval, expected_calibration_error, nll_temperature
+from brinell.analysis.calibration_error import COLDEST, error_interval, expected_calibration_error, nll_temperature
+from brinell.analysis.predictions import Predictions
 from brinell.errors import InputError, RunError
 from brinell.results import Run
 from brinell.testing.worlds import linear_world
@@ -29,7 +29,7 @@ def honest(worlds: Any) -> tuple[Tensor, Tensor]:
 
 
 def measured(z: Tensor, y: Tensor) -> Reliability:
-    return reliability(Answers(np.arange(len(y)), y, z))
+    return reliability(Predictions(np.arange(len(y)), y, z))
 
 
 def spread_of_temperature(z: Tensor) -> float:

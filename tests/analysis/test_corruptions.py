@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.analysis.corruption_table import Average, average
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
-from brinell.analysis.severities import Baseline, save_table
+from brinell.analysis.corruptions.baselines import Baseline, save_table
+from brinell.analysis.corruptions.table import Average, average
 from brinell.core.dataset import Problem
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
 from brinell.engine.oracle import default_block
@@ -72,7 +72,7 @@ def test_images_and_ready_made_sets_give_the_same(problem):
 def test_the_number_of_samples_at_a_time_changes_nothing(monkeypatch):
     images = brinell.data.load("demo", n=70)
     whole = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
-    monkeypatch.setattr(sys.modules["brinell.analysis.corruption_table"], "VALUES", 1)
+    monkeypatch.setattr(sys.modules["brinell.analysis.corruptions.table"], "VALUES", 1)
     apart = corruption_accuracy("demo", images, ["gaussian_noise", "glass_blur"], [1, 5])
     assert all(np.array_equal(whole.correct[s], apart.correct[s]) for s in whole.correct)
 

@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 
 import brinell
 from brinell import Problem
-from brinell.analysis.answers import read
 from brinell.analysis.detection import SYNTHETIC, auroc, auroc_interval, detection, synthetic
+from brinell.analysis.predictions import read_chunks
 from brinell.errors import InputError
 
 
@@ -161,4 +161,4 @@ def test_large_inputs_are_read_by_the_hundred(shape: tuple[int, ...], most: int)
             return iter([size])
 
     problem: Any = Sized()
-    assert next(read(problem)) == most
+    assert next(read_chunks(problem)) == most

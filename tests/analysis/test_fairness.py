@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brinell.analysis.fairness import fairness, relative_deviation, spread
+from brinell.analysis.fairness import class_spread, fairness, relative_deviation
 from brinell.errors import InputError
 
 
@@ -45,7 +45,7 @@ def test_nothing_robust(worlds: Any, tmp_path: Path) -> None:
 
 
 def test_equal_classes_are_alike() -> None:
-    found = spread(np.array([30, 30, 30]), np.array([40, 40, 40]), 0, "test")
+    found = class_spread(np.array([30, 30, 30]), np.array([40, 40, 40]), 0, "test")
     assert found.rsd is not None and found.rsd.value == 0.0 and found.rsd.low == 0.0 and found.p_value == 1.0
 
 
@@ -56,7 +56,7 @@ def test_p_values_are_those_of_a_chi_square_test() -> None:
     for right in ([50, 60, 55, 66], [50, 60, 55, 54], [20, 60, 55, 54]):
         k = np.array(right)
         theirs = stats.chi2_contingency(np.array([k, n - k]), correction=False).pvalue
-        assert spread(k, n, 0, "test").p_value == pytest.approx(theirs, abs=0.04)
+        assert class_spread(k, n, 0, "test").p_value == pytest.approx(theirs, abs=0.04)
 
 
 def test_intervals_have_the_width_of_redrawn_classes() -> None:
@@ -64,6 +64,6 @@ def test_intervals_have_the_width_of_redrawn_classes() -> None:
     generator, n = np.random.default_rng(0), np.array([200] * 6)
     p = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
     fresh = [relative_deviation(generator.binomial(n, p) / n) for _ in range(2000)]
-    found = spread((p * n).astype(int), n, 0, "test").rsd
+    found = class_spread((p * n).astype(int), n, 0, "test").rsd
     assert found is not None and found.low < found.value < found.high
     assert (found.high - found.low) / 3.92 == pytest.approx(np.std(fresh), rel=0.1)

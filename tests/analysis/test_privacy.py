@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import brinell
-from brinell.analysis.answers import Answers, answers, crafted
+from brinell.analysis.predictions import Predictions, largest_loss_points, predict
 from brinell.analysis.privacy import Privacy, best_threshold, leakage, privacy
 from brinell.errors import InputError, ModelError, RunError
 from brinell.testing.worlds import linear_world
 
 
-def said(scores: np.ndarray, first: int = 0) -> Answers:
+def said(scores: np.ndarray, first: int = 0) -> Predictions:
     """Answers whose log-odds of the label, one of two classes, are the scores."""
     z = torch.stack([torch.from_numpy(scores), torch.zeros(len(scores), dtype=torch.float64)], 1)
-    return Answers(np.arange(first, first + len(scores)), torch.zeros(len(scores), dtype=torch.long), z)
+    return Predictions(np.arange(first, first + len(scores)), torch.zeros(len(scores), dtype=torch.long), z)
 
 
 def test_a_model_that_remembers(worlds: Any) -> None:
@@ -76,7 +76,9 @@ def test_attacked_confidences_in_closed_form() -> None:
     world, eps = linear_world(classes=2, shape=(10,), n=40, seed=1), 0.05
     data = brinell.Problem(world.x, world.y)
     gap = (world.weight[1] - world.weight[0]).abs().sum()
-    after = answers(world.classifier, crafted(world.classifier, data, brinell.Linf(eps), brinell.attacks.PGD(steps=10)))
+    after = predict(
+        world.classifier, largest_loss_points(world.classifier, data, brinell.Linf(eps), brinell.attacks.PGD(steps=10))
+    )
     before = world.classifier.forward(world.x).logits.gather(1, world.y[:, None])[:, 0] * 2
     before = before - world.classifier.forward(world.x).logits.sum(1)
     truth = -torch.log1p(torch.exp(-(before - eps * gap).double()))
@@ -121,8 +123,8 @@ def test_a_sample_is_attacked_the_same_in_any_company() -> None:
     data = brinell.data.load("demo", 40)
     model = brinell.models.load("fashion-mnist/Linf/Demo")
     attack = brinell.attacks.PGD(steps=2)
-    (whole,) = crafted(model, data, brinell.Linf(0.1), attack)
-    (part,) = crafted(model, data[33:36], brinell.Linf(0.1), attack)
+    (whole,) = largest_loss_points(model, data, brinell.Linf(0.1), attack)
+    (part,) = largest_loss_points(model, data[33:36], brinell.Linf(0.1), attack)
     assert torch.equal(part.x, whole.x[33:36]) and part.ids.tolist() == [33, 34, 35]
     assert not torch.equal(whole.x, data.x)
 
@@ -132,8 +134,8 @@ def test_the_point_of_largest_loss_is_taken_not_the_last() -> None:
     data = brinell.data.load("demo", 32)
     model = brinell.models.load("fashion-mnist/Linf/Demo")
     losses = [
-        -answers(
-            model, crafted(model, data, brinell.Linf(0.2), brinell.attacks.PGD(steps, rel_step=2.0))
+        -predict(
+            model, largest_loss_points(model, data, brinell.Linf(0.2), brinell.attacks.PGD(steps, rel_step=2.0))
         ).true_confidence
         for steps in (1, 2, 3, 4)
     ]

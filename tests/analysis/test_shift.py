@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import brinell
-from brinell.analysis.numbers import difference
-from brinell.analysis.shift import Shift, Shifted, beyond, effective, shift
+from brinell.analysis.intervals import independent_difference
+from brinell.analysis.shift import Shift, ShiftedData, beyond, effective, shift
 from brinell.errors import InputError
 from brinell.results import Difference, Proportion, paired_difference
 
@@ -24,7 +24,7 @@ def test_pairs_by_hand(worlds: Any) -> None:
     same, other = found.sets
     assert same.paired and same.accuracy.k == 6 and found.home.k == 7
     assert same.gap == paired_difference(5, 1, 2, 2)
-    assert not other.paired and other.gap == difference(Proportion(6, 8), Proportion(7, 10))
+    assert not other.paired and other.gap == independent_difference(Proportion(6, 8), Proportion(7, 10))
     assert found.mean == pytest.approx((0.6 + 0.75) / 2) and found.worst is same
 
 
@@ -95,7 +95,7 @@ def test_refusals(worlds: Any) -> None:
 
 def test_the_sentence_says_how_many_samples_and_averages_only_several() -> None:
     home, gap = Proportion(3, 4), Difference(-0.25, -0.6, 0.2)
-    sets = tuple(Shifted(name, Proportion(k, 8), gap, False) for name, k in (("fog", 4), ("snow", 2)))
+    sets = tuple(ShiftedData(name, Proportion(k, 8), gap, False) for name, k in (("fog", 4), ("snow", 2)))
     assert " and on fog: 50.0 [21.5, 78.5] % (n = 8)" in Shift("m", home, sets[:1]).findings().summary
     said = Shift("m", home, sets).findings().summary
     assert "37.5 % on average over 2 others; worst on snow: 25.0 [7.1, 59.1] % (n = 8)" in said

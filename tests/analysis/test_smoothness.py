@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import brinell
-from brinell.analysis.layers import OUTPUT, own_parts
+from brinell.analysis.layers import OUTPUT, default_layers
 from brinell.analysis.smoothness import smoothness
 from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
@@ -86,7 +86,7 @@ def test_inner_layers_have_their_own_constants() -> None:
 
 def test_parts_of_the_demonstration_model() -> None:
     demo = brinell.models.load("fashion-mnist/Linf/Demo")
-    assert own_parts(demo, torch.zeros(2, 1, 28, 28)) == ("layers.0", "layers.2", "layers.5")
+    assert default_layers(demo, torch.zeros(2, 1, 28, 28)) == ("layers.0", "layers.2", "layers.5")
 
 
 def test_directions_do_not_know_the_scale() -> None:

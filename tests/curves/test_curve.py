@@ -12,7 +12,7 @@ from torch import nn
 import brinell
 from brinell.attacks import APGD, FMN
 from brinell.attacks.catalogue import by_name
-from brinell.curves import Curve, crossings, transfer
+from brinell.curves import Curve, crossings, order_across_norms
 from brinell.ops.norms import NORMS
 from brinell.testing import duel, linear_world
 
@@ -132,12 +132,15 @@ def test_order_across_norms():
     d = rng.uniform(0.2, 1, 200)
     good, bad = made(d * 1.3, "Linf", "good"), made(d, "Linf", "bad")
     turned = (made(d, "L2", "good"), made(d * 1.3, "L2", "bad"))
-    assert transfer([good, bad], [made(d * 2, "L2", "good"), made(d, "L2", "bad")], (0.5, 1.0))[0].verdict == "kept"
-    assert transfer([good, bad], turned, (0.5, 0.5))[0].verdict == "reversed"
+    assert (
+        order_across_norms([good, bad], [made(d * 2, "L2", "good"), made(d, "L2", "bad")], (0.5, 1.0))[0].verdict
+        == "kept"
+    )
+    assert order_across_norms([good, bad], turned, (0.5, 0.5))[0].verdict == "reversed"
     noise = made(rng.permutation(d), "L2", "good"), made(d, "L2", "bad")
-    assert transfer([good, bad], noise, (0.5, 0.5))[0].verdict == "open"
+    assert order_across_norms([good, bad], noise, (0.5, 0.5))[0].verdict == "open"
     with pytest.raises(brinell.InputError, match="same models"):
-        transfer([good, bad], turned[::-1], (1.0, 1.0))
+        order_across_norms([good, bad], turned[::-1], (1.0, 1.0))
 
 
 # ------------------------------------------------------------------------------------------------------------- measured

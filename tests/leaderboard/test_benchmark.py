@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, Linf, ModelError, Problem, Run, RunError, wrap
-from brinell.analysis.corruption_table import CELLS, Table, accuracy
+from brinell.analysis.corruptions.table import CELLS, CorruptionTable, count_correct
 from brinell.attacks.catalogue import PLANS
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.leaderboard import benchmark as module
@@ -186,7 +186,7 @@ def test_facts_are_looked_at_before_anything_is_measured(
     threat: str, more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "evaluate", lambda *_, **__: pytest.fail("evaluated"))
-    monkeypatch.setattr(module.cells, "measure", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr(module.corruption_table, "measure_table", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises((InputError, RunError), match=said):
         brinell.benchmark(small_net(), "cifar10", threat, n=4, data=small(), corrupted=corrupted, **more, **QUIET)
 
@@ -267,14 +267,14 @@ def test_corruptions_are_averaged_over_all_cells(tmp_path: Path) -> None:
 def test_the_interval_counts_a_sample_once() -> None:
     """Equal cells say no more than one: the interval is that of the samples, not of samples times cells."""
     row = np.array([True] * 60 + [False] * 40)
-    one = Table((("fog", 1),), row[None])
-    many = Table(tuple(("fog", s) for s in range(75)), np.tile(row, (75, 1)))
+    one = CorruptionTable((("fog", 1),), row[None])
+    many = CorruptionTable(tuple(("fog", s) for s in range(75)), np.tile(row, (75, 1)))
     for table in (one, many):
         assert (table.mean, *table.interval) == pytest.approx((0.6, *wilson(60, 100)))
     # Samples that are alike are no proof that all others are: there is no interval without a width.
-    mixed = Table((("fog", 1), ("fog", 2)), np.stack([row, ~row]))
+    mixed = CorruptionTable((("fog", 1), ("fog", 2)), np.stack([row, ~row]))
     assert mixed.interval == pytest.approx(wilson(50, 100))
-    assert Table((("fog", 1),), np.ones((1, 100), dtype=bool)).interval == pytest.approx(wilson(100, 100))
+    assert CorruptionTable((("fog", 1),), np.ones((1, 100), dtype=bool)).interval == pytest.approx(wilson(100, 100))
 
 
 def test_what_a_detector_rejects_is_wrong_under_corruptions_too() -> None:
@@ -286,7 +286,7 @@ def test_what_a_detector_rejects_is_wrong_under_corruptions_too() -> None:
             return torch.stack([x.sum(1) + 9, x.sum(1)], 1)
 
     wary = wrap(Wary().eval(), detector=lambda x: x[:, 0] - 0.5)
-    assert accuracy(wary, problem) == (int((x[:, 0] <= 0.5).sum()), 6)
+    assert count_correct(wary, problem) == (int((x[:, 0] <= 0.5).sum()), 6)
 
 
 def test_corruptions_go_on_where_they_were(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from brinell.models.demo import DemoNet
 from brinell.models.networks import PreActResNet18, ResNet18
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.reliability.binarization.features import features, readout_layer
+from brinell.reliability.binarization.features import features, find_readout_layer
 
 
 def inputs(*shape: int) -> torch.Tensor:
@@ -41,7 +41,7 @@ AFTER = {
 @pytest.mark.parametrize("after", AFTER.values(), ids=AFTER)
 def test_the_input_of_the_last_linear_layer(after):
     net, x = Small(after).eval(), inputs(5, 6)
-    assert readout_layer(wrap(net), x) == "head"
+    assert find_readout_layer(wrap(net), x) == "head"
     found = features(wrap(net, mean=0.5, std=0.2), x)
     assert torch.equal(found.of(x), net.body((x - 0.5) / 0.2)) and found.source == "head"
     assert torch.equal(found.forward(x).logits[:, 3:], wrap(net, mean=0.5, std=0.2).forward(x).logits)
@@ -68,7 +68,7 @@ def test_a_head_that_has_learned_nothing_yet():
     net, x = Small().eval(), inputs(5, 6)
     nn.init.zeros_(net.head.weight)
     nn.init.zeros_(net.head.bias)
-    assert readout_layer(wrap(net), x) == "head"
+    assert find_readout_layer(wrap(net), x) == "head"
 
 
 class Sloped(Small):
@@ -104,7 +104,7 @@ POSITIVE = {
 def test_outputs_that_must_be_positive_stay_so(after):
     x = inputs(5, 6)
     assert bool((Small()(x) > 0).all())
-    assert readout_layer(wrap(Small(after).eval()), x) == "head"
+    assert find_readout_layer(wrap(Small(after).eval()), x) == "head"
 
 
 def test_networks_that_take_gradients_or_write_on_the_way():
@@ -123,7 +123,7 @@ def test_networks_that_take_gradients_or_write_on_the_way():
 )
 def test_networks_of_the_library(net, shape, name):
     module, x = net().eval(), inputs(*shape)
-    found = readout_layer(wrap(module), x)
+    found = find_readout_layer(wrap(module), x)
     layer = dict(module.named_modules())[found]
     with torch.no_grad():
         assert torch.allclose(layer(features(wrap(module), x).of(x)), module(x), atol=1e-5)

@@ -17,7 +17,7 @@ from brinell.ops.norms import NORMS
 from brinell.reliability.binarization.binary_models import build
 from brinell.reliability.binarization.features import features
 from brinell.reliability.binarization.planting import Design
-from brinell.reliability.binarization.readouts import READOUTS, Ensemble
+from brinell.reliability.binarization.readouts import READOUTS, EnsembleReadout
 
 SIZE = {"Linf": np.inf, "L2": 2, "L1": 1}
 EPS = {"Linf": (0.02, 0.1, 0.3), "L2": (0.1, 0.5, 1.5), "L1": (0.5, 3.0, 9.0)}
@@ -51,7 +51,7 @@ def test_every_accepted_sample_has_its_adversarial(norm, radius, net, readout, c
     if found is None:
         return
     binary = found.classifier(kappa)
-    x0, witness = x[found.at], found.facts.witness
+    x0, witness = x[found.at], found.statistics.witness
     with torch.no_grad():
         clean, there = (binary.forward_of(v, found.ids).logits for v in (x0, witness))
         original = module(torch.cat([x0, witness]))
@@ -60,7 +60,7 @@ def test_every_accepted_sample_has_its_adversarial(norm, radius, net, readout, c
     assert bool((np.linalg.norm(d, SIZE[norm], axis=1) <= eps * (1 + 1e-6)).all())
     assert float(witness.min()) >= 0 and float(witness.max()) <= 1
     # κ is where the boundary lies between the best boundary point and the nearest inner point, on the readout's scale.
-    f, gap = found.facts, there[:, 1] - there[:, 0]
+    f, gap = found.statistics, there[:, 1] - there[:, 0]
     full = binary.scale * (f.best - f.inner)
     assert torch.allclose(gap, (1 - kappa) * full, rtol=2e-2, atol=1e-4 * float(original.abs().max() + 1))
     assert bool((clean[:, 0] - clean[:, 1] >= 0.9 * kappa * full - 1e-4).all())
@@ -77,7 +77,7 @@ def test_every_accepted_sample_has_its_adversarial(norm, radius, net, readout, c
         ("L2", "mlp", "linear"),
         ("L1", "conv", "linear"),
         ("Linf", "mlp", "ensemble"),
-        ("L2", "conv", Ensemble(1)),
+        ("L2", "conv", EnsembleReadout(1)),
         ("Linf", "conv", "prototypes"),
         ("L2", "mlp", "neighbours"),
     ],

@@ -11,7 +11,7 @@ from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.reliability.probes import indicators
 from brinell.reliability.probes.indicators import still_growing
-from brinell.reliability.probes.trajectory import Trajectories
+from brinell.reliability.probes.trajectories import Trajectories
 
 NAN = math.nan
 

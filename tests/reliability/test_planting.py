@@ -29,7 +29,7 @@ from brinell.reliability.binarization.binary_models import build
 from brinell.reliability.binarization.features import features
 from brinell.reliability.binarization.planting import FAR, TRIES, Design, accepting, plant
 from brinell.reliability.binarization.readouts import READOUTS
-from brinell.reliability.binarization.result import INVERTED, REGULAR, ActiveTest, Level, both
+from brinell.reliability.binarization.result import INVERTED, REGULAR, BinarizationTest, KappaLevel, worse_of
 from brinell.results import Proportion
 
 SIZE = {"Linf": np.inf, "L2": 2, "L1": 1}
@@ -100,7 +100,7 @@ def test_every_accepted_sample_has_an_adversarial_that_fools_both(
         return
     assert bool(planted.enough[found.at].all())
     binary = found.classifier(kappa)
-    x0, witness = chunk.x[found.at], found.facts.witness
+    x0, witness = chunk.x[found.at], found.statistics.witness
     with torch.no_grad():
         clean, there = binary.forward_of(x0, found.ids), binary.forward_of(witness, found.ids)
     # It fools the binarized classifier, and what its detector says is what the network's own says, or the opposite.
@@ -111,7 +111,7 @@ def test_every_accepted_sample_has_an_adversarial_that_fools_both(
     assert bool((np.linalg.norm(d, SIZE[norm], axis=1) <= eps * (1 + 1e-6)).all())
     assert float(witness.min()) >= 0 and float(witness.max()) <= 1
     for k in range(beyond):
-        far = found.facts.beyond[:, k]
+        far = found.statistics.beyond[:, k]
         with torch.no_grad():
             out = binary.forward_of(far, found.ids)
         assert bool((out.logits.argmax(1) == 1).all()) and bool((out.reject <= 0).all())
@@ -146,10 +146,10 @@ def test_the_first_points_that_stand_are_kept_and_no_others(kind, count):
         everything = design.boundary_points(
             LINF.ball(torch.zeros(TRIES * count, dtype=torch.long), x0.device), x0, key, torch.arange(TRIES * count)
         )
-        stands = torch.cat([rejected(model, p[None]) for p in everything]) == (kind == INVERTED)
-        assert bool(planted.enough[i]) == (int(stands.sum()) >= count)
+        accepts = torch.cat([rejected(model, p[None]) for p in everything]) == (kind == INVERTED)
+        assert bool(planted.enough[i]) == (int(accepts.sum()) >= count)
         if planted.enough[i]:
-            which = stands.nonzero()[:count, 0]
+            which = accepts.nonzero()[:count, 0]
             redrawn += int(which[-1]) >= count
             assert torch.equal(planted.boundary[i], everything[which])
     assert redrawn > 0, "nothing was redrawn: the test shows nothing"
@@ -198,10 +198,10 @@ def test_the_detector_stays_as_it_is():
     assert r.detector == model.detector.describe() and r.detector in str(r)
 
 
-def one(kind: str, k: int, n: int = 20, chance: int = 0) -> ActiveTest:
-    level = Level(0.99, Proportion(k, n), None, {"corners": Proportion(chance, n)}, 21)
+def one(kind: str, k: int, n: int = 20, chance: int = 0) -> BinarizationTest:
+    level = KappaLevel(0.99, Proportion(k, n), None, {"corners": Proportion(chance, n)}, 21)
     none = torch.zeros(0)
-    return ActiveTest(
+    return BinarizationTest(
         "pgd20", "evading", "net", "Linf(eps=0.1)", "linear", "head", 9, 1, "corners", level, (level,), none, none,
         none, brinell.results.ROWS.empty_table(), {} if n else {3: "its two classes cannot be separated"}, kind=kind,
     )  # fmt: skip
@@ -220,7 +220,7 @@ def one(kind: str, k: int, n: int = 20, chance: int = 0) -> ActiveTest:
 )
 def test_whoever_passes_must_pass_both(regular, inverted_, first, verdict):
     for pair in ([regular, inverted_], [inverted_, regular]):
-        worse = both(pair)
+        worse = worse_of(pair)
         assert (
             worse.kind == first and worse.verdict == verdict and {worse.kind, worse.other.kind} == {REGULAR, INVERTED}
         )
@@ -260,14 +260,14 @@ def test_outcomes_do_not_depend_on_order_or_company():
     model = guarded(rate=0.2)
     options = {"inner": 20, "kappa": 0.9, "kind": "inverted", "random_queries": 4, "progress": False}
 
-    def facts(at: torch.Tensor) -> dict[int, Any]:
+    def statistics(at: torch.Tensor) -> dict[int, Any]:
         r = test_attack(model, brinell.Problem(x[at], y[at], ids[at]), LINF, Alternating(10), **options)
         known = zip(r.ids.tolist(), r.found.tolist(), r.witnesses, strict=True)
         return {i: (f, w.numpy().tobytes()) for i, f, w in known} | r.reasons
 
-    whole = facts(torch.arange(8))
-    assert whole == facts(order)
-    assert facts(torch.tensor([3])) == {i: f for i, f in whole.items() if i == 17}
+    whole = statistics(torch.arange(8))
+    assert whole == statistics(order)
+    assert statistics(torch.tensor([3])) == {i: f for i, f in whole.items() if i == 17}
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes

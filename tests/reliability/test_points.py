@@ -69,7 +69,10 @@ def test_inner_points_lie_within_their_radius_and_the_first_is_clean(case, gap):
     for j in range(4):
         x = design.inner_points(ball, x0, key, torch.full((5,), j))
         assert bool((ball.distance(x0, x) <= (1 - gap) * ball.eps.double() * (1 + 1e-6)).all())
-        assert bool(ball.contains(x0, x).all()) and bool((x == x0).all()) == (j == 0)
+        assert bool(ball.contains(x0, x).all())
+        # At the edge of the box a later point may be clipped back to the clean one.
+        if j == 0 or not case["edge"]:
+            assert bool((x == x0).all()) == (j == 0)
 
 
 @EVERY_NORM

@@ -7,18 +7,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import Answers, AnyRun, about_classes, answers, attacked, opened, read, same_model
-from brinell.analysis.miscalibration import (
+from brinell.analysis.calibration_error import (
     BINS,
+    bin_index,
     chance,
     confidence_at,
     error_interval,
-    gaps_of,
     least_error,
+    logit_gaps,
     nll_temperature,
-    place,
 )
-from brinell.analysis.numbers import Bools, Floats, Interval, halves, percent
+from brinell.analysis.intervals import Bools, Floats, Interval, percent, split_halves
+from brinell.analysis.predictions import (
+    AnyRun,
+    Predictions,
+    open_run,
+    predict,
+    read_chunks,
+    require_misclassification,
+    require_same_model,
+    with_adversarials,
+)
 from brinell.core.dataset import Chunk
 from brinell.errors import InputError
 from brinell.evaluation import coerce
@@ -151,25 +160,27 @@ def calibration(
     if bins < 1:
         raise InputError(expected="at least 1 bin", got=f"{bins}", remedy=f"Leave it out for {BINS}.")
     model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
-    stored = None if run is None else opened(run)
+    stored = None if run is None else open_run(run)
     if stored is not None:
-        same_model(stored, model)
-        about_classes(stored)
+        require_same_model(stored, model)
+        require_misclassification(stored)
 
     def side(name: str, chunks: Iterable[Chunk]) -> Reliability:
-        return reliability(answers(model, chunks), name, bins, seed)
+        return reliability(predict(model, chunks), name, bins, seed)
 
-    clean = side("clean", read(data))
-    return Calibration(model.name, clean, None if stored is None else side("adversarial", attacked(stored, data)))
+    clean = side("clean", read_chunks(data))
+    return Calibration(
+        model.name, clean, None if stored is None else side("adversarial", with_adversarials(stored, data))
+    )
 
 
-def reliability(said: Answers, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
+def reliability(said: Predictions, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
     """The numbers of one kind of inputs."""
     if len(said) < 2:
         raise InputError(
             expected="at least 2 samples", got=f"{len(said)}", remedy="An error is a matter of many: give hundreds."
         )
-    right, gaps = said.right, gaps_of(said.logits)
+    right, gaps = said.right, logit_gaps(said.logits)
     confidence = confidence_at(gaps, 1.0)
     temperature, scaled = least_error(gaps, right, bins)
     return Reliability(
@@ -187,10 +198,10 @@ def reliability(said: Answers, name: str = "clean", bins: int = BINS, seed: int 
     )
 
 
-def _held_out(said: Answers, bins: int, seed: int) -> Interval:
+def _held_out(said: Predictions, bins: int, seed: int) -> Interval:
     """The error of every half at the other half's temperature; both halves' confidences are pooled before binning."""
-    first, right = halves(said.ids, seed, "calibration"), said.right
-    gaps, confidence = gaps_of(said.logits), np.zeros(len(said))
+    first, right = split_halves(said.ids, seed, "calibration"), said.right
+    gaps, confidence = logit_gaps(said.logits), np.zeros(len(said))
     for here in (first, ~first):
         there = torch.from_numpy(~here)
         confidence[here] = confidence_at(
@@ -200,7 +211,7 @@ def _held_out(said: Answers, bins: int, seed: int) -> Interval:
 
 
 def _bins(confidence: Floats, right: Bools, bins: int) -> tuple[Bin, ...]:
-    where, edges = place(confidence, bins), np.linspace(0, 1, bins + 1).tolist()
+    where, edges = bin_index(confidence, bins), np.linspace(0, 1, bins + 1).tolist()
     found = []
     for k in range(bins):
         mine = where == k

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.analysis.answers import Answers, answers, read
-from brinell.analysis.numbers import Floats, Interval, Z, percent
+from brinell.analysis.intervals import Floats, Interval, Z, percent
+from brinell.analysis.predictions import Predictions, predict, read_chunks
 from brinell.core.dataset import Problem
 from brinell.errors import InputError
 from brinell.evaluation import coerce
@@ -28,7 +28,7 @@ SPREAD, WIDTH = 0.25, 0.15
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignData:
     """One foreign data set: how well confidence tells it from the model's own, and what passes for it.
 
     `auroc` is the chance that an own input is more confident than a foreign one, ties counting half. `passing` are the
@@ -48,7 +48,7 @@ class Detection:
     model: str
     n: int
     confidence: float
-    sets: tuple[Foreign, ...]
+    sets: tuple[ForeignData, ...]
 
     def findings(self) -> Findings:
         """For a page: one row per foreign data set."""
@@ -99,17 +99,19 @@ def detection(
         raise InputError(
             expected="at least one foreign data set", got="none", remedy="Leave sets out for noise of three kinds."
         )
-    own = answers(model, read(data), labelled=False)
-    found = tuple(_foreign(name, own, answers(model, read(other), labelled=False)) for name, other in foreign.items())
+    own = predict(model, read_chunks(data), labelled=False)
+    found = tuple(
+        _foreign_data(name, own, predict(model, read_chunks(other), labelled=False)) for name, other in foreign.items()
+    )
     return Detection(model.name, len(own), float(np.exp(own.log_confidence).mean()), found)
 
 
-def _foreign(name: str, own: Answers, other: Answers) -> Foreign:
+def _foreign_data(name: str, own: Predictions, other: Predictions) -> ForeignData:
     mine, theirs = own.log_confidence, other.log_confidence
     # The largest threshold that at least the wanted share of the own inputs reaches.
     threshold = np.sort(mine)[math.floor((1 - KEPT) * len(mine) + 1e-9)]
     area = auroc(mine, theirs)
-    return Foreign(
+    return ForeignData(
         name,
         Interval(area, *auroc_interval(area, len(mine), len(theirs)), len(mine) + len(theirs)),
         Proportion(int((theirs >= threshold).sum()), len(theirs)),

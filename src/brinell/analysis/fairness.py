@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brinell.analysis.answers import AnyRun, opened
-from brinell.analysis.numbers import DRAWS, Floats, Interval, Ints, percent, reflected, uniforms
+from brinell.analysis.intervals import DRAWS, Floats, Interval, Ints, basic_bootstrap, percent, uniforms
+from brinell.analysis.predictions import AnyRun, open_run
 from brinell.errors import InputError, RunError
 from brinell.results import CLEAN, Proportion
 from brinell.results import row_queries as outcome
@@ -24,7 +24,7 @@ class ClassAccuracy:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ClassSpread:
     """How unequal the classes are: standard deviation of their accuracies over the mean, from 0 (equal) upwards.
 
     None where no sample is right. `p_value` is the chance of such a spread or a larger one if all classes were alike.
@@ -40,8 +40,8 @@ class Fairness:
 
     model: str
     classes: tuple[ClassAccuracy, ...]
-    clean: Spread
-    robust: Spread
+    clean: ClassSpread
+    robust: ClassSpread
 
     @property
     def worst(self) -> ClassAccuracy:
@@ -61,11 +61,11 @@ class Fairness:
             for name, s in (("clean", self.clean), ("robust", self.robust))
         )
         worst, best, rsd = self.worst, self.best, self.robust.rsd
-        spread = "undefined, as no sample is robust" if rsd is None else f"{percent(rsd)} %"
+        class_spread = "undefined, as no sample is robust" if rsd is None else f"{percent(rsd)} %"
         summary = (
             f"Robust accuracy goes from {percent(worst.robust)} % (class {worst.name}, n = {worst.robust.n}) to "
             f"{percent(best.robust)} % (class {best.name}, n = {best.robust.n}); relative standard deviation over "
-            f"{len(self.classes)} classes: {spread}, p = {self.robust.p_value:.3g} if all were alike."
+            f"{len(self.classes)} classes: {class_spread}, p = {self.robust.p_value:.3g} if all were alike."
         )
         tables = (
             Table("Classes", ("class", "n", "clean %", "robust %"), classes),
@@ -98,7 +98,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     >>> sum(c.robust.n for c in found.classes), sum(c.robust.k for c in found.classes)
     (6, 2)
     """
-    run = opened(run)
+    run = open_run(run)
     table = run.rows()
     clean = table.filter(outcome.is_attack(table, CLEAN))
     ids, labels = outcome.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
@@ -121,7 +121,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
         ClassAccuracy(int(c), names[c] if names else str(c), *(Proportion(int(k), int(m)) for k in pair))
         for c, m, *pair in zip(classes, n, right["clean"], right["robust"], strict=True)
     )
-    spreads = (spread(right[part], n, seed, f"fairness, {part}") for part in parts)
+    spreads = (class_spread(right[part], n, seed, f"fairness, {part}") for part in parts)
     return Fairness(str(run.manifest["identity"].get("model", {}).get("name", "")), found, *spreads)
 
 
@@ -134,17 +134,17 @@ def relative_deviation(accuracy: Floats) -> float:
     return float(accuracy.std() / accuracy.mean())
 
 
-def spread(right: Ints, n: Ints, seed: int, purpose: str) -> Spread:
+def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
     """How unequal classes with so many right answers of so many are."""
     if not right.sum():
-        return Spread(None, 1.0)
+        return ClassSpread(None, 1.0)
     value, common = relative_deviation(right / n), np.full(len(n), right.sum() / n.sum())
     redrawn = [relative_deviation(a) for a in _redrawn(right / n, n, seed, purpose) if a.any()]
     alike = np.array(
         [relative_deviation(a) if a.any() else 0.0 for a in _redrawn(common, n, seed, f"{purpose}, alike")]
     )
     p_value = (1 + int((alike >= value - 1e-12).sum())) / (1 + DRAWS)
-    return Spread(reflected(value, np.array(redrawn), int(n.sum()), least=0.0), p_value)
+    return ClassSpread(basic_bootstrap(value, np.array(redrawn), int(n.sum()), least=0.0), p_value)
 
 
 def _redrawn(accuracy: Floats, n: Ints, seed: int, purpose: str) -> "list[Floats]":

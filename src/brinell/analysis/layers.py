@@ -20,7 +20,7 @@ def _module(classifier: Classifier) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def own_parts(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
+def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
     """The parts a network is made of, in the order they end: those with weights that run once and answer row by row.
 
     Parts are the module's children; of a module with a single child, that child's. The last part is left out where its
@@ -51,7 +51,7 @@ def own_parts(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
 
 
 @contextmanager
-def function(classifier: Classifier, layer: str) -> Iterator[Function]:
+def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
     """The network up to a layer as a function of the input, one flat row per row; "output" is all of it."""
     if layer == OUTPUT:
         yield lambda x: classifier.forward(x).logits

@@ -8,18 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import (
-    Answers,
-    AnyRun,
-    about_classes,
-    answers,
-    attacked,
-    crafted,
-    opened,
-    read,
-    same_model,
+from brinell.analysis.intervals import (
+    Bools,
+    Floats,
+    Interval,
+    independent_difference,
+    mean_of_two,
+    percent,
+    split_halves,
 )
-from brinell.analysis.numbers import Bools, Floats, Interval, difference, halves, middle, percent
+from brinell.analysis.predictions import (
+    AnyRun,
+    Predictions,
+    largest_loss_points,
+    open_run,
+    predict,
+    read_chunks,
+    require_misclassification,
+    require_same_model,
+    with_adversarials,
+)
 from brinell.attacks import PGD
 from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Chunk, Problem
@@ -54,7 +62,7 @@ class Leakage:
     @property
     def gap(self) -> Difference:
         """Accuracy on members minus accuracy on others."""
-        return difference(self.members, self.others)
+        return independent_difference(self.members, self.others)
 
 
 @dataclass(frozen=True)
@@ -138,13 +146,15 @@ def privacy(
     data = (coerce.as_problem(members), coerce.as_problem(others))
 
     def side(name: str, chunks: "Sequence[Iterable[Chunk]]") -> Leakage:
-        first, second = (answers(model, part) for part in chunks)
+        first, second = (predict(model, part) for part in chunks)
         return leakage(first, second, name, seed)
 
-    clean = side("clean", [read(d) for d in data])
+    clean = side("clean", [read_chunks(d) for d in data])
     if threat is not None:
         wanted = coerce.as_threat(threat)
-        return Privacy(model.name, clean, side("adversarial", [crafted(model, d, wanted, attack, seed) for d in data]))
+        return Privacy(
+            model.name, clean, side("adversarial", [largest_loss_points(model, d, wanted, attack, seed) for d in data])
+        )
     if runs is None:
         return Privacy(model.name, clean)
     return Privacy(
@@ -153,13 +163,13 @@ def privacy(
 
 
 def _of_run(run: AnyRun, model: Any, data: Problem) -> Iterable[Chunk]:
-    run = opened(run)
-    same_model(run, model)
-    about_classes(run)
-    return attacked(run, data)
+    run = open_run(run)
+    require_same_model(run, model)
+    require_misclassification(run)
+    return with_adversarials(run, data)
 
 
-def leakage(members: Answers, others: Answers, name: str = "clean", seed: int = 0) -> Leakage:
+def leakage(members: Predictions, others: Predictions, name: str = "clean", seed: int = 0) -> Leakage:
     """The numbers of one kind of inputs."""
     if min(len(members), len(others)) < 2:
         raise InputError(
@@ -170,12 +180,12 @@ def leakage(members: Answers, others: Answers, name: str = "clean", seed: int = 
     own, foreign = members.true_confidence, others.true_confidence
     right = Proportion(int(members.right.sum()), len(members)), Proportion(int(others.right.sum()), len(others))
     wrong = Proportion(right[1].n - right[1].k, right[1].n)
-    first = halves(members.ids, seed, "members"), halves(others.ids, seed, "others")
+    first = split_halves(members.ids, seed, "members"), split_halves(others.ids, seed, "others")
     called = _called(own, foreign, *first)
     told, kept = (Proportion(int(hit.sum()), len(hit)) for hit in called)
-    baseline = middle(right[0], wrong)
+    baseline = mean_of_two(right[0], wrong)
     beyond = _beyond(called, (members.right, ~others.right))
-    return Leakage(name, *right, best_threshold(own, foreign)[1], middle(told, kept), baseline, beyond)
+    return Leakage(name, *right, best_threshold(own, foreign)[1], mean_of_two(told, kept), baseline, beyond)
 
 
 def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
@@ -208,7 +218,7 @@ def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tup
 def _beyond(called: tuple[Bools, Bools], label: tuple[Bools, Bools]) -> Difference:
     """Accuracy by confidence minus accuracy by the label, over the same samples; members and others count half each.
 
-    Method: Newcombe's paired interval of either group, squared and added, as in `middle`.
+    Method: Newcombe's paired interval of either group, squared and added, as in `mean_of_two`.
     """
     parts = [
         paired_difference(int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum()), int((~a & ~b).sum()))

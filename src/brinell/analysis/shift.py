@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import Answers, answers, read
-from brinell.analysis.numbers import Bools, Floats, Interval, difference, percent, reflected, resamples
+from brinell.analysis.intervals import (
+    Bools,
+    Floats,
+    Interval,
+    basic_bootstrap,
+    independent_difference,
+    percent,
+    resamples,
+)
+from brinell.analysis.predictions import Predictions, predict, read_chunks
 from brinell.core.model import Classifier
 from brinell.errors import InputError
 from brinell.evaluation import coerce
@@ -17,7 +25,7 @@ from brinell.results.analyses import Cell, Figure, Findings, Series, Table
 
 
 @dataclass(frozen=True)
-class Shifted:
+class ShiftedData:
     """One data set: the accuracy on it, and that minus the accuracy at home.
 
     `paired` says whether both are about the same samples (equal ids and labels), which narrows the interval.
@@ -37,7 +45,7 @@ class Shift:
 
     model: str
     home: Proportion
-    sets: tuple[Shifted, ...]
+    sets: tuple[ShiftedData, ...]
 
     @property
     def mean(self) -> float:
@@ -45,7 +53,7 @@ class Shift:
         return sum(s.accuracy.value for s in self.sets) / len(self.sets)
 
     @property
-    def worst(self) -> Shifted:
+    def worst(self) -> ShiftedData:
         """The data set with the lowest accuracy."""
         return min(self.sets, key=lambda s: s.accuracy.value)
 
@@ -111,20 +119,20 @@ def shift(
         raise InputError(expected="two baselines or more", got="one", remedy="A line needs two points: give another.")
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
     home = _all(models, problem)
-    found = tuple(_shifted(name, home, _all(models, other), seed) for name, other in sets.items())
+    found = tuple(_shifted_data(name, home, _all(models, other), seed) for name, other in sets.items())
     return Shift(models[0].name, _accuracy(home[0]), found)
 
 
-def _all(models: Sequence[Classifier], problem: Any) -> list[Answers]:
+def _all(models: Sequence[Classifier], problem: Any) -> list[Predictions]:
     data = coerce.as_problem(problem)
-    return [answers(model, read(data)) for model in models]
+    return [predict(model, read_chunks(data)) for model in models]
 
 
-def _accuracy(said: Answers) -> Proportion:
+def _accuracy(said: Predictions) -> Proportion:
     return Proportion(int(said.right.sum()), len(said))
 
 
-def _shifted(name: str, home: Sequence[Answers], there: Sequence[Answers], seed: int) -> Shifted:
+def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predictions], seed: int) -> ShiftedData:
     here, away = np.argsort(home[0].ids), np.argsort(there[0].ids)
     # One row per model, the model in question first, in the order of the ids.
     near, far = np.stack([a.right[here] for a in home]), np.stack([a.right[away] for a in there])
@@ -132,10 +140,10 @@ def _shifted(name: str, home: Sequence[Answers], there: Sequence[Answers], seed:
     above = effective(near, far, paired, name, seed) if len(home) > 1 else None
     accuracy = _accuracy(there[0])
     if not paired:
-        return Shifted(name, accuracy, difference(accuracy, _accuracy(home[0])), False, above)
+        return ShiftedData(name, accuracy, independent_difference(accuracy, _accuracy(home[0])), False, above)
     a, b = far[0], near[0]
     counts = (int((x & y).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b)))
-    return Shifted(name, accuracy, paired_difference(*counts), True, above)
+    return ShiftedData(name, accuracy, paired_difference(*counts), True, above)
 
 
 def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> Interval:
@@ -153,7 +161,7 @@ def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> In
         beyond(near[:, i].mean(1), far[:, i if paired else j].mean(1), n, m)
         for i, j in zip(places, others, strict=True)
     )
-    return reflected(beyond(near.mean(1), far.mean(1), n, m), np.array(list(drawn)), m, -1.0, 1.0)
+    return basic_bootstrap(beyond(near.mean(1), far.mean(1), n, m), np.array(list(drawn)), m, -1.0, 1.0)
 
 
 def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
@@ -167,9 +175,9 @@ def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
     """
     x, y = _log_odds(home, n), _log_odds(there, m)
     centre, middle = x[1:].mean(), y[1:].mean()
-    spread = float(((x[1:] - centre) ** 2).sum())
+    class_spread = float(((x[1:] - centre) ** 2).sum())
     # In a draw in which the baselines are equal at home, a line like the diagonal through their middle.
-    slope = float(((x[1:] - centre) * (y[1:] - middle)).sum()) / spread if spread else 1.0
+    slope = float(((x[1:] - centre) * (y[1:] - middle)).sum()) / class_spread if class_spread else 1.0
     return float(there[0] - 1 / (1 + np.exp(-(middle + slope * (x[0] - centre)))))
 
 

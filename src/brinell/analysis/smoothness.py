@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.analysis.layers import OUTPUT, Function, function, own_parts
-from brinell.analysis.numbers import Floats, Interval, bootstrap
+from brinell.analysis.intervals import Floats, Interval, bootstrap
+from brinell.analysis.layers import OUTPUT, Function, default_layers, layer_function
 from brinell.checks import model as model_checks
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -131,12 +131,12 @@ def smoothness(
     wanted = Linf(EPS) if threat is None else coerce.as_threat(threat)
     _check(model, wanted, data, steps, restarts)
     top = NORMS[one_of("an output norm", output_norm, NORMS)]
-    chosen = own_parts(model, next(data.chunks(2)).x) if layers is None else tuple(layers)
+    chosen = default_layers(model, next(data.chunks(2)).x) if layers is None else tuple(layers)
     search = _Search(top, angular, steps, restarts, seed)
     found = []
     with precisions.exact(model.device):
         for name in (*chosen, OUTPUT):
-            with function(model, name) as f:
+            with layer_function(model, name) as f:
                 values = np.concatenate([search.largest(f, b, wanted, model) for b in _blocks(data, model)])
             found.append(Layer(name, _mean(values, seed), tuple(values.tolist())))
     return Smoothness(model.name, str(wanted), output_norm, angular, steps, restarts, tuple(found))

@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.answers import AnyRun, about_classes, answers, attacked, opened, read, same_model
-from brinell.analysis.numbers import Bools, percent
+from brinell.analysis.intervals import Bools, percent
+from brinell.analysis.predictions import (
+    AnyRun,
+    open_run,
+    predict,
+    read_chunks,
+    require_misclassification,
+    require_same_model,
+    with_adversarials,
+)
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Proportion
@@ -114,18 +122,18 @@ def transfer(
         )
     models = {name: coerce.as_classifier(c, device) for name, c in classifiers.items()}
     data = coerce.as_problem(problem)
-    stored = {name: opened(run) for name, run in runs.items()}
+    stored = {name: open_run(run) for name, run in runs.items()}
     for name, run in stored.items():
-        about_classes(run)
+        require_misclassification(run)
         if name in models:
-            same_model(run, models[name])
-    clean = {name: answers(model, read(data)) for name, model in models.items()}
+            require_same_model(run, models[name])
+    clean = {name: predict(model, read_chunks(data)) for name, model in models.items()}
     cells = []
     for source, run in stored.items():
         # Both at once: what the Run holds an adversarial of, and what its model gets right.
         shown = np.intersect1d(run.adversarials().ids, outcome.survivors(run.numbers(), []))
         for target, model in models.items():
-            after = answers(model, attacked(run, data))
+            after = predict(model, with_adversarials(run, data))
             cells.append(_cross(source, target, np.isin(after.ids, shown) & clean[target].right, after.right))
     return Transferability(tuple(runs), tuple(models), len(data), tuple(cells))
 

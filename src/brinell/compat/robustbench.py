@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.analysis.corruption_table import CELLS
+from brinell.analysis.corruptions.table import CELLS
 from brinell.compat.autoattack import Function
 from brinell.core.dataset import Problem
 from brinell.data.load import load

@@ -1,22 +1,36 @@
-"""Smallest distances, robustness curves made of them, and how far apart the classes of a data set are."""
+"""Robustness curves: the share of samples that break within each radius.
 
-from brinell.curves.crossings import Crossing, Crossings, Range, Transfer, crossings, transfer
+`measure.curve` attacks a model without a radius and collects the smallest distance of every sample.
+`curve.Curve` holds these distances: values with intervals, areas, slopes, files.
+`crossings` compares two curves: where they cross, and whether the order of models in one norm holds in another.
+`class_distances` measures how far the classes of a data set are apart, with the lower bounds in `bounds`.
+`plot` draws curves with matplotlib. `brinell.curve`, `brinell.distances` and their commands call this package.
+"""
+
+from brinell.curves.class_distances import ClassDistances, Nearest, distances
+from brinell.curves.crossings import (
+    CertainRange,
+    Crossing,
+    Crossings,
+    OrderAcrossNorms,
+    crossings,
+    order_across_norms,
+)
 from brinell.curves.curve import Agreement, Curve, Slope
-from brinell.curves.interclass import ClassDistances, Nearest, distances
 from brinell.curves.measure import curve
 
 __all__ = [
     "Agreement",
+    "CertainRange",
     "ClassDistances",
     "Crossing",
     "Crossings",
     "Curve",
     "Nearest",
-    "Range",
+    "OrderAcrossNorms",
     "Slope",
-    "Transfer",
     "crossings",
     "curve",
     "distances",
-    "transfer",
+    "order_across_norms",
 ]

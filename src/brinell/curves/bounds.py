@@ -33,7 +33,7 @@ class Bounds:
     exact: Pairs
 
 
-def bounds_of(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
+def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
     """The bounds of a norm for flat samples x that had this shape."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
     size = NORMS[norm].size

@@ -15,10 +15,10 @@ SWAPS, AT_A_TIME, SEED = 2000, 100, 0
 
 
 @dataclass(frozen=True)
-class Range:
+class CertainRange:
     """Radii from `low` up to `high` (inf: all larger ones) at which one model is better for certain.
 
-    >>> print(Range(0.1, 0.2, "A"))
+    >>> print(CertainRange(0.1, 0.2, "A"))
     A from 0.1 to 0.2
     """
 
@@ -62,7 +62,7 @@ class Crossings:
     n: int
     observed: tuple[float, ...]
     real: tuple[Crossing, ...]
-    ranges: tuple[Range, ...]
+    ranges: tuple[CertainRange, ...]
     p_value: float
     height: float
     confidence: float
@@ -75,7 +75,7 @@ class Crossings:
         return f"{first}; p = {self.p_value:.2g}. Better for certain: {better or 'neither at any radius'}."
 
 
-def _together(ranges: list[Range]) -> str:
+def _together(ranges: list[CertainRange]) -> str:
     """One phrase for neighbours of the same model, that claims nothing about the gaps."""
     if len(ranges) == 1:
         return str(ranges[0])
@@ -167,23 +167,23 @@ def _real(radii: Values, certain: Values, value: Values) -> tuple[Crossing, ...]
     return tuple(found)
 
 
-def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[Range, ...]:
+def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[CertainRange, ...]:
     edges = np.concatenate([radii, [np.inf]])
-    found: list[Range] = []
+    found: list[CertainRange] = []
     for i, s in enumerate(certain.tolist()):
         better = names[0] if s < 0 else names[1]
         if s and found and found[-1].high == edges[i] and found[-1].better == better:
-            found[-1] = Range(found[-1].low, float(edges[i + 1]), better)
+            found[-1] = CertainRange(found[-1].low, float(edges[i + 1]), better)
         elif s:
-            found.append(Range(float(radii[i]), float(edges[i + 1]), better))
+            found.append(CertainRange(float(radii[i]), float(edges[i + 1]), better))
     return tuple(found)
 
 
 @dataclass(frozen=True)
-class Transfer:
+class OrderAcrossNorms:
     """Two models in two norms: the differences of their areas, and whether the order in one holds in the other.
 
-    >>> Transfer("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
+    >>> OrderAcrossNorms("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
     'kept'
     """
 
@@ -209,7 +209,9 @@ class Transfer:
         )
 
 
-def transfer(first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float]) -> tuple[Transfer, ...]:
+def order_across_norms(
+    first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float]
+) -> tuple[OrderAcrossNorms, ...]:
     """For every pair of models, whether their order by area in one norm carries over to another.
 
     `first` and `second` hold the curves of the same models in two norms; `eps` is how far the areas go in each.
@@ -222,7 +224,7 @@ def transfer(first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, 
         )
     pairs = combinations(range(len(first)), 2)
     return tuple(
-        Transfer(
+        OrderAcrossNorms(
             first[i].name, first[j].name, first[i].norm, second[i].norm,
             first[i].area_difference(first[j], eps[0]), second[i].area_difference(second[j], eps[1]),
         )

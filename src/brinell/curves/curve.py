@@ -318,10 +318,10 @@ class Curve:
         return "\n".join([*lines, *self.notes])
 
 
-def of_run(run: Run) -> dict[int, float]:
+def smallest_distances(run: Run) -> dict[int, float]:
     """The smallest verified distance of every sample in a Run, in its norm: 0 misclassified, inf unresolved.
 
-    >>> len(of_run(Run.open("tests/results/golden_run_v1")))
+    >>> len(smallest_distances(Run.open("tests/results/golden_run_v1")))
     6
     """
     rows = run.rows()

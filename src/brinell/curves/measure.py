@@ -14,7 +14,7 @@ from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
-from brinell.curves.curve import Curve, of_run
+from brinell.curves.curve import Curve, smallest_distances
 from brinell.errors import RunError
 from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
@@ -129,8 +129,8 @@ def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) 
             remedy="Use Runs of the same data.",
         )
     if lookup(run.manifest, "identity.threat.norm") == threat.norm.name:
-        return {i: d for i, d in of_run(run).items() if i in hashes}
-    wrong = {i: 0.0 for i, d in of_run(run).items() if d == 0 and i in hashes}
+        return {i: d for i, d in smallest_distances(run).items() if i in hashes}
+    wrong = {i: 0.0 for i, d in smallest_distances(run).items() if d == 0 and i in hashes}
     return {**_measured(run, threat, data), **wrong}
 
 

@@ -1,6 +1,25 @@
-"""Defences that did not hold, rebuilt small: to see that a flawed evaluation is told from a sound one."""
+"""Small copies of published defences that were broken later, each with its original and a stronger evaluation.
 
-from brinell.defences.defences import DEFENCES, Defence, Evaluation, find
-from brinell.defences.measure import Measured, Row, measure
+They show that the binarization test tells a flawed evaluation from a sound one (`brinell gallery`).
+`catalogue` lists the defences with their evaluations; `measure` runs both evaluations and both tests.
+`models` builds the defended classifiers from `base_networks` (small networks trained on demo images), `layers` (what
+each defence adds) and `detectors`. `readouts` are for defences without a linear readout. `plot` draws the results.
+"""
 
-__all__ = ["DEFENCES", "Defence", "Evaluation", "Measured", "Row", "find", "measure"]
+from brinell.defences.catalogue import DEFENCES, Defence, Evaluation, find
+from brinell.defences.measure import DefenceResult, EvaluationResult, measure
+
+# Names of the first version.
+Measured, Row = EvaluationResult, DefenceResult
+
+__all__ = [
+    "DEFENCES",
+    "Defence",
+    "DefenceResult",
+    "Evaluation",
+    "EvaluationResult",
+    "Measured",
+    "Row",
+    "find",
+    "measure",
+]

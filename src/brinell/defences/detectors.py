@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.defences.networks import adversarials, learnt, plain, trapped
-from brinell.defences.parts import halves
+from brinell.defences.base_networks import adversarials, plain_network, training_data, trapdoor_network
+from brinell.defences.layers import split_head
 from brinell.ops import rng
 
 # Side of a patch that is left out, and the radius of the adversarials that the first detector is fitted to.
@@ -72,15 +72,15 @@ class LeaveOneOut(nn.Module):
 
     def fit(self, clean: Tensor, adversarial: Tensor) -> "LeaveOneOut":
         """Fitted to tell these apart; itself."""
-        weight, bias = logistic(self.statistics(clean), self.statistics(adversarial))
+        weight, bias = fit_logistic(self.statistics(clean), self.statistics(adversarial))
         self.weight, self.bias = weight, bias
         return self
 
 
-def logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 30) -> tuple[Tensor, Tensor]:
+def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 30) -> tuple[Tensor, Tensor]:
     """Weights and bias of a logistic regression on standardised features, by Newton's method in float64.
 
-    >>> weight, bias = logistic(torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [3.0]]))
+    >>> weight, bias = fit_logistic(torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [3.0]]))
     >>> (torch.tensor([[1.4], [1.6]]) @ weight + bias > 0).tolist()
     [False, True]
     """
@@ -116,17 +116,17 @@ class Signature(nn.Module):
 @cache
 def left_out() -> tuple[Any, nn.Module]:
     """The plain network and a detector fitted to adversarials of it."""
-    net = plain()
-    x, y = (v[:300] for v in learnt())
+    net = plain_network()
+    x, y = (v[:300] for v in training_data())
     with torch.no_grad():
-        return net, LeaveOneOut(halves(net)[0]).fit(x, adversarials(net, x, y, SEEN))
+        return net, LeaveOneOut(split_head(net)[0]).fit(x, adversarials(net, x, y, SEEN))
 
 
 @cache
 def trapdoor() -> tuple[Any, nn.Module]:
     """A network with a trapdoor for every class, and the detector that knows them."""
-    net, traps = trapped()
-    body, _ = halves(net)
-    x, _ = learnt()
+    net, traps = trapdoor_network()
+    body, _ = split_head(net)
+    x, _ = training_data()
     with torch.no_grad():
         return net, Signature(body, torch.stack([body((x + trap).clamp(0, 1)).mean(0) for trap in traps]))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from brinell.core.dataset import Problem
-from brinell.defences.defences import CAUGHT, DEFENCES, Defence, Evaluation, find
-from brinell.defences.networks import images
+from brinell.defences.base_networks import held_out_images
+from brinell.defences.catalogue import CAUGHT, DEFENCES, Defence, Evaluation, find
 from brinell.evaluation.evaluate import evaluate
-from brinell.reliability.binarization.result import FAILED, INVERTED, REGULAR, ActiveTest, both
+from brinell.reliability.binarization.result import FAILED, INVERTED, REGULAR, BinarizationTest, worse_of
 from brinell.reliability.binarization.test import test_attack
 from brinell.results import Proportion
 
@@ -21,7 +21,7 @@ SAMPLES = 32
 
 
 @dataclass(frozen=True)
-class Measured:
+class EvaluationResult:
     """One evaluation: its binarization test, and the robust accuracy it reports.
 
     For a defence with a detector it is the worse of the two tests; `tests` has both.
@@ -29,7 +29,7 @@ class Measured:
 
     plan: str
     robust: Proportion
-    test: ActiveTest
+    test: BinarizationTest
 
     @property
     def score(self) -> Proportion:
@@ -37,7 +37,7 @@ class Measured:
         return self.test.level.score
 
     @property
-    def tests(self) -> dict[str, ActiveTest]:
+    def tests(self) -> dict[str, BinarizationTest]:
         """The tests by their kind."""
         made = (self.test,) if self.test.other is None else (self.test, self.test.other)
         return {t.kind: t for t in sorted(made, key=lambda t: t.kind, reverse=True)}
@@ -60,13 +60,13 @@ def _numbers(p: Proportion) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Row:
+class DefenceResult:
     """A defence with its two evaluations measured on the same samples."""
 
     defence: Defence
     clean: Proportion
-    original: Measured
-    stronger: Measured
+    original: EvaluationResult
+    stronger: EvaluationResult
     seconds: float
 
     @property
@@ -96,7 +96,7 @@ class Row:
 
 def measure(
     only: Iterable[str] | None = None, n: int = SAMPLES, seed: int = 0, told: Callable[[str], None] = lambda name: None
-) -> list[Row]:
+) -> list[DefenceResult]:
     """Both evaluations of every defence, or of `only` some, on the first n demo images that no network has learnt from.
 
     Method: the closeness of the binarization test is the hardest that the stronger evaluation solves almost perfectly,
@@ -112,27 +112,29 @@ def measure(
     rows = []
     for d in DEFENCES if only is None else [find(name) for name in only]:
         told(d.name)
-        rows.append(_row(d, images(n), seed))
+        rows.append(_row(d, held_out_images(n), seed))
     return rows
 
 
-def _row(d: Defence, data: Problem, seed: int) -> Row:
+def _row(d: Defence, data: Problem, seed: int) -> DefenceResult:
     begun = time.perf_counter()
     kinds = (None,) if d.build().detector is None else (REGULAR, INVERTED)
     hard = [_test(d, d.stronger, data, seed, d.kappa, kind) for kind in kinds]
     weak = [_test(d, d.original, data, seed, t.kappa, kind) for t, kind in zip(hard, kinds, strict=True)]
     clean, before = _robust(d, d.original, data, seed)
     _, after = _robust(d, d.stronger, data, seed)
-    return Row(
+    return DefenceResult(
         d,
         clean,
-        Measured(d.original.plan.name, before, both(weak)),
-        Measured(d.stronger.plan.name, after, both(hard)),
+        EvaluationResult(d.original.plan.name, before, worse_of(weak)),
+        EvaluationResult(d.stronger.plan.name, after, worse_of(hard)),
         time.perf_counter() - begun,
     )
 
 
-def _test(d: Defence, e: Evaluation, data: Problem, seed: int, kappa: float | None, kind: str | None) -> ActiveTest:
+def _test(
+    d: Defence, e: Evaluation, data: Problem, seed: int, kappa: float | None, kind: str | None
+) -> BinarizationTest:
     return test_attack(
         e.build(),
         data,

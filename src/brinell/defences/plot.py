@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brinell.defences.measure import Row
+from brinell.defences.measure import DefenceResult
 from brinell.reliability.binarization.result import PASS
 from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
 from brinell.results import Proportion
@@ -12,7 +12,7 @@ from brinell.results import Proportion
 STRONGER, ORIGINAL = COLOURS[:2]
 
 
-def plot(rows: Sequence[Row], path: Path) -> Path:
+def plot(rows: Sequence[DefenceResult], path: Path) -> Path:
     """Two panels, one line per defence: the scores in the binarization test, and the robust accuracies.
 
     Triangles are defences with a detector: the worse of their two scores, and the other one as an empty triangle.

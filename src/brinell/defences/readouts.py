@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.defences.parts import squash
-from brinell.reliability.binarization.readouts import Linear, LinearHeads
+from brinell.defences.layers import squash
+from brinell.reliability.binarization.readouts import LinearHeads, LinearReadout
 
 
 @dataclass(frozen=True)
@@ -17,36 +17,36 @@ class SquashedHeads:
     members: tuple[LinearHeads, ...]
     gains: tuple[Tensor, ...]
     widths: tuple[int, ...]
-    through: bool
+    stronger: bool
 
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
         """The mean of ±tanh(gain · d)."""
-        flat = squash(1.0, self.through)
+        flat = squash(1.0, self.stronger)
         layers = zip(self.members, self.gains, f.split(list(self.widths), 1), strict=True)
         return torch.stack([flat(gain[at][:, None] * m.logits(part, at)) for m, gain, part in layers]).mean(0)
 
     def keep(self, index: Tensor) -> "SquashedHeads":
         """Only some."""
         members, gains = (m.keep(index) for m in self.members), (g[index] for g in self.gains)
-        return SquashedHeads(tuple(members), tuple(gains), self.widths, self.through)
+        return SquashedHeads(tuple(members), tuple(gains), self.widths, self.stronger)
 
     def join(self, others: "list[Any]") -> "SquashedHeads":
         """More of them."""
         members = (m.join([o.members[i] for o in others]) for i, m in enumerate(self.members))
         gains = (torch.cat([g, *(o.gains[i] for o in others)]) for i, g in enumerate(self.gains))
-        return SquashedHeads(tuple(members), tuple(gains), self.widths, self.through)
+        return SquashedHeads(tuple(members), tuple(gains), self.widths, self.stronger)
 
 
 @dataclass(frozen=True)
 class Squashed:
     """The widest margin of every layer, squashed like a vote or a bit of a code: flat wherever the answer is clear.
 
-    The gain counts in margins, so that the clean point, far inside, lies where the tangent is flat. `through` gives
+    The gain counts in margins, so that the clean point, far inside, lies where the tangent is flat. `stronger` gives
     the tangent the slope 1 on the way back.
     """
 
     gain: float
-    through: bool
+    stronger: bool
     name: str = "squashed linear"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> SquashedHeads:
@@ -54,7 +54,7 @@ class Squashed:
         at = torch.arange(len(inner), device=inner.device)
         members, gains = [], []
         for i, b in zip(inner.split(widths, 2), boundary.split(widths, 2), strict=True):
-            heads = Linear().fit(i, b, [i.shape[2]])
+            heads = LinearReadout().fit(i, b, [i.shape[2]])
             members.append(heads)
             gains.append(self.gain / heads.logits(b[:, 0].float(), at)[:, 1])
-        return SquashedHeads(tuple(members), tuple(gains), tuple(widths), self.through)
+        return SquashedHeads(tuple(members), tuple(gains), tuple(widths), self.stronger)

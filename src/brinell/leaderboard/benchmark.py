@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from brinell.analysis import corruption_table as cells
+from brinell.analysis.corruptions import table as corruption_table
 from brinell.checks import model as model_checks
 from brinell.checks.leaderboard import DETERMINISTIC, check_restrictions
 from brinell.core.dataset import Problem
@@ -164,7 +164,7 @@ def _corrupted(
     label: str,
     facts: Mapping[str, Any],
     problem: Problem,
-    source: cells.Source,
+    source: corruption_table.Source,
     strict: bool,
     folder: Path,
     resume: bool,
@@ -174,8 +174,8 @@ def _corrupted(
     violated = _violated(model, problem, Linf("1/255"), strict, only=DETERMINISTIC)
     fingerprint = model.fingerprint
     identity = {"model": fingerprint, "data": problem.fingerprint(), "n": n}
-    table = cells.measure(model, lambda c, s: source(c, s)[:n], identity, folder, resume)
-    clean = Proportion(*cells.accuracy(model, problem))
+    table = corruption_table.measure_table(model, lambda c, s: source(c, s)[:n], identity, folder, resume)
+    clean = Proportion(*corruption_table.count_correct(model, problem))
     record = Record(
         chosen.dataset,
         chosen.threat,

@@ -1,24 +1,42 @@
-"""Can an evaluation be believed: tests of the attack itself, and signs that it failed for reasons of its own."""
+"""Whether an evaluation can be trusted: tests of the attack itself.
+
+`binarization/` holds the binarization test (`test_attack`): it replaces the readout of a network so that an adversarial
+example is known to exist for every sample, and counts how many the attack finds.
+`probes/` holds the indicators of attack failure and small experiments with a known outcome (`probe`).
+`attach` runs either of them for the plan of a finished Run and stores the outcome there, where the verdict reads it.
+`brinell test-attack`, `brinell probe` and `brinell evaluate --test --probe` call this package.
+"""
 
 from brinell.attacks.black_box.random_sampling import Chance
+from brinell.finding import Finding
 from brinell.reliability.attach import WithProbe, WithTest, probe_run, test_run
 from brinell.reliability.binarization.planting import Design
-from brinell.reliability.binarization.readouts import Ensemble, Linear, Neighbours, Prototypes
-from brinell.reliability.binarization.result import ActiveTest, Level
+from brinell.reliability.binarization.readouts import EnsembleReadout, LinearReadout, NeighbourReadout, PrototypeReadout
+from brinell.reliability.binarization.result import BinarizationTest, KappaLevel
 from brinell.reliability.binarization.test import test_attack
-from brinell.reliability.probes.items import Item, Probes, Surface
 from brinell.reliability.probes.probe import probe
+from brinell.reliability.probes.result import Probes, Surface
+
+# Names of the first version.
+ActiveTest, Level, Item = BinarizationTest, KappaLevel, Finding
+Ensemble, Linear, Neighbours, Prototypes = EnsembleReadout, LinearReadout, NeighbourReadout, PrototypeReadout
 
 __all__ = [
     "ActiveTest",
+    "BinarizationTest",
     "Chance",
     "Design",
     "Ensemble",
+    "EnsembleReadout",
     "Item",
+    "KappaLevel",
     "Level",
     "Linear",
+    "LinearReadout",
+    "NeighbourReadout",
     "Neighbours",
     "Probes",
+    "PrototypeReadout",
     "Prototypes",
     "Surface",
     "WithProbe",

@@ -16,12 +16,12 @@ from brinell.errors import InputError, ModelError, PlanError, RunError, ThreatEr
 from brinell.evaluation import coerce
 from brinell.evaluation.plan import adapt
 from brinell.finding import Finding, Level
-from brinell.reliability.binarization.result import FAILED, PASSED, ActiveTest
+from brinell.reliability.binarization.result import FAILED, PASSED, BinarizationTest
 from brinell.reliability.binarization.test import test_attack
 from brinell.reliability.probes.experiments import QUERIES
 from brinell.reliability.probes.indicators import NEIGHBOURS
-from brinell.reliability.probes.items import Probes
 from brinell.reliability.probes.probe import probe
+from brinell.reliability.probes.result import Probes
 from brinell.results import Run, Writer
 
 NAME, PROBE = "active test", "probe"
@@ -233,6 +233,6 @@ class WithProbe:
 setattr(test_run, "__test__", False)  # noqa: B010
 
 
-def as_check(test: ActiveTest) -> Finding:
+def as_check(test: BinarizationTest) -> Finding:
     """The outcome as a check: a failed test warns, a passed one is fine, one that cannot tell is for information."""
     return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test))

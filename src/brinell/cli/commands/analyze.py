@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell import analysis
-from brinell.analysis.miscalibration import BINS
-from brinell.analysis.numbers import plain
+from brinell.analysis.calibration_error import BINS
+from brinell.analysis.intervals import to_plain
 from brinell.analysis.smoothness import EPS, STEPS
 from brinell.attacks import PGD
 from brinell.cli._shared import load, options
@@ -254,7 +254,7 @@ def _finish(result: Any, runs: Sequence[Run], json: Path | None, save: bool, plo
     findings: Findings = result.findings()
     for run in runs if save else ():
         findings.save(run.path)
-    text = json_format.dumps({"findings": plain(findings), "numbers": plain(result)}, indent=2)
+    text = json_format.dumps({"findings": to_plain(findings), "numbers": to_plain(result)}, indent=2)
     if str(json) == "-":
         typer.echo(text)
     else:

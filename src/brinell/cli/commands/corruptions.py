@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
-from brinell.analysis.severities import Baseline
+from brinell.analysis.corruptions.baselines import Baseline
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import WIDTH
 from brinell.data.corruptions import COMMON, SEVERITIES

@@ -12,7 +12,7 @@ from rich.text import Text
 from brinell.cli._shared import options
 from brinell.cli._shared.pictures import drawable
 from brinell.cli._shared.terminal import put, tell, titled
-from brinell.defences.measure import SAMPLES, Row, measure
+from brinell.defences.measure import SAMPLES, DefenceResult, measure
 from brinell.results import Proportion
 
 
@@ -40,7 +40,7 @@ def command(
         show(rows, Console())
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
+def show(rows: Sequence[DefenceResult], console: Console) -> None:
     """One line per defence, then both scores of detectors, then in sentences what the test did not see."""
     title = f"original evaluation → stronger evaluation · n = {rows[0].clean.n}, [95 % intervals]"
     table = titled(title)
@@ -60,7 +60,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     tell(console, *(f"{row.defence.name}: {row.defence.why}" for row in rows if row.defence.why))
 
 
-def _halves(row: Row) -> str:
+def _halves(row: DefenceResult) -> str:
     """Of a detector, whose worse score is in the table, both scores."""
     before, after = row.original.tests, row.stronger.tests
     if len(before) == 1:

@@ -70,8 +70,8 @@ def show(found: Probes, console: Console) -> None:
     for name in ("looked at", "", "found"):
         table.add_column(name, no_wrap=name == "looked at")
     for item in found.items:
-        advice = f"\n→ {item.mitigation}" if item.level != "ok" and item.mitigation else ""
-        table.add_row(item.name, Text(item.level, COLOURS[item.level]), Text.assemble(item.sentence, (advice, "bold")))
+        advice = f"\n→ {item.remedy}" if item.level != "ok" and item.remedy else ""
+        table.add_row(item.name, Text(item.level, COLOURS[item.level]), Text.assemble(item.message, (advice, "bold")))
     put(table, console)
     left = ((radius, Proportion(round(a * found.samples), found.samples)) for radius, a in found.curve)
     curve = ", ".join(f"{radius:.3g}: {bracketed(p)}" for radius, p in left)

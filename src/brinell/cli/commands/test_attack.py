@@ -12,7 +12,7 @@ from rich.text import Text
 from brinell.cli._shared import chosen, load, options
 from brinell.cli._shared.terminal import WIDTH
 from brinell.core.threat import threat
-from brinell.reliability.binarization.result import PLAIN, ActiveTest, Level, bracketed
+from brinell.reliability.binarization.result import PLAIN, BinarizationTest, KappaLevel, bracketed
 from brinell.reliability.binarization.test import test_attack as binarization_test
 from brinell.results import Proportion
 
@@ -78,7 +78,7 @@ def command(
         raise typer.Exit(1)
 
 
-def show(test: ActiveTest, console: Console) -> None:
+def show(test: BinarizationTest, console: Console) -> None:
     """The levels, the hardest first, then the paragraph; of two tests the one that went worse comes first."""
     for one in (test,) if test.other is None else (test, test.other):
         _table(one, console)
@@ -86,7 +86,7 @@ def show(test: ActiveTest, console: Console) -> None:
         console.print(Text(text), soft_wrap=not console.is_terminal)
 
 
-def _table(test: ActiveTest, console: Console) -> None:
+def _table(test: BinarizationTest, console: Console) -> None:
     if test.curve:
         kind = "" if test.kind == PLAIN else f" · {test.kind} test"
         title = Text(f"{test.model} · {test.threat} · percent [95 % intervals]{kind}")
@@ -100,7 +100,7 @@ def _table(test: ActiveTest, console: Console) -> None:
         console.print(table, width=min(console.width, WIDTH))
 
 
-def _wheres(level: Level) -> list[str]:
+def _wheres(level: KappaLevel) -> list[str]:
     return [f"random, {where}" for where in level.random]
 
 

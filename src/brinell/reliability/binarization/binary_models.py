@@ -23,7 +23,7 @@ PIECE = 64
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReadoutStatistics:
     """What is known of every sample's readout on the points it was fitted to, one row each.
 
     `d` is the second logit less the first: `inner` is its largest value over the inner points, `weakest` its least over
@@ -51,7 +51,7 @@ class Facts:
 
 
 @dataclass(frozen=True, eq=False)
-class Binary:
+class BinaryClassifier:
     """The network's features with another two-class readout for every sample; sample ids choose it.
 
     Logits: scale · (q ± shift / 2) + offset, where q are the readout's own.
@@ -106,7 +106,7 @@ class Binary:
         z = self.scale[at][:, None] * (q + torch.stack([half, -half], 1)) + self.offset[at][:, None]
         return replace(out, logits=z)
 
-    def to(self, device: torch.device) -> "Binary":
+    def to(self, device: torch.device) -> "BinaryClassifier":
         """Only where it is already: readouts belong to the device they were fitted on."""
         assert device == self.device, "readouts stay where they were fitted"
         return self
@@ -121,26 +121,26 @@ class Binary:
 
 
 @dataclass(frozen=True)
-class Tasks:
+class BinaryTasks:
     """The samples that could be separated, sorted by id: their readouts, and where each stands in the problem."""
 
     features: Features
     heads: Heads
-    facts: Facts
+    statistics: ReadoutStatistics
     ids: Tensor
     at: Tensor
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def classifier(self, kappa: float) -> Binary:
+    def classifier(self, kappa: float) -> BinaryClassifier:
         """The classifiers whose decision boundary lies at κ of the way from the nearest inner point to the witness."""
-        f = self.facts
+        f = self.statistics
         shift = f.inner + kappa * (f.held - f.inner)
         half = torch.stack([shift, -shift], 1) / 2
         low, high = (f.lo + half).amin(1), (f.hi + half).amax(1)
         scale = f.range / (high - low)
-        return Binary(self.features, self.heads, self.ids, shift, scale, f.least - scale * low)
+        return BinaryClassifier(self.features, self.heads, self.ids, shift, scale, f.least - scale * low)
 
 
 def build(
@@ -152,7 +152,7 @@ def build(
     threat: Threat,
     seed: int,
     planted: Planted | None = None,
-) -> Tasks | None:
+) -> BinaryTasks | None:
     """A readout for every sample, a few samples at a time; those that cannot be separated are left out.
 
     `planted` are the points of the second class; without them every point that is drawn will do.
@@ -166,15 +166,15 @@ def build(
     for at in order.split(CHUNK):
         # Always so many samples at a time, the last one repeated: shapes, and with them rounding, are the same for all.
         full = at[torch.arange(CHUNK).clamp(max=len(at) - 1)]
-        heads, facts = _fit(oracle, features, readout, design, chunk, full, threat, seed, planted)
-        parts.append((heads.keep(torch.arange(len(at), device=features.device)), head(facts, len(at))))
+        heads, statistics = _fit(oracle, features, readout, design, chunk, full, threat, seed, planted)
+        parts.append((heads.keep(torch.arange(len(at), device=features.device)), head(statistics, len(at))))
     heads = parts[0][0].join([h for h, _ in parts[1:]]) if len(parts) > 1 else parts[0][0]
-    facts = concat([f for _, f in parts])
-    keep = facts.separated.nonzero()[:, 0]
+    statistics = concat([f for _, f in parts])
+    keep = statistics.separated.nonzero()[:, 0]
     if not len(keep):
         return None
     ids = chunk.ids[order].to(features.device)
-    return Tasks(features, heads.keep(keep), take(facts, keep), ids[keep], order[keep.cpu()])
+    return BinaryTasks(features, heads.keep(keep), take(statistics, keep), ids[keep], order[keep.cpu()])
 
 
 def _fit(
@@ -187,7 +187,7 @@ def _fit(
     threat: Threat,
     seed: int,
     planted: Planted,
-) -> tuple[Heads, Facts]:
+) -> tuple[Heads, ReadoutStatistics]:
     """The readouts of the samples at these places, and what is known of each."""
     device = features.device
     x, key = chunk.x[at].to(device), rng.keys(seed, chunk.ids[at].to(device))
@@ -213,12 +213,12 @@ def _fit(
     return heads, _facts(design, q, both[:, :, wide:].flatten(1), ones)
 
 
-def _facts(design: Design, q: Tensor, z: Tensor, ones: Tensor) -> Facts:
+def _facts(design: Design, q: Tensor, z: Tensor, ones: Tensor) -> ReadoutStatistics:
     """What is kept of every sample's readout: of its logits q on all points, of the network's own z, of the points."""
     d = q[:, :, 1] - q[:, :, 0]
     zeros, ends, far = d.split([design.inner + 1, design.boundary, ones.shape[1] - design.boundary], 1)
     best, which = ends.max(1)
-    return Facts(
+    return ReadoutStatistics(
         inner=zeros.amax(1),
         weakest=d[:, design.inner + 1 :].amin(1),
         best=best,

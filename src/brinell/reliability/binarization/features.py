@@ -41,7 +41,7 @@ def _bare(classifier: Classifier) -> Classifier:
 
 
 @dataclass
-class _Watch:
+class _LayerRecorder:
     """Notes what goes into and comes out of layers while a model runs."""
 
     layers: Sequence[tuple[str, nn.Module]]
@@ -109,7 +109,7 @@ def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, l
     return all(_turns(v, z) in wanted for v, z in pairs)
 
 
-def readout_layer(classifier: Classifier, x: Tensor) -> str:
+def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
     """The name of the linear layer the network ends in, found with a few forward passes of the points x.
 
     It is the last linear layer that ran; the order of its outputs must be that of the logits, so that what follows is
@@ -119,7 +119,7 @@ def readout_layer(classifier: Classifier, x: Tensor) -> str:
     module = _module(classifier)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     with torch.no_grad():
-        out, seen = _Watch(tuple(layers.items())).run(classifier, x)
+        out, seen = _LayerRecorder(tuple(layers.items())).run(classifier, x)
     if not seen:
         raise ModelError(
             expected="a network that ends in a linear layer", got="one in which no linear layer runs", remedy=REMEDY
@@ -188,7 +188,7 @@ class Features:
         """The features of every layer, (b, f) each, and the answer, as a rule without the detector's part."""
         if self.function is not None:
             return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
-        out, seen = _Watch(self.layers).run(_bare(self.classifier), x)
+        out, seen = _LayerRecorder(self.layers).run(_bare(self.classifier), x)
         inputs = {name: given for name, given, _ in seen}
         return [flat(inputs[name]).float() for name, _ in self.layers], out
 
@@ -247,7 +247,7 @@ def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features
             )
         return _checked(Features(classifier, function=layer), x)
     if layer is None:
-        layer = readout_layer(_bare(classifier), x)
+        layer = find_readout_layer(_bare(classifier), x)
     names = (layer,) if isinstance(layer, str) else tuple(layer)
     module = _module(classifier)
     layers = dict(module.named_modules())
@@ -255,7 +255,7 @@ def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features
         one_of("a layer", name, [n for n in layers if n] or [""])
     chosen = tuple((name, layers[name]) for name in names)
     with torch.no_grad():
-        seen = _Watch(chosen).run(_bare(classifier), x)[1]
+        seen = _LayerRecorder(chosen).run(_bare(classifier), x)[1]
     calls = [name for name, _, _ in seen]
     wrong = [name for name in names if calls.count(name) != 1]
     if wrong:

@@ -80,7 +80,7 @@ class Planted:
 
 Draw = Callable[[Ball, Tensor, Tensor, Tensor], Tensor]
 """(ball, clean points, keys, numbers) -> the points of those numbers."""
-Stands = Callable[[Tensor], Tensor]
+Accepts = Callable[[Tensor], Tensor]
 """Points -> whether each may be planted."""
 Search = Callable[[Tensor, int], Tensor]
 """(positions of samples, number of the attempt) -> for each sample a point, in whose direction one may be planted."""
@@ -92,7 +92,7 @@ def plant(
     threat: Threat,
     seed: int,
     device: torch.device,
-    stands: Stands | None = None,
+    accepts: Accepts | None = None,
     search: Search | None = None,
 ) -> Planted:
     """Points of the second class for every sample of a chunk.
@@ -101,7 +101,7 @@ def plant(
     lacks some after 64 draws for each gets 10 more from the `search` for each, moved along their direction to the
     right distance and asked again. A sample's points depend on its id and the seed, not on its company.
     """
-    field = _Field(chunk, threat, seed, device, stands, search)
+    field = _Planter(chunk, threat, seed, device, accepts, search)
     ends = field.filled(design.boundary_points, design.boundary)
     far = field.filled(design.beyond_points, design.beyond, FAR)
     enough = (ends.have == design.boundary) & (far.have == design.beyond)
@@ -109,27 +109,27 @@ def plant(
 
 
 @dataclass(frozen=True)
-class _Field:
+class _Planter:
     """Where points are planted, and what has a say in it."""
 
     chunk: Chunk
     threat: Threat
     seed: int
     device: torch.device
-    stands: Stands | None
+    accepts: Accepts | None
     search: Search | None
 
-    def filled(self, draw: Draw, count: int, far: float = 1.0) -> "_Kept":
+    def filled(self, draw: Draw, count: int, far: float = 1.0) -> "_PlantedPoints":
         """So many points of every sample, `far` radii off, or as many as are found."""
         n = len(self.chunk)
-        kept = _Kept(torch.zeros(n, count, *self.chunk.x.shape[1:]), torch.zeros(n, dtype=torch.long))
+        kept = _PlantedPoints(torch.zeros(n, count, *self.chunk.x.shape[1:]), torch.zeros(n, dtype=torch.long))
         for at in torch.arange(n).split(PLANTED):
             self._draw(kept, draw, at)
         for attempt in range(0 if self.search is None else ATTEMPTS * count):
             self._search(kept, far, attempt)
         return kept
 
-    def _draw(self, kept: "_Kept", draw: Draw, at: Tensor) -> None:
+    def _draw(self, kept: "_PlantedPoints", draw: Draw, at: Tensor) -> None:
         ball, x = self.threat.ball(at + self.chunk.offset, self.device), self.chunk.x[at].to(self.device)
         key = rng.keys(self.seed, self.chunk.ids[at].to(self.device))
         for first, last in _rounds(kept.points.shape[1]):
@@ -138,15 +138,15 @@ class _Field:
                 return
             row = (i - at[0]).to(self.device).repeat_interleave(last - first)
             j = torch.arange(first, last, device=self.device).repeat(len(i))
-            kept.add(i, draw(replace(ball, eps=ball.eps[row]), x[row], key[row], j), self.stands)
+            kept.add(i, draw(replace(ball, eps=ball.eps[row]), x[row], key[row], j), self.accepts)
 
-    def _search(self, kept: "_Kept", far: float, attempt: int) -> None:
+    def _search(self, kept: "_PlantedPoints", far: float, attempt: int) -> None:
         i = kept.lacking(torch.arange(len(self.chunk)))
         if self.search is None or not len(i):
             return
         ball = self.threat.ball(i + self.chunk.offset, self.device)
         ball = replace(ball, eps=far * ball.eps)
-        kept.add(i, outwards(ball, self.chunk.x[i].to(self.device), self.search(i, attempt)), self.stands)
+        kept.add(i, outwards(ball, self.chunk.x[i].to(self.device), self.search(i, attempt)), self.accepts)
 
 
 def _rounds(count: int) -> Iterator[tuple[int, int]]:
@@ -158,7 +158,7 @@ def _rounds(count: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass
-class _Kept:
+class _PlantedPoints:
     """Points that stand, (n, count, …) on the host, how many of them every sample has, and how many were looked at."""
 
     points: Tensor
@@ -169,9 +169,9 @@ class _Kept:
         """Which of these samples lack some."""
         return at[self.have[at] < self.points.shape[1]]
 
-    def add(self, at: Tensor, points: Tensor, stands: Stands | None) -> None:
+    def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:
         """Keep what is needed of equally many points of every sample."""
-        good = torch.ones(len(points), dtype=torch.bool) if stands is None else stands(points).cpu()
+        good = torch.ones(len(points), dtype=torch.bool) if accepts is None else accepts(points).cpu()
         good, found = good.view(len(at), -1), points.cpu().view(len(at), -1, *points.shape[1:])
         place = self.have[at][:, None] + good.cumsum(1) - 1
         row, column = (good & (place < self.points.shape[1])).nonzero(as_tuple=True)
@@ -198,14 +198,14 @@ def uphill(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
     return x
 
 
-def accepting(oracle: Oracle, draws: int = 1) -> Stands:
+def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
     """Whether the detector accepts a point, in most of so many passes; a score that is NaN accepts nothing."""
 
-    def stands(x: Tensor) -> Tensor:
+    def accepts(x: Tensor) -> Tensor:
         votes = [_accepted(oracle.output(x)) for _ in range(draws)]
         return 2 * torch.stack(votes).sum(0) > draws
 
-    return stands
+    return accepts
 
 
 def _accepted(out: Output) -> Tensor:

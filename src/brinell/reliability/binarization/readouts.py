@@ -48,7 +48,7 @@ def _joined(parts: "list[Any]") -> Any:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TensorHeads:
     """Readouts made of row tensors only."""
 
     def keep(self, index: Tensor) -> Any:
@@ -59,7 +59,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class LinearHeads(_Rows):
+class LinearHeads(_TensorHeads):
     """The logits ∓(w·(φ − c) + b): measured from a point c of the decision's own scale, which float32 can resolve."""
 
     weight: Tensor
@@ -72,10 +72,10 @@ class LinearHeads(_Rows):
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearReadout:
     """The widest margin: the exact separation without regularisation (see `hard_margin`).
 
-    >>> Linear().name
+    >>> LinearReadout().name
     'linear'
     """
 
@@ -92,7 +92,7 @@ def _linear(s: Separation, boundary: Tensor) -> LinearHeads:
 
 
 @dataclass(frozen=True)
-class PrototypeHeads(_Rows):
+class PrototypeHeads(_TensorHeads):
     """The logits −‖φ − p_c‖² for two points p_0 and p_1."""
 
     inner: Tensor
@@ -103,7 +103,7 @@ class PrototypeHeads(_Rows):
 
 
 @dataclass(frozen=True)
-class Prototypes:
+class PrototypeReadout:
     """A prototype per class, the nearer one decides: they face each other across the widest margin.
 
     For networks that compare features with prototypes of the classes.
@@ -120,7 +120,7 @@ class Prototypes:
 
 
 @dataclass(frozen=True)
-class NeighbourHeads(_Rows):
+class NeighbourHeads(_TensorHeads):
     """The logits −min_i ‖φ − φ_i‖² over the fitted points of each class."""
 
     inner: Tensor
@@ -132,7 +132,7 @@ class NeighbourHeads(_Rows):
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NeighbourReadout:
     """The nearest fitted point decides; for networks with a nearest-neighbour readout. Keeps every point in memory."""
 
     name: str = "neighbours"
@@ -142,12 +142,12 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class EnsembleReadout:
     """The mean of several linear readouts, as one: each on its own layer, or each on its own share of the inner points.
 
     With several layers there is one member per layer. A mean of linear readouts is linear.
 
-    >>> Ensemble(5).name
+    >>> EnsembleReadout(5).name
     'ensemble of 5'
     """
 
@@ -184,7 +184,7 @@ Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
-class OwnHeads:
+class CustomHeads:
     """Readouts of the user's own, asked one row at a time: their answers cannot depend on neighbours."""
 
     each: tuple[Callable[[Tensor], Tensor], ...]
@@ -192,29 +192,29 @@ class OwnHeads:
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
         return torch.cat([self.each[i](f[k : k + 1]).reshape(1, 2) for k, i in enumerate(at.tolist())]).to(f.dtype)
 
-    def keep(self, index: Tensor) -> "OwnHeads":
+    def keep(self, index: Tensor) -> "CustomHeads":
         return replace(self, each=tuple(self.each[i] for i in index.tolist()))
 
-    def join(self, others: "list[OwnHeads]") -> "OwnHeads":
-        return OwnHeads(tuple(h for part in (self, *others) for h in part.each))
+    def join(self, others: "list[CustomHeads]") -> "CustomHeads":
+        return CustomHeads(tuple(h for part in (self, *others) for h in part.each))
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomReadout:
     """Readouts fitted by a function of the user."""
 
     function: Fit
     name: str = "own fit"
 
-    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> OwnHeads:
-        return OwnHeads(tuple(self.function(i, b) for i, b in zip(inner, boundary, strict=True)))
+    def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> CustomHeads:
+        return CustomHeads(tuple(self.function(i, b) for i, b in zip(inner, boundary, strict=True)))
 
 
 READOUTS: dict[str, Readout] = {
-    "linear": Linear(),
-    "ensemble": Ensemble(),
-    "prototypes": Prototypes(),
-    "neighbours": Neighbours(),
+    "linear": LinearReadout(),
+    "ensemble": EnsembleReadout(),
+    "prototypes": PrototypeReadout(),
+    "neighbours": NeighbourReadout(),
 }
 """By name."""
 
@@ -230,7 +230,7 @@ def as_readout(readout: Any) -> Readout:
     if hasattr(readout, "fit") and hasattr(readout, "name"):
         return readout
     if callable(readout):
-        return Own(readout)
+        return CustomReadout(readout)
     raise InputError(
         expected=f"a readout among {', '.join(READOUTS)}, or a function fit(inner, boundary)",
         got=repr(readout)[:80],

@@ -23,7 +23,7 @@ PLAIN, REGULAR, INVERTED = "plain", "regular", "inverted"
 
 
 @dataclass(frozen=True)
-class Level:
+class KappaLevel:
     """The test at one closeness κ: what the tested attack, the reference attack and random points found.
 
     `random` has one entry per surface the random points came from, `queries` of them per sample. The proportions are
@@ -57,7 +57,7 @@ def _numbers(p: Proportion) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class ActiveTest:
+class BinarizationTest:
     """The outcome of `brinell.test_attack`.
 
     `curve` are the levels looked at, the hardest first, and `level` is the one that counts. `ids`, `found` and
@@ -78,8 +78,8 @@ class ActiveTest:
     inner: int
     boundary: int
     surface: str
-    level: Level
-    curve: tuple[Level, ...]
+    level: KappaLevel
+    curve: tuple[KappaLevel, ...]
     ids: Tensor
     found: Tensor
     witnesses: Tensor
@@ -91,7 +91,7 @@ class ActiveTest:
     kind: str = PLAIN
     detector: str = ""
     drawn: int = 0
-    other: "ActiveTest | None" = None
+    other: "BinarizationTest | None" = None
 
     @property
     def score(self) -> float:
@@ -291,7 +291,7 @@ def _needed() -> int:
     return n
 
 
-def both(tests: Sequence[ActiveTest]) -> ActiveTest:
+def worse_of(tests: Sequence[BinarizationTest]) -> BinarizationTest:
     """The test that went worse, with the other one in it: whoever passes must pass both."""
     badness = (FAILED, INCONCLUSIVE, PASSED)
     first, *rest = sorted(tests, key=lambda t: (badness.index(t.verdict), t.level.score.value if t.n else 0.0))

@@ -28,12 +28,19 @@ from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import run_stage
 from brinell.models.detector import Inverted, inverted
 from brinell.ops import rng
-from brinell.reliability.binarization.binary_models import Tasks, build
+from brinell.reliability.binarization.binary_models import BinaryTasks, build
 from brinell.reliability.binarization.features import Features, Layer, features
 from brinell.reliability.binarization.planting import Design, Planted, Search, accepting, plant, uphill
 from brinell.reliability.binarization.readouts import Readout, as_readout
-from brinell.reliability.binarization.result import INVERTED, PLAIN, REGULAR, ActiveTest, both
-from brinell.reliability.binarization.trials import Bench, Trial, chosen_trial, climb_down, empty, imitates
+from brinell.reliability.binarization.result import INVERTED, PLAIN, REGULAR, BinarizationTest, worse_of
+from brinell.reliability.binarization.trials import (
+    KappaTrial,
+    TrialSetup,
+    choose_trial,
+    empty_level,
+    imitates,
+    run_levels,
+)
 from brinell.results import ROWS
 
 __all__ = ["test_attack"]
@@ -65,7 +72,7 @@ LOOK = 8
 
 
 @dataclass(frozen=True)
-class Question:
+class TestSpecification:
     """What is asked about one attack: all of a test but its kind."""
 
     model: Classifier
@@ -103,7 +110,7 @@ def test_attack(
     slots: int | None = None,
     device: torch.device | str | None = None,
     progress: bool | None = None,
-) -> ActiveTest:
+) -> BinarizationTest:
     """Test an attack or plan where an adversarial is known to exist, on as many classifiers as there are samples.
 
     Method: around every sample x draw `inner` points within (1 − gap)·eps and `boundary` points at distance eps (Linf:
@@ -149,10 +156,10 @@ def test_attack(
         seen = features(model, chunk.x[:LOOK].to(model.device), layer)
         # Attacks that imitate an input of another class need one that is of the second class.
         design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages)))
-        q = Question(
+        q = TestSpecification(
             model, prepared, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
         )
-        return both([_test(q, k, listener) for k in kinds])
+        return worse_of([_test(q, k, listener) for k in kinds])
 
 
 # For pytest, which takes every function with such a name for a test.
@@ -190,7 +197,7 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
     return EVADING
 
 
-def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
+def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTest:
     """One kind of test, at as many levels as it takes."""
     begun, design, context = time.perf_counter(), q.design, q.prepared.context
     seen = replace(q.features, kind=kind)
@@ -201,14 +208,14 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
     planted = _planted(q, kind)
     tasks = build(oracle, seen, q.readout, design, q.chunk, q.threat, context.seed, planted)
     fitted = time.perf_counter()
-    trials: list[Trial] = []
+    trials: list[KappaTrial] = []
     if tasks is not None:
-        bench = Bench(tasks, q.chunk, q.threat, context, *q.plans, q.queries, design)
-        trials = climb_down(bench, q.levels, q.curve, listener)
-    chosen = chosen_trial(trials)
+        bench = TrialSetup(tasks, q.chunk, q.threat, context, *q.plans, q.queries, design)
+        trials = run_levels(bench, q.levels, q.curve, listener)
+    chosen = choose_trial(trials)
     held = None if chosen is None else chosen.held
     rule = getattr(getattr(q.model, "detector", None), "describe", None)
-    return ActiveTest(
+    return BinarizationTest(
         attack=q.plans[0].name,
         reference=q.plans[1].name,
         model=q.model.name,
@@ -218,11 +225,11 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
         inner=design.inner,
         boundary=design.boundary,
         surface="corners" if design.corners else "surface",
-        level=empty(q.levels[0], design) if chosen is None else chosen.level,
+        level=empty_level(q.levels[0], design) if chosen is None else chosen.level,
         curve=tuple(t.level for t in trials),
         ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
         found=torch.zeros(0, dtype=torch.bool) if chosen is None else chosen.found.cpu(),
-        witnesses=q.chunk.x[:0] if tasks is None or held is None else tasks.facts.witness[held].cpu(),
+        witnesses=q.chunk.x[:0] if tasks is None or held is None else tasks.statistics.witness[held].cpu(),
         rows=ROWS.empty_table() if chosen is None else chosen.rows,
         reasons=_reasons(q.chunk, planted, tasks, held, kind),
         warnings=tuple(f"Check {c.name}: {c.message}" for c in q.prepared.checks if c.level in ("warn", "fail")),
@@ -234,24 +241,24 @@ def _test(q: Question, kind: str, listener: Listener) -> ActiveTest:
     )
 
 
-def _planted(q: Question, kind: str) -> Planted:
+def _planted(q: TestSpecification, kind: str) -> Planted:
     """The points of the second class; a detector has a say in them, or its opposite."""
     context, device = q.prepared.context, q.model.device
     if kind == PLAIN:
         return plant(q.design, q.chunk, q.threat, context.seed, device)
     judge = q.model if kind == REGULAR else inverted(q.model)
-    stands = accepting(replace(context.oracle, classifier=judge), context.draws)
+    accepts = accepting(replace(context.oracle, classifier=judge), context.draws)
     search = _detected(q) if kind == INVERTED else None
-    return plant(q.design, q.chunk, q.threat, context.seed, device, stands, search)
+    return plant(q.design, q.chunk, q.threat, context.seed, device, accepts, search)
 
 
-def _detected(q: Question) -> Search | None:
+def _detected(q: TestSpecification) -> Search | None:
     """Points to try where random ones are not rejected: adversarials of the classifier, and uphill along the score.
 
     Every attempt is keyed by its number and begins elsewhere. Without gradients there is nothing to try.
     """
     context, x = replace(q.prepared.context, criterion=Triggers()), q.chunk.x.to(q.model.device)
-    facts = clean(q.chunk, [context.oracle.output(x)])
+    statistics = clean(q.chunk, [context.oracle.output(x)])
     steers, follows = _reference(q.prepared, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
     if not steers and not follows:
         return None
@@ -261,7 +268,9 @@ def _detected(q: Question) -> Search | None:
             key = rng.keys(context.seed, q.chunk.ids[at].to(x.device))
             return uphill(context.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt))
         found = q.chunk.x.clone()
-        for part in run_stage(context, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), facts, at.to(x.device)):
+        for part in run_stage(
+            context, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), statistics, at.to(x.device)
+        ):
             found[part.at[part.counted].cpu()] = part.x
         return found[at].to(x.device)
 
@@ -328,7 +337,9 @@ def _answerable(p: Plan, prepared: PreparedEvaluation, model: Classifier) -> Pla
     return fit_to_detector(p, model, prepared.first_output)[0]
 
 
-def _reasons(chunk: Chunk, planted: Planted, tasks: Tasks | None, held: Tensor | None, kind: str) -> dict[int, str]:
+def _reasons(
+    chunk: Chunk, planted: Planted, tasks: BinaryTasks | None, held: Tensor | None, kind: str
+) -> dict[int, str]:
     reasons = {
         i: NOT_SEPARATED if enough else NOT_PLANTED[kind]
         for i, enough in zip(chunk.ids.tolist(), planted.enough.tolist(), strict=True)

@@ -18,9 +18,9 @@ from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import StageContext, run_stage
 from brinell.evaluation.verify_points import verify_points
 from brinell.ops.losses import LOSSES
-from brinell.reliability.binarization.binary_models import Tasks
+from brinell.reliability.binarization.binary_models import BinaryTasks
 from brinell.reliability.binarization.planting import Design
-from brinell.reliability.binarization.result import Level
+from brinell.reliability.binarization.result import KappaLevel
 from brinell.results import ROWS, Proportion
 
 # What counts as an almost perfect score of the reference attack.
@@ -30,10 +30,10 @@ POINTS = 400
 
 
 @dataclass(frozen=True)
-class Bench:
+class TrialSetup:
     """Everything that stays the same from one closeness to the next."""
 
-    tasks: Tasks
+    tasks: BinaryTasks
     chunk: Chunk
     threat: Threat
     context: StageContext
@@ -44,10 +44,10 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Trial:
+class KappaTrial:
     """One closeness: the level, and of the tested attack what a result keeps."""
 
-    level: Level
+    level: KappaLevel
     held: Tensor
     found: Tensor
     rows: pa.Table
@@ -66,9 +66,9 @@ def _imitating(p: Plan, found: References | None) -> Plan:
     return replace(p, stages=tuple(stages))
 
 
-def _beyond(tasks: Tasks, held: Tensor, oracle: Oracle) -> References | None:
+def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | None:
     """What the classifiers say of the points beyond eps."""
-    points = tasks.facts.beyond[held]
+    points = tasks.statistics.beyond[held]
     if not points.shape[1]:
         return None
     ids = tasks.ids[held].repeat_interleave(points.shape[1])
@@ -87,9 +87,9 @@ def _matched(plan: Plan, rows: pa.Table) -> int:
     return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
 
 
-def climb_down(b: Bench, levels: Sequence[float], everything: bool, listener: Listener) -> list[Trial]:
+def run_levels(b: TrialSetup, levels: Sequence[float], everything: bool, listener: Listener) -> list[KappaTrial]:
     """Level after level, the hardest first, until one is solved almost perfectly."""
-    trials: list[Trial] = []
+    trials: list[KappaTrial] = []
     for kappa in levels:
         listener(Note(f"kappa = {kappa:g}"))
         trials.append(_trial(b, kappa, always=len(levels) > 1))
@@ -98,12 +98,12 @@ def climb_down(b: Bench, levels: Sequence[float], everything: bool, listener: Li
     return trials
 
 
-def _near(level: Level) -> bool:
+def _near(level: KappaLevel) -> bool:
     reached = [p.value for p in (level.score, level.reference) if p is not None and p.n]
     return max(reached, default=0.0) >= NEAR
 
 
-def chosen_trial(trials: list[Trial]) -> Trial | None:
+def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
     """The hardest level that an attack solves almost perfectly; without one, that where one gets furthest."""
     if not trials:
         return None
@@ -113,13 +113,13 @@ def chosen_trial(trials: list[Trial]) -> Trial | None:
     return max(trials, key=lambda t: max(t.level.score.k, t.level.reference.k if t.level.reference else 0))
 
 
-def _trial(b: Bench, kappa: float, always: bool) -> Trial:
+def _trial(b: TrialSetup, kappa: float, always: bool) -> KappaTrial:
     """Verify every sample's witness at this closeness, then let the attacks loose."""
     binary = b.tasks.classifier(kappa)
     context = replace(b.context, oracle=replace(b.context.oracle, classifier=binary))
     held = _held(b, context)
     if not len(held):
-        return Trial(empty(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
+        return KappaTrial(empty_level(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
     at = b.tasks.at[held.cpu()]
     # Positions count from the first sample that is left, in the threat too, where every sample may have its own eps.
     chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
@@ -132,27 +132,29 @@ def _trial(b: Bench, kappa: float, always: bool) -> Trial:
         other = found if b.reference == b.plan else _attacked(context, _imitating(b.reference, imitated), chunk)[0]
     queries = _matched(b.plan, rows) if b.queries is None else b.queries
     random = _random(context, chunk, queries)
-    level = Level(kappa, _share(found), None if other is None else _share(other), random, queries)
-    return Trial(level, held, found, rows)
+    level = KappaLevel(kappa, _share(found), None if other is None else _share(other), random, queries)
+    return KappaTrial(level, held, found, rows)
 
 
 def _share(found: Tensor) -> Proportion:
     return Proportion(int(found.sum()), len(found))
 
 
-def empty(kappa: float, design: Design) -> Level:
+def empty_level(kappa: float, design: Design) -> KappaLevel:
     """A level without samples."""
     none = Proportion(0, 0)
-    return Level(kappa, none, None, {"corners" if design.corners else "surface": none})
+    return KappaLevel(kappa, none, None, {"corners" if design.corners else "surface": none})
 
 
-def _held(b: Bench, context: StageContext) -> Tensor:
+def _held(b: TrialSetup, context: StageContext) -> Tensor:
     """Samples whose clean point is of class 0 and whose witness is an adversarial within eps, by the model itself."""
     t = b.tasks
     x = b.chunk.x[t.at].to(t.ids.device)
     zero = torch.zeros_like(t.ids)
     ball = b.threat.ball(t.at, t.ids.device)
-    v = verify_points(context.oracle, context.criterion, x, t.facts.witness, zero, zero - 1, ball, context.draws, t.ids)
+    v = verify_points(
+        context.oracle, context.criterion, x, t.statistics.witness, zero, zero - 1, ball, context.draws, t.ids
+    )
     votes = [context.oracle.output(x, t.ids).logits for _ in range(context.draws)]
     right = 2 * torch.stack([z.argmax(1) == 0 for z in votes], 1).sum(1) > context.draws
     return (v.ok & right).nonzero()[:, 0]

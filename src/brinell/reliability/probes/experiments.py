@@ -11,12 +11,13 @@ from brinell.core.attack import AnyAttack, Requires
 from brinell.core.criterion import Misclassified
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
+from brinell.finding import Finding
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
-from brinell.reliability.binarization.bench import Bench
 from brinell.reliability.probes import indicators
 from brinell.reliability.probes.indicators import FEW, few
-from brinell.reliability.probes.items import Item, Surface, judged
+from brinell.reliability.probes.probed_attack import ProbedAttack
+from brinell.reliability.probes.result import Surface, graded
 
 # Passes of the black-box attack and of pure noise on every sample that stands.
 QUERIES, DRAWS = 500, 100
@@ -28,7 +29,7 @@ GRID, SHOWN = 9, 16
 MISLED = 0.25
 
 
-def _radii(b: Bench) -> list[Threat]:
+def _radii(b: ProbedAttack) -> list[Threat]:
     """The threat, twice as large again and again, and at last the whole box."""
     threat = b.prepared.context.threat
     size = int(torch.Size(b.x.shape[1:]).numel())
@@ -42,7 +43,7 @@ def _radii(b: Bench) -> list[Threat]:
     return grown
 
 
-def curve(b: Bench, fell: Tensor) -> list[tuple[float, float]]:
+def curve(b: ProbedAttack, fell: Tensor) -> list[tuple[float, float]]:
     """Radius and accuracy left, from the threat to the whole box; what fell once stays fallen, as balls are nested."""
     grown = _radii(b)
     curve = [(_radius(grown[0]), int((~fell).sum()) / len(fell))]
@@ -57,29 +58,29 @@ def _radius(threat: Threat) -> float:
     return float(threat.eps.mean()) if isinstance(threat.eps, Tensor) else float(threat.eps)
 
 
-def unconstrained(b: Bench, curve: list[tuple[float, float]]) -> Item:
+def unconstrained(b: ProbedAttack, curve: list[tuple[float, float]]) -> Finding:
     """In the whole box every sample must fall."""
     if b.prepared.context.threat.mask is not None:
-        return Item("unconstrained failure", "ok", None, FEW, "not looked at: the threat has a mask")
+        return Finding("unconstrained failure", "ok", "not looked at: the threat has a mask", threshold=FEW)
     return indicators.unconstrained_failure(curve[0][1], curve[-1][1], len(b.at))
 
 
-def _without_gradients(b: Bench, queries: int) -> AnyAttack:
+def _without_gradients(b: ProbedAttack, queries: int) -> AnyAttack:
     square = Square(steps=queries)
     image = b.x.ndim == 4
     plain: AnyAttack = square if image else square.without_images()
     return plain if b.prepared.first_output.reject is None else Joint(plain)
 
 
-def black_box(b: Bench, fell: Tensor, queries: int) -> Item:
+def black_box(b: ProbedAttack, fell: Tensor, queries: int) -> Finding:
     """An attack without gradients must find nothing that the attack missed."""
     name = "black box"
     if b.stage.attack.requires is Requires.LOGITS:
-        return Item(name, "ok", None, LUCK, "the attack itself follows no gradients")
+        return Finding(name, "ok", "the attack itself follows no gradients", threshold=LUCK)
     found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~fell)
     share = int((found & ~fell).sum()) / len(fell)
     text = f"{int((found & ~fell).sum())} of {int((~fell).sum())} survivors fall to {queries} queries without gradients"
-    return judged(
+    return graded(
         name, share, few(len(fell), LUCK), text, "gradients are masked: see the indicators, or trust the black box more"
     )
 
@@ -93,20 +94,20 @@ def _longer(attack: Any) -> Any:
     return replace(attack, steps=2 * attack.steps) if hasattr(attack, "steps") else None
 
 
-def more_steps(b: Bench, fell: Tensor) -> Item:
+def more_steps(b: ProbedAttack, fell: Tensor) -> Finding:
     """Twice the steps must not lose samples."""
     name = "more steps"
     attack = _longer(b.stage.attack)
     if attack is None:
-        return Item(name, "ok", None, FEW, "the attack has no number of steps")
+        return Finding(name, "ok", "the attack has no number of steps", threshold=FEW)
     again, _ = b.run(replace(b.stage, attack=attack, label=b.stage.name), torch.ones_like(fell))
     lost, won = int((fell & ~again).sum()), int((again & ~fell).sum())
     text = f"twice the steps break {won} more samples and lose {lost}"
     advice = "the attack is not stable: use smaller or adaptive steps, or restarts"
-    return judged(name, lost / len(fell), few(len(fell)), text, advice)
+    return graded(name, lost / len(fell), few(len(fell)), text, advice)
 
 
-def noise(b: Bench, fell: Tensor) -> Item:
+def noise(b: ProbedAttack, fell: Tensor) -> Finding:
     """Random points of the threat must find nothing that the attack missed."""
     name, who = "random noise", (~fell).nonzero()[:, 0].to(b.at.device)
     found = 0
@@ -123,12 +124,12 @@ def noise(b: Bench, fell: Tensor) -> Item:
         b.spent.add(DRAWS * len(who))
         found = int(reached.sum())
     text = f"{found} of {len(who)} survivors fall to {DRAWS} random points of the threat"
-    return judged(
+    return graded(
         name, found / len(fell), LUCK, text, "the attack does worse than chance: fix its gradients or its steps"
     )
 
 
-def surface(b: Bench) -> tuple[Surface | None, float | None]:
+def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
     """Margins around the first samples, along the gradient and a random direction; and how often the latter wins."""
     if not b.oracle.classifier.differentiable:
         return None, None
@@ -157,10 +158,10 @@ def surface(b: Bench) -> tuple[Surface | None, float | None]:
     return Surface(tuple(steps), tuple(steps), means, len(x)), misled
 
 
-def along_the_gradient(misled: float | None) -> Item:
+def along_the_gradient(misled: float | None) -> Finding:
     """The margin must grow more along the gradient than at random, but for a few samples."""
     name = "loss surface"
     if misled is None:
-        return Item(name, "ok", None, MISLED, "not looked at: the model has no gradients")
+        return Finding(name, "ok", "not looked at: the model has no gradients", threshold=MISLED)
     text = f"along a random direction the margin grows more than along the gradient for {100 * misled:.0f} % of samples"
-    return judged(name, misled, MISLED, text, "the gradient does not lead uphill: remove what masks or shatters it")
+    return graded(name, misled, MISLED, text, "the gradient does not lead uphill: remove what masks or shatters it")

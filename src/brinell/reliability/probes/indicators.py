@@ -7,9 +7,10 @@ from torch import Tensor
 
 from brinell.core.criterion import Criterion
 from brinell.engine.oracle import Oracle
+from brinell.finding import Finding
 from brinell.ops import rng
-from brinell.reliability.probes.items import Item, judged
-from brinell.reliability.probes.trajectory import Trajectories
+from brinell.reliability.probes.result import graded
+from brinell.reliability.probes.trajectories import Trajectories
 
 # Pintor et al.: neighbours within ±4/255 of every coordinate, a hundred of them; the last ten values of the loss, of
 # which none may lie 5 % of the whole way below the best.
@@ -42,38 +43,38 @@ def few(n: int, share: float = FEW) -> float:
     return max(share, 1 / n)
 
 
-def unavailable_gradients(t: Trajectories) -> Item:
+def unavailable_gradients(t: Trajectories) -> Finding:
     """At the start of a run the gradient of the loss must not be zero, unless the point is misclassified already.
 
     Value: the share of samples all of whose runs start without a gradient.
     """
     name = "unavailable gradients"
     if bool(t.slope[:, :, 0].isnan().all()):
-        return Item(name, "ok", None, 0.0, "the attack follows no gradients")
+        return Finding(name, "ok", "the attack follows no gradients", threshold=0.0)
     asked = ~t.loss[:, :, 0].isnan()
     dead = (t.slope[:, :, 0] == 0) & ~t.wrong[:, :, 0]
     share = _share((dead | ~asked).all(1) & asked.any(1))
     zeros = 1 - float(t.slope[:, :, 0][asked].mean())
     text = f"no gradient at the start for {_percent(share)} of the samples ({_percent(zeros)} of all coordinates are 0)"
-    return judged(name, share, 0.0, text, ADVICE[name])
+    return graded(name, share, 0.0, text, ADVICE[name])
 
 
-def silent_success(t: Trajectories, keeps_best: bool) -> Item:
+def silent_success(t: Trajectories, keeps_best: bool) -> Finding:
     """A run must not pass through an adversarial and end elsewhere. Value: share of samples for whom all of them do.
 
     Attacks that keep their best point themselves (`keeps_best`) end with it, whatever they asked about last.
     """
     name = "silent success"
     if keeps_best:
-        return Item(name, "ok", None, FEW, "the attack keeps its best point itself")
+        return Finding(name, "ok", "the attack keeps its best point itself", threshold=FEW)
     ever = t.success.any(2).any(1)
     last = _last(t.success, t.loss).any(1)
     share = _share(ever & ~last)
     text = f"{_percent(share)} of the samples were broken on the way and not at the end of any run"
-    return judged(name, share, few(len(t)), text, ADVICE[name])
+    return graded(name, share, few(len(t)), text, ADVICE[name])
 
 
-def incomplete_optimisation(t: Trajectories) -> Item:
+def incomplete_optimisation(t: Trajectories) -> Finding:
     """The best loss must no longer grow at the end. Value: share of samples that stand and whose best run still grows.
 
     Of every path, rescaled to its own range, the best loss so far may not gain more than 5 % within the last ten
@@ -81,10 +82,10 @@ def incomplete_optimisation(t: Trajectories) -> Item:
     """
     name = "incomplete optimisation"
     broken = t.success.any(2).any(1)
-    growing = torch.tensor([still_growing(path[~path.isnan()]) for path in t.best_leg().loss[:, 0]])
+    growing = torch.tensor([still_growing(path[~path.isnan()]) for path in t.best_attempt().loss[:, 0]])
     share = _share(growing & ~broken)
     text = f"the loss of {_percent(share)} of the samples stood firm and was still growing at the end"
-    return judged(name, share, few(len(t)), text, ADVICE[name])
+    return graded(name, share, few(len(t)), text, ADVICE[name])
 
 
 def still_growing(loss: Tensor) -> bool:
@@ -101,19 +102,19 @@ def still_growing(loss: Tensor) -> bool:
     return float(end.max() - end.min()) > GAIN
 
 
-def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Item:
+def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Finding:
     """Both models must say the same about what was found: class, or rejection (−1). Value: share that differs."""
     name = "transfer failure"
     share = _share(attacked != evaluated)
     whose = "a second look at the same model" if same else "the evaluated model"
-    return judged(name, share, 0.0, f"{whose} disagrees about {_percent(share)} of the points found", ADVICE[name])
+    return graded(name, share, 0.0, f"{whose} disagrees about {_percent(share)} of the points found", ADVICE[name])
 
 
-def unconstrained_failure(before: float, standing: float, n: int) -> Item:
+def unconstrained_failure(before: float, standing: float, n: int) -> Finding:
     """As the threat grows to the whole box an attack must break everything. Value: the share that stands at the end."""
     name = "unconstrained failure"
     text = f"of {n} samples {_percent(before)} stand at the threat, {_percent(standing)} when everything may change"
-    return judged(name, standing, few(n), text, ADVICE[name])
+    return graded(name, standing, few(n), text, ADVICE[name])
 
 
 @dataclass(frozen=True)
@@ -160,13 +161,13 @@ def stability(
     return Stability(float(relative.mean()), rough, 2 * pairs + 1)
 
 
-def unstable_predictions(s: Stability) -> Item:
+def unstable_predictions(s: Stability) -> Finding:
     """Neighbours must have about the same margin, or differ as a slope would make them."""
     name = "unstable predictions"
     text = f"margins change by {_percent(s.value)} among near neighbours, {_percent(s.rough)} of it without direction"
     if s.value > UNSTABLE and s.rough < ROUGH:
-        return Item(name, "ok", s.value, UNSTABLE, f"{text}: steep, not noisy", ADVICE[name])
-    return judged(name, s.value, UNSTABLE, text, ADVICE[name])
+        return Finding(name, "ok", f"{text}: steep, not noisy", ADVICE[name], value=s.value, threshold=UNSTABLE)
+    return graded(name, s.value, UNSTABLE, text, ADVICE[name])
 
 
 def _share(mask: Tensor) -> float:

@@ -18,13 +18,14 @@ from brinell.errors import InputError, PlanError
 from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
 from brinell.evaluation.progress import listening
+from brinell.finding import Finding
 from brinell.ops.norms import Norm
-from brinell.reliability.binarization.bench import Bench, Spent
 from brinell.reliability.probes import experiments, indicators
 from brinell.reliability.probes.experiments import QUERIES
 from brinell.reliability.probes.indicators import NEIGHBOURS
-from brinell.reliability.probes.items import Item, Probes
-from brinell.reliability.probes.trajectory import Trajectories, Witness
+from brinell.reliability.probes.probed_attack import PassCount, ProbedAttack
+from brinell.reliability.probes.result import Probes
+from brinell.reliability.probes.trajectories import Trajectories, TrajectoryRecorder
 
 SAMPLES = 64
 
@@ -85,14 +86,14 @@ def _only(plan: Plan, name: str | None, norm: Norm) -> Plan:
 
 def _bench(
     model: Classifier, data: Any, threat: Threat, plan: Plan, seed: int, slots: int | None, listener: Listener
-) -> Bench:
+) -> ProbedAttack:
     if plan.draws > 1:
         raise PlanError(
             expected="an attack on a model that is not randomised", got=plan.name, remedy="Probe one of its attacks."
         )
     prepared = prepare(model, data, threat, plan, seed=seed, slots=slots, precision="float32", listener=listener)
     clean = prepared.clean(next(prepared.chunks()))
-    spent = Spent()
+    spent = PassCount()
     spent.add(len(clean.chunk))
     at = clean.correct.nonzero()[:, 0]
     if not len(at):
@@ -100,13 +101,13 @@ def _bench(
             expected="samples that the model gets right", got="none", remedy="Check labels and normalisation."
         )
     listener(Note(f"probing {prepared.plan.stages[0].name} on {len(at)} samples"))
-    return Bench(prepared, prepared.plan.stages[0], clean, at, spent)
+    return ProbedAttack(prepared, prepared.plan.stages[0], clean, at, spent)
 
 
-def _probe(b: Bench, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:
+def _probe(b: ProbedAttack, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:
     everyone = torch.ones(len(b.at), dtype=torch.bool)
     criterion, stage = b.prepared.context.criterion, b.stage
-    witness = Witness(b.prepared.context, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
+    witness = TrajectoryRecorder(b.prepared.context, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
     fell, points = b.run(stage, everyone, observe=witness)
     t = witness.trajectories()
     curve = experiments.curve(b, fell)
@@ -126,7 +127,7 @@ def _probe(b: Bench, evaluated: Classifier, same: bool, neighbours: int, queries
     )  # fmt: skip
 
 
-def _indicators(b: Bench, t: Trajectories, neighbours: int) -> list[Item]:
+def _indicators(b: ProbedAttack, t: Trajectories, neighbours: int) -> list[Finding]:
     attack, criterion = b.stage.attack, b.prepared.context.criterion
     near = indicators.stability(b.oracle, criterion, b.x, b.y, b.prepared.context.seed, neighbours)
     b.spent.add(near.forwards * len(b.at))
@@ -139,7 +140,7 @@ def _indicators(b: Bench, t: Trajectories, neighbours: int) -> list[Item]:
     ]
 
 
-def _labels(b: Bench, evaluated: Classifier, fell: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+def _labels(b: ProbedAttack, evaluated: Classifier, fell: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     """What both models say about the adversarials found: the class, or −1 where the input is rejected."""
     if not bool(fell.any()):
         return torch.zeros(0), torch.zeros(0)

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from brinell.analysis.numbers import Interval, bootstrap, difference, halves, middle, plain, resamples, uniforms
+from brinell.analysis.intervals import (
+    Interval,
+    bootstrap,
+    independent_difference,
+    mean_of_two,
+    resamples,
+    split_halves,
+    to_plain,
+    uniforms,
+)
 from brinell.results import Difference, Proportion
 
 
@@ -15,15 +24,15 @@ def test_differences_are_those_of_newcombes_table(
     a: tuple[int, int], b: tuple[int, int], low: float, high: float
 ) -> None:
     """Newcombe 1998, table II, method 10."""
-    found = difference(Proportion(*a), Proportion(*b))
+    found = independent_difference(Proportion(*a), Proportion(*b))
     assert (round(found.low, 4), round(found.high, 4)) == (low, high)
 
 
 def test_the_mean_of_two_is_the_difference_to_the_complement() -> None:
     """(p + q) / 2 = 1/2 + (p − (1 − q)) / 2, and so are the bounds."""
     p, q = Proportion(31, 40), Proportion(17, 50)
-    gap = difference(p, Proportion(q.n - q.k, q.n))
-    found = middle(p, q)
+    gap = independent_difference(p, Proportion(q.n - q.k, q.n))
+    found = mean_of_two(p, q)
     assert [found.value, found.low, found.high] == pytest.approx([0.5 + v / 2 for v in gap])
     assert found.n == 90
 
@@ -64,13 +73,13 @@ def test_resampled_places_are_even() -> None:
 
 def test_halves_belong_to_the_samples_not_to_their_order() -> None:
     ids = np.arange(100, 121)
-    chosen = halves(ids, 3, "test")
+    chosen = split_halves(ids, 3, "test")
     assert chosen.sum() == 10
-    assert np.array_equal(halves(ids[::-1].copy(), 3, "test")[::-1], chosen)
-    assert not np.array_equal(halves(ids, 4, "test"), chosen)
+    assert np.array_equal(split_halves(ids[::-1].copy(), 3, "test")[::-1], chosen)
+    assert not np.array_equal(split_halves(ids, 4, "test"), chosen)
 
 
 def test_plain_data_has_no_nan() -> None:
-    found = plain({"a": (Proportion(0, 0), Interval(float("nan"), 0.0, 1.0, 2)), "b": Difference(0.1, 0.0, 0.2)})
+    found = to_plain({"a": (Proportion(0, 0), Interval(float("nan"), 0.0, 1.0, 2)), "b": Difference(0.1, 0.0, 0.2)})
     assert found["a"][0]["value"] is None and found["a"][1]["value"] is None
     assert found["b"] == {"value": 0.1, "low": 0.0, "high": 0.2}

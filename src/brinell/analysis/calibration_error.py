@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from brinell.analysis.numbers import LEVEL, Bools, Floats, Interval, bootstrap, uniforms
+from brinell.analysis.intervals import LEVEL, Bools, Floats, Interval, bootstrap, uniforms
 
 # Croce et al. 2021, appendix on calibration: 15 bins of equal width; temperatures t and 1/t for t = 0.001, 0.002, … 1.
 BINS = 15
@@ -24,20 +24,20 @@ def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BIN
     >>> expected_calibration_error(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, True, False]))
     0.0
     """
-    return _error(place(confidence, bins), confidence - right, bins)
+    return _error(bin_index(confidence, bins), confidence - right, bins)
 
 
-def place(confidence: Floats, bins: int) -> Any:
+def bin_index(confidence: Floats, bins: int) -> Any:
     """The bin of every confidence."""
     edges = np.linspace(0, 1, bins + 1)
     return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
 
 
-def _error(place: Any, gap: Floats, bins: int) -> float:
-    return float(np.abs(np.bincount(place, weights=gap, minlength=bins)).sum() / len(gap))
+def _error(bin_index: Any, gap: Floats, bins: int) -> float:
+    return float(np.abs(np.bincount(bin_index, weights=gap, minlength=bins)).sum() / len(gap))
 
 
-def gaps_of(logits: Tensor) -> Tensor:
+def logit_gaps(logits: Tensor) -> Tensor:
     """How far every logit is below the largest, in float64."""
     z = logits.double()
     return z - z.amax(1, keepdim=True)
@@ -104,13 +104,13 @@ def _slope(z: Tensor, b: float) -> tuple[float, float]:
 
 def error_interval(confidence: Floats, right: Bools, bins: int = BINS, seed: int = 0) -> Interval:
     """The calibration error with its basic bootstrap interval."""
-    where, gap = place(confidence, bins), confidence - right
+    where, gap = bin_index(confidence, bins), confidence - right
     return bootstrap(lambda at: _error(where[at], gap[at], bins), len(gap), seed, "calibration", 0.0, 1.0)
 
 
 def chance(confidence: Floats, bins: int, seed: int) -> float:
     """What a perfectly calibrated model with these confidences stays below in 95 of 100 samples."""
-    where = place(confidence, bins)
+    where = bin_index(confidence, bins)
     drawn = [
         _error(where, confidence - (u < confidence), bins) for u in uniforms(len(confidence), seed, "calibrated model")
     ]

@@ -28,7 +28,7 @@ class Defended(nn.Module):
         return logits
 
 
-def halves(net: Any) -> tuple[Any, nn.Linear]:
+def split_head(net: Any) -> tuple[Any, nn.Linear]:
     """A network's features and its last layer."""
     return net.layers[:-1], net.layers[-1]
 
@@ -176,14 +176,14 @@ class Averaged(nn.Module):
 class Vote(nn.Module):
     """Several networks, each with one vote: the number of votes for each class.
 
-    Without `through` the votes have the gradient of their saturated softmax, with it that of the mean of the logits.
+    Without `stronger` the votes have the gradient of their saturated softmax, with it that of the mean of the logits.
     """
 
-    def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, through: bool) -> None:
+    def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, stronger: bool) -> None:
         super().__init__()
         self.bodies, self.heads = nn.ModuleList(bodies), nn.ModuleList(heads)
-        self.gain, self.through = gain, through
-        self.vote = bpda(self._votes) if through else _Function(self._votes)
+        self.gain, self.stronger = gain, stronger
+        self.vote = bpda(self._votes) if stronger else _Function(self._votes)
 
     def _votes(self, z: Tensor) -> Tensor:
         return (self.gain * z).softmax(1)
@@ -219,9 +219,9 @@ class Scale(nn.Module):
 class Codes(nn.Module):
     """Bits squashed to (−1, 1) and compared with the code of every class (Verma & Swami 2019)."""
 
-    def __init__(self, codes: Tensor, gain: float, through: bool) -> None:
+    def __init__(self, codes: Tensor, gain: float, stronger: bool) -> None:
         super().__init__()
-        self.squash = squash(gain, through)
+        self.squash = squash(gain, stronger)
         self.register_buffer("codes", codes)
 
     def forward(self, bits: Tensor) -> Tensor:
@@ -230,13 +230,13 @@ class Codes(nn.Module):
         return logits
 
 
-def squash(gain: float, through: bool) -> nn.Module:
-    """A hyperbolic tangent that is flat almost everywhere; `through` gives it the slope 1 on the way back."""
+def squash(gain: float, stronger: bool) -> nn.Module:
+    """A hyperbolic tangent that is flat almost everywhere; `stronger` gives it the slope 1 on the way back."""
 
     def flat(x: Tensor) -> Tensor:
         return (gain * x).tanh()
 
-    return bpda(flat) if through else _Function(flat)
+    return bpda(flat) if stronger else _Function(flat)
 
 
 class _Function(nn.Module):

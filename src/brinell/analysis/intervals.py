@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 DRAWS = 1000
 # Numbers drawn at once.
-TOGETHER = 2**18
+VALUES_PER_BATCH = 2**18
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
@@ -57,16 +57,16 @@ def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Fl
 def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
     """A key per draw, as many together as memory is well used for."""
     key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
-    yield from key.split(max(1, TOGETHER // n))
+    yield from key.split(max(1, VALUES_PER_BATCH // n))
 
 
-def reflected(value: float, draws: Floats, n: int, least: float = -math.inf, most: float = math.inf) -> Interval:
+def basic_bootstrap(value: float, draws: Floats, n: int, least: float = -math.inf, most: float = math.inf) -> Interval:
     """The basic bootstrap interval: the draws' quantiles mirrored at the value.
 
     A statistic that noise can only enlarge (a calibration error, a spread) is larger still in every draw; mirroring
     takes that out, where the plain quantiles would put it in twice. Reference: Davison & Hinkley 1997, sec. 5.2.
 
-    >>> reflected(1.0, np.array([1.0, 1.5, 2.0]), 10, least=0.0).low
+    >>> basic_bootstrap(1.0, np.array([1.0, 1.5, 2.0]), 10, least=0.0).low
     0.02...
     """
     below, above = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -92,13 +92,13 @@ def bootstrap(
     (49.5, True, True)
     """
     drawn = np.array([statistic(at) for at in resamples(n, seed, purpose, draws)])
-    return reflected(statistic(np.arange(n)), drawn, n, least, most)
+    return basic_bootstrap(statistic(np.arange(n)), drawn, n, least, most)
 
 
-def halves(ids: Ints, seed: int, purpose: str) -> Bools:
+def split_halves(ids: Ints, seed: int, purpose: str) -> Bools:
     """Mark one half of the samples, chosen by their ids and the seed; with an odd number the unmarked are more.
 
-    >>> int(halves(np.arange(7), 0, "example").sum())
+    >>> int(split_halves(np.arange(7), 0, "example").sum())
     3
     """
     key = rng.fold(rng.keys(seed, torch.from_numpy(ids)), rng.digest(purpose)).numpy()
@@ -107,12 +107,12 @@ def halves(ids: Ints, seed: int, purpose: str) -> Bools:
     return chosen
 
 
-def difference(a: Proportion, b: Proportion) -> Difference:
+def independent_difference(a: Proportion, b: Proportion) -> Difference:
     """A minus B for independent samples, with Newcombe's score interval.
 
     Reference: Newcombe, Statistics in Medicine 17 (1998), 873-890, method 10.
 
-    >>> print(difference(Proportion(56, 70), Proportion(48, 80)))
+    >>> print(independent_difference(Proportion(56, 70), Proportion(48, 80)))
     +20.0 points [+5.2, +33.4]
     """
     value = a.value - b.value
@@ -120,12 +120,12 @@ def difference(a: Proportion, b: Proportion) -> Difference:
     return Difference(value, value - down, value + math.hypot(a.high - a.value, b.value - b.low))
 
 
-def middle(a: Proportion, b: Proportion) -> Interval:
+def mean_of_two(a: Proportion, b: Proportion) -> Interval:
     """The mean of two independent proportions, each counting half however many samples it has.
 
-    Method: Wilson's intervals of both, squared and added, as in `difference`.
+    Method: Wilson's intervals of both, squared and added, as in `independent_difference`.
 
-    >>> print(middle(Proportion(50, 100), Proportion(50, 100)))
+    >>> print(mean_of_two(Proportion(50, 100), Proportion(50, 100)))
     0.5 [0.432, 0.568], n = 200
     """
     value = (a.value + b.value) / 2
@@ -133,10 +133,10 @@ def middle(a: Proportion, b: Proportion) -> Interval:
     return Interval(value, value - down, value + math.hypot(a.high - a.value, b.high - b.value) / 2, a.n + b.n)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A result as plain data: proportions and intervals with their numbers by name.
 
-    >>> plain((Proportion(1, 4), None))[0]["value"]
+    >>> to_plain((Proportion(1, 4), None))[0]["value"]
     0.25
     """
     if isinstance(value, Proportion):
@@ -151,11 +151,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, Difference):
         return {"value": value.value, "low": value.low, "high": value.high}
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(v) for v in value]
+        return [to_plain(v) for v in value]
     return value if not isinstance(value, float) or math.isfinite(value) else None
 
 

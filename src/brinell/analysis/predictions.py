@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.analysis.numbers import Bools, Floats, Ints
+from brinell.analysis.intervals import Bools, Floats, Ints
 from brinell.checks import model as model_checks
 from brinell.core.attack import AnyAttack, Batch
 from brinell.core.dataset import Chunk, Problem, sample_hashes
@@ -32,7 +32,7 @@ MISCLASSIFY = "misclassify"
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Predictions:
     """Ids, labels and logits of samples, on the CPU."""
 
     ids: Ints
@@ -52,7 +52,7 @@ class Answers:
         """The logarithm of the largest probability: in order where the probabilities themselves would all round to 1.
 
         >>> z = torch.tensor([[40.0, 0.0], [50.0, 0.0]])
-        >>> found = Answers(np.arange(2), torch.zeros(2, dtype=torch.long), z).log_confidence
+        >>> found = Predictions(np.arange(2), torch.zeros(2, dtype=torch.long), z).log_confidence
         >>> bool(found[0] < found[1])
         True
         """
@@ -67,13 +67,13 @@ class Answers:
         return np.asarray(self.logits.double().log_softmax(1).gather(1, self.y[:, None])[:, 0].numpy())
 
 
-def read(problem: Problem) -> Iterator[Chunk]:
+def read_chunks(problem: Problem) -> Iterator[Chunk]:
     """The samples in order, as many at a time as memory is well used for."""
     blocks = VALUES // (LEAST * math.prod(problem.shape()))
     return problem.chunks(LEAST * max(1, min(MOST // LEAST, blocks)))
 
 
-def answers(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Answers:
+def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Predictions:
     """What the classifier says about the samples, in float32 and always in the same batch shape.
 
     Cost: one forward per sample.
@@ -96,7 +96,7 @@ def answers(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = Tr
             got=model_checks.check_finite_logits(z).message,
             remedy="Find where the model overflows: confidences cannot be computed from these.",
         )
-    return Answers(torch.cat(ids).numpy(), torch.cat(labels), z)
+    return Predictions(torch.cat(ids).numpy(), torch.cat(labels), z)
 
 
 def _output(oracle: Oracle, chunk: Chunk) -> Output:
@@ -106,12 +106,12 @@ def _output(oracle: Oracle, chunk: Chunk) -> Output:
     return oracle.output(chunk.x.to(device), chunk.ids.to(device))
 
 
-def opened(run: AnyRun) -> Run:
+def open_run(run: AnyRun) -> Run:
     """A Run from itself or its folder."""
     return run if isinstance(run, Run) else Run.open(run)
 
 
-def same_model(run: Run, classifier: Classifier) -> None:
+def require_same_model(run: Run, classifier: Classifier) -> None:
     """Refuse a Run of another model."""
     stored = lookup(run.manifest, "identity.model.fingerprint")
     if stored is not None and stored != classifier.fingerprint:
@@ -122,7 +122,7 @@ def same_model(run: Run, classifier: Classifier) -> None:
         )
 
 
-def about_classes(run: Run) -> None:
+def require_misclassification(run: Run) -> None:
     """Refuse a Run whose goal is not simply another class."""
     criterion = run.manifest["identity"].get("goal", MISCLASSIFY)
     if criterion != MISCLASSIFY:
@@ -133,12 +133,12 @@ def about_classes(run: Run) -> None:
         )
 
 
-def attacked(run: Run, problem: Problem) -> Iterator[Chunk]:
+def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
     """The samples with the Run's adversarials in place of the inputs; a sample without one stays as it is."""
     found = run.adversarials()
     place = {int(i): k for k, i in enumerate(found.ids)}
     known = _clean_rows(run)
-    for chunk in read(problem):
+    for chunk in read_chunks(problem):
         _same_samples(run, known, chunk)
         at = [(r, place[i]) for r, i in enumerate(chunk.ids.tolist()) if i in place]
         x = chunk.x.clone()
@@ -168,7 +168,7 @@ def _same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> 
         )
 
 
-def crafted(
+def largest_loss_points(
     classifier: Classifier, problem: Problem, threat: Threat, attack: AnyAttack, seed: int = 0
 ) -> Iterator[Chunk]:
     """The samples with the point of largest loss that an attack finds for each, whether that breaks it or not.
@@ -182,9 +182,11 @@ def crafted(
             expected="a threat with a radius", got=str(threat), remedy="The largest loss within it is looked for."
         )
     threat.check(problem.shape(), len(problem))
-    for chunk in read(problem):
+    for chunk in read_chunks(problem):
         with precisions.exact(classifier.device):
-            x = torch.cat([_craft(classifier, part, threat, attack, seed) for part in _blocks(classifier, chunk)])
+            x = torch.cat(
+                [_attack_block(classifier, part, threat, attack, seed) for part in _blocks(classifier, chunk)]
+            )
         yield Chunk(chunk.ids, x, chunk.y, chunk.offset)
 
 
@@ -195,7 +197,7 @@ def _blocks(classifier: Classifier, chunk: Chunk) -> Iterator[Chunk]:
         yield Chunk(chunk.ids[part], chunk.x[part], chunk.y[part], chunk.offset + i)
 
 
-def _craft(classifier: Classifier, chunk: Chunk, threat: Threat, attack: AnyAttack, seed: int) -> Tensor:
+def _attack_block(classifier: Classifier, chunk: Chunk, threat: Threat, attack: AnyAttack, seed: int) -> Tensor:
     # Whole blocks, the last filled up with its first row: a row's answer may depend on the shape of its batch.
     size, device = default_block(classifier.device), classifier.device
     index = torch.arange(len(chunk))

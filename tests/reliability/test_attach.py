@@ -202,8 +202,8 @@ def test_no_false_alarm_on_the_adversarially_trained_demo_model(tmp_path: Path) 
 
 
 def test_no_false_alarm_on_a_plain_network(tmp_path: Path) -> None:
-    net = brinell.wrap(brinell.defences.networks.plain())
-    run = judged(net, brinell.defences.networks.images(8), SOUND, tmp_path, brinell.Linf(0.03))
+    net = brinell.wrap(brinell.defences.base_networks.plain_network())
+    run = judged(net, brinell.defences.base_networks.held_out_images(8), SOUND, tmp_path, brinell.Linf(0.03))
     assert run.verdict.level == "reliable", str(run.verdict)
 
 

@@ -17,9 +17,9 @@ ALEXNET = "alexnet"
 ALEXNET_CLEAN = 0.435
 FIVE = (1, 2, 3, 4, 5)
 # Whatever comes of a file that is no such table.
-DAMAGE = (OSError, ValueError, IndexError, KeyError, TypeError, csv.Error)
+UNREADABLE = (OSError, ValueError, IndexError, KeyError, TypeError, csv.Error)
 # First cells of the two header rows of a table by severity, and the header of a table of mean errors.
-HEADS, MEANS = ("corruption", "severity"), ("corruption", "error")
+HEADER_CELLS, MEANS = ("corruption", "severity"), ("corruption", "error")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Baseline:
             if lines and tuple(next(csv.reader(lines[:1]))) == MEANS:
                 return cls(path.stem, _means(lines), {})
             table = _table(lines)
-        except DAMAGE as error:
+        except UNREADABLE as error:
             raise _unreadable(path, error) from error
         name = _chosen(path, list(table), row)
         return cls(name, {}, {setting: 1 - accuracy for setting, accuracy in table[name].items()})
@@ -119,7 +119,7 @@ def _share(value: float) -> float:
 def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
     """Rows of accuracies under two header rows."""
     names, severities, *rows = csv.reader(lines)
-    if (names[0], severities[0]) != HEADS or len(names) != len(severities):
+    if (names[0], severities[0]) != HEADER_CELLS or len(names) != len(severities):
         raise ValueError(f"its header rows begin with {names[0]!r} and {severities[0]!r}")
     settings = [(name, int(s)) for name, s in zip(names[1:], severities[1:], strict=True)]
     return {row[0]: dict(zip(settings, (_share(float(v)) for v in row[1:]), strict=True)) for row in rows if row}
@@ -146,7 +146,7 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
     if path.exists():
         try:
             old = _table(path.read_text().splitlines())
-        except DAMAGE as error:
+        except UNREADABLE as error:
             raise _unreadable(path, error) from error
     merged = {**old, **rows}
     settings = list(next(iter(rows.values())))
@@ -158,8 +158,8 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
         )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([HEADS[0], *(name for name, _ in settings)])
-    writer.writerow([HEADS[1], *(severity for _, severity in settings)])
+    writer.writerow([HEADER_CELLS[0], *(name for name, _ in settings)])
+    writer.writerow([HEADER_CELLS[1], *(severity for _, severity in settings)])
     for name, row in merged.items():
         writer.writerow([name, *(row[setting] for setting in settings)])
     write_atomic(path, out.getvalue().encode())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.threat import Threat
-from brinell.curves.bounds import Bounds, bounds_of
+from brinell.curves.bounds import Bounds, distance_bounds
 from brinell.errors import InputError
 from brinell.evaluation.coerce import as_problem
 from brinell.ops.norms import NORMS
@@ -148,7 +148,7 @@ def distances(
 
 def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest:
     size = NORMS[norm]
-    bounds = bounds_of(norm, x, shape)
+    bounds = distance_bounds(norm, x, shape)
     rows = ROWS.get(x.device.type, ROWS_ELSEWHERE)
     best = torch.full((len(x),), torch.inf, device=x.device)
     partner = torch.zeros(len(x), dtype=torch.long, device=x.device)

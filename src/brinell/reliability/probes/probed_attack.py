@@ -17,7 +17,7 @@ from brinell.evaluation.run_stage import run_stage
 
 
 @dataclass
-class Spent:
+class PassCount:
     """Passes so far, rows times passes."""
 
     forwards: int = 0
@@ -30,14 +30,14 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Bench:
+class ProbedAttack:
     """The attack on the table: its session, the samples that are right at first, and a count of what is spent."""
 
     prepared: PreparedEvaluation
     stage: Stage
     clean: Clean
     at: Tensor
-    spent: Spent
+    spent: PassCount
 
     @property
     def oracle(self) -> Oracle:

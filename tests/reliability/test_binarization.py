@@ -18,8 +18,8 @@ from brinell.attacks import APGD, FGSM, PGD
 from brinell.cli.main import app
 from brinell.models.bpda import bpda
 from brinell.models.demo import demo_net
-from brinell.reliability import Ensemble
-from brinell.reliability.binarization.result import EASY, PASS, ActiveTest, Level
+from brinell.reliability import EnsembleReadout
+from brinell.reliability.binarization.result import EASY, PASS, BinarizationTest, KappaLevel
 from brinell.reliability.binarization.test import KAPPAS
 from brinell.results import Proportion
 
@@ -190,11 +190,13 @@ def test_without_a_level_anybody_solves_the_best_one_counts():
 
 def level(k, n, chance, reference=None):
     other = None if reference is None else Proportion(reference, n)
-    return Level(0.999, Proportion(k, n), other, {"corners": Proportion(chance, n), "surface": Proportion(0, n)}, 21)
+    return KappaLevel(
+        0.999, Proportion(k, n), other, {"corners": Proportion(chance, n), "surface": Proportion(0, n)}, 21
+    )
 
 
-def outcome(found: Level, skipped: int = 0) -> ActiveTest:
-    return ActiveTest(
+def outcome(found: KappaLevel, skipped: int = 0) -> BinarizationTest:
+    return BinarizationTest(
         "pgd20", "apgd", "net", "Linf(eps=8/255)", "linear", "head", 999, 1, "corners", found, (found,),
         torch.arange(found.score.n), torch.arange(found.score.n) < found.score.k, torch.zeros(found.score.n, 3),
         brinell.results.ROWS.empty_table(), {1000 + i: "its two classes cannot be separated" for i in range(skipped)},
@@ -260,7 +262,7 @@ def test_every_reason_for_doubt_is_said_at_once():
 ATTACKS = [PGD(steps=4, rel_step=0.02), APGD(steps=5, loss="margin")]
 
 
-def facts(r: ActiveTest) -> dict[int, tuple]:
+def facts(r: BinarizationTest) -> dict[int, tuple]:
     """Everything that is known of every sample, to the bit."""
     rows = {row["sample_id"]: row for row in r.rows.drop_columns(["seconds"]).to_pylist()}
     return {
@@ -344,7 +346,7 @@ def test_ensembles_of_layers_and_own_fits():
 
     net, data = fixed(Heads()), brinell.Problem(*samples(6))
     options = {"inner": 30, "kappa": 0.9, "progress": False}
-    r = test_attack(net, data, LINF, "pgd20", layer=["a", "b"], readout=Ensemble(2), **options)
+    r = test_attack(net, data, LINF, "pgd20", layer=["a", "b"], readout=EnsembleReadout(2), **options)
     assert r.n > 0 and r.layer == "a, b" and r.readout == "ensemble of 2" and r.score > 0.9
 
     def nearest_mean(inner, boundary):

@@ -21,22 +21,22 @@ EPOCHS, BATCH, RATE = 12, 50, 2e-3
 TRAP, COARSE, LONGER = 0.05, 4, 15
 
 
-def images(n: int) -> Problem:
+def held_out_images(n: int) -> Problem:
     """The first n demo images that no network of the gallery has learnt from.
 
-    >>> len(images(8))
+    >>> len(held_out_images(8))
     8
     """
     x, y = demo()
     return Problem(x[:HELD_OUT], y[:HELD_OUT], name="demo")[:n]
 
 
-def judged() -> Problem:
+def calibration_images() -> Problem:
     """Images that no network has learnt from, for the thresholds of detectors; not among the first 150."""
-    return images(HELD_OUT)[JUDGED:]
+    return held_out_images(HELD_OUT)[JUDGED:]
 
 
-def learnt() -> tuple[Tensor, Tensor]:
+def training_data() -> tuple[Tensor, Tensor]:
     """The images and labels the networks learn from."""
     x, y = demo()
     return x[HELD_OUT:], y[HELD_OUT:]
@@ -53,13 +53,13 @@ def _start(net: nn.Module, seed: int) -> None:
                 p.zero_()
 
 
-def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | None = None) -> nn.Module:
+def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | None = None) -> nn.Module:
     """The network after a short fit with Adam and cross-entropy, in evaluation mode, its parameters frozen.
 
     Batches follow keyed permutations, so that equal seeds give equal weights on the same machine. With `traps`, one
     pattern per class, every image is learnt a second time with a pattern on it and that pattern's class as its label.
     """
-    x, y = learnt()
+    x, y = training_data()
     _start(net, seed)
     net.train().requires_grad_(True)
     optimiser = torch.optim.Adam(net.parameters(), lr=RATE)
@@ -82,9 +82,9 @@ def fitted(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | 
 
 
 @cache
-def plain(seed: int = 0) -> Any:
+def plain_network(seed: int = 0) -> Any:
     """The demo architecture without adversarial training: nothing defends it."""
-    return fitted(DemoNet(), seed)
+    return train(DemoNet(), seed)
 
 
 class NormNet(nn.Module):
@@ -112,25 +112,25 @@ class NormNet(nn.Module):
 
 
 @cache
-def normalised() -> Any:
+def batch_norm_network() -> Any:
     """A network with batch normalisation, its running statistics learnt with it."""
-    return fitted(NormNet(), 0)
+    return train(NormNet(), 0)
 
 
 @cache
-def bounded() -> Any:
+def tanh_network() -> Any:
     """A network whose features pass through a hyperbolic tangent."""
     net = DemoNet()
     net.layers[-2] = nn.Tanh()
-    return fitted(net, 0)
+    return train(net, 0)
 
 
 @cache
-def trapped() -> tuple[Any, Tensor]:
+def trapdoor_network() -> tuple[Any, Tensor]:
     """The demo architecture with a trapdoor for every class, and the patterns that open them."""
     cells = rng.signs(rng.keys(5, torch.arange(10)), (1, 28 // COARSE, 28 // COARSE))
     traps = TRAP * cells.repeat_interleave(COARSE, 2).repeat_interleave(COARSE, 3)
-    return fitted(DemoNet(), 0, LONGER, traps), traps
+    return train(DemoNet(), 0, LONGER, traps), traps
 
 
 def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from brinell.analysis.corruption_table import Average, Correct, average, batch, judged
-from brinell.analysis.severities import ALEXNET, Baseline, Setting, save_table
+from brinell.analysis.corruptions.baselines import ALEXNET, Baseline, Setting, save_table
+from brinell.analysis.corruptions.table import Average, Correct, average, chunk_size, correct_predictions
 from brinell.checks.model import check_train_mode
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -237,11 +237,11 @@ def _measured(
     """Every chunk of clean images is read once and corrupted in all ways."""
     parts: dict[Setting | None, list[Correct]] = {None: [], **{setting: [] for setting in settings}}
     done, total, classes = 0, len(problem) * len(parts), 0
-    for chunk in problem.chunks(batch(model, problem)):
+    for chunk in problem.chunks(chunk_size(model, problem)):
         x, ids = chunk.x.to(model.device), chunk.ids
         for setting, found in parts.items():
             inputs = x if setting is None else corrupt(x, *setting, ids, seed)
-            right, classes = judged(model, Chunk(ids, inputs, chunk.y))
+            right, classes = correct_predictions(model, Chunk(ids, inputs, chunk.y))
             found.append(right)
             done += len(right)
             if told is not None:
@@ -280,5 +280,5 @@ def _ready_made(
 
 
 def _all_right(model: Classifier, problem: Problem) -> tuple[Correct, int]:
-    parts = [judged(model, chunk) for chunk in problem.chunks(batch(model, problem))]
+    parts = [correct_predictions(model, chunk) for chunk in problem.chunks(chunk_size(model, problem))]
     return np.concatenate([right for right, _ in parts]), parts[-1][1]

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import brinell
 from brinell.cli.commands.gallery import show
 from brinell.cli.main import app
-from brinell.defences import DEFENCES, Row, find, measure
-from brinell.defences.defences import CAUGHT, MISSED
-from brinell.defences.detectors import LeaveOneOut, logistic, trapdoor
-from brinell.defences.networks import HELD_OUT, fitted, images, learnt
-from brinell.defences.networks import trapped as trapped_network
-from brinell.defences.parts import Jpeg, Thermometer, Winners, cosines
+from brinell.defences import DEFENCES, DefenceResult, find, measure
+from brinell.defences.base_networks import HELD_OUT, held_out_images, train, training_data
+from brinell.defences.base_networks import trapdoor_network as trapped_network
+from brinell.defences.catalogue import CAUGHT, MISSED
+from brinell.defences.detectors import LeaveOneOut, fit_logistic, trapdoor
+from brinell.defences.layers import Jpeg, Thermometer, Winners, cosines
 from brinell.defences.plot import plot
 from brinell.models.demo import DemoNet
 from brinell.ops import rng
@@ -33,12 +33,12 @@ N = 8
 
 
 @cache
-def quick() -> dict[str, Row]:
+def quick() -> dict[str, DefenceResult]:
     return {row.defence.name: row for row in measure(QUICK, N)}
 
 
 @cache
-def everything() -> dict[str, Row]:
+def everything() -> dict[str, DefenceResult]:
     return {row.defence.name: row for row in measure(n=32)}
 
 
@@ -51,22 +51,22 @@ def test_there_are_enough_and_their_names_differ() -> None:
 @pytest.mark.parametrize("name", [d.name for d in DEFENCES if d.name not in (*DETECTORS, "noise")])
 def test_both_evaluations_attack_the_same_function(name: str) -> None:
     """A stronger attack may have other gradients, never other answers."""
-    d, x = find(name), images(16).x
+    d, x = find(name), held_out_images(16).x
     a, b = d.original.build().forward(x).logits, d.stronger.build().forward(x).logits
     assert torch.equal(a, b)
 
 
 def test_what_is_attacked_was_not_learnt() -> None:
-    x, _ = learnt()
+    x, _ = training_data()
     seen = {bytes(row.numpy().tobytes()) for row in x}
-    assert not any(bytes(row.numpy().tobytes()) in seen for row in images(HELD_OUT).x)
+    assert not any(bytes(row.numpy().tobytes()) in seen for row in held_out_images(HELD_OUT).x)
 
 
 def test_a_fit_does_not_depend_on_the_global_generator() -> None:
     torch.manual_seed(1)
-    a = fitted(DemoNet(), epochs=1)
+    a = train(DemoNet(), epochs=1)
     torch.manual_seed(2)
-    b = fitted(DemoNet(), epochs=1)
+    b = train(DemoNet(), epochs=1)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
@@ -83,7 +83,7 @@ def test_winners_keep_their_share() -> None:
 def test_the_transform_of_the_compression_is_orthonormal_and_vanishing_coarseness_changes_nothing() -> None:
     basis = cosines(7).double()
     assert torch.allclose(basis @ basis.T, torch.eye(7).double(), atol=1e-6)
-    x = images(4).x
+    x = held_out_images(4).x
     assert torch.allclose(Jpeg(1e-6)(x), x, atol=1e-4)
 
 
@@ -110,7 +110,7 @@ def test_the_program_prints_the_table_and_json() -> None:
 
 
 @cache
-def trapped() -> Row:
+def trapdoor_network() -> DefenceResult:
     """The detector that is quickest to measure."""
     (row,) = measure(["trapdoor"], 6)
     return row
@@ -118,7 +118,7 @@ def trapped() -> Row:
 
 @pytest.mark.slow
 def test_a_detector_has_two_tests_and_the_worse_counts() -> None:
-    row = trapped()
+    row = trapdoor_network()
     assert list(row.original.tests) == list(row.stronger.tests) == ["regular", "inverted"]
     for m in (row.original, row.stronger):
         assert m.score.value == min(t.level.score.value for t in m.tests.values())
@@ -133,12 +133,12 @@ def test_a_detector_has_two_tests_and_the_worse_counts() -> None:
 @pytest.mark.slow
 def test_the_picture_has_triangles_for_detectors(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    assert "worse of two tests" in plot([trapped()], tmp_path / "gallery.svg").read_text()
+    assert "worse of two tests" in plot([trapdoor_network()], tmp_path / "gallery.svg").read_text()
 
 
 def test_leaving_out_nothing_is_no_attribution() -> None:
     """Where a patch is black already, leaving it out changes nothing; elsewhere the change is that of the features."""
-    x = images(4).x.clone()
+    x = held_out_images(4).x.clone()
     x[:, :, :7, :7] = 0
     detector = LeaveOneOut(nn.Flatten())
     logs = detector.statistics(x)[:, :16]
@@ -149,7 +149,7 @@ def test_leaving_out_nothing_is_no_attribution() -> None:
 
 def test_a_logistic_regression_has_no_slope_left() -> None:
     a, b = rng.normal(rng.keys(0, torch.arange(50)), (3,)), 1 + rng.normal(rng.keys(1, torch.arange(40)), (3,))
-    weight, bias = logistic(a, b, ridge=0.0)
+    weight, bias = fit_logistic(a, b, ridge=0.0)
     x, y = torch.cat([a, b]).double(), torch.cat([torch.zeros(50), torch.ones(40)]).double()
     left = (x @ weight.double() + bias).sigmoid() - y
     assert float(left.mean().abs()) < 1e-5 and float((x.T @ left / len(x)).abs().max()) < 1e-5
@@ -157,7 +157,7 @@ def test_a_logistic_regression_has_no_slope_left() -> None:
 
 def test_trapdoors_open_and_their_signature_is_seen() -> None:
     net, detector = trapdoor()
-    x, traps = images(40).x, trapped_network()[1]
+    x, traps = held_out_images(40).x, trapped_network()[1]
     for c in (0, 4, 9):
         bait = (x + traps[c]).clamp(0, 1)
         assert float((net(bait).argmax(1) == c).float().mean()) > 0.8

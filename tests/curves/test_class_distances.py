@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import brinell
-from brinell.curves import bounds, interclass
+from brinell.curves import bounds, class_distances
 from brinell.ops.norms import NORMS
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -35,8 +35,8 @@ def sample(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("kind", ["noise", "flat", "smooth"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_equals_the_whole_matrix(kind, norm, monkeypatch):
-    monkeypatch.setattr(interclass, "ROWS", {"cpu": 13})
-    monkeypatch.setattr(interclass, "PAIRS", {"cpu": 29})
+    monkeypatch.setattr(class_distances, "ROWS", {"cpu": 13})
+    monkeypatch.setattr(class_distances, "PAIRS", {"cpu": 29})
     x, y = sample(kind)
     found = brinell.distances((x, y), [norm])[norm]
     assert np.allclose(found.distances, by_hand(x, y, norm).numpy(), rtol=1e-6)
@@ -49,7 +49,7 @@ def test_equals_the_whole_matrix(kind, norm, monkeypatch):
 def test_bounds_never_exceed_the_distance(kind, norm):
     x, _ = sample(kind)
     rows = x.flatten(1)
-    b = bounds.bounds_of(norm, rows, tuple(x.shape[1:]))
+    b = bounds.distance_bounds(norm, rows, tuple(x.shape[1:]))
     i, j = torch.arange(150).repeat_interleave(150), torch.arange(150).repeat(150)
     truth = NORMS[norm].size(rows[i].double() - rows[j].double())
     for low in (b.rows(torch.arange(150)).flatten(), *(level(i, j) for level in b.levels)):

@@ -58,11 +58,11 @@ def average(correct: Sequence[Correct]) -> Average:
 
 
 @dataclass(frozen=True)
-class Table:
+class CorruptionTable:
     """Which samples the model gets right: bits of shape (cells, n), a cell being a corruption at a severity.
 
-    >>> Table((("fog", 1), ("fog", 2)), np.array([[True, True, False, True], [True, False, False, False]])).mean
-    0.5
+    >>> CorruptionTable((("fog", 1), ("fog", 2)), np.array([[True, True], [True, False]])).mean
+    0.75
     """
 
     cells: tuple[tuple[str, int], ...]
@@ -80,14 +80,14 @@ class Table:
         return found.low, found.high
 
 
-def measure(
+def measure_table(
     classifier: Classifier,
     source: Source,
     identity: dict[str, Any],
     folder: Path,
     resume: bool,
     corruptions: tuple[str, ...] = COMMON,
-) -> Table:
+) -> CorruptionTable:
     """Ask the model about every cell; each is stored when it is done, and with `resume` not asked for again."""
     path = folder / CELLS
     done = _stored(path, identity, resume)
@@ -105,7 +105,7 @@ def measure(
             got=f"{min(map(len, rows))} to {max(map(len, rows))}",
             remedy="Check the corrupted data.",
         )
-    return Table(cells, np.array([[bit == "1" for bit in row] for row in rows]))
+    return CorruptionTable(cells, np.array([[bit == "1" for bit in row] for row in rows]))
 
 
 def _stored(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, str]:
@@ -122,17 +122,17 @@ def _stored(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, str
 
 
 def _right(classifier: Classifier, problem: Problem) -> Iterator[str]:
-    for chunk in problem.chunks(batch(classifier, problem)):
-        yield "".join("1" if bit else "0" for bit in judged(classifier, chunk)[0].tolist())
+    for chunk in problem.chunks(chunk_size(classifier, problem)):
+        yield "".join("1" if bit else "0" for bit in correct_predictions(classifier, chunk)[0].tolist())
 
 
-def batch(classifier: Classifier, problem: Problem) -> int:
+def chunk_size(classifier: Classifier, problem: Problem) -> int:
     """How many samples to read at a time: whole blocks of the model's, as many as memory is well used for."""
     block = default_block(classifier.device)
     return block * max(1, VALUES // (block * math.prod(problem.shape())))
 
 
-def judged(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
+def correct_predictions(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
     """Which samples the model gets right, in float32 and always in the same batch shape; and how many classes it has.
 
     What a detector rejects is wrong, and so is an answer that is not finite.
@@ -148,7 +148,7 @@ def judged(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
     return np.asarray(right.cpu().numpy()), classes
 
 
-def accuracy(classifier: Classifier, problem: Problem) -> tuple[int, int]:
+def count_correct(classifier: Classifier, problem: Problem) -> tuple[int, int]:
     """How many samples the model gets right, and of how many."""
     bits = "".join(_right(classifier, problem))
     return bits.count("1"), len(bits)

@@ -30,7 +30,7 @@ class Trajectories:
     def __len__(self) -> int:
         return len(self.loss)
 
-    def best_leg(self) -> "Trajectories":
+    def best_attempt(self) -> "Trajectories":
         """Of every sample the run that came closest to the goal, as arrays of one leg."""
         top = self.margin.nan_to_num(-torch.inf).amax(2).argmax(1)
         index = torch.arange(len(self))
@@ -39,7 +39,7 @@ class Trajectories:
 
 
 @dataclass
-class Witness:
+class TrajectoryRecorder:
     """Sees every iteration of an engine (`Engine.observe`) and remembers what a trajectory needs."""
 
     context: StageContext

@@ -8,7 +8,7 @@ from typing import Any
 from brinell.attacks import APGD, FGSM, PGD, Alternating, Joint, SelectivePGD
 from brinell.core.plan import Plan, Restarts, Stage, Targets
 from brinell.core.threat import Linf, Threat
-from brinell.defences import builders
+from brinell.defences import models
 from brinell.defences.readouts import Squashed
 from brinell.errors import one_of
 from brinell.models.wrap import TorchClassifier
@@ -93,7 +93,7 @@ def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassif
     return either
 
 
-VOTES = (Squashed(builders.GAIN, False), Squashed(builders.GAIN, True))
+VOTES = (Squashed(models.GAIN, False), Squashed(models.GAIN, True))
 EVADING = Plan(
     "evading",
     (
@@ -110,7 +110,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Buckman et al. 2018, Thermometer encoding",
         "seven steps through an encoding relaxed so sharply that it is flat almost everywhere",
         "the gradient of a ramp instead of steps (BPDA), a margin loss, adaptive steps",
-        builders.thermometer,
+        models.thermometer,
         (_plan("pgd-7", PGD(7)), APGD_MARGIN),
     ),
     _defence(
@@ -118,7 +118,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Xiao et al. 2020, k-winners-take-all",
         "ten steps along a gradient that jumps from point to point",
         "gradients averaged over a neighbourhood, a margin loss, restarts",
-        builders.winners,
+        models.winners,
         (_plan("pgd-10", PGD(10)), _plan("pgd-30-margin x 4", Restarts(PGD(30, rel_step=0.1, loss="margin"), 4))),
         kappa=0.9,
     ),
@@ -127,7 +127,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Papernot et al. 2016, Defensive distillation",
         "cross-entropy of logits so large that its gradient is exactly zero",
         "a margin loss",
-        _same(builders.scaled),
+        _same(models.scaled),
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -135,7 +135,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Nayebi & Ganguli 2017, Biologically inspired protection",
         "gradients through activations driven into their flat parts",
         "the slope 1 for the activation on the way back (BPDA)",
-        builders.saturated,
+        models.saturated,
         (PGD20, PGD_MARGIN),
         eps=0.06,
     ),
@@ -144,7 +144,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Xu et al. 2018, Feature squeezing (bit depth)",
         "gradients through rounding, which has none",
         "the identity on the way back (BPDA)",
-        builders.quantised,
+        models.quantised,
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -152,7 +152,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Guo et al. 2018, Countering adversarial images using input transformations (JPEG)",
         "gradients through rounded coefficients, which have none",
         "the identity on the way back (BPDA)",
-        builders.jpeg,
+        models.jpeg,
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -160,7 +160,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Xie et al. 2018, Mitigating adversarial effects through randomization (here: noise)",
         "one step along the gradient of a single draw",
         "twenty steps, each along the mean gradient of 16 draws, with a margin loss",
-        builders.noisy,
+        models.noisy,
         (_plan("fgsm", FGSM(), 5), _plan("pgd-20-margin", PGD(20, rel_step=0.15, loss="margin"), 5)),
         expected=MISSED,
         inner=49,
@@ -172,7 +172,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Pang et al. 2020, Mixup inference",
         "five steps along gradients of the network alone, without the mixtures",
         "gradients through the mixtures, a margin loss",
-        builders.mixed,
+        models.mixed,
         (_plan("pgd-5", PGD(5)), _plan("pgd-40-margin", PGD(40, rel_step=0.1, loss="margin"))),
         eps=0.05,
         expected=MISSED,
@@ -183,7 +183,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Sen et al. 2020, EMPIR (the vote)",
         "gradients through votes, which are flat where the members are sure",
         "gradients of the mean of the members' logits, a margin loss",
-        builders.ensemble,
+        models.ensemble,
         (PGD20, PGD_MARGIN),
         readouts=VOTES,
         layer=("heads.0", "heads.1", "heads.2"),
@@ -193,7 +193,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Verma & Swami 2019, Error-correcting output codes",
         "gradients through squashed bits, which are flat where a bit is clear",
         "gradients without the squashing, a margin loss",
-        builders.codes,
+        models.codes,
         (PGD20, PGD_MARGIN),
         readouts=VOTES,
         layer="head",
@@ -203,7 +203,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Pang et al. 2020, Rethinking softmax cross-entropy loss (MMC)",
         "cross-entropy of squared distances so large that its gradient is exactly zero",
         "a margin loss",
-        _same(builders.prototypes),
+        _same(models.prototypes),
         (PGD20, APGD_MARGIN),
         readouts=("prototypes", "prototypes"),
         layer="head",
@@ -213,7 +213,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Zhang & Wang 2019, Feature scattering (masked gradients)",
         "gradients of a fast ripple on the features instead of the features' own",
         "gradients without the ripple (BPDA), a margin loss, adaptive steps",
-        builders.rippled,
+        models.rippled,
         (PGD20, APGD_MARGIN),
     ),
     _defence(
@@ -221,7 +221,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Sarkar et al. 2021, Curriculum adversarial training",
         "gradients with batch normalisation left in train mode",
         "gradients with frozen statistics, more steps, a margin loss",
-        builders.frozen,
+        models.frozen,
         (PGD20, APGD_MARGIN),
         eps=0.05,
     ),
@@ -230,7 +230,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Zimmermann et al. 2022, a plain network attacked with steps that are too small",
         "steps 255 times too short, as if pixels went up to 255",
         "adaptive steps, a margin loss",
-        _same(builders.bare),
+        _same(models.bare),
         (_plan("pgd-20", PGD(20, rel_step=0.25 / 255, random_start=False)), APGD_MARGIN),
         eps=0.06,
     ),
@@ -239,7 +239,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Sen et al. 2020, EMPIR (the evaluation)",
         "the attack runs away from the predicted label, and so puts mistakes of the model right",
         "the same attack, told the true label",
-        _same(builders.bare),
+        _same(models.bare),
         (APGD_MARGIN, APGD_MARGIN),
         predicted=True,
         expected=MISSED,
@@ -250,7 +250,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Roth et al. 2019, The odds are odd",
         "an attack on the classifier that ignores the detector",
         "attacks that look at both",
-        _same(builders.shaken),
+        _same(models.shaken),
         (PGD20, EVADING),
         eps=0.05,
     ),
@@ -259,7 +259,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Yang et al. 2020, ML-LOO",
         "an attack on the classifier that ignores the detector",
         "attacks that look at both",
-        _same(builders.left_out),
+        _same(models.left_out),
         (PGD20, EVADING),
         eps=0.05,
     ),
@@ -268,7 +268,7 @@ DEFENCES: tuple[Defence, ...] = (
         "Shan et al. 2020, Gotta catch 'em all",
         "steps so large that the attack falls into a trapdoor, and no eye for the detector",
         "attacks that look at both",
-        _same(builders.trapdoor),
+        _same(models.trapdoor),
         (_plan("pgd-20", PGD(20, rel_step=0.5)), EVADING),
         eps=0.05,
     ),
