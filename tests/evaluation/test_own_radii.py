@@ -11,7 +11,6 @@ from torch import nn
 from brinell import Linf, Problem, Run, RunError, evaluate, review, verify
 from brinell.attacks import FGSM
 from brinell.ops import rng
-from brinell.results.radii import own_radii
 
 N = 12
 IDS = torch.arange(N) * 3 + 5
@@ -62,7 +61,7 @@ def test_a_merged_run_keeps_every_radius(parts: list[Path], tmp_path: Path) -> N
     whole = part(list(range(N)), tmp_path / "whole")
     merged = Run.merge(parts, tmp_path / "merged")
     told = dict(zip(IDS.tolist(), EPS.tolist(), strict=True))
-    assert own_radii(merged.manifest) == own_radii(whole.manifest) == told
+    assert merged.sample_radii == whole.sample_radii == told
     assert merged.survivors().tolist() == whole.survivors().tolist() and 0 < len(whole.survivors()) < N
     fallen = set(IDS.tolist()) - set(merged.survivors().tolist())
     assert fallen <= set(IDS[::2].tolist())
@@ -95,9 +94,9 @@ def test_radii_that_were_exchanged_or_do_not_fit_are_told(parts: list[Path], tmp
     for change, said in (
         (lambda m: m["sample_ids"].pop(), "a sample for each of 12 radii"),
         (lambda m: m["sample_ids"].__setitem__(0, m["sample_ids"][1]), "a sample for each of 12 radii"),
-        (lambda m: m["sample_ids"].__setitem__(0, "x"), "sample_ids as whole numbers"),
+        (lambda m: m["sample_ids"].__setitem__(0, "x"), "sample_ids as a list of int"),
         (lambda m: m["identity"]["threat"]["eps"].pop(), "a radius for each of 12 samples"),
-        (lambda m: m["identity"]["threat"]["eps"].__setitem__(0, None), "threat.eps as numbers"),
+        (lambda m: m["identity"]["threat"]["eps"].__setitem__(0, None), "threat.eps as a list of int or float"),
     ):
         (merged.path / "manifest.json").write_text(whole)
         edit(merged.path, change)

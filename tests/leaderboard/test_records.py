@@ -15,6 +15,7 @@ from brinell.errors import InputError, RunError
 from brinell.leaderboard import records
 from brinell.leaderboard.records import PERCENTAGES, Record
 from brinell.results import Proportion, Run
+from brinell.results.format.manifest import Manifest
 
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 SHA256 = "4baba07e866ffe0a1a87e9e24dc0bedf4611a12af615f6bc3f7d4362b67556f4"
@@ -194,4 +195,4 @@ def test_what_is_measured_cannot_be_told() -> None:
 def test_an_unfinished_run_has_no_record() -> None:
     run = Run.open(GOLDEN)
     with pytest.raises(RunError, match="unfinished"):
-        records.of_run(Run(run.path, {**run.manifest, "finished": False}), "toy", "Linf", "Golden")
+        records.of_run(Run(run.path, Manifest.read({**run.manifest, "finished": False})), "toy", "Linf", "Golden")

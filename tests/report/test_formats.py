@@ -14,6 +14,7 @@ from brinell.report import text
 from brinell.report.formats import as_junit
 from brinell.report.gate import below
 from brinell.results import Run, compare
+from brinell.results.format.manifest import Manifest
 
 
 def test_json_has_every_number(run: Run, make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
@@ -44,10 +45,11 @@ def test_markdown_survives_hostile_names(make: Callable[..., Run], images: Image
 
 
 def test_junit_parses_and_counts(run: Run) -> None:
-    run.manifest["checks"] = [
+    checks = [
         {"name": "good", "level": "ok", "message": "fine"},
         {"name": "bad <&>\0", "level": "fail", "message": "broken \x1b[0m"},
     ]
+    run = Run(run.path, Manifest.read({**run.manifest, "checks": checks}))
     root = ElementTree.fromstring(as_junit([run], 45.0))
     (suite,) = root
     cases = {case.get("name"): case.find("failure") is not None for case in suite}

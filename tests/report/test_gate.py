@@ -11,6 +11,7 @@ from brinell.errors import InputError, PlanError
 from brinell.report.formats import as_junit
 from brinell.report.gate import objections
 from brinell.results import Run
+from brinell.results.format.manifest import Manifest
 
 LOW = 46.0  # under the lower bound of the Runs made here
 
@@ -27,8 +28,8 @@ def about(run: Run, fail_under: float | None = None, require: str | None = None)
 
 
 def worse(run: Run, level: str) -> Run:
-    run.manifest["checks"] = [{"name": "gradient", "level": level, "message": "it is zero"}]
-    return run
+    checks = [{"name": "gradient", "level": level, "message": "it is zero"}]
+    return Run(run.path, Manifest.read({**run.manifest, "checks": checks}))
 
 
 def test_a_reliable_run_that_is_high_enough_passes(run: Run) -> None:
@@ -50,7 +51,7 @@ def test_an_unfinished_run_never_passes(make: Callable[..., Run], images: Images
 
 
 def test_a_suspicious_run_passes_only_where_it_is_accepted(run: Run) -> None:
-    worse(run, "warn")
+    run = worse(run, "warn")
     assert about(run, LOW) == about(run, LOW, "reliable") == about(run, None, "reliable") == ["verdict"]
     assert about(run, LOW, "suspicious") == []
     sentence = objections(run, LOW)[0].sentence
@@ -59,7 +60,7 @@ def test_a_suspicious_run_passes_only_where_it_is_accepted(run: Run) -> None:
 
 
 def test_an_invalid_run_never_passes(run: Run) -> None:
-    worse(run, "fail")
+    run = worse(run, "fail")
     assert about(run, LOW) == about(run, LOW, "suspicious") == about(run, 0.0, "suspicious") == ["verdict"]
     assert "--require" not in objections(run, LOW)[0].sentence
 

@@ -30,6 +30,7 @@ from brinell.report.outcomes import sample_outcomes
 from brinell.report.paper_text import bibtex, labels, paragraph
 from brinell.results import Proportion, Run
 from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results.format.manifest import Manifest
 from brinell.results.verdict import RULES
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -119,9 +120,9 @@ def test_a_report_made_twice_is_the_same_file(run: Run, images: Images, tmp_path
 def test_hostile_strings_stay_text(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
     places = ("model__name", "data__name", "plan__name", "plan__citation", "plan__description", "precision")
     run = make(tmp_path / "run", images, **dict.fromkeys(places, HOSTILE))
-    run.manifest["notes"] = [HOSTILE]
-    run.manifest["checks"] = [{"name": HOSTILE, "level": "warn", "message": HOSTILE}]
-    run.manifest["environment"] = {HOSTILE: HOSTILE}
+    fields: dict[str, Any] = {"notes": [HOSTILE], "environment": {HOSTILE: HOSTILE}}
+    fields["checks"] = [{"name": HOSTILE, "level": "warn", "message": HOSTILE}]
+    run = Run(run.path, Manifest.read({**run.manifest, **fields}))
     series = Series(HOSTILE, (HOSTILE,), (1.0,))
     figure, table = Figure(HOSTILE, "bars", HOSTILE, HOSTILE, (series,)), Table(HOSTILE, (HOSTILE,), ((HOSTILE,),))
     Findings("hostile", HOSTILE, HOSTILE, (table,), (figure,)).save(run.path)

@@ -1,9 +1,13 @@
+import json
+from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brinell.errors import InputError, RunError
-from brinell.results.format.manifest import decode, differences, encode, lookup, new_manifest
+from brinell.results.format.manifest import Manifest, decode, differences, encode, new_manifest
 
 
 def test_a_new_manifest_is_unfinished_and_dated_in_utc() -> None:
@@ -51,6 +55,50 @@ def test_a_folder_without_manifest_is_no_run(tmp_path) -> None:
             decode(path)
 
 
-def test_lookup_survives_absent_parts() -> None:
-    assert lookup({"a": {"b": 3}}, "a.b") == 3
-    assert lookup({"a": 3}, "a.b.c") is None
+RUNS = sorted(Path(__file__).parent.glob("golden*/**/manifest.json"))
+
+
+@pytest.mark.parametrize("file", RUNS, ids=lambda file: file.parent.name)
+def test_manifests_of_earlier_versions_are_read_and_written_back_alike(file: Path) -> None:
+    stored = json.loads(file.read_text())
+    manifest = decode(file.parent)
+    identity = manifest.identity
+    assert manifest.to_json() == stored and json.dumps(manifest.to_json()) == json.dumps(stored)
+    assert identity.criterion == "misclassify" and identity.plan.draws == 1 and manifest.images
+    assert [stage.name for stage in identity.plan.stages] == [s["name"] for s in stored["identity"]["plan"]["stages"]]
+    assert [finding.to_json() for finding in manifest.findings] == stored["checks"]
+
+
+def test_keys_of_later_versions_survive() -> None:
+    raw = {
+        "identity": {"plan": {"stages": [{"name": "a", "later": 1}], "later": 2}, "later": 3, "seed": None},
+        "checks": [{"name": "a", "level": "odd", "message": "b", "later": 4}],
+        "later": {"x": 5},
+    }
+    assert Manifest.read(raw).to_json() == raw
+    changed = replace(Manifest.read(raw), finished=True)
+    assert changed.to_json() == {**raw, "finished": True}
+
+
+def test_absent_values_have_defaults() -> None:
+    manifest = Manifest.read({"identity": {"plan": {"draws": None}}})
+    plan = manifest.identity.plan
+    assert (plan.name, plan.draws, plan.stages, manifest.identity.criterion) == ("unnamed", 1, (), "misclassify")
+    assert manifest.images and not manifest.finished and manifest.wall_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"identity": {"seed": True}}, "seed as int, got True"),
+        ({"identity": {"plan": 3}}, "plan as dict"),
+        ({"identity": {"plan": {"stages": [{}]}}}, r"plan.stages\[0\].name as str, got none"),
+        ({"identity": {"threat": {"eps": [1, "x"]}}}, "threat.eps as a list of int or float"),
+        ({"identity": {}, "notes": [1]}, "notes as a list of str"),
+        ({"identity": {}, "checks": [3]}, "checks as a list of dict"),
+        ({"identity": {}, "finished": 1}, "finished as bool"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=f"a manifest with {message}"):
+        Manifest.read(raw)

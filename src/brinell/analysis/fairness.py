@@ -122,7 +122,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
         for c, m, *pair in zip(classes, n, right["clean"], right["robust"], strict=True)
     )
     spreads = (class_spread(right[part], n, seed, f"fairness, {part}") for part in parts)
-    return Fairness(str(run.manifest["identity"].get("model", {}).get("name", "")), found, *spreads)
+    return Fairness(run.identity.model.name or "", found, *spreads)
 
 
 def relative_deviation(accuracy: Floats) -> float:

@@ -22,13 +22,12 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
 from brinell.ops import rng
 from brinell.results import CLEAN, Run
-from brinell.results.format.manifest import lookup
+from brinell.results.format.manifest import MISCLASSIFY
 
 # Samples read at a time, at most and at least (whole blocks of every kind of device), and values: half a thousand
 # pictures of ImageNet, some thousand small ones.
 MOST, LEAST, VALUES = 4096, 512, 1 << 24
 AnyRun: TypeAlias = Run | str | os.PathLike[str]
-MISCLASSIFY = "misclassify"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +112,7 @@ def open_run(run: AnyRun) -> Run:
 
 def require_same_model(run: Run, classifier: Classifier) -> None:
     """Refuse a Run of another model."""
-    stored = lookup(run.manifest, "identity.model.fingerprint")
+    stored = run.identity.model.fingerprint
     if stored is not None and stored != classifier.fingerprint:
         raise RunError(
             expected=f"a Run of {classifier.name or 'this model'}",
@@ -124,7 +123,7 @@ def require_same_model(run: Run, classifier: Classifier) -> None:
 
 def require_misclassification(run: Run) -> None:
     """Refuse a Run whose goal is not simply another class."""
-    criterion = run.manifest["identity"].get("goal", MISCLASSIFY)
+    criterion = run.identity.criterion
     if criterion != MISCLASSIFY:
         raise RunError(
             expected="a Run whose goal is misclassification",

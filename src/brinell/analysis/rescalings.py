@@ -100,7 +100,7 @@ class RescalingTable:
             "steps": self.steps, "n": self.clean.n, "misclassified": self.clean.n - self.clean.k,
             "union": self.union.k, "lines": [line.to_json() for line in self.lines],
             "forwards": cost.forwards, "backwards": cost.backwards, "unverified": self.run.unverified.num_rows,
-            "notes": self.run.manifest["notes"], "path": str(self.run.path),
+            "notes": self.run.notes, "path": str(self.run.path),
         }  # fmt: skip
 
     def __str__(self) -> str:

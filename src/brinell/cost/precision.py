@@ -17,7 +17,7 @@ from brinell.engine.precision import AUTO, FLOAT32, candidates
 from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import StageContext, claimed, run_unverified
 from brinell.evaluation.verify_points import verify_points
-from brinell.results.format.manifest import MANIFEST, decode, lookup
+from brinell.results.format.manifest import MANIFEST, decode
 
 # Lower precision must take at most so much of float32's time; so many adversarials at least must show that it is safe.
 FASTER, EVIDENCE = 0.9, 5
@@ -80,7 +80,7 @@ def stored_precision(precision: str, folder: Path | None) -> str:
     """The precision asked for; where that is "auto" and a Run is to go on, the one it was made with."""
     if precision != AUTO or folder is None or not (folder / MANIFEST).exists():
         return precision
-    return str(lookup(decode(folder), "identity.precision") or FLOAT32)
+    return decode(folder).identity.precision or FLOAT32
 
 
 def choose_precision(context: StageContext, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> PrecisionChoice:

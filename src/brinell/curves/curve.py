@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from brinell.errors import InputError, RunError
 from brinell.results import Difference, Proportion, Run, counted, mcnemar
-from brinell.results.format.manifest import lookup
 
 if TYPE_CHECKING:
     from brinell.curves.crossings import Crossings
@@ -219,7 +218,7 @@ class Curve:
 
     def against(self, run: Run) -> Agreement:
         """This curve beside an evaluation with a fixed radius in the same norm, sample by sample."""
-        norm, eps = lookup(run.manifest, "identity.threat.norm"), lookup(run.manifest, "identity.threat.eps")
+        norm, eps = run.identity.threat.norm, run.identity.threat.eps
         if norm != self.norm or not isinstance(eps, int | float):
             raise RunError(
                 expected=f"a Run with one radius in {self.norm}",

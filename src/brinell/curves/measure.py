@@ -20,7 +20,6 @@ from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import adapt
 from brinell.results import CLEAN, Run
-from brinell.results.format.manifest import lookup
 
 
 def curve(
@@ -70,7 +69,7 @@ def curve(
         for i, d in _distances(run, threat, data, dict(zip(ids.tolist(), hashes, strict=True))).items():
             best[i] = min(best[i], d)
     attacks = tuple(dict.fromkeys(name for run in runs for name in run.attacks))
-    notes = tuple(dict.fromkeys(note for run in runs for note in run.manifest["notes"]))
+    notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
     path = runs[-1].path if runs else None
     return Curve(norm, ids, np.array([best[i] for i in ids.tolist()]), model.name, hashes, attacks, path, notes)
 
@@ -82,7 +81,7 @@ def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:
 
 
 def _same_model(run: Run, model: Classifier) -> None:
-    stored = lookup(run.manifest, "identity.model.fingerprint")
+    stored = run.identity.model.fingerprint
     if stored != model.fingerprint:
         raise RunError(
             expected="Runs of the same model",
@@ -98,11 +97,11 @@ def _without(
     held: set[str] = set()
     classes = None
     for run in runs:
-        identity = run.manifest["identity"]
-        classes = identity["model"]["classes"]
-        alike = identity["threat"] == threat.to_json() and identity["seed"] == seed
-        if alike and identity["precision"] == precision and run.finished and _covers(run, ids):
-            held |= {s["hash"] for s in identity["plan"]["stages"]}
+        identity = run.identity
+        classes = identity.model.classes
+        alike = identity.threat.raw == threat.to_json() and identity.seed == seed
+        if alike and identity.precision == precision and run.finished and _covers(run, ids):
+            held |= {stage.hash for stage in identity.plan.stages if stage.hash is not None}
     if not held or classes is None:
         return plan
     image = len(data.shape()) == 3
@@ -128,7 +127,7 @@ def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) 
             got=f"another input under id {changed[0]} in {run.path}",
             remedy="Use Runs of the same data.",
         )
-    if lookup(run.manifest, "identity.threat.norm") == threat.norm.name:
+    if run.identity.threat.norm == threat.norm.name:
         return {i: d for i, d in smallest_distances(run).items() if i in hashes}
     wrong = {i: 0.0 for i, d in smallest_distances(run).items() if d == 0 and i in hashes}
     return {**_measured(run, threat, data), **wrong}

@@ -119,7 +119,7 @@ def refuse_nowhere(resume: bool, out: Any) -> None:
 def threat_of(run: Run) -> Threat:
     """The threat a Run was made under; a RunError for one that cannot be read, whoever made it."""
     try:
-        return threat_from_json(run.manifest["identity"]["threat"])
+        return threat_from_json(run.identity.raw["threat"])
     except BrinellError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -27,7 +27,6 @@ from brinell.evaluation.progress import listening
 from brinell.results import Run, Writer, new_manifest
 from brinell.results.format.manifest import MANIFEST
 from brinell.results.format.resume import Known, Stored
-from brinell.results.radii import SAMPLE_IDS
 
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
 """What is done with a finished Run and what it was made with; the Run as it is then."""
@@ -123,7 +122,7 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
             more["images"] = False
         if isinstance(s.context.threat.eps, Tensor):
             # Whose radii these are: parts of an evaluation are put together by it.
-            more[SAMPLE_IDS] = [i for chunk in s.problem.chunks(READ) for i in chunk.ids.tolist()]
+            more["sample_ids"] = [i for chunk in s.problem.chunks(READ) for i in chunk.ids.tolist()]
         notes = s.notes if images else [*s.notes, UNKEPT]
         # In one writing: a Run that is killed now must not lack its checks later.
         return Writer.create(folder, {**manifest, "checks": [c.to_json() for c in s.checks], "notes": notes, **more})
@@ -147,14 +146,14 @@ def _run(s: PreparedEvaluation, writer: Writer, crew: Executor, everyone: bool =
 
     shape = tuple(s.first.x.shape[1:])
     job = AttackJob(s.context, s.plan, read, s.clean, len(s.problem), shape, s.individual, everyone, s.context.listener)
-    images = writer.manifest.get("images", True)
+    images = writer.stored.images
     for part in crew.parts(job):
         if images:
             writer.append(part.table, part.ids, part.x)
         else:
             writer.append(part.table)
     s.oracle.shrunk.extend(job.shrunk)
-    seen = list(writer.manifest.get("workers", []))
+    seen = list(writer.stored.workers)
     new = [w for i, w in enumerate(job.workers) if w not in seen and w not in job.workers[:i]]
     if new:
         writer.update(workers=[*seen, *new])
@@ -170,13 +169,14 @@ def _unsettled(s: PreparedEvaluation, folder: Path) -> bool:
 
 
 def _close(s: PreparedEvaluation, writer: Writer, seconds: float) -> None:
-    if writer.manifest["finished"]:  # resumed for nothing: the Run stays as it is
+    stored = writer.stored
+    if stored.finished:  # resumed for nothing: the Run stays as it is
         return
-    notes = list(writer.manifest["notes"])
+    notes = list(stored.notes)
     notes += [f"The device ran out of memory: the model was asked about {b} rows at a time." for b in s.oracle.shrunk]
     notes += dict.fromkeys(s.oracle.notes)
-    before = writer.manifest.get("wall_seconds") or 0.0
-    start = writer.manifest.get("startup_seconds") or 0.0
+    before = stored.wall_seconds or 0.0
+    start = stored.startup_seconds or 0.0
     graphs = s.context.graph_cache
     if graphs is not None:
         start += graphs.seconds

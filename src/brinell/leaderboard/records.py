@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 from brinell.errors import InputError, RunError, told
 from brinell.results.format.files import write_atomic
-from brinell.results.format.manifest import lookup
 from brinell.results.row_queries import Cost
 from brinell.results.run import Run
 from brinell.results.statistics import Proportion
@@ -302,8 +301,8 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
         raise RunError(
             expected="a finished Run to make a record of", got=f"{run.path}, unfinished", remedy="Resume it first."
         )
-    identity, verdict = run.manifest["identity"], run.verdict
-    if lookup(identity, "threat.mask") is not None:
+    identity, verdict = run.identity, run.verdict
+    if identity.threat.mask is not None:
         raise RunError(
             expected="a Run under a threat that others have too",
             got=f"{run.path}, with a mask of its own",
@@ -313,7 +312,7 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
         dataset,
         threat,
         name,
-        eps=identity["threat"].get("eps_text"),
+        eps=identity.threat.eps_text,
         clean=_percent(run.clean_accuracy.value),
         autoattack=_percent(run.robust_accuracy.value),
         unreliable=verdict.level != "reliable",
@@ -322,14 +321,14 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
         clean_interval=_interval(run.clean_accuracy),
         verdict=verdict.level,
         reasons=tuple(map(str, verdict.reasons)),
-        plan=identity["plan"]["name"],
-        seed=identity["seed"],
+        plan=identity.plan.name,
+        seed=identity.seed,
         run=str(run.path),
         run_hash=digest(run.path),
-        fingerprint=identity["model"]["fingerprint"],
+        fingerprint=identity.model.fingerprint,
         cost=run.cost,
-        date=run.manifest["created"],
-        version=lookup(run.manifest, "environment.brinell"),
+        date=run.created,
+        version=run.environment.brinell,
     )
     return with_facts(measured, about)
 

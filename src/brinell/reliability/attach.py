@@ -23,6 +23,7 @@ from brinell.reliability.probes.indicators import NEIGHBOURS
 from brinell.reliability.probes.probe import probe
 from brinell.reliability.probes.result import Probes
 from brinell.results import Run, Writer
+from brinell.results.format.manifest import Identity
 
 NAME, PROBE = "active test", "probe"
 NOT_MADE = "not made: "
@@ -59,7 +60,7 @@ def test_run(
     ('active test', 'ok')
     """
     opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
-    seed = opened.manifest["identity"]["seed"]
+    seed = opened.identity.seed or 0
     test = test_attack(model, data, threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
     return _with_check(opened, as_check(test))
 
@@ -108,7 +109,7 @@ def probe_run(
         samples=n,
         neighbours=neighbours,
         queries=queries,
-        seed=opened.manifest["identity"]["seed"],
+        seed=opened.identity.seed or 0,
         progress=progress,
     )
     others = [p for p in opened.probes if p["attack"] != found.attack]
@@ -129,10 +130,10 @@ def _same(
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)[:n]
     chosen, ball = coerce.as_plan(plan), coerce.as_threat(threat)
-    identity = opened.manifest["identity"]
+    identity = opened.identity
     same = {
-        "model": (identity["model"]["fingerprint"], model.fingerprint),
-        "plan": (identity["plan"]["name"], chosen.name),
+        "model": (identity.model.fingerprint, model.fingerprint),
+        "plan": (identity.plan.name, chosen.name),
     }
     for what, (stored, given) in same.items():
         if stored != given:
@@ -140,7 +141,7 @@ def _same(
                 expected=f"the {what} of the Run, {stored}", got=given, remedy="Test what the Run was made with."
             )
     # How eps is written is no part of what it is; its radii and its mask are.
-    if {**identity["threat"], "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
+    if {**identity.threat.raw, "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
         raise RunError(
             expected=f"the threat of the Run, {coerce.threat_of(opened)}",
             got=f"{ball}, with another radius, norm or mask",
@@ -151,17 +152,17 @@ def _same(
     return opened, model, data, replace(ball, eps=ball.eps[:n]) if isinstance(ball.eps, Tensor) else ball, chosen
 
 
-def _same_attacks(identity: dict[str, Any], model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
+def _same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
     """Plans of the same name may differ in their attacks: those of one's own all have one name."""
     norm, image = threat.norm, len(data.shape()) == 3
-    fitted, _ = adapt(plan, classes=identity["model"]["classes"], sparse=norm.sparse, image=image, norm=norm.name)
+    fitted, _ = adapt(plan, classes=identity.model.classes or 0, sparse=norm.sparse, image=image, norm=norm.name)
     with torch.no_grad():
         fitted, _ = fit_to_detector(fitted, model, model.forward(next(data.chunks(1)).x.to(model.device)))
     given = [s.to_json()["hash"] for s in fitted.stages if s.share is None]
-    stored = [s["hash"] for s in identity["plan"]["stages"] if s.get("share") is None]
+    stored = [stage.hash for stage in identity.plan.main_stages]
     if given != stored:
         raise RunError(
-            expected=f"the plan of the Run, {identity['plan']['name']}, with the same attacks",
+            expected=f"the plan of the Run, {identity.plan.name}, with the same attacks",
             got="one of that name with other attacks",
             remedy="Test what the Run was made with.",
         )

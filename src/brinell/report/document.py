@@ -19,7 +19,6 @@ from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
 from brinell.results import Proportion, Run, Stage
 from brinell.results.analyses import Cell, Figure, Findings, Series, Table, saved
-from brinell.results.format.manifest import lookup
 
 PICTURES, ROOM = 4, 1_500_000  # of each kind, and characters for all of them
 MOST_TEXT = 60_000  # characters of a manifest
@@ -103,7 +102,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         key=key,
         name=name,
         named=_named(run),
-        notes=tuple(map(str, run.manifest.get("notes") or ())),
+        notes=tuple(run.notes),
         run=run,
         outcomes=s,
         clean=run.clean_accuracy,
@@ -117,7 +116,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         first_breaks=figures.first_breaks(breaks),
         overlap=figures.overlap(run),
         confusion=figures.confusion(run, s, told),
-        curve=figures.curve([(name, s)], str(lookup(run.manifest, "identity.threat.norm"))) if small else None,
+        curve=figures.curve([(name, s)], str(run.identity.threat.norm)) if small else None,
         distances=figures.distances(s),
         marks=() if mark is None else (mark,),
         surface=figures.count_on_surface(s),
@@ -131,7 +130,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         cost=spent,
         costs=table,
         facts=_facts(run),
-        environment=_told(run.manifest.get("environment") or {}),
+        environment=_told(run.environment.raw),
         manifest=_manifest(run),
         paragraph=paragraph(run),
     )
@@ -215,31 +214,30 @@ def _together(views: Sequence[View]) -> list[Figure]:
         for side, shares in sides
     )
     found = [Figure("Accuracies", "bars", "run", figures.SHARE, series)]
-    norms = dict.fromkeys(lookup(v.run.manifest, "identity.threat.norm") for v in views if v.curve is not None)
+    norms = dict.fromkeys(v.run.identity.threat.norm for v in views if v.curve is not None)
     for norm in norms:
-        mine = [v for v in views if v.curve is not None and lookup(v.run.manifest, "identity.threat.norm") == norm]
+        mine = [v for v in views if v.curve is not None and v.run.identity.threat.norm == norm]
         found.append(figures.curve([(v.name, v.outcomes) for v in mine], str(norm)))
     return found
 
 
 def _facts(run: Run) -> tuple[tuple[str, str], ...]:
     """What identifies the evaluation, in the order one asks for it."""
-    identity, seconds = run.manifest["identity"], run.manifest.get("wall_seconds")
-    stages = lookup(identity, "plan.stages") or []
+    identity, seconds = run.identity, run.wall_seconds
     return _told(
         {
-            "model": f"{label(run)}, {lookup(identity, 'model.classes') or '?'} classes",
-            "model fingerprint": lookup(identity, "model.fingerprint"),
-            "data": f"{lookup(identity, 'data.name') or 'unnamed'}, {run.clean_accuracy.n:,} samples",
-            "data fingerprint": lookup(identity, "data.fingerprint"),
+            "model": f"{label(run)}, {identity.model.classes or '?'} classes",
+            "model fingerprint": identity.model.fingerprint,
+            "data": f"{identity.data.name or 'unnamed'}, {run.clean_accuracy.n:,} samples",
+            "data fingerprint": identity.data.fingerprint,
             "threat": threat_text(run),
-            "goal": identity.get("goal"),
-            "plan": lookup(identity, "plan.name"),
-            "what it runs": lookup(identity, "plan.description"),
-            "stages": ", ".join(f"{s['name']} ({s.get('hash', '?')})" for s in stages),
-            "seed": identity.get("seed"),
-            "precision": identity.get("precision"),
-            "created": run.manifest.get("created"),
+            "goal": identity.criterion,
+            "plan": identity.plan.name,
+            "what it runs": identity.plan.description,
+            "stages": ", ".join(f"{s.name} ({s.hash or '?'})" for s in identity.plan.stages),
+            "seed": identity.seed,
+            "precision": identity.precision,
+            "created": run.created,
             "on the clock": None if seconds is None else f"{seconds:,.1f} s",
             "folder": run.path.name,
         }
@@ -248,10 +246,16 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _named(run: Run) -> dict[str, Any]:
     """What the head of a report names, whatever is missing in the manifest."""
-    told = {"data": "data.name", "plan": "plan.name", "seed": "seed", "individual": "individual", "goal": "goal"}
-    found = {key: lookup(run.manifest, f"identity.{path}") for key, path in told.items()}
-    seconds, created = (run.manifest.get(key) for key in ("wall_seconds", "created"))
-    return {**found, "created": str(created or "")[:10], "seconds": seconds, "threat": threat_text(run)}
+    return {
+        "data": run.identity.data.name,
+        "plan": run.identity.plan.name,
+        "seed": run.identity.seed,
+        "individual": run.identity.individual,
+        "goal": run.identity.criterion,
+        "created": (run.created or "")[:10],
+        "seconds": run.wall_seconds,
+        "threat": threat_text(run),
+    }
 
 
 def _manifest(run: Run) -> str:

@@ -20,7 +20,6 @@ def facts(run: Run) -> dict[str, Any]:
     >>> facts(Run.open("tests/results/golden_run_v1"))["robust_accuracy"]["k"]
     2
     """
-    identity = run.manifest["identity"]
     return {
         "path": str(run.path),
         "clean_accuracy": proportion(run.clean_accuracy),
@@ -33,11 +32,11 @@ def facts(run: Run) -> dict[str, Any]:
             "reasons": list(run.verdict.reasons),
             "docs": [getattr(reason, "docs", "") for reason in run.verdict.reasons],
         },
-        "notes": run.manifest["notes"],
-        "threat": identity["threat"],
-        "goal": identity.get("goal", "misclassify"),
-        "plan": identity["plan"]["name"],
-        "seed": identity["seed"],
+        "notes": run.notes,
+        "threat": run.identity.threat.raw,
+        "goal": run.identity.criterion,
+        "plan": run.identity.plan.name,
+        "seed": run.identity.seed,
         "sentence": run.sentence(),
     }
 

@@ -11,7 +11,6 @@ from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, Wat
 from brinell.report.outcomes import Floats, Ints, Marks, SampleOutcomes
 from brinell.results import CLEAN, Cost, Proportion, Run, counted
 from brinell.results.analyses import Cell, Figure, Series, Table
-from brinell.results.format.manifest import lookup
 from brinell.results.row_queries import cost as cost_of
 from brinell.results.row_queries import is_attack
 from brinell.results.summary import eps_text
@@ -163,14 +162,13 @@ def confusion(run: Run, s: SampleOutcomes, names: Sequence[str] = ()) -> Figure 
 
 def radius(run: Run) -> ReferenceLine | None:
     """The radius of the threat, where it is one number."""
-    eps = lookup(run.manifest, "identity.threat.eps")
+    eps = run.identity.threat.eps
     return ReferenceLine(float(eps), f"eps = {eps_text(eps)}") if isinstance(eps, int | float) else None
 
 
 def minimum_norm(run: Run) -> bool:
     """Whether the attacks looked for the smallest distance in a threat without a radius."""
-    threat = lookup(run.manifest, "identity.threat") or {}
-    return "eps" in threat and threat["eps"] is None
+    return run.identity.threat.unbounded
 
 
 def name_of(label: int, names: Sequence[str]) -> str:

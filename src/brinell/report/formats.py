@@ -14,7 +14,6 @@ from brinell.report.figures import costs
 from brinell.report.gate import bar, least, objections
 from brinell.report.paper_text import label, labels, threat_text
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
-from brinell.results.format.manifest import lookup
 from brinell.results.summary import eps_text
 
 COLUMNS = (
@@ -46,11 +45,9 @@ def as_csv(runs: Sequence[Run]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for run in runs:
-        named = [
-            lookup(run.manifest, f"identity.{path}") for path in ("threat.norm", "threat.eps", "plan.name", "seed")
-        ]
-        named[1] = eps_text(named[1]) if isinstance(named[1], list) else named[1]
-        head = (str(run.path), label(run), lookup(run.manifest, "identity.data.name"), *named)
+        identity, threat = run.identity, run.identity.threat
+        eps = eps_text(threat.eps) if threat.per_sample else threat.eps
+        head = (str(run.path), label(run), identity.data.name, threat.norm, eps, identity.plan.name, identity.seed)
         after = {CLEAN: run.clean_accuracy, **dict(run.accuracy_after())}
         broken = {stage.attack: stage.broken for stage in run.stages()}
         broken[CLEAN] = run.clean_accuracy.n - run.clean_accuracy.k
@@ -66,8 +63,14 @@ def as_markdown(runs: Sequence[Run]) -> str:
     names = labels(list(runs))
     lines = ["| run | threat | plan | clean accuracy | robust accuracy | verdict |", "|---|---|---|---|---|---|"]
     for name, run in zip(names, runs, strict=True):
-        plan = lookup(run.manifest, "identity.plan.name")
-        cells = (name, threat_text(run), plan, run.clean_accuracy, run.robust_accuracy, run.verdict.level)
+        cells = (
+            name,
+            threat_text(run),
+            run.identity.plan.name,
+            run.clean_accuracy,
+            run.robust_accuracy,
+            run.verdict.level,
+        )
         lines.append(f"| {' | '.join(_cell(c) for c in cells)} |")
     for name, run in zip(names, runs, strict=True):
         lines += ["", f"**{_cell(name)}**", "", "| after | accuracy | broken |", "|---|---|---|"]

@@ -4,7 +4,6 @@ import re
 import unicodedata
 
 from brinell.results import Run
-from brinell.results.format.manifest import lookup
 from brinell.results.summary import eps_text, mask_text
 
 CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<title>.+)$")
@@ -12,13 +11,13 @@ CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<ti
 
 def label(run: Run) -> str:
     """What the Run is called in a report: its model, or its folder."""
-    return str(lookup(run.manifest, "identity.model.name") or run.path.name or run.path)
+    return run.identity.model.name or run.path.name or str(run.path)
 
 
 def labels(runs: list[Run]) -> list[str]:
     """Names that tell the Runs apart: the model, then the plan, then the folder."""
     names = [label(run) for run in runs]
-    plans = [f"{name}, {lookup(run.manifest, 'identity.plan.name')}" for name, run in zip(names, runs, strict=True)]
+    plans = [f"{name}, {run.identity.plan.name}" for name, run in zip(names, runs, strict=True)]
     folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]
     paths = [f"{name} ({run.path})" for name, run in zip(names, runs, strict=True)]
     for told in (names, plans, folders, paths):
@@ -33,8 +32,8 @@ def threat_text(run: Run) -> str:
     >>> threat_text(Run.open("tests/results/golden_run_v1"))
     'Linf, eps = 8/255'
     """
-    norm, eps, mask = (lookup(run.manifest, f"identity.threat.{name}") for name in ("norm", "eps", "mask"))
-    free = mask_text(mask)
+    norm, eps = run.identity.threat.norm, run.identity.threat.eps
+    free = mask_text(run.identity.threat.mask)
     return f"{norm or 'unnamed'}{free}, smallest distances" if eps is None else f"{norm}{free}, eps = {eps_text(eps)}"
 
 
@@ -60,8 +59,8 @@ def paragraph(run: Run) -> str:
 def bibtex(runs: list[Run]) -> str:
     """Entries for the package and for the publications that the plans cite."""
     entries: list[str] = []
-    for version in dict.fromkeys(str(lookup(r.manifest, "environment.brinell") or "unknown") for r in runs):
-        year = min(str(r.manifest.get("created") or "")[:4] for r in runs)
+    for version in dict.fromkeys(run.environment.brinell or "unknown" for run in runs):
+        year = min((run.created or "")[:4] for run in runs)
         entries.append(
             _entry(
                 "software",
@@ -72,7 +71,7 @@ def bibtex(runs: list[Run]) -> str:
                 year=_tex(year),
             )
         )
-    cited = dict.fromkeys(str(lookup(r.manifest, "identity.plan.citation") or "") for r in runs)
+    cited = dict.fromkeys(run.identity.plan.citation or "" for run in runs)
     works = dict.fromkeys(work for text in cited for work in text.split("; ") if work)
     entries += [_cited(work) for work in works]
     return "\n\n".join(entries)

@@ -11,7 +11,6 @@ from brinell.report.class_names import class_names
 from brinell.report.outcomes import sample_outcomes
 from brinell.results import Run
 from brinell.results.analyses import Figure
-from brinell.results.format.manifest import lookup
 
 # Markers and dashes tell series apart where colours do not.
 MARKERS, DASHES = "os^Dv*p", ("-", "--", ":", "-.")
@@ -36,7 +35,7 @@ def distances(run: Run, axes: Any = None) -> Any:
     """The robustness curve, or the distances of the adversarials."""
     found = sample_outcomes(run)
     if figures.minimum_norm(run):
-        return draw(figures.curve([("", found)], str(lookup(run.manifest, "identity.threat.norm"))), axes)
+        return draw(figures.curve([("", found)], str(run.identity.threat.norm)), axes)
     return draw(_there(figures.distances(found), run), axes)
 
 

@@ -8,7 +8,6 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.results import row_queries as outcome
-from brinell.results.format.manifest import lookup
 from brinell.results.format.schema import AUDIT, flagged
 from brinell.results.row_queries import Cost
 from brinell.results.statistics import Proportion, hidden
@@ -79,11 +78,10 @@ class Audit:
 
 def audit(run: "Run") -> Audit | None:
     """The audit of a Run whose plan has one; None for other plans."""
-    stages = lookup(run.manifest, "identity.plan.stages") or []
-    full = [s["name"] for s in stages if s.get("share") is not None]
+    full = [stage.name for stage in run.identity.plan.audit_stages]
     if not full:
         return None
-    short = [s["name"] for s in stages if s.get("share") is None]
+    short = [stage.name for stage in run.identity.plan.main_stages]
     table = run.numbers()
     left = outcome.survivors(table, short)
     ids = outcome.ids_of(table)

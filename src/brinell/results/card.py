@@ -4,8 +4,6 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
-from brinell.results.format.manifest import lookup
-
 if TYPE_CHECKING:
     from brinell.results.run import Run
 
@@ -19,9 +17,8 @@ def card(run: "Run") -> str:
     >>> "33.3 %" in card(Run.open("tests/results/golden_run_v1"))
     True
     """
-    robust, verdict = run.robust_accuracy, run.verdict
-    name = lookup(run.manifest, "identity.model.name") or run.path.name
-    plan = lookup(run.manifest, "identity.plan.name") or "unnamed"
+    robust, verdict, state = run.robust_accuracy, run.verdict, "" if run.finished else ", unfinished"
+    name = run.identity.model.name or run.path.name
     level = f'<b style="color:{COLOURS[verdict.level]}">{verdict.level}</b>'
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
     after = [("clean", run.clean_accuracy), *run.accuracy_after()]
@@ -32,7 +29,7 @@ def card(run: "Run") -> str:
     )
     return (
         '<div style="border:1px solid #8886;border-radius:8px;padding:.8em 1em;max-width:44em;line-height:1.45">'
-        f"<div><b>{escape(str(name))}</b>, plan {escape(str(plan))}{'' if run.finished else ', unfinished'}</div>"
+        f"<div><b>{escape(name)}</b>, plan {escape(run.identity.plan.name)}{state}</div>"
         f'<div style="font-size:2em;font-weight:650">{100 * robust.value:.1f} %</div>'
         f"<div>robust accuracy, 95 % interval [{100 * robust.low:.1f}, {100 * robust.high:.1f}], n = {robust.n:,}</div>"
         f'<table style="margin:.6em 0"><thead><tr><th style="text-align:left">after</th><th>accuracy</th><th>interval'

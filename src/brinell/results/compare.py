@@ -7,7 +7,7 @@ import numpy as np
 
 from brinell.errors import RunError
 from brinell.results import row_queries as outcome
-from brinell.results.format.manifest import differences, lookup
+from brinell.results.format.manifest import differences
 from brinell.results.format.schema import CLEAN
 from brinell.results.run import Run
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
@@ -133,12 +133,12 @@ def _hashes(run: Run) -> dict[int, str]:
 
 
 def _name(run: Run) -> str:
-    model = lookup(run.manifest, "identity.model.name")
+    model = run.identity.model.name
     return f"{model} ({run.path})" if model else str(run.path)
 
 
 def _notes(a: Run, b: Run) -> tuple[str, ...]:
-    fields = differences(a.manifest["identity"], b.manifest["identity"])
+    fields = differences(a.identity.raw, b.identity.raw)
     groups = sorted({name.split(".")[0] for name in fields} - {"data"})
     notes = [f"The evaluations differ in: {', '.join(groups)}."] if groups else []
     notes += [f"{side} is unfinished." for side, run in (("A", a), ("B", b)) if not run.finished]

@@ -1,14 +1,13 @@
 """Whether a plan that is called strong did what a strong one does: what it calls itself proves nothing."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.results import row_queries as outcome
-from brinell.results.format.manifest import lookup
 from brinell.results.format.schema import AUDIT, flagged
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 # Less than this was done to a sample by no ensemble that is called strong: the steps of the weakest attacks that are
 # still reported (Madry et al. 2018: 20), and queries of random search that come to nothing below.
 STEPS, QUERIES = 20, 50
-BLACK_BOX = "logits"
 
 
 def shortfalls(run: "Run") -> Iterable[str]:
@@ -26,24 +24,22 @@ def shortfalls(run: "Run") -> Iterable[str]:
     Attacks of a manifest that does not tell what they need (older Runs) are not judged, and where nothing stands there
     is nothing to doubt.
     """
-    strength = lookup(run.manifest, "identity.plan.strength")
-    audit = strength == "audited"
-    if strength != "standard" and not audit:
+    plan, audit = run.identity.plan, run.identity.plan.audited
+    if plan.strength != "standard" and not audit:
         return
-    all_stages: list[dict[str, Any]] = lookup(run.manifest, "identity.plan.stages") or []
-    stages = [s for s in all_stages if (s.get("share") is not None) == audit and "needs" in s]
+    stages = [s for s in (plan.audit_stages if audit else plan.main_stages) if s.requires is not None]
     standing = _standing(run, audit)
     if not stages or not len(standing):
         return
-    following = [s["name"] for s in stages if s["needs"] != BLACK_BOX]
-    asking = [s["name"] for s in stages if s["needs"] == BLACK_BOX]
+    following = [s.name for s in stages if not s.black_box]
+    asking = [s.name for s in stages if s.black_box]
     steps = _least(run, following, "backwards", standing)
     if not following:
         yield "none of its attacks follows gradients"
     elif steps < STEPS:
         yield f"some samples it calls robust were attacked with {steps} gradients in all (at least {STEPS} expected)"
     # The attacks of an audit answer for what a first stage missed; on randomised models every attack is one more draw.
-    if audit or (lookup(run.manifest, "identity.plan.draws") or 1) > 1:
+    if audit or plan.draws > 1:
         return
     queries = _least(run, asking, "forwards", standing)
     if not asking:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.errors import InputError, RunError
 from brinell.results import row_queries as outcome
 from brinell.results.format.files import Adversarials
-from brinell.results.format.manifest import differences, lookup, material, new_manifest
+from brinell.results.format.manifest import differences, material, new_manifest
 from brinell.results.format.writer import Writer
-from brinell.results.radii import SAMPLE_IDS, joined
 from brinell.results.run import Run, gather
 
 SHARD_ROWS = 2048
@@ -40,7 +39,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
     runs = sorted((Run.open(path) for path in paths), key=lambda run: (_fingerprint(run), str(run.path)))
     _refuse_different(runs)
     # Before the rows, which would only say that two outcomes differ.
-    radii = joined(run.manifest for run in runs)
+    radii = _merged_radii(runs)
     table, origin = _merged_rows(runs)
     out = Path(out)
     with Writer.create(out, _merged_manifest(runs, outcome.samples(table), radii)) as writer:
@@ -55,7 +54,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
 
 
 def _fingerprint(run: Run) -> str:
-    return str(lookup(run.manifest, "identity.data.fingerprint"))
+    return str(run.identity.data.fingerprint)
 
 
 def _refuse_different(runs: Sequence[Run]) -> None:
@@ -70,10 +69,37 @@ def _refuse_different(runs: Sequence[Run]) -> None:
 
 def _shared(run: Run) -> dict[str, Any]:
     """What parts of one evaluation have in common: all but the data, and the radii where every sample has its own."""
-    shared = {name: value for name, value in run.manifest["identity"].items() if name != "data"}
-    if isinstance(lookup(run.manifest, "identity.threat.eps"), list):
+    shared = {name: value for name, value in run.identity.raw.items() if name != "data"}
+    if run.identity.threat.per_sample:
         shared["threat"] = {**shared["threat"], "eps": OWN, "eps_text": OWN}
     return shared
+
+
+def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
+    """Return the radii of the samples of all Runs, sorted by id; None where there is one radius for all.
+
+    A Run that does not say which sample has which radius is refused, and so are two radii of one sample.
+    """
+    merged: dict[int, float] = {}
+    several = [run for run in runs if run.identity.threat.per_sample]
+    for run in several:
+        radii = run.sample_radii
+        if radii is None:
+            raise RunError(
+                expected="Runs that say which sample has which radius (sample_ids in the manifest)",
+                got="one that does not, made by an earlier version",
+                remedy="Evaluate that part again.",
+            )
+        conflicts = sorted(i for i, eps in radii.items() if merged.get(i, eps) != eps)
+        if conflicts:
+            i = conflicts[0]
+            raise RunError(
+                expected="one radius for each sample",
+                got=f"{len(conflicts)} samples with two, the first is {i} ({merged[i]:g} and {radii[i]:g})",
+                remedy="Merge only Runs of the same threat, with ids that name one sample each.",
+            )
+        merged |= radii
+    return dict(sorted(merged.items())) if several else None
 
 
 def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, outcome.Ids]:
@@ -115,31 +141,26 @@ def _merged_manifest(runs: Sequence[Run], ids: outcome.Ids, radii: dict[int, flo
         eps = list(radii.values())
         text = f"{min(eps):.4g}…{max(eps):.4g}" if eps else OWN
         identity["threat"] = {**identity["threat"], "eps": eps, "eps_text": text}
-    manifest = new_manifest(identity, _environment(runs))
+    manifest = new_manifest(identity, runs[0].environment.raw)
     if radii is not None:
-        manifest[SAMPLE_IDS] = list(radii)
-    walls = [run.manifest.get("wall_seconds") for run in runs]
+        manifest["sample_ids"] = list(radii)
+    walls = [run.wall_seconds for run in runs]
     manifest["wall_seconds"] = sum(wall for wall in walls if wall is not None) if any(walls) else None
     manifest["checks"] = _distinct(check for run in runs for check in run.checks)
     probes = _distinct(probe for run in runs for probe in run.probes)
     if probes:
         manifest["probes"] = probes
-    manifest["notes"] = _distinct(note for run in runs for note in run.manifest.get("notes") or [])
+    manifest["notes"] = _distinct(note for run in runs for note in run.notes)
     if not all(run.images for run in runs):
         manifest["images"] = False
     manifest["merged_from"] = [
-        {"data": lookup(run.manifest, "identity.data"), **{key: run.manifest.get(key) for key in KEPT}} for run in runs
+        {"data": run.identity.raw.get("data"), **{key: run.manifest.get(key) for key in KEPT}} for run in runs
     ]
     return manifest
 
 
-def _environment(runs: Sequence[Run]) -> dict[str, Any]:
-    return lookup(runs[0].manifest, "environment") or {}
-
-
-def _sources(run: Run) -> list[dict[str, Any]]:
-    data = lookup(run.manifest, "identity.data") or {}
-    return data.get("sources") or [data]
+def _sources(run: Run) -> Sequence[Mapping[str, Any]]:
+    return run.identity.data.sources or [run.identity.data.raw]
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -11,11 +11,12 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
+from brinell.finding import Finding
 from brinell.results import row_queries as outcome
 from brinell.results.audit import Audit, audit
 from brinell.results.card import card
 from brinell.results.format import files
-from brinell.results.format.manifest import decode, lookup
+from brinell.results.format.manifest import Environment, Identity, Manifest, decode
 from brinell.results.format.schema import CLEAN, NUMBERS, counted
 from brinell.results.repeats import Repeats, repeated
 from brinell.results.row_queries import Cost, Ids, Stage
@@ -32,8 +33,8 @@ class Run:
     33.3 % [9.7, 70.0], n = 6
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
-        self.path, self.manifest = path, manifest
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self._manifest = path, manifest
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
@@ -77,12 +78,47 @@ class Run:
         """The clean accuracy that guessing would get on these samples; None where it is unknown."""
         columns = ("sample_id", "attack", "label", "clean_pred")
         table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
-        return outcome.chance(table, lookup(self.manifest, "identity.model.classes"))
+        return outcome.chance(table, self.identity.model.classes)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as stored: a plain JSON object."""
+        return self._manifest.to_json()
+
+    @property
+    def identity(self) -> Identity:
+        """What was evaluated: threat, criterion, plan, model, data, seed and precision."""
+        return self._manifest.identity
+
+    @property
+    def environment(self) -> Environment:
+        """Versions and hardware of the evaluation."""
+        return self._manifest.environment
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes of the evaluation, such as adaptations of the plan to the model."""
+        return list(self._manifest.notes)
+
+    @property
+    def created(self) -> str | None:
+        """The time the Run was started, UTC, in ISO 8601."""
+        return self._manifest.created
+
+    @property
+    def wall_seconds(self) -> float | None:
+        """Seconds on the clock; None while the Run is unfinished."""
+        return self._manifest.wall_seconds
+
+    @property
+    def sample_radii(self) -> dict[int, float] | None:
+        """The radius of every sample by its id; None for one common radius, or where the ids are unknown."""
+        return self._manifest.sample_radii
 
     @property
     def images(self) -> bool:
         """Whether the adversarials were kept."""
-        return bool(self.manifest.get("images", True))
+        return self._manifest.images
 
     def adversarials(self) -> files.Adversarials:
         """Return the counted adversarials, one per sample (the nearest), sorted by id."""
@@ -104,22 +140,32 @@ class Run:
     @property
     def attacks(self) -> list[str]:
         """Names of the attacks in the order of the plan."""
-        return [stage["name"] for stage in lookup(self.manifest, "identity.plan.stages") or []]
+        return [stage.name for stage in self.identity.plan.stages]
 
     @property
     def checks(self) -> list[dict[str, Any]]:
-        """What was checked about the evaluation: name, level and message of each check."""
-        return list(self.manifest.get("checks") or [])
+        """The checks of the evaluation as stored: name, level and message of each."""
+        return [check.to_json() for check in self._manifest.checks]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The checks of the evaluation as findings."""
+        return self._manifest.findings
 
     @property
     def probes(self) -> list[dict[str, Any]]:
-        """What probes of the evaluation's attacks found, where any were made: attack, samples and items of each."""
-        return list(self.manifest.get("probes") or [])
+        """The probes of the plan's attacks as stored: attack, samples and items of each."""
+        return [probe.to_json() for probe in self._manifest.probes]
+
+    @property
+    def probe_findings(self) -> list[tuple[str, Finding]]:
+        """The findings of the probes, each with the name of the probed attack."""
+        return [(probe.attack, finding) for probe in self._manifest.probes for finding in probe.findings]
 
     @property
     def finished(self) -> bool:
         """Whether the evaluation came to its end."""
-        return bool(self.manifest.get("finished"))
+        return self._manifest.finished
 
     @property
     def clean_accuracy(self) -> Proportion:
@@ -144,9 +190,8 @@ class Run:
         """Return the survivors that some attack of the plan, its audit aside, has no row for, sorted."""
         table, left = self.numbers(), self.survivors()
         ids = outcome.ids_of(table)
-        stages = lookup(self.manifest, "identity.plan.stages") or []
-        names = [stage["name"] for stage in stages if stage.get("share") is None]
-        missing = [np.setdiff1d(left, ids[outcome.is_attack(table, name)]) for name in names]
+        stages = self.identity.plan.main_stages
+        missing = [np.setdiff1d(left, ids[outcome.is_attack(table, stage.name)]) for stage in stages]
         return np.unique(np.concatenate([left[:0], *missing]))
 
     def stages(self) -> list[Stage]:

@@ -4,8 +4,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from brinell.results.format.manifest import lookup
-from brinell.results.verdict import EVADE
+from brinell.results.format.manifest import EVADE
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -23,7 +22,7 @@ def sentence(run: "Run") -> str:
         f"a robust accuracy of {100 * p.value:.1f} % "
         f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n:,}{_data(run)})"
     )
-    text = f"{_threat(run)}, {_identity(run, 'model.name') or 'the model'} has {accuracy} against {_plan(run)}"
+    text = f"{_threat(run)}, {run.identity.model.name or 'the model'} has {accuracy} against {_plan(run)}"
     if run.audit is not None and not run.audit.complete:
         names = ", ".join(run.audit.attacks)
         text += (
@@ -32,8 +31,7 @@ def sentence(run: "Run") -> str:
     text += _goal(run)
     if not run.images:
         text += "; every adversarial was verified when it was found, and none is stored"
-    version = lookup(run.manifest, "environment.brinell")
-    text += f" (seed {_identity(run, 'seed')}, Brinell {version or 'of unknown version'})."
+    text += f" (seed {run.identity.seed}, Brinell {run.environment.brinell or 'of unknown version'})."
     return text if run.finished else f"Provisional, from an unfinished Run: {text}"
 
 
@@ -84,42 +82,38 @@ def mask_text(mask: Any) -> str:
     return f" of {free:,} of {size:,} values"
 
 
-def _identity(run: "Run", path: str) -> Any:
-    return lookup(run.manifest, f"identity.{path}")
-
-
 def _threat(run: "Run") -> str:
-    norm, eps = _identity(run, "threat.norm"), _identity(run, "threat.eps")
-    text = f"Under {norm or 'unnamed'} perturbations{mask_text(_identity(run, 'threat.mask'))}"
-    return text if eps is None else f"{text} of size eps = {eps_text(eps)}"
+    threat = run.identity.threat
+    text = f"Under {threat.norm or 'unnamed'} perturbations{mask_text(threat.mask)}"
+    return text if threat.eps is None else f"{text} of size eps = {eps_text(threat.eps)}"
 
 
 def _data(run: "Run") -> str:
-    name = _identity(run, "data.name")
-    return f" samples of {name}" if name else ""
+    return f" samples of {run.identity.data.name}" if run.identity.data.name else ""
 
 
 def _plan(run: "Run") -> str:
-    name, citation = _identity(run, "plan.name"), _identity(run, "plan.citation")
-    return f"the plan {name or 'unnamed'}" + (f" [{citation}]" if citation else "")
+    plan = run.identity.plan
+    return f"the plan {plan.name}" + (f" [{plan.citation}]" if plan.citation else "")
 
 
 def _goal(run: "Run") -> str:
     """What counts, where it is not the class alone."""
-    if _identity(run, "goal") != EVADE:
+    if run.identity.criterion != EVADE:
         return ""
     return "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
 
 
 def _head(run: "Run") -> str:
+    identity = run.identity
     lines = [
         f"Run {run.path}" + ("" if run.finished else " (unfinished: what follows is provisional)"),
-        f"model     {_identity(run, 'model.name') or 'unnamed'}, {_identity(run, 'model.classes') or '?'} classes",
-        f"data      {_identity(run, 'data.name') or 'unnamed'}, {run.clean_accuracy.n} samples",
+        f"model     {identity.model.name or 'unnamed'}, {identity.model.classes or '?'} classes",
+        f"data      {identity.data.name or 'unnamed'}, {run.clean_accuracy.n} samples",
         f"threat    {_threat(run).removeprefix('Under ')}",
-        f"plan      {_identity(run, 'plan.name') or 'unnamed'}, seed {_identity(run, 'seed')}",
+        f"plan      {identity.plan.name}, seed {identity.seed}",
     ]
-    if _identity(run, "goal") == EVADE:
+    if run.identity.criterion == EVADE:
         lines.insert(-1, "goal      misclassified and accepted by the detector")
     return "\n".join(lines)
 
@@ -145,10 +139,9 @@ def _stages(run: "Run") -> str:
 
 def _cost(run: "Run") -> str:
     cost = run.cost
-    wall = run.manifest.get("wall_seconds")
     lines = [
         f"cost      {cost.forwards} forwards, {cost.backwards} backwards, {cost.seconds:.1f} s of compute"
-        + ("" if wall is None else f", {wall:.1f} s on the clock"),
+        + ("" if run.wall_seconds is None else f", {run.wall_seconds:.1f} s on the clock"),
         f"          per sample {cost.forwards_per_sample:.1f} forwards, {cost.backwards_per_sample:.1f} backwards, "
         f"{cost.seconds_per_sample:.3g} s",
     ]
@@ -159,5 +152,4 @@ def _cost(run: "Run") -> str:
 
 
 def _notes(run: "Run") -> str:
-    notes = run.manifest.get("notes") or []
-    return "\n".join(["notes", *(f"  - {note}" for note in notes)]) if notes else ""
+    return "\n".join(["notes", *(f"  - {note}" for note in run.notes)]) if run.notes else ""

@@ -8,7 +8,7 @@ import numpy as np
 
 from brinell.results import row_queries as outcome
 from brinell.results.effort import shortfalls
-from brinell.results.format.manifest import lookup
+from brinell.results.format.manifest import EVADE
 from brinell.results.format.schema import counted, flagged
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 Level = Literal["reliable", "suspicious", "invalid"]
 LEVELS: tuple[Level, ...] = ("reliable", "suspicious", "invalid")
 STRONGER = "autoattack"
-EVADE = "evade"
 # What a plan calls itself; anything else, and nothing, is weak.
 STRONG = ("standard", "audited")
 # Where every rule is explained, with what to do.
@@ -71,7 +70,7 @@ def judge(run: "Run") -> Verdict:
 
 
 def _failed(run: "Run") -> Iterable[str]:
-    return (f"Check {c['name']} failed: {_sentence(c['message'])}" for c in run.checks if c["level"] == "fail")
+    return (f"Check {c.name} failed: {_sentence(c.message)}" for c in run.findings if c.level == "fail")
 
 
 def _empty(run: "Run") -> Iterable[str]:
@@ -80,11 +79,7 @@ def _empty(run: "Run") -> Iterable[str]:
 
 
 def _warned(run: "Run") -> Iterable[str]:
-    return (
-        f"Check {c['name']} warns: {_sentence(c['message'])}"
-        for c in run.checks
-        if c["level"] not in ("ok", "info", "fail")
-    )
+    return (f"Check {c.name} warns: {_sentence(c.message)}" for c in run.findings if c.level == "warn")
 
 
 def _unverified(run: "Run") -> Iterable[str]:
@@ -106,8 +101,8 @@ def _unfinished(run: "Run") -> Iterable[str]:
 def _incomplete(run: "Run") -> Iterable[str]:
     if not run.finished:
         return
-    total, n = lookup(run.manifest, "identity.data.n"), run.clean_accuracy.n
-    if isinstance(total, int) and n < total:
+    total, n = run.identity.data.n, run.clean_accuracy.n
+    if total is not None and n < total:
         yield f"Rows of {total - n} of {total} samples are missing."
     skipped = run.skipped()
     if len(skipped):
@@ -126,9 +121,9 @@ def _guessing(run: "Run") -> Iterable[str]:
 
 
 def _weak(run: "Run") -> Iterable[str]:
-    if lookup(run.manifest, "identity.plan.strength") not in STRONG:
-        name = lookup(run.manifest, "identity.plan.name") or "unnamed"
-        if lookup(run.manifest, "identity.goal") == EVADE:
+    if run.identity.plan.strength not in STRONG:
+        name = run.identity.plan.name
+        if run.identity.criterion == EVADE:
             yield (
                 f"The plan {name} is weak: no ensemble against detectors has stood the test of time, so the robust "
                 "accuracy is only an upper bound; an attack made for this detector may find more."
@@ -141,17 +136,17 @@ def _weak(run: "Run") -> Iterable[str]:
 
 
 def _claimed(run: "Run") -> Iterable[str]:
-    name, lacks = lookup(run.manifest, "identity.plan.name") or "unnamed", list(shortfalls(run))
+    name, lacks = run.identity.plan.name, list(shortfalls(run))
     if lacks:
-        what = "The audit of" if lookup(run.manifest, "identity.plan.strength") == "audited" else "The plan"
+        what = "The audit of" if run.identity.plan.audited else "The plan"
         yield f"{what} {name} is called strong, but {'; '.join(lacks)}: run the plan {STRONGER}."
 
 
 def _audited(run: "Run") -> Iterable[str]:
     found = run.audit
-    if lookup(run.manifest, "identity.plan.strength") != "audited" or not run.finished:
+    if not run.identity.plan.audited or not run.finished:
         return
-    name = lookup(run.manifest, "identity.plan.name") or "unnamed"
+    name = run.identity.plan.name
     if found is None:
         yield (
             f"The plan {name} saves passes and was not audited, so what it may have missed is unknown; evaluate into "
@@ -174,9 +169,8 @@ def _audited(run: "Run") -> Iterable[str]:
 
 def _randomised(run: "Run") -> bool:
     """Whether the model is judged by repeated draws, and is random indeed."""
-    draws = lookup(run.manifest, "identity.plan.draws")
-    steady = any(c["name"] == "randomised" and c["level"] == "info" for c in run.checks)
-    return isinstance(draws, int) and draws > 1 and not steady
+    steady = any(finding.name == "randomised" and finding.level == "info" for finding in run.findings)
+    return run.identity.plan.draws > 1 and not steady
 
 
 # Black-box attacks may find this share of the samples that gradient attacks missed (AutoAttack's rule: 0.2 points).
@@ -186,22 +180,19 @@ LUCK = 0.002
 def _black_box_wins(run: "Run") -> Iterable[str]:
     if _randomised(run):
         return  # on a randomised model every attack is one more draw
-    stages = lookup(run.manifest, "identity.plan.stages") or []
     rows = run.numbers()
     ids, fell = outcome.ids_of(rows), counted(rows)
     followed = ids[:0]
     any_gradient = False
-    for stage in stages:
-        if stage.get("share") is not None:
-            continue  # a part of the audit, which has a rule of its own
-        broken = ids[outcome.is_attack(rows, stage["name"]) & fell]
-        if stage.get("needs") != "logits":
+    for stage in run.identity.plan.main_stages:  # the audit has a rule of its own
+        broken = ids[outcome.is_attack(rows, stage.name) & fell]
+        if not stage.black_box:
             followed, any_gradient = np.union1d(followed, broken), True
             continue
         alone = len(np.setdiff1d(broken, followed))
         if any_gradient and alone > LUCK * max(run.clean_accuracy.n, 1):
             yield (
-                f"The black-box attack {stage['name']} broke {_samples(alone)} that the gradient "
+                f"The black-box attack {stage.name} broke {_samples(alone)} that the gradient "
                 "attacks before it did not: gradients may be masked."
             )
 
@@ -224,14 +215,12 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
     """A rule about these items of the Run's probes; with `alone` only where the plan has no other attack."""
 
     def rule(run: "Run") -> Iterable[str]:
-        stages = [s for s in lookup(run.manifest, "identity.plan.stages") or [] if s.get("share") is None]
-        if alone and len(stages) > 1:
+        if alone and len(run.identity.plan.main_stages) > 1:
             return
-        for probes in run.probes:
-            for item in probes["items"]:
-                if item["name"] in names and item["level"] != "ok":
-                    advice = f"; {item['mitigation']}" if item.get("mitigation") else ""
-                    yield _sentence(f"Probe of {probes['attack']}, {item['name']}: {item['sentence']}{advice}")
+        for attack, finding in run.probe_findings:
+            if finding.name in names and not finding.ok:
+                advice = f"; {finding.remedy}" if finding.remedy else ""
+                yield _sentence(f"Probe of {attack}, {finding.name}: {finding.message}{advice}")
 
     return rule
 

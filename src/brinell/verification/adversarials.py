@@ -16,11 +16,10 @@ from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
 from brinell.errors import RunError
 from brinell.results import CLEAN, Run, counted
-from brinell.results.format.manifest import lookup
+from brinell.results.format.manifest import MISCLASSIFY
 from brinell.verification.randomised import doubt, ever_fooled
 
 SLACK = 1e-6
-MISCLASSIFY = "misclassify"
 # Why a point does not reach a goal, where it is not a matter of the class alone.
 WRONGLY_BROKEN = "the clean input is classified correctly"
 WRONGLY_ACCEPTED = "the clean input is misclassified or rejected, and the Run counts it as right"
@@ -30,7 +29,7 @@ MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified,
 
 def goal_of(run: Run) -> Criterion:
     """The goal a Run was made for; Runs from before there were others are about the class."""
-    name = run.manifest["identity"].get("goal", MISCLASSIFY)
+    name = run.identity.criterion
     if name not in CRITERIA:
         raise RunError(
             expected=f"a goal among {', '.join(CRITERIA)}", got=repr(name)[:60], remedy="The Run is refused."
@@ -104,7 +103,7 @@ def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, 
     where = {int(i): k for k, i in enumerate(adv.ids)}
     hashes, labels, told = _stored(run)
     # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
-    draws = lookup(run.manifest, "identity.plan.draws") or 1
+    draws = run.identity.plan.draws
     criterion = goal_of(run)
     failures = {i: "no adversarial stored" for i in hashes if i not in where}
     seen: set[int] = set()
@@ -164,7 +163,7 @@ def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: 
     """Samples whose clean input the model judges otherwise than the Run says."""
     rows = run.rows().filter(pa.array(np.asarray(run.rows()["attack"]) == CLEAN))
     told = dict(zip(rows["sample_id"].to_pylist(), counted(rows).tolist(), strict=True))
-    if (lookup(run.manifest, "identity.plan.draws") or 1) > 1:
+    if run.identity.plan.draws > 1:
         return {}
     failures: dict[int, str] = {}
     for chunk in problem.chunks(4096):

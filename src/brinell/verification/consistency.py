@@ -14,22 +14,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 from brinell.errors import RunError
 from brinell.results import row_queries as outcome
 from brinell.results.format import files
-from brinell.results.format.manifest import attack_hash, lookup
+from brinell.results.format.manifest import attack_hash
 from brinell.results.format.schema import CLEAN, counted
-from brinell.results.format.validate import misshapen
-from brinell.results.radii import own_radii
 from brinell.results.run import Run
 
-# What a check of somebody else's Run needs to know of it.
-NEEDED = {
-    "threat.norm": str,
-    "plan.name": str,
-    "plan.stages": list,
-    "model.fingerprint": str,
-    "data.n": int,
-    "seed": int,
-    "precision": str,
-}
 # More judging passes than any plan has would only keep whoever checks the Run busy.
 DRAWS = 100
 STRENGTHS = ("weak", "standard", "audited")
@@ -54,24 +42,27 @@ def contradictions(run: Run, whole: bool = True) -> list[str]:
 
 def refuse_incomplete(run: Run) -> None:
     """A RunError for a manifest that lacks what a check of the Run needs."""
-    for path, kind in NEEDED.items():
-        value = lookup(run.manifest, f"identity.{path}")
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise RunError(
-                expected=f"a manifest with {path} as {kind.__name__}", got=repr(value)[:60], remedy="It is refused."
-            )
-    draws = lookup(run.manifest, "identity.plan.draws") or 1
-    if not isinstance(draws, int) or not 1 <= draws <= DRAWS:
-        raise RunError(expected=f"1 to {DRAWS} judging passes", got=repr(draws)[:60], remedy="The Run is refused.")
-    # A manifest that was changed after it was read.
-    if wrong := misshapen(run.manifest):
-        raise RunError(expected=f"a manifest with {wrong[0]}", got=wrong[1], remedy="It is refused.")
+    plan, threat = run.identity.plan, run.identity.threat
+    needed = {
+        "threat.norm": threat.norm,
+        "plan.name": plan.raw.get("name"),
+        "plan.stages": plan.raw.get("stages"),
+        "model.fingerprint": run.identity.model.fingerprint,
+        "data.n": run.identity.data.n,
+        "seed": run.identity.seed,
+        "precision": run.identity.precision,
+    }
+    for path, value in needed.items():
+        if value is None:
+            raise RunError(expected=f"a manifest with {path}", got="none", remedy="The Run is refused.")
+    if not 1 <= plan.draws <= DRAWS:
+        raise RunError(expected=f"1 to {DRAWS} judging passes", got=f"{plan.draws}", remedy="The Run is refused.")
     _refuse_radii(run)
-    strength = lookup(run.manifest, "identity.plan.strength")
-    if strength not in (None, *STRENGTHS):
-        raise RunError(expected=f"a plan that is {' or '.join(STRENGTHS)}", got=strength[:60], remedy="It is refused.")
-    text, eps = (lookup(run.manifest, f"identity.threat.{k}") for k in ("eps_text", "eps"))
-    if not isinstance(eps, list) and text and not same_radius(str(text), math.inf if eps is None else eps):
+    if plan.strength is not None and plan.strength not in STRENGTHS:
+        got = plan.strength[:60]
+        raise RunError(expected=f"a plan that is {' or '.join(STRENGTHS)}", got=got, remedy="The Run is refused.")
+    text, eps = threat.eps_text, threat.eps
+    if not isinstance(eps, list) and text and not same_radius(text, math.inf if eps is None else eps):
         raise RunError(
             expected=f"a radius that is what its text says, {text}", got=f"{eps}", remedy="The Run is refused."
         )
@@ -79,13 +70,12 @@ def refuse_incomplete(run: Run) -> None:
 
 def _refuse_radii(run: Run) -> None:
     """A RunError for radii of single samples that are not as many as there are samples."""
-    told = lookup(run.manifest, "identity.threat")
-    if "eps" not in told:
+    threat, n = run.identity.threat, run.identity.data.n
+    if "eps" not in threat.raw:
         raise RunError(expected="a threat in the manifest with its eps", got="none", remedy="The Run is refused.")
-    n = run.manifest["identity"]["data"]["n"]
-    if isinstance(told["eps"], list) and len(told["eps"]) != n:
+    if isinstance(threat.eps, list) and len(threat.eps) != n:
         raise RunError(
-            expected=f"a radius for each of {n} samples", got=f"{len(told['eps'])}", remedy="The Run is refused."
+            expected=f"a radius for each of {n} samples", got=f"{len(threat.eps)}", remedy="The Run is refused."
         )
 
 
@@ -107,7 +97,7 @@ def same_radius(text: str, eps: float) -> bool:
 
 def refuse_many(run: Run) -> None:
     """A RunError for more rows than samples and attacks can have, before any of them is read."""
-    n, stages = run.manifest["identity"]["data"]["n"], len(run.attacks)
+    n, stages = run.identity.data.n or 0, len(run.attacks)
     names = files.shards(run.path / files.ROWS_FOLDER, files.ROWS_END)
     try:
         told = sum(pq.read_metadata(files.rows_file(run.path, name)).num_rows for name in names)
@@ -129,13 +119,13 @@ def _unfinished(run: Run) -> Iterable[str]:
 
 
 def _samples(run: Run) -> Iterable[str]:
-    n, told = run.clean_accuracy.n, lookup(run.manifest, "identity.data.n")
+    n, told = run.clean_accuracy.n, run.identity.data.n
     if n != told:
         yield f"There are clean rows of {n} samples, and the manifest tells of {told}."
 
 
 def _names(run: Run) -> Iterable[str]:
-    stages = {s["name"]: s.get("hash") for s in lookup(run.manifest, "identity.plan.stages") or []}
+    stages = {stage.name: stage.hash for stage in run.identity.plan.stages}
     table = run.rows()
     pairs = sorted(set(zip(table["attack"].to_pylist(), table["attack_hash"].to_pylist(), strict=True)))
     for name, digest in pairs:
@@ -147,8 +137,8 @@ def _names(run: Run) -> Iterable[str]:
 
 def _seeds(run: Run) -> Iterable[str]:
     seeds = set(pc.unique(run.rows()["seed"]).to_pylist())
-    if seeds - {lookup(run.manifest, "identity.seed")}:
-        yield f"Rows have the seeds {sorted(seeds)}, the manifest {lookup(run.manifest, 'identity.seed')}."
+    if seeds - {run.identity.seed}:
+        yield f"Rows have the seeds {sorted(seeds)}, the manifest {run.identity.seed}."
 
 
 def _skipped(run: Run) -> Iterable[str]:
@@ -158,7 +148,7 @@ def _skipped(run: Run) -> Iterable[str]:
 
 
 def _clean(run: Run) -> Iterable[str]:
-    if (lookup(run.manifest, "identity.plan.draws") or 1) > 1:
+    if run.identity.plan.draws > 1:
         return  # by the majority of several passes
     table = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
     wrong = np.asarray(table["clean_pred"]) != np.asarray(table["label"])
@@ -189,15 +179,15 @@ def _judged(run: Run) -> Iterable[str]:
 
 def _radius(run: Run) -> Any:
     """The radius of every row, or one for all; None where there is none, or the manifest does not say whose it is."""
-    eps, own = lookup(run.manifest, "identity.threat.eps"), own_radii(run.manifest)
-    if own is None:
-        return eps if isinstance(eps, int | float) else None
-    return np.array([own.get(i, 0.0) for i in outcome.ids_of(run.rows()).tolist()])
+    eps, radii = run.identity.threat.eps, run.sample_radii
+    if radii is None:
+        return None if isinstance(eps, list) else eps
+    return np.array([radii.get(i, 0.0) for i in outcome.ids_of(run.rows()).tolist()])
 
 
 def _owners(run: Run) -> Iterable[str]:
-    own = own_radii(run.manifest)
-    odd = [] if own is None else [i for i in outcome.samples(run.numbers()).tolist() if i not in own]
+    radii = run.sample_radii
+    odd = [] if radii is None else [i for i in outcome.samples(run.numbers()).tolist() if i not in radii]
     if odd:
         yield f"{len(odd)} samples have no radius in the manifest, the first is {odd[0]}."
 
@@ -222,13 +212,13 @@ def _costs(run: Run) -> Iterable[str]:
 
 def _stages(run: Run) -> Iterable[str]:
     """The numbers of an attack that a manifest tells give the hash it tells; Runs before these had none."""
-    for stage in lookup(run.manifest, "identity.plan.stages"):
-        body = {k: v for k, v in stage.items() if k != "hash"}
+    for stage in run.identity.plan.stages:
+        body = {k: v for k, v in stage.raw.items() if k != "hash"}
         attack = body.get("attack")
         if not isinstance(attack, dict):
-            yield f"The attack {stage['name']} of the plan has no numbers."
-        elif ("needs" in stage or "type" in attack) and stage.get("hash") != attack_hash(body):
-            yield f"The numbers of {stage['name']} in the plan are not those of its hash."
+            yield f"The attack {stage.name} of the plan has no numbers."
+        elif (stage.requires is not None or "type" in attack) and stage.hash != attack_hash(body):
+            yield f"The numbers of {stage.name} in the plan are not those of its hash."
     names = run.attacks
     if len(set(names)) < len(names) or CLEAN in names:
         yield "Two attacks of the plan have the same name."
@@ -250,7 +240,7 @@ def _one_sample(run: Run) -> Iterable[str]:
 
 
 def _classes(run: Run) -> Iterable[str]:
-    table, classes = run.rows(), lookup(run.manifest, "identity.model.classes")
+    table, classes = run.rows(), run.identity.model.classes
     if classes is None:
         return
     for name in ("label", "clean_pred", "adv_pred"):
@@ -272,7 +262,7 @@ def _unused(run: Run) -> Iterable[str]:
 
 
 def _box(run: Run) -> Iterable[str]:
-    box = lookup(run.manifest, "identity.threat.box")
+    box = run.identity.threat.box
     if box is not None and box != BOX:
         yield f"Its box is {str(box)[:60]}, not {BOX}."
 

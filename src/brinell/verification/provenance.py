@@ -16,8 +16,6 @@ from brinell.evaluation import coerce
 from brinell.results import CLEAN, Run
 from brinell.results import row_queries as outcome
 from brinell.results.format.files import read_all_rows
-from brinell.results.format.manifest import lookup
-from brinell.results.radii import own_radii
 from brinell.verification.adversarials import WRONGLY_RIGHT
 
 CHUNK = 4096
@@ -40,20 +38,20 @@ def refuse_shapes(run: Run, data: Problem) -> None:
 def threat_for(run: Run, data: Problem) -> Threat:
     """The threat of a Run, radii of single samples in the order of this data; samples that are not the Run's have one
     that is never used."""
-    threat, own = coerce.threat_of(run), own_radii(run.manifest)
+    threat, radii = coerce.threat_of(run), run.sample_radii
     if not isinstance(threat.eps, Tensor):
         return threat
-    if own is None:
+    if radii is None:
         _refuse_other_order(run, data)
         return threat
     ids = first_ids(data, len(data))
-    return replace(threat, eps=torch.tensor([own.get(i, max(own.values())) for i in ids], dtype=threat.eps.dtype))
+    return replace(threat, eps=torch.tensor([radii.get(i, max(radii.values())) for i in ids], dtype=threat.eps.dtype))
 
 
 def _refuse_other_order(run: Run, data: Problem) -> None:
     """A RunError where a Run does not say whose its radii are and the data are not in the order it was made in."""
     ids = _as_written(run)
-    if first_ids(data, len(ids)) != ids and data.fingerprint() != lookup(run.manifest, "identity.data.fingerprint"):
+    if first_ids(data, len(ids)) != ids and data.fingerprint() != run.identity.data.fingerprint:
         raise RunError(
             expected="the samples in the order the Run was made with, since it does not say whose its radii are",
             got="another order",
@@ -62,28 +60,28 @@ def _refuse_other_order(run: Run, data: Problem) -> None:
 
 
 def foreign(run: Run, model: Classifier) -> Iterator[str]:
-    told = lookup(run.manifest, "identity.model.fingerprint")
-    if told != model.fingerprint:
-        yield f"It was made with another model: fingerprint {str(told)[:16]}…, not {model.fingerprint[:16]}…."
+    stored = run.identity.model.fingerprint
+    if stored != model.fingerprint:
+        yield f"It was made with another model: fingerprint {str(stored)[:16]}…, not {model.fingerprint[:16]}…."
 
 
 def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[str]:
     """As many classes as the model has: guessing is judged by them."""
-    told = lookup(run.manifest, "identity.model.classes")
+    stored = run.identity.model.classes
     here = oracle.output(next(data.chunks(1)).x.to(oracle.classifier.device)).logits.shape[1]
-    if told is not None and told != here:
-        yield f"It tells of {told} classes, and the model has {here}."
+    if stored is not None and stored != here:
+        yield f"It tells of {stored} classes, and the model has {here}."
 
 
 def strengthened(run: Run) -> Iterator[str]:
     """A plan of Brinell's under its name is as strong as it is here: the verdict depends on it."""
-    told = run.manifest["identity"]["plan"]
+    stored = run.identity.plan
     try:
-        here = by_name(told["name"]).strength
+        here = by_name(stored.name).strength
     except PlanError:
         return
-    if told.get("strength", here) != here:
-        yield f"Its plan {told['name']} is called {told['strength']!r}, and is {here!r}."
+    if "strength" in stored.raw and stored.strength != here:
+        yield f"Its plan {stored.name} is called {stored.strength!r}, and is {here!r}."
 
 
 def first_ids(data: Problem, n: int) -> list[int]:
@@ -100,13 +98,13 @@ def other_data(run: Run, data: Problem) -> Iterator[str]:
 
     A fingerprint depends on the order, and of a Run that has not seen all its samples nothing follows from it.
     """
-    told, ids = lookup(run.manifest, "identity.data"), _as_written(run)
-    streamed = str(told.get("fingerprint")).startswith("stream-")
-    known = len(ids) == told.get("n") and not told.get("sources")
+    stored, ids = run.identity.data, _as_written(run)
+    streamed = str(stored.fingerprint).startswith("stream-")
+    known = len(ids) == stored.n and not stored.sources
     if not known or streamed != data.streamed or first_ids(data, len(ids)) != ids:
         return
-    if told.get("fingerprint") != (here := data[: len(ids)].fingerprint()):
-        yield f"It was made with other data: fingerprint {str(told.get('fingerprint'))[:16]}…, not {here[:16]}…."
+    if stored.fingerprint != (here := data[: len(ids)].fingerprint()):
+        yield f"It was made with other data: fingerprint {str(stored.fingerprint)[:16]}…, not {here[:16]}…."
 
 
 def _as_written(run: Run) -> list[int]:

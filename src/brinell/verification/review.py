@@ -26,7 +26,6 @@ from brinell.leaderboard.definitions import LEADERBOARDS
 from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Adversarials, Proportion, Run
 from brinell.results import row_queries as outcome
-from brinell.results.format.manifest import lookup
 from brinell.verification.adversarials import goal_of
 from brinell.verification.bundle import digest
 from brinell.verification.consistency import refuse_incomplete, refuse_many
@@ -188,7 +187,7 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
 
 def _refuse_elsewhere(run: Run, told: Record, data: Problem, ids: set[int]) -> None:
     """A RunError where a record claims a place on a leaderboard that its Run is not about."""
-    norm, name = (lookup(run.manifest, f"identity.{path}") for path in ("threat.norm", "data.name"))
+    norm, name = run.identity.threat.norm, run.identity.data.name
     known = {b.dataset for b in LEADERBOARDS}
     claims = (
         ("the norm of its Run", told.threat, norm, told.threat == norm),
@@ -212,7 +211,7 @@ def _review(
     runs = [thing for thing in held.values() if isinstance(thing, Run)]
     scope = set[int]().union(*(outcome.samples(run.numbers()).tolist() for run in runs))
     criterion = goal_of(runs[0]) if runs else _goal(oracle, data)
-    draws = max([lookup(run.manifest, "identity.plan.draws") or 1 for run in runs], default=1)
+    draws = max([run.identity.plan.draws for run in runs], default=1)
     table = _Table(_clean(oracle, data, scope, draws))
     parts = []
     for name, thing in held.items():
@@ -249,7 +248,7 @@ def _named(pairs: list[tuple[Path, "Run | Adversarials"]]) -> dict[str, "Run | A
 
 def _data(runs: list[Run]) -> Problem:
     """The data set that the Runs name; the hashes of its samples are compared later."""
-    named = {(lookup(r.manifest, "identity.data.name"), lookup(r.manifest, "identity.data.n")) for r in runs}
+    named = {(run.identity.data.name, run.identity.data.n or 0) for run in runs}
     names = {name for name, _ in named}
     # A name, no path: whoever made the Run does not choose what is read here.
     if len(names) != 1 or not all(isinstance(n, str) and re.fullmatch(r"\w[\w.-]*", n) for n in names):
@@ -258,7 +257,7 @@ def _data(runs: list[Run]) -> Problem:
             got=f"none, and {', '.join(map(repr, sorted(map(str, names)))) or 'no Run'}",
             remedy="Pass problem= (--data).",
         )
-    return load(str(names.pop()), max(int(n) for _, n in named))
+    return load(str(names.pop()), max(n for _, n in named))
 
 
 def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:

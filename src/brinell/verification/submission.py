@@ -28,9 +28,9 @@ from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import audited
 from brinell.results import Adversarials, Run
 from brinell.results import row_queries as outcome
-from brinell.results.format.manifest import differences, lookup
+from brinell.results.format.manifest import differences
 from brinell.results.row_queries import INCIDENTAL
-from brinell.verification.adversarials import MISCLASSIFY, reasons, recheck
+from brinell.verification.adversarials import reasons, recheck
 from brinell.verification.bundle import MEMBER_BYTES, digest, is_bundle, opened
 from brinell.verification.consistency import BOX, contradictions
 from brinell.verification.provenance import CHUNK, facts, foreign, other_data, refuse_shapes
@@ -212,8 +212,7 @@ def check_run(
     try:
         plan = _plan_of(run)
     except PlanError:
-        told = lookup(run.manifest, "identity.plan.name")
-        said = f"The plan {told} is none of Brinell's: nothing was run again."
+        said = f"The plan {run.identity.plan.name} is none of Brinell's: nothing was run again."
         return replace(part, notes=(*part.notes, said)), good, none
     ids = _chosen(run, rerun, seed)
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
@@ -229,17 +228,16 @@ def check_run(
 
 def _plan_of(run: Run) -> Plan:
     """The plan of that name with an audit as large as the Run's, which is its maker's choice; the verdict judges it."""
-    told = run.manifest["identity"]["plan"]
-    plan = by_name(told["name"])
+    plan = by_name(run.identity.plan.name)
     if all(s.share is None for s in plan.stages):
         return plan
-    shares = [s["share"] for s in told["stages"] if isinstance(s.get("share"), int | float)]
+    shares = [stage.share for stage in run.identity.plan.stages if stage.share is not None]
     return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)
 
 
 def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Known]) -> dict[int, bool]:
     """Whether the model is right about every clean input; a randomised one is where it ever is."""
-    draws = lookup(run.manifest, "identity.plan.draws") or 1
+    draws = run.identity.plan.draws
     wrong = {i for i, known in samples.items() if not known.right} if draws > 1 else set()
     wrong -= ever_right(oracle, data, wrong, draws)
     return {i: known.right if draws == 1 else i not in wrong for i, known in samples.items()}
@@ -254,7 +252,7 @@ def _chosen(run: Run, count: int, seed: int) -> list[int]:
 
 def _again(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any, ids: list[int], folder: Path) -> Run:
     """The same evaluation of some samples; a sample's outcome does not depend on the others."""
-    identity, parts = run.manifest["identity"], []
+    parts = []
     for chunk in data.chunks(CHUNK):
         rows = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in set(ids)], dtype=torch.long)
         parts.append((chunk.x[rows], chunk.y[rows], chunk.ids[rows], rows + chunk.offset))
@@ -266,10 +264,10 @@ def _again(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any
         ball,
         plan,
         out=folder,
-        seed=identity["seed"],
+        seed=run.identity.seed or 0,
         # Lower precisions steer alike only where they exist.
-        precision=identity["precision"] if model.device.type == "cuda" else FLOAT32,
-        individual=identity.get("individual", False),
+        precision=(run.identity.precision or FLOAT32) if model.device.type == "cuda" else FLOAT32,
+        individual=run.identity.individual,
         progress=False,
     )
 
@@ -280,7 +278,7 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
     objections, failures, notes = list(part.objections), dict(part.failures), list(part.notes)
     other = differences(*(_terms(r) for r in (run, again)))
     if any(field.startswith("plan") for field in other):
-        objections.append(f"Its plan has other numbers than {again.manifest['identity']['plan']['name']} has here.")
+        objections.append(f"Its plan has other numbers than {again.identity.plan.name} has here.")
     objections += [f"Its {k} is {str(other[k][0])[:60]}, not {other[k][1]}." for k in ("goal", "box") if k in other]
     stood = set(ids.tolist()) & set(run.survivors().tolist())
     fell = sorted(stood - set(again.survivors().tolist()))
@@ -289,10 +287,10 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
         objections, notes = [*objections, *wrong], [*notes, *explained]
     else:
         failures |= dict.fromkeys(fell, "counted as robust, broken when run again")
-    level = {c["name"]: c["level"] for c in run.checks}
-    for c in again.checks:
-        if c["name"] in STEADY and c["level"] in ("warn", "fail") and level.get(c["name"]) not in ("warn", "fail"):
-            objections.append(f"The check {c['name']} objects here and not in the Run.")
+    objecting = {check.name for check in run.findings if check.level in ("warn", "fail")}
+    for check in again.findings:
+        if check.name in STEADY and check.level in ("warn", "fail") and check.name not in objecting:
+            objections.append(f"The check {check.name} objects here and not in the Run.")
     alike = sum(_outcome(run, int(i)) == _outcome(again, int(i)) for i in ids)
     part = replace(part, failures=failures, objections=tuple(objections), notes=tuple(notes))
     return replace(part, rerun=len(ids), alike=alike)
@@ -300,16 +298,16 @@ def _compared(part: Part, run: Run, again: Run) -> Part:
 
 def _random(run: Run) -> bool:
     """Whether the plan judges by several passes, and the model answered differently."""
-    steady = any(c["name"] == "randomised" and c["level"] == "info" for c in run.checks)
-    return (lookup(run.manifest, "identity.plan.draws") or 1) > 1 and not steady
+    steady = any(check.name == "randomised" and check.level == "info" for check in run.findings)
+    return run.identity.plan.draws > 1 and not steady
 
 
 def _terms(run: Run) -> dict[str, Any]:
     """What an evaluation of other samples has in common with this one, as far as outcome and verdict follow from it."""
-    identity = run.manifest["identity"]
-    plan = {"draws": 1, **{k: v for k, v in identity["plan"].items() if k in ("stages", "strength", "draws")}}
-    box = lookup(identity, "threat.box")
-    return {"plan": plan, "goal": identity.get("goal", MISCLASSIFY), "box": BOX if box is None else box}
+    identity = run.identity
+    plan = {"draws": 1, **{k: v for k, v in identity.plan.raw.items() if k in ("stages", "strength", "draws")}}
+    box = BOX if identity.threat.box is None else identity.threat.box
+    return {"plan": plan, "goal": identity.criterion, "box": box}
 
 
 def _outcome(run: Run, id: int) -> str:

@@ -12,6 +12,7 @@ from brinell.cli._shared.terminal import put, tell, titled
 from brinell.cost.budget import Estimate, duration, rounded
 from brinell.report.facts import facts
 from brinell.results import Proportion, Run
+from brinell.results.format.manifest import EVADE
 from brinell.results.summary import mask_text
 
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
@@ -46,11 +47,9 @@ def show_estimate(e: Estimate, console: Console, as_json: bool) -> None:
 
 
 def _stages(run: Run) -> Table:
-    identity = run.manifest["identity"]
-    threat = identity["threat"]
-    told = f"{threat['norm']}{mask_text(threat.get('mask'))}, eps = {threat['eps_text']}"
-    title = f"{identity['model']['name']} · {told} · plan {identity['plan']['name']}"
-    table = titled(title)
+    identity, threat = run.identity, run.identity.threat
+    radius = f"{threat.norm}{mask_text(threat.mask)}, eps = {threat.eps_text}"
+    table = titled(f"{identity.model.name} · {radius} · plan {identity.plan.name}")
     table.add_column("after")
     table.add_column("accuracy", justify="right")
     table.add_column("95 % interval")
@@ -72,7 +71,7 @@ def _facts(run: Run) -> Table:
     grid.add_row("robust accuracy", accuracy)
     if run.repeats is not None:
         grid.add_row("single passes", Text(str(run.repeats)))
-    if run.manifest["identity"].get("goal") == "evade":
+    if run.identity.criterion == EVADE:
         grid.add_row("goal", Text("misclassified and accepted by the detector; clean: right and accepted"))
     found = run.audit
     if found is not None:
@@ -86,7 +85,7 @@ def _facts(run: Run) -> Table:
     grid.add_row("cost", Text(f"{passes} ({each}), {cost.seconds:.1f} s"))
     if found is not None:
         grid.add_row("", Text(f"of this the audit {found.cost.forwards:,} and {found.cost.backwards:,}"))
-    for i, note in enumerate(run.manifest["notes"]):
+    for i, note in enumerate(run.notes):
         grid.add_row("" if i else "notes", Text(note))
     return grid
 

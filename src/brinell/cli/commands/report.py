@@ -11,7 +11,6 @@ from brinell.errors import one_of
 from brinell.report.gate import check_percent, least, objections
 from brinell.report.write import FORMATS, format_of, save, text
 from brinell.results import Run
-from brinell.results.format.manifest import lookup
 
 PAGE = Path("report.html")
 
@@ -71,9 +70,9 @@ def _problem(spec: str | None, runs: list[Run]) -> Problem | None:
     """The named data; without a name the embedded images, where they are what the Runs were made from."""
     if spec is not None:
         return load.data(spec, None, None)
-    if {lookup(run.manifest, "identity.data.name") for run in runs} != {"demo"}:
+    if {run.identity.data.name for run in runs} != {"demo"}:
         return None
     demo = load.data("demo", None, None)
-    first = [run.manifest["identity"]["data"] for run in runs]
-    same = all(demo[: d["n"]].fingerprint() == d["fingerprint"] for d in first if isinstance(d.get("n"), int))
+    stored = [run.identity.data for run in runs]
+    same = all(demo[: d.n].fingerprint() == d.fingerprint for d in stored if d.n is not None)
     return demo if same else None

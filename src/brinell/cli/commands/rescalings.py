@@ -63,9 +63,9 @@ def command(
 
 def show(t: RescalingTable, console: Console) -> None:
     """The paper's layout: sizes, ranking, difference to the natural logits, and both differences of the sets."""
-    identity = t.run.manifest["identity"]
-    of = f"{identity['threat']['norm']}, eps = {identity['threat']['eps_text']} · {t.steps} steps · n = {t.clean.n}"
-    table = titled(f"{identity['model']['name']} · {of}")
+    threat = t.run.identity.threat
+    setting = f"{threat.norm}, eps = {threat.eps_text} · {t.steps} steps · n = {t.clean.n}"
+    table = titled(f"{t.run.identity.model.name} · {setting}")
     for name in ("ID", "rescaling", "formulation"):
         table.add_column(name)
     for name in ("set size", "ranking", "diff.", "A∪B−A", "A∪B−B"):
@@ -80,6 +80,6 @@ def show(t: RescalingTable, console: Console) -> None:
         console,
         f"The set is every sample that falls, the {wrong} misclassified ones included. Natural logits: {natural}.",
         f"Samples that fall to any of the seven: {t.union}.",
-        *t.run.manifest["notes"],
+        *t.run.notes,
         f"Run: {t.run.path}",
     )

@@ -68,7 +68,7 @@ def command(
 
 def _named(run: Run, n: int | None) -> Problem:
     """The data a Run names."""
-    told = run.manifest["identity"]["data"]
-    if not told.get("name"):
+    stored = run.identity.data
+    if not stored.name:
         raise InputError(expected="--data, since the Run does not name its data", got="none", remedy="Add it.")
-    return load.data(told["name"], told["n"] if n is None else n, None)
+    return load.data(stored.name, stored.n if n is None else n, None)

@@ -9,6 +9,7 @@ from brinell.leaderboard.site.boards import Board
 from brinell.leaderboard.site.entries import BoardEntry
 from brinell.leaderboard.site.sanitise import anchor, footnote, plain
 from brinell.report.charts.svg import element, escape
+from brinell.results.format.manifest import EVADE
 
 NOTHING = "–"
 # A plan of this name, or one that begins so, needs no mention under the heading AutoAttack.
@@ -140,7 +141,7 @@ def _tags(row: BoardRow) -> str:
         tags.append(_tag(f"eps {r.eps}", "the radius as its authors write it"))
     if r.forward_passes > 1:
         tags.append(_tag(f"{r.forward_passes} passes", "forward passes for one prediction"))
-    if row.entry.run is not None and row.entry.run.manifest["identity"].get("goal") == "evade":
+    if row.entry.run is not None and row.entry.run.identity.criterion == EVADE:
         tags.append(_tag("detector", "an adversarial example must also evade the model's detector"))
     tags += [_tag(plain(text), "a restriction of the leaderboard that it violates", "warn") for text in r.restrictions]
     return element("span", *tags, class_="tags") if tags else ""

@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from brinell.errors import InputError, RunError
 from brinell.leaderboard.records import RECORD, Record, of_run, published, read, read_folder
-from brinell.results.format.manifest import MANIFEST, lookup
+from brinell.results.format.manifest import MANIFEST
 from brinell.results.run import Run
 from brinell.verification.consistency import same_radius
 
@@ -69,7 +68,7 @@ def entry_of_run(path: Path) -> BoardEntry:
     measured = of_run(run, record.dataset, record.threat, record.name)
     wrong = [f for f in MEASURED if getattr(record, f) not in (None, getattr(measured, f))]
     said = [f"{f} {getattr(record, f)} instead of {getattr(measured, f)}" for f in wrong]
-    eps = lookup(run.manifest, "identity.threat.eps")
+    eps = run.identity.threat.eps
     if record.eps is not None and isinstance(eps, int | float) and not same_radius(record.eps, eps):
         said.append(f"eps {record.eps} instead of {eps}")
     if said:
@@ -95,17 +94,17 @@ def _beside_run(path: Path) -> bool:
 
 def _told(run: Run) -> Record:
     """A record from the manifest alone: a model of the zoo has a name that says its data, others name it themselves."""
-    threat: dict[str, Any] = lookup(run.manifest, "identity.threat") or {}
-    if threat.get("eps") is None:
+    threat = run.identity.threat
+    if threat.eps is None:
         raise RunError(
             expected="a Run at one radius for a leaderboard",
             got=f"{run.path}, which has none",
             remedy="Evaluate at a radius (--eps).",
         )
-    *above, name = str(lookup(run.manifest, "identity.model.name") or run.path.name).split("/")
-    dataset = above[0] if len(above) == 2 else str(lookup(run.manifest, "identity.data.name") or "unnamed")
-    record = of_run(run, _part(dataset), _part(str(threat["norm"])), _part(name))
-    return record if record.eps is not None else replace(record, eps=f"{threat['eps']:.6g}")
+    *above, name = (run.identity.model.name or run.path.name).split("/")
+    dataset = above[0] if len(above) == 2 else run.identity.data.name or "unnamed"
+    record = of_run(run, _part(dataset), _part(str(threat.norm)), _part(name))
+    return record if record.eps is not None else replace(record, eps=f"{threat.eps:.6g}")
 
 
 def _part(text: str) -> str:

@@ -6,7 +6,6 @@ from brinell.leaderboard.site.columns import BoardRow, title
 from brinell.report.charts.chart import chart
 from brinell.report.charts.types import Waterfall, WaterfallLevel
 from brinell.report.page import markup, render
-from brinell.results.format.manifest import lookup
 from brinell.results.run import Run
 from brinell.results.statistics import Proportion
 
@@ -46,17 +45,16 @@ def _fall(run: Run) -> str:
 
 def _facts(row: BoardRow, run: Run) -> dict[str, str]:
     """What the Run was made with; nothing that only concerns the machine it was made on."""
-    identity, cost = run.manifest["identity"], run.cost
-    environment = run.manifest.get("environment") or {}
-    made = {name: environment[name] for name in ("brinell", "torch", "device") if environment.get(name)}
+    identity, cost, where = run.identity, run.cost, run.environment
+    made = {"brinell": where.brinell, "torch": where.torch, "device": where.device}
     told = {
-        "Threat": f"{identity['threat']['norm']}, eps = {row.record.eps}",
-        "Data": f"{lookup(identity, 'data.name')}, n = {run.clean_accuracy.n:,}",
-        "Plan": f"{lookup(identity, 'plan.name')}: {lookup(identity, 'plan.description') or 'no description'}",
-        "Seed": str(identity["seed"]),
-        "Precision": str(identity.get("precision", "")),
+        "Threat": f"{identity.threat.norm}, eps = {row.record.eps}",
+        "Data": f"{identity.data.name}, n = {run.clean_accuracy.n:,}",
+        "Plan": f"{identity.plan.name}: {identity.plan.description or 'no description'}",
+        "Seed": str(identity.seed),
+        "Precision": identity.precision or "",
         "Cost": f"{cost.forwards:,} forwards and {cost.backwards:,} backwards, {cost.seconds:,.1f} s of compute",
-        "Made": ", ".join([str(row.record.date or "")[:10], *(f"{k} {v}" for k, v in made.items())]).strip(", "),
+        "Made": ", ".join([str(row.record.date or "")[:10], *(f"{k} {v}" for k, v in made.items() if v)]).strip(", "),
         "Model's fingerprint": str(row.record.fingerprint or ""),
         "Hash of the Run": str(row.record.run_hash or ""),
     }

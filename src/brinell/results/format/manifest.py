@@ -1,46 +1,235 @@
 """The manifest of a Run: what was evaluated, where, and what was noticed; never a percentage.
 
-Layout, all plain JSON::
-
-    schema_version   int, see brinell.results.SCHEMA_VERSION
-    identity         what makes two evaluations the same; a Run is resumed only under an equal identity
-      brinell_format   1
-      threat           {norm, eps, box}
-      goal             str
-      plan             {name, description, citation, strength: "weak" | "standard",
-                        stages: [{name, attack: {...}, hash}]}
-      model            {fingerprint, name, classes}
-      data             {fingerprint, n, name}; after a merge also sources: [{fingerprint, n, name}]
-      seed, precision, block
-    environment      {brinell: version, torch, driver, git commit, hardware, ...}
-    resumed          [{at, environment}], one entry for each resume under another environment
-    merged_from      [{data, environment, created, finished, wall_seconds}], only after a merge
-    checks           [{name, level: "ok" | "info" | "warn" | "fail", message}]
-    notes            [str], such as adaptations of the plan to the model
-    created          UTC time, ISO 8601
-    finished         bool
-    wall_seconds     float, or null while unknown
+`Manifest` and the classes below it are the typed form of ``manifest.json``; docs/run-format.md describes the file.
+The identity says what makes two evaluations the same: a Run is resumed only under an equal identity. The key is given
+where it differs from the name of the field: the words of the file do not change.
 """
+
+# ruff: noqa: RUF009 - `stored` declares a field, as dataclasses.field does
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from brinell.errors import InputError, RunError
+from brinell.finding import Finding
 from brinell.results.format.schema import SCHEMA_VERSION
-from brinell.results.format.validate import misshapen
+from brinell.results.format.typed_json import StoredObject, stored
 
 MANIFEST = "manifest.json"
 ABSENT = "nothing"
-# How things are called does not make two evaluations different.
-FOR_PEOPLE = ("threat.eps_text", "model.name", "data.name")
+# Names do not make two evaluations different.
+LABELS = ("threat.eps_text", "model.name", "data.name")
+MISCLASSIFY, EVADE = "misclassify", "evade"
+BLACK_BOX = "logits"
+
+
+@dataclass(frozen=True)
+class ThreatRecord(StoredObject):
+    """The threat: `eps` is one radius, a list with one per sample, or None for an unbounded one."""
+
+    norm: str | None = stored(str)
+    eps: float | list[float] | None = stored(int, float, list, entries=(int, float))
+    eps_text: str | None = stored(str)
+    box: list[float] | None = stored(list)
+    mask: dict[str, Any] | None = stored(dict)
+
+    @property
+    def per_sample(self) -> bool:
+        """Whether every sample has a radius of its own."""
+        return isinstance(self.eps, list)
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether the threat has no radius: attacks look for the smallest distance."""
+        return "eps" in self.raw and self.eps is None
+
+
+@dataclass(frozen=True)
+class StageRecord(StoredObject):
+    """One stage of the plan: `share` of the survivors is attacked by a stage of the audit, `requires` is what it asks
+    of the model (Runs of early versions do not say)."""
+
+    name: str = stored(str, required=True)
+    hash: str | None = stored(str)
+    share: float | None = stored(int, float)
+    requires: str | None = stored(str, key="needs")
+
+    @property
+    def is_audit(self) -> bool:
+        """Whether the stage belongs to the audit, which attacks a random share of the survivors."""
+        return self.share is not None
+
+    @property
+    def black_box(self) -> bool:
+        """Whether the attack uses logits only, no gradients."""
+        return self.requires == BLACK_BOX
+
+
+@dataclass(frozen=True)
+class PlanRecord(StoredObject):
+    """The plan as it was run; `draws` passes judge each point of a randomised model."""
+
+    name: str = stored(str, default="unnamed")
+    strength: str | None = stored(str)
+    description: str | None = stored(str)
+    citation: str | None = stored(str)
+    draws: int = stored(int, default=1)
+    stages: tuple[StageRecord, ...] = stored(list, entries=StageRecord, default=())
+
+    @property
+    def main_stages(self) -> tuple[StageRecord, ...]:
+        """The stages that attack every remaining sample."""
+        return tuple(stage for stage in self.stages if not stage.is_audit)
+
+    @property
+    def audit_stages(self) -> tuple[StageRecord, ...]:
+        """The stages of the audit."""
+        return tuple(stage for stage in self.stages if stage.is_audit)
+
+    @property
+    def audited(self) -> bool:
+        """Whether the plan is as strong as its audit shows."""
+        return self.strength == "audited"
+
+
+@dataclass(frozen=True)
+class ModelRecord(StoredObject):
+    """The model."""
+
+    fingerprint: str | None = stored(str)
+    name: str | None = stored(str)
+    classes: int | None = stored(int)
+
+
+@dataclass(frozen=True)
+class DataRecord(StoredObject):
+    """The data; after a merge, `sources` are the data of the merged Runs."""
+
+    fingerprint: str | None = stored(str)
+    n: int | None = stored(int)
+    name: str | None = stored(str)
+    sources: Sequence[Mapping[str, Any]] = stored(list, entries=dict, default=())
+
+
+@dataclass(frozen=True)
+class Identity(StoredObject):
+    """What makes two evaluations the same."""
+
+    threat: ThreatRecord = stored(ThreatRecord, default=ThreatRecord())
+    criterion: str = stored(str, key="goal", default=MISCLASSIFY)
+    plan: PlanRecord = stored(PlanRecord, default=PlanRecord())
+    individual: bool = stored(bool, default=False)
+    model: ModelRecord = stored(ModelRecord, default=ModelRecord())
+    data: DataRecord = stored(DataRecord, default=DataRecord())
+    seed: int | None = stored(int)
+    precision: str | None = stored(str)
+
+
+@dataclass(frozen=True)
+class Environment(StoredObject):
+    """Versions and hardware of an evaluation; `raw` has everything that was noted."""
+
+    brinell: str | None = stored(str)
+    torch: str | None = stored(str)
+    device: str | None = stored(str)
+    git_commit: str | None = stored(str)
+
+
+@dataclass(frozen=True)
+class CheckRecord(StoredObject):
+    """A check as stored."""
+
+    name: str = stored(str, required=True)
+    level: str = stored(str, required=True)
+    message: str = stored(str, required=True)
+
+
+@dataclass(frozen=True)
+class ProbeItemRecord(StoredObject):
+    """One item of a probe as stored."""
+
+    name: str = stored(str, required=True)
+    level: str = stored(str, required=True)
+    sentence: str = stored(str, required=True)
+
+
+@dataclass(frozen=True)
+class ProbeRecord(StoredObject):
+    """The probe of one attack of the plan."""
+
+    attack: str = stored(str, required=True)
+    items: tuple[ProbeItemRecord, ...] = stored(list, entries=ProbeItemRecord, required=True)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The items as findings."""
+        return [Finding.from_json(item.raw) for item in self.items]
+
+
+@dataclass(frozen=True)
+class Manifest(StoredObject):
+    """A whole manifest.
+
+    `resumed` has an entry for each resume in another environment, `merged_from` one for each merged Run. `images` says
+    whether adversarials were kept. `sample_ids` are in the order of `identity.threat.eps` where that is a list.
+
+    >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
+    >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
+    ('evade', 3, 1, False)
+    >>> manifest.to_json() == manifest.raw
+    True
+    >>> Manifest.read({"identity": {"data": {"n": "many"}}})
+    Traceback (most recent call last):
+    brinell.errors.RunError: expected a manifest with data.n as int, got 'many'. The Run is refused: ...
+    """
+
+    identity: Identity = stored(Identity, required=True)
+    environment: Environment = stored(Environment, default=Environment())
+    resumed: Sequence[Mapping[str, Any]] = stored(list, entries=dict, default=())
+    merged_from: Sequence[Mapping[str, Any]] = stored(list, entries=dict, default=())
+    workers: Sequence[Mapping[str, Any]] = stored(list, entries=dict, default=())
+    checks: tuple[CheckRecord, ...] = stored(list, entries=CheckRecord, default=())
+    probes: tuple[ProbeRecord, ...] = stored(list, entries=ProbeRecord, default=())
+    notes: Sequence[str] = stored(list, entries=str, default=())
+    sample_ids: list[int] | None = stored(list, entries=int)
+    images: bool = stored(bool, default=True)
+    created: str | None = stored(str)
+    finished: bool = stored(bool, default=False)
+    wall_seconds: float | None = stored(int, float)
+    startup_seconds: float | None = stored(int, float)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The checks as findings."""
+        return [Finding.from_json(check.raw) for check in self.checks]
+
+    @property
+    def sample_radii(self) -> dict[int, float] | None:
+        """The radius of every sample by its id; None for one common radius, or where the manifest lacks the ids.
+
+        >>> Manifest.read({"identity": {"threat": {"eps": [0.1, 0.2]}}, "sample_ids": [7, 3]}).sample_radii
+        {7: 0.1, 3: 0.2}
+        """
+        eps = self.identity.threat.eps
+        if not isinstance(eps, list) or self.sample_ids is None:
+            return None
+        radii = dict(zip(self.sample_ids, eps, strict=False))
+        if len(self.sample_ids) != len(eps) or len(radii) != len(eps):
+            raise RunError(
+                expected=f"a sample for each of {len(eps)} radii",
+                got=f"{len(radii)} different ids in sample_ids",
+                remedy="The Run is refused.",
+            )
+        return radii
 
 
 def new_manifest(identity: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a Run that starts now.
+    """Return the JSON object of the manifest of a Run that starts now.
 
     >>> manifest = new_manifest({"seed": 0}, {"brinell": "1.0"})
     >>> manifest["schema_version"], manifest["finished"], manifest["identity"]
@@ -75,11 +264,11 @@ def encode(manifest: Mapping[str, Any]) -> bytes:
         ) from error
 
 
-def decode(path: Path) -> dict[str, Any]:
-    """Return the manifest in the folder, or refuse a folder that has none that can be read."""
+def decode(path: Path) -> Manifest:
+    """Return the manifest in a folder, or a RunError where the folder has no valid one."""
     file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes(), parse_constant=_no_number)
+        raw = json.loads(file.read_bytes(), parse_constant=_refuse_constant)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             expected=f"a Run with a manifest at {file}",
@@ -87,38 +276,35 @@ def decode(path: Path) -> dict[str, Any]:
             remedy="Name the folder that an evaluation wrote (brinell evaluate --out FOLDER).",
         ) from None
     except RecursionError as error:
-        raise _damaged(file, "JSON nested without end") from error
+        raise _unreadable(file, "JSON nested without end") from error
     except (OSError, ValueError) as error:
-        raise _damaged(file, str(error)) from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
-        raise _damaged(file, "JSON without an identity")
-    version = manifest.get("schema_version")
+        raise _unreadable(file, str(error)) from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("identity"), dict):
+        raise _unreadable(file, "JSON without an identity")
+    version = raw.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version > SCHEMA_VERSION:
         raise RunError(
             expected=f"a Run of schema version {SCHEMA_VERSION} or earlier",
             got=f"version {version} in {file}",
             remedy="Update Brinell to read it.",
         )
-    if wrong := misshapen(manifest):
-        raise RunError(
-            expected=f"a manifest with {wrong[0]}",
-            got=f"{wrong[1]} in {file}",
-            remedy="It is refused: restore the file from a copy, or evaluate into a new folder.",
-        )
-    return manifest
+    try:
+        return Manifest.read(raw)
+    except RunError as error:
+        raise RunError(expected=error.expected, got=f"{error.got} in {file}", remedy=error.remedy) from None
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name}, which is no JSON")
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name}, which is not valid JSON")
 
 
-def attack_hash(body: Mapping[str, Any]) -> str:
-    """Everything that decides the outcome of a stage, as one short hash.
+def attack_hash(stage: Mapping[str, Any]) -> str:
+    """Return a short hash of everything that decides the outcome of a stage.
 
     >>> attack_hash({"name": "fgsm"}) == attack_hash({"name": "fgsm"}) != attack_hash({"name": "pgd"})
     True
     """
-    text = json.dumps(body, sort_keys=True, default=str)
+    text = json.dumps(stage, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -128,39 +314,27 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     >>> differences({"threat": {"eps": 1, "norm": "L2"}, "seed": 0}, {"threat": {"eps": 2, "norm": "L2"}})
     {'seed': (0, 'nothing'), 'threat.eps': (1, 2)}
     """
-    left, right = (_flatten(json.loads(encode(side)), "") for side in (a, b))
-    pairs = {path: (left.get(path, ABSENT), right.get(path, ABSENT)) for path in sorted({*left, *right})}
+    flat_a, flat_b = (_flatten(json.loads(encode(identity)), "") for identity in (a, b))
+    pairs = {path: (flat_a.get(path, ABSENT), flat_b.get(path, ABSENT)) for path in sorted({*flat_a, *flat_b})}
     return {path: (old, new) for path, (old, new) in pairs.items() if old != new}
 
 
 def material(fields: Mapping[str, Any]) -> bool:
-    """Whether any of the differing fields makes two evaluations different; names do not."""
-    return any(path not in FOR_PEOPLE for path in fields)
-
-
-def lookup(manifest: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path, or None where any part is absent.
-
-    >>> lookup({"identity": {"seed": 3}}, "identity.seed"), lookup({}, "identity.seed")
-    (3, None)
-    """
-    value: Any = manifest
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    """Return whether any of the differing fields makes two evaluations different; names do not."""
+    return any(path not in LABELS for path in fields)
 
 
 def _flatten(value: Any, path: str) -> dict[str, Any]:
     if isinstance(value, dict) and (value or not path):
-        parts = [_flatten(v, f"{path}.{k}" if path else k) for k, v in value.items()]
+        flat = [_flatten(v, f"{path}.{k}" if path else k) for k, v in value.items()]
     elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
-        parts = [_flatten(v, f"{path}[{i}]") for i, v in enumerate(value)]
+        flat = [_flatten(v, f"{path}[{i}]") for i, v in enumerate(value)]
     else:
         return {path: value}
-    return {k: v for part in parts for k, v in part.items()}
+    return {k: v for entry in flat for k, v in entry.items()}
 
 
-def _damaged(file: Path, got: str) -> RunError:
+def _unreadable(file: Path, got: str) -> RunError:
     return RunError(
         expected=f"readable JSON in {file}",
         got=got,

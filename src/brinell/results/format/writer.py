@@ -20,7 +20,7 @@ from brinell.errors import InputError, RunError
 from brinell.results.format import files
 from brinell.results.format.attach import pair, refer
 from brinell.results.format.lock import LOCK, Lock
-from brinell.results.format.manifest import MANIFEST, decode, differences, encode, material, now
+from brinell.results.format.manifest import MANIFEST, Manifest, decode, differences, encode, material, now
 from brinell.results.format.schema import conform
 
 FIXED = ("schema_version", "identity", "created")
@@ -80,7 +80,7 @@ class Writer:
         lock = Lock(path)
         try:
             _sweep(path)
-            writer = cls(path, decode(path), lock)
+            writer = cls(path, decode(path).raw, lock)
             writer._note_environment(manifest.get("environment", {}))
             return writer
         except BaseException:
@@ -89,8 +89,13 @@ class Writer:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The manifest as stored."""
+        """The manifest as stored: a plain JSON object."""
         return dict(self._manifest)
+
+    @property
+    def stored(self) -> Manifest:
+        """The manifest as stored, typed."""
+        return Manifest.read(self._manifest)
 
     def append(
         self,
@@ -149,10 +154,10 @@ class Writer:
             )
 
     def _note_environment(self, environment: Mapping[str, Any]) -> None:
-        seen: list[dict[str, Any]] = list(self._manifest.get("resumed", []))
-        last = seen[-1]["environment"] if seen else self._manifest.get("environment", {})
+        stored = self.stored
+        last = stored.resumed[-1]["environment"] if stored.resumed else stored.environment.raw
         if differences(last, environment):
-            self.update(resumed=[*seen, {"at": now(), "environment": dict(environment)}])
+            self.update(resumed=[*stored.resumed, {"at": now(), "environment": dict(environment)}])
 
 
 def _refuse_used(path: Path) -> None:
@@ -184,8 +189,8 @@ def _undo(path: Path, made: bool) -> None:
                 path.rmdir()
 
 
-def _refuse_other(path: Path, stored: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    fields = differences(stored["identity"], manifest["identity"])
+def _refuse_other(path: Path, stored: Manifest, manifest: Mapping[str, Any]) -> None:
+    fields = differences(stored.identity.raw, manifest["identity"])
     if material(fields):
         listed = "; ".join(f"{name} (stored {_short(old)}, given {_short(new)})" for name, (old, new) in fields.items())
         raise RunError(

@@ -14,9 +14,10 @@ from brinell.errors import RunError
 from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Run
 from brinell.results.format.files import read_rows, write_rows
+from brinell.results.format.manifest import Manifest
 from brinell.verification.bundle import INDEX, digest, is_bundle, members, opened, pack, root, root_of, unpack
 
-GOLDEN = Path(__file__).parent / "golden_run_v1"
+GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +93,14 @@ def test_what_is_a_bundle(bundle: Path, tmp_path: Path) -> None:
 def test_an_unfinished_run_is_not_packed(copied: Path, tmp_path: Path) -> None:
     run = Run.open(copied)
     with pytest.raises(RunError, match="unfinished"):
-        pack(Run(run.path, {**run.manifest, "finished": False}), tmp_path / "b.zip")
+        pack(Run(run.path, Manifest.read({**run.manifest, "finished": False})), tmp_path / "b.zip")
     assert not (tmp_path / "b.zip").exists()
 
 
 def test_a_run_without_images_is_not_packed(copied: Path, tmp_path: Path) -> None:
     run = Run.open(copied)
     with pytest.raises(RunError, match="made without"):
-        pack(Run(run.path, {**run.manifest, "images": False}), tmp_path / "b.zip")
+        pack(Run(run.path, Manifest.read({**run.manifest, "images": False})), tmp_path / "b.zip")
 
 
 def test_a_run_that_lost_its_images_is_not_packed(copied: Path, tmp_path: Path) -> None:

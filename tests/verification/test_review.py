@@ -214,7 +214,7 @@ def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
     [
         ("model.fingerprint", lambda i: i["model"].pop("fingerprint")),
         ("data.n as int", lambda i: i["data"].update(n="many")),
-        ("named stages", lambda i: i["plan"].update(stages=[3])),
+        (r"plan.stages as a list of dict", lambda i: i["plan"].update(stages=[3])),
         ("what its text says, 0.1", lambda i: i["threat"].update(eps=0.2)),
         ("what its text says, a lot", lambda i: i["threat"].update(eps_text="a lot")),
         ("a threat in the manifest", lambda i: i["threat"].pop("eps")),
@@ -241,7 +241,7 @@ def test_a_manifest_that_lacks_something_is_refused(said: str, change: Any, run:
 )
 def test_lists_that_the_verdict_cannot_read_are_refused(fields: dict[str, Any], run: Path) -> None:
     edit_manifest(run, lambda m: m.update(fields))
-    with pytest.raises(RunError, match=f"{next(iter(fields))} as Brinell writes them"):
+    with pytest.raises(RunError, match=f"a manifest with {next(iter(fields))}"):
         review([bundled(run)], "demo", rerun=0)
 
 
