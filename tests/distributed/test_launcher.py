@@ -15,7 +15,7 @@ from brinell.cli.commands import evaluate as verb
 from brinell.cli.main import app
 from brinell.distributed import Ray
 from brinell.distributed.serialize_model import _user_modules
-from brinell.evaluation.backend import IN_PROCESS, Backend, own_threat
+from brinell.evaluation.backend import IN_PROCESS, Backend
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, "", "gpus", "gpu:", "gpu:x", "gpu:0", "-2", "0"])
@@ -72,8 +72,8 @@ def test_the_program_asks_for_workers(options: list[str], wanted: Any, monkeypat
 
 def test_a_unit_has_its_own_radii() -> None:
     at = torch.tensor([3, 0])
-    assert own_threat(brinell.Linf(torch.tensor([0.1, 0.2, 0.3, 0.4])), at).eps.tolist() == pytest.approx([0.4, 0.1])
-    assert own_threat(brinell.L2(0.5), at).eps == 0.5
+    assert brinell.Linf(torch.tensor([0.1, 0.2, 0.3, 0.4])).subset(at).eps.tolist() == pytest.approx([0.4, 0.1])
+    assert brinell.L2(0.5).subset(at).eps == 0.5
 
 
 def test_users_modules_travel_and_installed_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

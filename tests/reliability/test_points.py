@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brinell.attacks.black_box.random_sampling import WHERE, Chance
+from brinell.attacks.black_box.random_sampling import WHERE, RandomSampling
 from brinell.core.attack import Batch, Response
 from brinell.core.threat import threat
 from brinell.ops import rng
@@ -100,7 +100,7 @@ def test_inner_points_fill_the_ball_and_not_its_sphere():
 def test_the_random_attack_draws_where_it_says(where):
     x0, ball, key = world("Linf", 40, 0.1, False, False, 5)
     p = Batch(x0, torch.zeros(5, dtype=torch.long), key, torch.full((5,), -1))
-    attack = Chance(3, where)
+    attack = RandomSampling(3, where)
     s = attack.init(p, ball)
     first = s.x
     s = attack.step(s, Response(torch.zeros(5, 2), torch.zeros(5)), p, ball)

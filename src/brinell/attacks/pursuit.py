@@ -294,7 +294,7 @@ class Pursuit(Attack[State]):
             return s.run
         # At least two: reductions over a lone long row are split over threads and round differently.
         both = index if len(index) > 1 else index.repeat(2)
-        fresh = self._start(s.attempt[both], take(p, both), replace(ball, eps=ball.eps[both]))
+        fresh = self._start(s.attempt[both], take(p, both), ball.subset(both))
         return put(s.run, index, take(fresh, torch.arange(len(index))))
 
     def _start(self, attempt: Labels, p: Batch, ball: Ball) -> Any:

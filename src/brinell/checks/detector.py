@@ -21,7 +21,7 @@ PLAN = "detector"
 
 def _considers_detector(s: Stage) -> bool:
     """Whether the stage takes the detector into account: by its score, or by imitating what it accepts."""
-    return s.attack.requires is Requires.DETECTOR or hasattr(s.attack, "joined") or LOSSES[s.attack.loss].matches
+    return s.attack.joins_detector or LOSSES[s.attack.loss].matches
 
 
 def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
@@ -30,7 +30,7 @@ def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, 
     A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
     """
     if answer.reject is None:
-        blind = [s.name for s in plan.stages if s.attack.requires is Requires.DETECTOR or hasattr(s.attack, "joined")]
+        blind = [s.name for s in plan.stages if s.attack.joins_detector]
         if blind:
             raise PlanError(
                 expected=f"a model with a detector for {', '.join(blind)}",
@@ -41,13 +41,13 @@ def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, 
     stages: list[Stage] = []
     notes: list[str] = []
     for s in plan.stages:
-        if not LOSSES[s.attack.loss].matches or getattr(s.attack, "references", None) is not None:
+        if not s.attack.lacks_references:
             stages.append(s)
         elif found is None or (LOSSES[s.attack.loss].of == "features" and found.features is None):
             what = "accepted natural inputs" if found is None else "features"
             notes.append(f"{s.name}: left out, since the model has no {what} to imitate (see brinell.calibrated).")
         else:
-            stages.append(replace(s, attack=replace(s.attack, references=found)))  # type: ignore[type-var]
+            stages.append(replace(s, attack=s.attack.with_references(found)))
     if not stages:
         raise PlanError(
             expected="a model with references to imitate",

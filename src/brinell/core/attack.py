@@ -1,11 +1,12 @@
 """The protocol of an attack: frozen numbers and two pure functions over a state with one row per sample."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
+from brinell.core.references import References
 from brinell.core.threat import Ball
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.types import Keys, Labels, Logits, Mask, Points, Scalars
@@ -137,8 +138,10 @@ class Attack(Generic[S]):
 
     @property
     def queries(self) -> int:
-        """How many responses one attempt takes at most."""
-        raise NotImplementedError
+        """How many responses one attempt takes at most: the start and every step by default."""
+        if self.step_count is None:
+            raise NotImplementedError
+        return self.step_count + 1
 
     @property
     def requires(self) -> Requires:
@@ -176,9 +179,38 @@ class Attack(Generic[S]):
         return ()
 
     @property
+    def leaves_ball(self) -> bool:
+        """Whether the attack visits points outside the ball on purpose."""
+        return False
+
+    @property
     def joins_detector(self) -> bool:
         """Whether the attack steers around a detector."""
         return self.requires is Requires.DETECTOR
+
+    @property
+    def lacks_references(self) -> bool:
+        """Whether the attack imitates natural inputs and has none yet (see `with_references`)."""
+        return False
+
+    def with_references(self, references: References) -> "AnyAttack":
+        """Return the attack with natural inputs to imitate; attacks that imitate none return themselves."""
+        return self
+
+    @property
+    def step_count(self) -> int | None:
+        """The field `steps`; None where the attack has no such field."""
+        steps: int | None = vars(self).get("steps")
+        return steps
+
+    def with_steps(self, steps: int) -> "AnyAttack":
+        """Return the attack with another number of steps, where it has a `step_count`."""
+        return replace(self, steps=steps)  # type: ignore[type-var]
+
+    @property
+    def stored_type(self) -> str:
+        """The class name in manifests and in the hashes of stages. It never changes, even if the class is renamed."""
+        return type(self).__name__
 
     def without_images(self) -> "AnyAttack | None":
         """The attack to use where inputs are not images; None: this one works on any input."""

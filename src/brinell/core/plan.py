@@ -96,7 +96,7 @@ class Stage:
 
 
 def _numbers(attack: AnyAttack) -> dict[str, Any]:
-    return {"type": type(attack).__name__, **{f.name: _plain(getattr(attack, f.name)) for f in fields(attack)}}  # type: ignore[arg-type]
+    return {"type": attack.stored_type, **{f.name: _plain(getattr(attack, f.name)) for f in fields(attack)}}  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:

@@ -79,13 +79,25 @@ class Ball:
         """The same with finite radii: none is larger than the box is wide."""
         return Ball(self.norm, torch.minimum(self.eps, self.span(x0)), self.mask)
 
+    def subset(self, index: Tensor) -> "Ball":
+        """Return the ball for the rows at `index`."""
+        return replace(self, eps=self.eps[index])
+
+    def apply(self, x0: Points, d: Points) -> Points:
+        """Return the input that the perturbation d makes of x0: x0 + d, clipped to the box and the mask."""
+        return (x0 + d).clamp(*self.bounds(x0))
+
+    def masked(self, g: Points) -> Points:
+        """Return g with zeros at the coordinates that may not change."""
+        return g if self.mask is None else g * self.mask
+
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         """A step of size 1 along the allowed coordinates (`Norm.steepest`)."""
-        return self.norm.steepest(g if self.mask is None else g * self.mask, density)
+        return self.norm.steepest(self.masked(g), density)
 
     def reach(self, g: Points) -> Scalars:
         """How much a linear function with gradient g can grow within eps (the box left aside)."""
-        return self.eps * self.norm.dual_size(g if self.mask is None else g * self.mask)
+        return self.eps * self.norm.dual_size(self.masked(g))
 
     def inside(self, x0: Points, key: Keys) -> Points:
         """A uniform random start in the ball, projected on the box."""
@@ -101,7 +113,7 @@ class Ball:
         """A random point at distance eps (less where the box ends before): on the sphere, or at a corner."""
         v = self.norm.direction(key, tuple(x0.shape[1:]), corner)
         lo, hi = self.bounds(x0)
-        d = self.norm.stretch(v if self.mask is None else v * self.mask, self.eps, lo - x0, hi - x0)
+        d = self.norm.stretch(self.masked(v), self.eps, lo - x0, hi - x0)
         return self.project(x0, x0 + d)
 
     def distance(self, x0: Points, x: Points) -> Scalars:
@@ -153,6 +165,18 @@ class Threat:
         )
         mask = None if self.mask is None else self.mask.to(device)
         return Ball(self.norm, eps.to(device=device, dtype=torch.float32), mask)
+
+    def subset(self, index: Tensor | slice) -> "Threat":
+        """Return the threat for the samples at these positions, which are then numbered from 0."""
+        return replace(self, eps=self.eps[index]) if isinstance(self.eps, Tensor) else self
+
+    def apply(self, x0: Points, delta: Points) -> Points:
+        """Return the inputs that the perturbations make of the samples x0 (`Ball.apply`).
+
+        >>> Linf("8/255").apply(torch.tensor([[0.5, 1.0]]), torch.tensor([[-0.25, 0.25]])).tolist()
+        [[0.25, 1.0]]
+        """
+        return self.ball(torch.arange(len(x0)), x0.device).apply(x0, delta)
 
     def check(self, shape: tuple[int, ...], n: int | None) -> None:
         """Refuse a radius that covers the whole box, a per-sample eps or a mask of the wrong shape."""

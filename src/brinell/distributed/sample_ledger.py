@@ -7,7 +7,7 @@ import pyarrow as pa
 import torch
 
 from brinell.core.dataset import Chunk, sample_hashes
-from brinell.evaluation.backend import AttackJob, WorkUnit, own_threat, unfinished
+from brinell.evaluation.backend import AttackJob, WorkUnit, unfinished
 from brinell.evaluation.run_plan import FinishedRows
 from brinell.results import CLEAN, counted
 from brinell.results.format.resume import Known
@@ -47,7 +47,7 @@ class SampleLedger:
             torch.stack([c.x[row] for c, row in places]),
             torch.stack([c.y[row] for c, row in places]),
         )
-        threat = own_threat(self.job.context.threat, torch.tensor([c.offset + row for c, row in places]))
+        threat = self.job.context.threat.subset(torch.tensor([c.offset + row for c, row in places]))
         return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
 
     def accept(self, part: FinishedRows) -> tuple[FinishedRows | None, list[int]]:

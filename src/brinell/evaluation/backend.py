@@ -111,11 +111,6 @@ def run_unit(
     )
 
 
-def own_threat(threat: Threat, at: Tensor) -> Threat:
-    """The threat of the samples at these positions of the problem, which are then numbered from 0."""
-    return replace(threat, eps=threat.eps[at]) if isinstance(threat.eps, Tensor) else threat
-
-
 def unfinished(
     plan: Plan, seed: int, ids: Tensor, known: Known, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:

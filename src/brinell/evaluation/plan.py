@@ -73,8 +73,8 @@ def limited(p: Plan, queries: int) -> Plan:
 def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
     """The stage with an attack of so many queries."""
     runs = len(s.attempts()) * s.eot
-    stepwise = hasattr(s.attack, "steps") and s.attack.queries == s.attack.steps + 1
-    if s.attack.requires is not Requires.LOGITS or not stepwise:
+    steps = s.attack.step_count
+    if s.attack.requires is not Requires.LOGITS or steps is None or s.attack.queries != steps + 1:
         raise PlanError(
             expected="attacks that only ask for answers, for a budget of queries",
             got=f"{s.name}, which needs more than that",
@@ -86,7 +86,7 @@ def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
             got=f"{queries} in all, {share // runs} for a run of {s.name}",
             remedy="Allow more queries.",
         )
-    return replace(s, attack=replace(s.attack, steps=share // runs - 1), label=s.name)  # type: ignore[type-var]
+    return replace(s, attack=s.attack.with_steps(share // runs - 1), label=s.name)
 
 
 def require_suitable(p: Plan, threat: Threat) -> None:
@@ -131,10 +131,9 @@ def _flat(s: Stage, notes: list[str]) -> Stage:
 
 
 def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> AnyAttack:
-    parts = [part for part in ("inner", "attack", "before") if getattr(attack, part, None) is not None]
-    if parts:  # an attack around others: its loss is theirs
-        fitted = {part: _fit_loss(getattr(attack, part), name, classes, notes) for part in parts}
-        changed = any(fitted[part] is not getattr(attack, part) for part in parts)
+    if attack.parts:  # a wrapper uses the losses of the attacks inside it
+        fitted = {part: _fit_loss(getattr(attack, part), name, classes, notes) for part in attack.parts}
+        changed = any(fitted[part] is not getattr(attack, part) for part in attack.parts)
         return replace(attack, **fitted) if changed else attack  # type: ignore[type-var]
     loss = LOSSES[attack.loss]
     if classes >= loss.classes or loss.instead is None:

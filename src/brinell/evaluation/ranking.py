@@ -1,7 +1,5 @@
 """What the model says where a reference attack ends: the order in which targets are tried."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -20,7 +18,7 @@ def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: 
     # Whole blocks, as in the engine: reductions over a lone row would round differently.
     index = torch.arange(-(-len(p.x) // block) * block, device=p.x.device).clamp(max=len(p.x) - 1)
     pieces = index.split(-(-slots // block) * block)
-    parts = [_piece(oracle, attack, take(p, i), replace(ball, eps=ball.eps[i]), draws) for i in pieces]
+    parts = [_piece(oracle, attack, take(p, i), ball.subset(i), draws) for i in pieces]
     return torch.cat(parts)[: len(p.x)]
 
 

@@ -249,7 +249,7 @@ def _finish(
         # What lower precision took for a success is attacked once more in float32, from there.
         index = doubted.nonzero()[:, 0]
         second = _in_float32(context, stage, take(work, pos[index]), take(r, index), left[index])
-        aims, answers = _verified(context, work, pos[index], second, replace(ball, eps=ball.eps[index]))
+        aims, answers = _verified(context, work, pos[index], second, ball.subset(index))
         r, v, target = put(r, index, second), put(v, index, answers), target.index_copy(0, index, aims)
         precision[index.cpu().numpy()] = FLOAT32
     if context.draws > 1:

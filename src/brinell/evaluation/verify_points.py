@@ -1,6 +1,6 @@
 """Nothing found is trusted until verified: a fresh forward, the distance in float64, the box, finiteness."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -81,5 +81,5 @@ def verify_claims(
     at = claimed.nonzero()[:, 0]
     if not len(at):
         return nothing
-    part, own = replace(ball, eps=ball.eps[at]), None if id is None else id[at]
+    part, own = ball.subset(at), None if id is None else id[at]
     return put(nothing, at, verify_points(oracle, criterion, x0[at], x[at], y[at], t[at], part, id=own))

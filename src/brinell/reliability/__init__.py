@@ -7,7 +7,7 @@ example is known to exist for every sample, and counts how many the attack finds
 `brinell test-attack`, `brinell probe` and `brinell evaluate --test --probe` call this package.
 """
 
-from brinell.attacks.black_box.random_sampling import Chance
+from brinell.attacks.black_box.random_sampling import Chance, RandomSampling
 from brinell.finding import Finding
 from brinell.reliability.attach import WithProbe, WithTest, probe_run, test_run
 from brinell.reliability.binarization.planting import Design
@@ -38,6 +38,7 @@ __all__ = [
     "Probes",
     "PrototypeReadout",
     "Prototypes",
+    "RandomSampling",
     "Surface",
     "WithProbe",
     "WithTest",

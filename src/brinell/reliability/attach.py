@@ -1,11 +1,10 @@
 """The binarization test and the probes of a Run's own plan, stored in the Run, whose verdict reads them."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from brinell.checks.detector import fit_to_detector
 from brinell.core.dataset import Problem, sample_hashes
@@ -149,7 +148,7 @@ def _same(
         )
     _same_attacks(identity, model, data, ball, chosen)
     _same_samples(opened, data)
-    return opened, model, data, replace(ball, eps=ball.eps[:n]) if isinstance(ball.eps, Tensor) else ball, chosen
+    return opened, model, data, ball.subset(slice(n)), chosen
 
 
 def _same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:

@@ -143,7 +143,7 @@ def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
 
 def _check_states(attack: AnyAttack, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     where = f"{attack.name} in {ball.norm.name}" + ("" if ball.mask is None else " with a mask")
-    free = attack.minimum_norm or getattr(attack, "larger_eps", False)
+    free = attack.minimum_norm or attack.leaves_ball
     wide = replace(ball, eps=torch.full_like(ball.eps, torch.inf)) if free else ball
     last = torch.full_like(p.y, -1)
     for i, s in enumerate(states):
@@ -190,7 +190,7 @@ def _check_rows(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> N
     where, n = f"{trial.attack.name} in {ball.norm.name}", len(p.y)
     shuffled, some = torch.arange(n).flip(0).roll(1), torch.arange(0, n, 2)
     for how, index in (("another order", shuffled), ("fewer neighbours", some)):
-        others = trial.follow(take(p, index), replace(ball, eps=ball.eps[index]))
+        others = trial.follow(take(p, index), ball.subset(index))
         for i, s in enumerate(others):
             require(_equal(s, take(states[i], index)), f"{where}: step {i} of a row changes with {how}")
 

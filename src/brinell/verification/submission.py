@@ -257,11 +257,10 @@ def _again(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any
         rows = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in set(ids)], dtype=torch.long)
         parts.append((chunk.x[rows], chunk.y[rows], chunk.ids[rows], rows + chunk.offset))
     x, y, own, places = (torch.cat(column) for column in zip(*parts, strict=True))
-    ball = replace(threat, eps=threat.eps[places]) if isinstance(threat.eps, Tensor) else threat
     return evaluate(
         model,
         Problem(x, y, own, name=data.name),
-        ball,
+        threat.subset(places),
         plan,
         out=folder,
         seed=run.identity.seed or 0,

@@ -82,11 +82,6 @@ class HopSkipJump(Attack[State]):
         if not isinstance(self.first, int):
             raise PlanError(expected="first, a whole number", got=f"first = {self.first}", remedy="Leave it out.")
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """A random point, or where told."""
         start = _anywhere(p, ball, torch.zeros_like(p.y)) if p.start is None else p.start.clamp(*ball.bounds(p.x))

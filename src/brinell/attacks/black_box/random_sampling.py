@@ -23,13 +23,13 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class Chance(Attack[State]):
+class RandomSampling(Attack[State]):
     """Independent random points, from inside the ball, from its surface, or from its corners (Linf).
 
     Method: point t of a sample depends on its key and t alone. Cost: one forward per point. Reference: Zimmermann et
     al. 2022, sec. 3.1, the random attack.
 
-    >>> Chance(200, "corners").queries
+    >>> RandomSampling(200, "corners").queries
     200
     """
 
@@ -37,6 +37,7 @@ class Chance(Attack[State]):
     where: str = "inside"
     loss: str = "margin"
     requires = Requires.LOGITS
+    stored_type = "Chance"
 
     def __post_init__(self) -> None:
         one_of("where", self.where, WHERE)
@@ -60,3 +61,7 @@ class Chance(Attack[State]):
         if self.where == "inside":
             return State(t, ball.inside(p.x, key))
         return State(t, ball.surface(p.x, key, self.where == "corners"))
+
+
+Chance = RandomSampling
+"""The former name of the class."""

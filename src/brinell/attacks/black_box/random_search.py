@@ -204,11 +204,6 @@ class RandomSearch(Attack[State]):
     def __post_init__(self) -> None:
         check(self.steps, self.p0, self.loss)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """A random direction of full length (a corner in Linf), or where told."""
         for_norm(MOVES, ball.norm, self.name)

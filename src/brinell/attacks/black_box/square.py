@@ -146,11 +146,6 @@ class Square(Attack[State]):
     def __post_init__(self) -> None:
         check(self.steps, self.p0, self.loss)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def without_images(self) -> RandomSearch:
         """What a plan runs instead where the inputs are not images."""
         return RandomSearch(self.steps, self.p0, self.loss)

@@ -60,11 +60,6 @@ class Alternating(Attack[State]):
         """Method and loss."""
         return f"alternating-{self.loss}"
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, a uniform random start, or where told."""
         if p.start is not None:

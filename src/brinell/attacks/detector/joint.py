@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import _parameters as _check
+from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.gradient.apgd import APGD
-from brinell.core.attack import AnyAttack, Attack, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.rowwise import rows
@@ -21,7 +22,7 @@ SIGNED = ("margin", "dlr", "minimum-margin", "dlr-targeted", "margin-towards")
 
 
 @dataclass(frozen=True)
-class Joint(Attack[Any]):
+class Joint(Wrapper[Any]):
     """Makes an attack maximise a joint loss: its own and, times `weight`, minus the detector's score.
 
     Method: "hinge" adds what is missing to either aim, min(loss, 0) + w · min(−score, 0), so that neither can buy the
@@ -39,6 +40,8 @@ class Joint(Attack[Any]):
     inner: AnyAttack = MARGIN
     weight: float = 1.0
     how: str = "hinge"
+    parts = ("inner",)
+    joins_detector = True
 
     def __post_init__(self) -> None:
         _check.positive(weight=self.weight)
@@ -62,9 +65,9 @@ class Joint(Attack[Any]):
         return f"joint-{'' if self.how == 'hinge' else self.how + '-'}{self.inner.name}"
 
     @property
-    def loss(self) -> str:
-        """That of the attack inside."""
-        return self.inner.loss
+    def attack(self) -> AnyAttack:
+        """The attack inside."""
+        return self.inner
 
     @property
     def requires(self) -> Requires:
@@ -75,6 +78,15 @@ class Joint(Attack[Any]):
     def queries(self) -> int:
         """As the attack inside."""
         return self.inner.queries
+
+    @property
+    def step_count(self) -> int | None:
+        """That of the attack inside."""
+        return self.inner.step_count
+
+    def with_steps(self, steps: int) -> "Joint":
+        """Change the number of steps of the attack inside."""
+        return replace(self, inner=self.inner.with_steps(steps))
 
     def without_images(self) -> "Joint | None":
         """The same with the stand-in of the attack inside, if it has one."""

@@ -79,9 +79,13 @@ class Matching(Attack[State]):
         return f"match-{self.of}"
 
     @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self._inner.queries
+    def lacks_references(self) -> bool:
+        """Whether no references are given yet."""
+        return self.references is None
+
+    def with_references(self, references: References) -> "Matching":
+        """Return the attack that imitates these references."""
+        return replace(self, references=references)
 
     @property
     def _inner(self) -> APGD:

@@ -58,11 +58,6 @@ class SelectivePGD(Attack[State]):
         """Method and loss."""
         return f"{'orthogonal' if self.orthogonal else 'selective'}-pgd-{self.loss}"
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """A uniform random start, the clean point, or where told."""
         if p.start is not None:

@@ -118,6 +118,11 @@ class APGD(Attack[Any]):
         """Every iterate and one start, or one per phase of the larger-eps schedule."""
         return self.steps + (len(phase_lengths(self.steps)) if self.larger_eps else 1)
 
+    @property
+    def leaves_ball(self) -> bool:
+        """With `larger_eps` the first phases use larger radii."""
+        return self.larger_eps
+
     def _sparse(self) -> SparseAPGD:
         return SparseAPGD(self.steps, self.larger_eps, quirks=self.quirks is not None)
 

@@ -50,11 +50,6 @@ class PGD(Attack[State]):
         """Method and loss."""
         return f"{'mi-' if self.momentum else ''}pgd-{self.loss}"
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """A uniform random start, the clean point, or where told."""
         if p.start is not None:

@@ -67,11 +67,6 @@ class ALMA(Attack[State]):
         """Method, and whether it aims at a class."""
         return "alma" + aimed(self.loss)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         one = torch.ones_like(ball.eps)

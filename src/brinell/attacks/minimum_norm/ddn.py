@@ -62,11 +62,6 @@ class DDN(Attack[State]):
         """Method, and whether it aims at a class."""
         return "ddn" + aimed(self.loss)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         x = begin(p, ball)

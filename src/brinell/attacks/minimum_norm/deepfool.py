@@ -51,11 +51,6 @@ class DeepFool(Attack[State]):
     def __post_init__(self) -> None:
         _check.positive(steps=self.steps, overshoot=self.overshoot)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         x = begin(p, ball)

@@ -62,11 +62,6 @@ class FMN(Attack[State]):
         """Method, and whether it aims at a class."""
         return "fmn" + aimed(self.loss)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told; in L0 the radius starts at one coordinate."""
         wide = torch.full_like(ball.eps, torch.inf)

@@ -74,11 +74,6 @@ class PDGD(Attack[State]):
         """Method, and whether it aims at a class."""
         return "pdgd" + aimed(self.loss)
 
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
-
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""
         return _first(p, ball)
@@ -121,11 +116,6 @@ class PDPGD(Attack[State]):
     def name(self) -> str:
         """Method, and whether it aims at a class."""
         return "pdpgd" + aimed(self.loss)
-
-    @property
-    def queries(self) -> int:
-        """The start and every step."""
-        return self.steps + 1
 
     def init(self, p: Batch, ball: Ball) -> State:
         """The clean point, or where told."""

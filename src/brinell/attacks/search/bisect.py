@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
+from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm._common import fooled
-from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
-from brinell.ops.norms import Norm
 from brinell.ops.rowwise import flat, where, where_rows
 from brinell.ops.types import Keys, Labels, Points, Scalars
 
@@ -41,7 +41,7 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class Bisect(Attack[State]):
+class Bisect(Wrapper[State]):
     """Runs an attack in balls of growing radius until one succeeds, then bisects between failure and success.
 
     Method: the radius starts at `first` and is multiplied by `factor` after each failure, at most `grow` times and
@@ -66,7 +66,7 @@ class Bisect(Attack[State]):
     minimum_norm = True
 
     def __post_init__(self) -> None:
-        if self.attack.minimum_norm or getattr(self.attack, "larger_eps", False):
+        if self.attack.minimum_norm or self.attack.leaves_ball:
             raise PlanError(
                 expected="an attack of a fixed radius",
                 got=f"{self.attack.name}, which looks for the smallest or leaves the ball",
@@ -84,21 +84,6 @@ class Bisect(Attack[State]):
     def name(self) -> str:
         """The attack's."""
         return f"bisect-{self.attack.name}"
-
-    @property
-    def loss(self) -> str:
-        """The attack's."""
-        return self.attack.loss
-
-    @property
-    def requires(self) -> Requires:
-        """The attack's."""
-        return self.attack.requires
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        """The attack's."""
-        return self.attack.norms
 
     @property
     def queries(self) -> int:

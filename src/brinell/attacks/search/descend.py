@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
+from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm._common import fooled
 from brinell.attacks.minimum_norm.fmn import FMN
-from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -50,7 +51,7 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class Descend(Attack[State]):
+class Descend(Wrapper[State]):
     """Takes the distance a minimiser finds and runs an attack of a fixed radius just below it, again and again.
 
     Method: a round's radius is the smallest distance that broke so far, less the share `cut`. Success lowers the
@@ -71,9 +72,10 @@ class Descend(Attack[State]):
     least: float = 0.001
     rounds: int = 24
     minimum_norm = True
+    parts = ("attack", "before")
 
     def __post_init__(self) -> None:
-        if self.attack.minimum_norm or getattr(self.attack, "larger_eps", False) or not self.before.minimum_norm:
+        if self.attack.minimum_norm or self.attack.leaves_ball or not self.before.minimum_norm:
             raise PlanError(
                 expected="an attack of a fixed radius after one that looks for the smallest",
                 got=f"{self.attack.name} after {self.before.name}",
@@ -103,16 +105,6 @@ class Descend(Attack[State]):
     def name(self) -> str:
         """The attack's."""
         return f"descend-{self.attack.name}"
-
-    @property
-    def loss(self) -> str:
-        """The attack's."""
-        return self.attack.loss
-
-    @property
-    def requires(self) -> Requires:
-        """The attack's."""
-        return self.attack.requires
 
     @property
     def norms(self) -> tuple[Norm, ...]:

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
+from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.minimum_norm._common import fooled
 from brinell.attacks.minimum_norm.deepfool import DeepFool
-from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
-from brinell.ops.norms import Norm
 from brinell.ops.rowwise import rows, where, where_rows
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
@@ -37,7 +37,7 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class Refine(Attack[State]):
+class Refine(Wrapper[State]):
     """Runs a minimising attack, then bisects the segment between the clean point and the nearest adversarial found.
 
     Method: `search` bisections of the share of the segment at which the class changes; the smallest adversarial share
@@ -69,24 +69,9 @@ class Refine(Attack[State]):
         return f"{self.attack.name}-refined"
 
     @property
-    def loss(self) -> str:
-        """The attack's."""
-        return self.attack.loss
-
-    @property
-    def requires(self) -> Requires:
-        """The attack's."""
-        return self.attack.requires
-
-    @property
     def query_pattern(self) -> tuple[Requires, ...]:
         """The attack's."""
         return self.attack.query_pattern
-
-    @property
-    def norms(self) -> tuple[Norm, ...]:
-        """The attack's."""
-        return self.attack.norms
 
     @property
     def queries(self) -> int:

@@ -202,7 +202,7 @@ def _fit(
         return torch.cat(out).view(n, count, -1)
 
     def within(i: Tensor, j: Tensor) -> Tensor:
-        return design.inner_points(replace(ball, eps=ball.eps[i]), x[i], key[i], j)
+        return design.inner_points(ball.subset(i), x[i], key[i], j)
 
     ones = torch.cat([planted.boundary[at], planted.beyond[at]], 1).to(device)
     inner, outer = asked(within, design.inner + 1), asked(lambda i, j: ones[i, j], ones.shape[1])

@@ -138,7 +138,7 @@ class _Planter:
                 return
             row = (i - at[0]).to(self.device).repeat_interleave(last - first)
             j = torch.arange(first, last, device=self.device).repeat(len(i))
-            kept.add(i, draw(replace(ball, eps=ball.eps[row]), x[row], key[row], j), self.accepts)
+            kept.add(i, draw(ball.subset(row), x[row], key[row], j), self.accepts)
 
     def _search(self, kept: "_PlantedPoints", far: float, attempt: int) -> None:
         i = kept.lacking(torch.arange(len(self.chunk)))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.attacks.black_box.random_sampling import Chance
+from brinell.attacks.black_box.random_sampling import RandomSampling
 from brinell.core.dataset import Chunk
 from brinell.core.plan import Plan, Stage
 from brinell.core.references import References
@@ -62,7 +62,7 @@ def _imitating(p: Plan, found: References | None) -> Plan:
     """The plan with every sample's own points beyond eps to imitate, instead of the model's natural inputs."""
     if found is None:
         return p
-    stages = (replace(s, attack=replace(s.attack, references=found)) if imitates(s) else s for s in p.stages)  # type: ignore[type-var]
+    stages = (replace(s, attack=s.attack.with_references(found)) if imitates(s) else s for s in p.stages)
     return replace(p, stages=tuple(stages))
 
 
@@ -123,8 +123,7 @@ def _trial(b: TrialSetup, kappa: float, always: bool) -> KappaTrial:
     at = b.tasks.at[held.cpu()]
     # Positions count from the first sample that is left, in the threat too, where every sample may have its own eps.
     chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
-    eps = b.threat.eps
-    context = replace(context, threat=replace(b.threat, eps=eps[at]) if isinstance(eps, Tensor) else b.threat)
+    context = replace(context, threat=b.threat.subset(at))
     imitated = _beyond(b.tasks, held, context.oracle)
     found, rows = _attacked(context, _imitating(b.plan, imitated), chunk)
     other = None
@@ -176,20 +175,19 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
 def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
     """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
     half = max(queries // 2, 1)
-    near, _ = _attacked(context, _lone(Chance(half, "inside")), chunk)
+    near, _ = _attacked(context, _lone(RandomSampling(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()
     out = {}
     for where in ("corners", "surface") if context.threat.norm.corners else ("surface",):
         found = near.clone()
         if len(rest):
-            eps = context.threat.eps
-            threat = replace(context.threat, eps=eps[rest]) if isinstance(eps, Tensor) else context.threat
             part = Chunk(chunk.ids[rest], chunk.x[rest], chunk.y[rest])
-            plan = _lone(Chance(max(queries - half, 1), where))
-            found[rest.to(found.device)] = _attacked(replace(context, threat=threat), plan, part)[0]
+            plan = _lone(RandomSampling(max(queries - half, 1), where))
+            there = replace(context, threat=context.threat.subset(rest))
+            found[rest.to(found.device)] = _attacked(there, plan, part)[0]
         out[where] = _share(found)
     return out
 
 
-def _lone(attack: Chance) -> Plan:
+def _lone(attack: RandomSampling) -> Plan:
     return Plan(attack.name, (Stage(attack),))

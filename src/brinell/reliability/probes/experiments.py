@@ -1,7 +1,6 @@
 """Experiments with an attack that must turn out one way unless it fails for reasons other than robustness."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,22 +84,14 @@ def black_box(b: ProbedAttack, fell: Tensor, queries: int) -> Finding:
     )
 
 
-def _longer(attack: Any) -> Any:
-    """The attack with twice the steps, or None where it has no such number."""
-    inner = getattr(attack, "inner", None)
-    if inner is not None:
-        more = _longer(inner)
-        return None if more is None else replace(attack, inner=more)
-    return replace(attack, steps=2 * attack.steps) if hasattr(attack, "steps") else None
-
-
 def more_steps(b: ProbedAttack, fell: Tensor) -> Finding:
     """Twice the steps must not lose samples."""
     name = "more steps"
-    attack = _longer(b.stage.attack)
-    if attack is None:
+    steps = b.stage.attack.step_count
+    if steps is None:
         return Finding(name, "ok", "the attack has no number of steps", threshold=FEW)
-    again, _ = b.run(replace(b.stage, attack=attack, label=b.stage.name), torch.ones_like(fell))
+    longer = replace(b.stage, attack=b.stage.attack.with_steps(2 * steps), label=b.stage.name)
+    again, _ = b.run(longer, torch.ones_like(fell))
     lost, won = int((fell & ~again).sum()), int((again & ~fell).sum())
     text = f"twice the steps break {won} more samples and lose {lost}"
     advice = "the attack is not stable: use smaller or adaptive steps, or restarts"
