@@ -1,4 +1,4 @@
-"""Experiments with an attack that must turn out one way unless it fails for reasons other than robustness."""
+"""Experiments with an attack whose outcome is known in advance if the attack works."""
 
 from dataclasses import replace
 
@@ -18,38 +18,41 @@ from brinell.reliability.probes.indicators import FEW, few
 from brinell.reliability.probes.probed_attack import ProbedAttack
 from brinell.reliability.probes.result import Surface, graded
 
-# Passes of the black-box attack and of pure noise on every sample that stands.
+# Forward passes per surviving sample of the black-box attack, and of random sampling.
 QUERIES, DRAWS = 500, 100
-# One sample in fifty may fall to luck alone.
+# The share of samples that may break by chance.
 LUCK = 0.02
-# The grid around the samples: from −1 to 1 radius in both directions, for so many samples.
+# Points per axis of the grid, which spans -1 to 1 radius in both directions, and samples it averages over.
 GRID, SHOWN = 9, 16
-# Along a random direction a margin may grow more than along the gradient for this share of the samples.
+# The share of samples for which the margin may grow more in a random direction than along the gradient.
 MISLED = 0.25
 
 
 def _radii(b: ProbedAttack) -> list[Threat]:
-    """The threat, twice as large again and again, and at last the whole box."""
+    """Return the threat, then doubled radii up to the whole box."""
     threat = b.prepared.context.threat
     size = int(torch.Size(b.x.shape[1:]).numel())
-    whole = 0.999 * threat.norm.diameter(size)
-    grown = [threat]
-    # In float64, as both are: rounded to float32 the last radius may never arrive.
-    while float(torch.as_tensor(grown[-1].eps, dtype=torch.float64).min()) < whole:
-        eps = grown[-1].eps
-        more = (2 * eps).clamp(max=whole) if isinstance(eps, Tensor) else min(2 * eps, whole)
-        grown.append(replace(threat, eps=more, text="grown"))
-    return grown
+    limit = 0.999 * threat.norm.diameter(size)
+    threats = [threat]
+    # Compare in float64: rounded to float32 the last radius may never reach the limit.
+    while float(torch.as_tensor(threats[-1].eps, dtype=torch.float64).min()) < limit:
+        eps = threats[-1].eps
+        more = (2 * eps).clamp(max=limit) if isinstance(eps, Tensor) else min(2 * eps, limit)
+        threats.append(replace(threat, eps=more, text="grown"))
+    return threats
 
 
-def curve(b: ProbedAttack, fell: Tensor) -> list[tuple[float, float]]:
-    """Radius and accuracy left, from the threat to the whole box; what fell once stays fallen, as balls are nested."""
-    grown = _radii(b)
-    curve = [(_radius(grown[0]), int((~fell).sum()) / len(fell))]
-    for threat in grown[1:]:
-        if bool((~fell).any()):
-            fell = fell | b.run(b.stage, ~fell, threat=threat)[0]
-        curve.append((_radius(threat), int((~fell).sum()) / len(fell)))
+def curve(b: ProbedAttack, broken: Tensor) -> list[tuple[float, float]]:
+    """Return pairs of radius and robust accuracy, from the threat up to the whole box.
+
+    A sample that breaks at one radius counts as broken at all larger ones, since balls are nested.
+    """
+    threats = _radii(b)
+    curve = [(_radius(threats[0]), int((~broken).sum()) / len(broken))]
+    for threat in threats[1:]:
+        if bool((~broken).any()):
+            broken = broken | b.run(b.stage, ~broken, threat=threat)[0]
+        curve.append((_radius(threat), int((~broken).sum()) / len(broken)))
     return curve
 
 
@@ -58,9 +61,9 @@ def _radius(threat: Threat) -> float:
 
 
 def unconstrained(b: ProbedAttack, curve: list[tuple[float, float]]) -> Finding:
-    """In the whole box every sample must fall."""
+    """Require that every sample breaks when the whole box is allowed."""
     if b.prepared.context.threat.mask is not None:
-        return Finding("unconstrained failure", "ok", "not looked at: the threat has a mask", threshold=FEW)
+        return Finding("unconstrained failure", "ok", "not measured: the threat has a mask", threshold=FEW)
     return indicators.unconstrained_failure(curve[0][1], curve[-1][1], len(b.at))
 
 
@@ -71,36 +74,46 @@ def _without_gradients(b: ProbedAttack, queries: int) -> AnyAttack:
     return plain if b.prepared.first_output.reject is None else Joint(plain)
 
 
-def black_box(b: ProbedAttack, fell: Tensor, queries: int) -> Finding:
-    """An attack without gradients must find nothing that the attack missed."""
+def black_box(b: ProbedAttack, broken: Tensor, queries: int) -> Finding:
+    """Require that a black-box attack breaks no sample that the attack missed."""
     name = "black box"
     if b.stage.attack.requires is Requires.LOGITS:
-        return Finding(name, "ok", "the attack itself follows no gradients", threshold=LUCK)
-    found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~fell)
-    share = int((found & ~fell).sum()) / len(fell)
-    text = f"{int((found & ~fell).sum())} of {int((~fell).sum())} survivors fall to {queries} queries without gradients"
-    return graded(
-        name, share, few(len(fell), LUCK), text, "gradients are masked: see the indicators, or trust the black box more"
+        return Finding(name, "ok", "the attack itself uses no gradients", threshold=LUCK)
+    found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~broken)
+    share = int((found & ~broken).sum()) / len(broken)
+    text = (
+        f"{int((found & ~broken).sum())} of {int((~broken).sum())} survivors break under a black-box attack "
+        f"({queries} queries)"
     )
+    remedy = "Gradients are masked: read the indicators, or rely on the black-box attack."
+    return graded(name, share, few(len(broken), LUCK), text, remedy)
 
 
-def more_steps(b: ProbedAttack, fell: Tensor) -> Finding:
-    """Twice the steps must not lose samples."""
+def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
+    """Require that twice the steps lose no samples."""
     name = "more steps"
     steps = b.stage.attack.step_count
     if steps is None:
         return Finding(name, "ok", "the attack has no number of steps", threshold=FEW)
+<<<<<<< HEAD
     longer = replace(b.stage, attack=b.stage.attack.with_steps(2 * steps), label=b.stage.name)
     again, _ = b.run(longer, torch.ones_like(fell))
     lost, won = int((fell & ~again).sum()), int((again & ~fell).sum())
     text = f"twice the steps break {won} more samples and lose {lost}"
     advice = "the attack is not stable: use smaller or adaptive steps, or restarts"
     return graded(name, lost / len(fell), few(len(fell)), text, advice)
+=======
+    again, _ = b.run(replace(b.stage, attack=attack, label=b.stage.name), torch.ones_like(broken))
+    lost, won = int((broken & ~again).sum()), int((again & ~broken).sum())
+    text = f"with twice the steps the attack breaks {won} more samples and loses {lost}"
+    remedy = "The attack is unstable: use smaller or adaptive steps, or restarts."
+    return graded(name, lost / len(broken), few(len(broken)), text, remedy)
+>>>>>>> fcc3b5b (Probes in plain words)
 
 
-def noise(b: ProbedAttack, fell: Tensor) -> Finding:
-    """Random points of the threat must find nothing that the attack missed."""
-    name, who = "random noise", (~fell).nonzero()[:, 0].to(b.at.device)
+def noise(b: ProbedAttack, broken: Tensor) -> Finding:
+    """Require that random points within the threat break no sample that the attack missed."""
+    name, who = "random noise", (~broken).nonzero()[:, 0].to(b.at.device)
     found = 0
     if len(who):
         x, y = b.x[who], b.y[who]
@@ -112,23 +125,22 @@ def noise(b: ProbedAttack, fell: Tensor) -> Finding:
             draw = (ball.inside, ball.start)[i % 2](x, rng.fold(key, i))
             inside = ball.contains(x, draw)
             reached |= b.prepared.context.criterion.reached(b.oracle.output(draw), y, torch.full_like(y, -1)) & inside
-        b.spent.add(DRAWS * len(who))
+        b.passes.add(DRAWS * len(who))
         found = int(reached.sum())
-    text = f"{found} of {len(who)} survivors fall to {DRAWS} random points of the threat"
-    return graded(
-        name, found / len(fell), LUCK, text, "the attack does worse than chance: fix its gradients or its steps"
-    )
+    text = f"{found} of {len(who)} survivors break under {DRAWS} random points within the threat"
+    remedy = "The attack is worse than random sampling: fix its gradients or its steps."
+    return graded(name, found / len(broken), LUCK, text, remedy)
 
 
 def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
-    """Margins around the first samples, along the gradient and a random direction; and how often the latter wins."""
+    """Return mean margins around the first samples, and how often a random direction beats the gradient."""
     if not b.oracle.classifier.differentiable:
         return None, None
     x, y = b.x[:SHOWN], b.y[:SHOWN]
     none = torch.full_like(y, -1)
     try:
         g = b.oracle.query(x, y, none, "margin", Requires.GRAD).gradient
-    except RuntimeError:  # no gradient at all, which has an indicator of its own
+    except RuntimeError:  # no gradient at all: the indicator of unavailable gradients reports it
         return None, None
     ball = b.prepared.context.threat.ball(b.at[:SHOWN].cpu() + b.clean.chunk.offset, x.device)
     key = rng.fold(rng.keys(b.prepared.context.seed, torch.arange(len(x), device=x.device)), rng.digest("surface"))
@@ -137,11 +149,11 @@ def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
     steps = torch.linspace(-1, 1, GRID).tolist()
 
     def margin(v: Tensor) -> Tensor:
-        # The classifier's own: its gradient is what is looked at, and a detector on the way says nothing about it.
+        # The margin of the classifier alone, without its detector: the gradient is that of the classifier.
         return Misclassified().margin(b.oracle.output(v.clamp(0, 1)), y, none)
 
     grid = [[margin(x + u * towards + v * across) for v in steps] for u in steps]
-    b.spent.add((GRID * GRID + 1) * len(x), len(x))
+    b.passes.add((GRID * GRID + 1) * len(x), len(x))
     middle = GRID // 2
     by_chance = torch.maximum(grid[middle][0], grid[middle][-1])
     misled = float((grid[-1][middle] < by_chance).float().mean())
@@ -150,9 +162,10 @@ def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
 
 
 def along_the_gradient(misled: float | None) -> Finding:
-    """The margin must grow more along the gradient than at random, but for a few samples."""
+    """Require that the margin grows more along the gradient than in a random direction."""
     name = "loss surface"
     if misled is None:
-        return Finding(name, "ok", "not looked at: the model has no gradients", threshold=MISLED)
-    text = f"along a random direction the margin grows more than along the gradient for {100 * misled:.0f} % of samples"
-    return graded(name, misled, MISLED, text, "the gradient does not lead uphill: remove what masks or shatters it")
+        return Finding(name, "ok", "not measured: the model has no gradients", threshold=MISLED)
+    text = f"the margin grows more in a random direction than along the gradient for {100 * misled:.0f} % of samples"
+    remedy = "The gradient does not increase the margin: remove what masks or shatters it."
+    return graded(name, misled, MISLED, text, remedy)

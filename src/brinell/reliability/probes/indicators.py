@@ -1,4 +1,4 @@
-"""The six indicators of attack failure of Pintor et al. 2022, on the trajectories of any attack."""
+"""The six indicators of attack failure of Pintor et al. 2022, for the trajectories of any attack."""
 
 from dataclasses import dataclass
 
@@ -12,30 +12,30 @@ from brinell.ops import rng
 from brinell.reliability.probes.result import graded
 from brinell.reliability.probes.trajectories import Trajectories
 
-# Pintor et al.: neighbours within ±4/255 of every coordinate, a hundred of them; the last ten values of the loss, of
-# which none may lie 5 % of the whole way below the best.
+# Pintor et al.: a hundred neighbours within 4/255 per coordinate; the loss may gain at most 5 % of its range over the
+# last ten iterations.
 RADIUS, NEIGHBOURS = 8 / 255, 100
 WINDOW, GAIN = 10, 0.05
-# Unstable: the margin changes by more than this share of itself, and this much of the change has no direction. Pure
-# noise has about 0.6; a network that is smooth or has a few kinks stays far below.
+# Predictions are unstable if the margin changes by more than UNSTABLE of its value and more than ROUGH of the change
+# has no direction. Pure noise has about 0.6; smooth networks and networks with a few kinks stay far below.
 UNSTABLE, ROUGH = 0.1, 0.3
-# Shares of the samples that may be lost to a single unlucky one without an objection.
+# The share of samples that may fail without a warning.
 FEW = 0.05
 
-ADVICE = {
-    "unavailable gradients": "replace parts without gradients (brinell.models.bpda), use a loss of the logits such as "
-    "margin or DLR instead of a saturated one, or attack without gradients (Square)",
-    "unstable predictions": "average gradients over noise (brinell.Eot), use larger steps and more restarts, or attack "
-    "without gradients",
-    "silent success": "count the best point of the path, as Brinell does, not the last one",
-    "incomplete optimisation": "take more steps, larger or adaptive ones (APGD), or restarts",
-    "transfer failure": "attack the model that is evaluated, its detector and its preprocessing included",
-    "unconstrained failure": "check the sign and the computation of the gradient, drop loss terms that conflict",
+REMEDIES = {
+    "unavailable gradients": "Replace parts without gradients (brinell.models.bpda), use a loss on the logits such as "
+    "margin or DLR instead of a saturated one, or a black-box attack (Square).",
+    "unstable predictions": "Average gradients over noise (brinell.Eot), use larger steps and more restarts, or a "
+    "black-box attack.",
+    "silent success": "Evaluate the best point of the trajectory, as Brinell does, not the last one.",
+    "incomplete optimisation": "Use more steps, larger or adaptive steps (APGD), or restarts.",
+    "transfer failure": "Attack the evaluated model itself, including its detector and its preprocessing.",
+    "unconstrained failure": "Check the sign and the computation of the gradient, and drop conflicting loss terms.",
 }
 
 
 def few(n: int, share: float = FEW) -> float:
-    """The share of n samples that raises no objection: one sample never does.
+    """Return the share of n samples that may fail without a warning: at least one sample.
 
     >>> few(100), few(8)
     (0.05, 0.125)
@@ -44,52 +44,55 @@ def few(n: int, share: float = FEW) -> float:
 
 
 def unavailable_gradients(t: Trajectories) -> Finding:
-    """At the start of a run the gradient of the loss must not be zero, unless the point is misclassified already.
+    """Require a nonzero loss gradient at the start of an attempt, unless the point is already misclassified.
 
-    Value: the share of samples all of whose runs start without a gradient.
+    Value: the share of samples for which every attempt starts without a gradient.
     """
     name = "unavailable gradients"
     if bool(t.slope[:, :, 0].isnan().all()):
-        return Finding(name, "ok", "the attack follows no gradients", threshold=0.0)
+        return Finding(name, "ok", "the attack uses no gradients", threshold=0.0)
     asked = ~t.loss[:, :, 0].isnan()
     dead = (t.slope[:, :, 0] == 0) & ~t.wrong[:, :, 0]
     share = _share((dead | ~asked).all(1) & asked.any(1))
     zeros = 1 - float(t.slope[:, :, 0][asked].mean())
     text = f"no gradient at the start for {_percent(share)} of the samples ({_percent(zeros)} of all coordinates are 0)"
-    return graded(name, share, 0.0, text, ADVICE[name])
+    return graded(name, share, 0.0, text, REMEDIES[name])
 
 
 def silent_success(t: Trajectories, keeps_best: bool) -> Finding:
-    """A run must not pass through an adversarial and end elsewhere. Value: share of samples for whom all of them do.
+    """Require that an attempt that finds an adversarial also ends with one.
 
-    Attacks that keep their best point themselves (`keeps_best`) end with it, whatever they asked about last.
+    Value: the share of samples that are broken during an attempt, but not at the end of any. Attacks that return their
+    best point (`keeps_best`) are exempt.
     """
     name = "silent success"
     if keeps_best:
-        return Finding(name, "ok", "the attack keeps its best point itself", threshold=FEW)
+        return Finding(name, "ok", "the attack returns its best point", threshold=FEW)
     ever = t.success.any(2).any(1)
     last = _last(t.success, t.loss).any(1)
     share = _share(ever & ~last)
-    text = f"{_percent(share)} of the samples were broken on the way and not at the end of any run"
-    return graded(name, share, few(len(t)), text, ADVICE[name])
+    text = f"{_percent(share)} of the samples were broken during the attack but not at its end"
+    return graded(name, share, few(len(t)), text, REMEDIES[name])
 
 
 def incomplete_optimisation(t: Trajectories) -> Finding:
-    """The best loss must no longer grow at the end. Value: share of samples that stand and whose best run still grows.
+    """Require that the best loss has stopped growing at the end.
 
-    Of every path, rescaled to its own range, the best loss so far may not gain more than 5 % within the last ten
-    iterations. A sample that is broken needs no better loss and does not count.
+    Value: the share of unbroken samples whose best attempt still grows.
+
+    Each loss curve is rescaled to its own range; the best loss so far may gain at most 5 % within the last ten
+    iterations.
     """
     name = "incomplete optimisation"
     broken = t.success.any(2).any(1)
     growing = torch.tensor([still_growing(path[~path.isnan()]) for path in t.best_attempt().loss[:, 0]])
     share = _share(growing & ~broken)
-    text = f"the loss of {_percent(share)} of the samples stood firm and was still growing at the end"
-    return graded(name, share, few(len(t)), text, ADVICE[name])
+    text = f"{_percent(share)} of the samples are unbroken and their loss was still growing at the end"
+    return graded(name, share, few(len(t)), text, REMEDIES[name])
 
 
 def still_growing(loss: Tensor) -> bool:
-    """Whether a path's best loss, rescaled to the path's own range, gains more than 5 % in its last ten values.
+    """Return whether the best loss gains more than 5 % of its range in the last ten iterations.
 
     >>> still_growing(torch.arange(50.0)), still_growing(torch.cat([torch.arange(30.0), torch.full((20,), 30.0)]))
     (True, False)
@@ -103,23 +106,29 @@ def still_growing(loss: Tensor) -> bool:
 
 
 def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Finding:
-    """Both models must say the same about what was found: class, or rejection (−1). Value: share that differs."""
+    """Require that both models agree on the points found: same class, or rejection (−1).
+
+    Value: the share of points on which they disagree.
+    """
     name = "transfer failure"
     share = _share(attacked != evaluated)
-    whose = "a second look at the same model" if same else "the evaluated model"
-    return graded(name, share, 0.0, f"{whose} disagrees about {_percent(share)} of the points found", ADVICE[name])
+    whose = "a second forward pass" if same else "the evaluated model"
+    return graded(name, share, 0.0, f"{whose} disagrees on {_percent(share)} of the points found", REMEDIES[name])
 
 
-def unconstrained_failure(before: float, standing: float, n: int) -> Finding:
-    """As the threat grows to the whole box an attack must break everything. Value: the share that stands at the end."""
+def unconstrained_failure(before: float, surviving: float, n: int) -> Finding:
+    """Require that the attack breaks everything when the threat grows to the whole box.
+
+    Value: the share of samples that survive at the end.
+    """
     name = "unconstrained failure"
-    text = f"of {n} samples {_percent(before)} stand at the threat, {_percent(standing)} when everything may change"
-    return graded(name, standing, few(n), text, ADVICE[name])
+    text = f"of {n} samples {_percent(before)} survive within the threat, {_percent(surviving)} in the whole box"
+    return graded(name, surviving, few(n), text, REMEDIES[name])
 
 
 @dataclass(frozen=True)
 class Stability:
-    """How much margins change among neighbours: by the definition (`value`), and the part that has no direction."""
+    """How much margins change among neighbours: relative change (`value`), and its directionless share (`rough`)."""
 
     value: float
     rough: float
@@ -135,11 +144,12 @@ def stability(
     neighbours: int = NEIGHBOURS,
     radius: float = RADIUS,
 ) -> Stability:
-    """Mean relative change of the margin over random neighbours, drawn in opposite pairs x ± d, d uniform in ±radius/2.
+    """Return the mean relative change of the margin over random neighbours.
 
-    Method: per sample mean |m(x) − m(x ± d)| / |m(x)|, at most 1. What m(x + d) and m(x − d) have in common is not
-    explained by any slope; its share of the change tells noise from steepness. Neighbours are not clipped to the box,
-    so that pairs stay opposite. Cost: `neighbours` + 1 forwards.
+    Method: neighbours are drawn in opposite pairs x ± d with d uniform in ±radius/2. Per sample, average |m(x) − m(x ±
+    d)| / |m(x)|, at most 1. The part that m(x + d) and m(x − d) share cannot come from a slope; its share of the change
+    tells noise from steepness. Neighbours are not clipped to the box, so that pairs stay opposite. Cost: `neighbours` +
+    1 forwards.
     """
     none = torch.full_like(y, -1)
 
@@ -162,12 +172,12 @@ def stability(
 
 
 def unstable_predictions(s: Stability) -> Finding:
-    """Neighbours must have about the same margin, or differ as a slope would make them."""
+    """Require that neighbours have about the same margin, or differ as a slope makes them differ."""
     name = "unstable predictions"
-    text = f"margins change by {_percent(s.value)} among near neighbours, {_percent(s.rough)} of it without direction"
+    text = f"margins change by {_percent(s.value)} among neighbours; {_percent(s.rough)} of the change has no direction"
     if s.value > UNSTABLE and s.rough < ROUGH:
-        return Finding(name, "ok", f"{text}: steep, not noisy", ADVICE[name], value=s.value, threshold=UNSTABLE)
-    return graded(name, s.value, UNSTABLE, text, ADVICE[name])
+        return Finding(name, "ok", f"{text}: steep, not noisy", REMEDIES[name], value=s.value, threshold=UNSTABLE)
+    return graded(name, s.value, UNSTABLE, text, REMEDIES[name])
 
 
 def _share(mask: Tensor) -> float:
@@ -179,6 +189,6 @@ def _percent(share: float) -> str:
 
 
 def _last(values: Tensor, asked: Tensor) -> Tensor:
-    """The value at the last iteration that was asked, per sample and leg; False where there was none."""
+    """Return the value at the last iteration of each sample and attempt; False where there was none."""
     count = (~asked.isnan()).sum(2)
     return values.gather(2, (count - 1).clamp(min=0)[:, :, None])[:, :, 0] & (count > 0)

@@ -1,4 +1,4 @@
-"""Is the model robust, or did the attack fail? Indicators, and experiments that must turn out one way."""
+"""Probe one attack on one model: tell a robust model from a failed attack."""
 
 from dataclasses import replace
 from typing import Any
@@ -48,89 +48,91 @@ def probe(
 ) -> Probes:
     """Look for signs that an attack fails for reasons other than the model's robustness.
 
-    Method: the attack (of a plan its first stage, or the one called `stage`) runs to the end of its budget on the first
-    `samples` samples; the six indicators of Pintor et al. 2022 are computed from what it did, and experiments are
-    made that must turn out one way: accuracy falls to zero as the threat grows to the whole box, an attack without
-    gradients (`queries` passes) and pure noise find nothing that it missed, twice the steps lose nothing, and margins
-    grow more along the gradient than at random. With a `surrogate` the attack runs on that, and what it finds is shown
-    to the classifier. Cost: counted in the result; about five times that of the attack. Reference: Pintor et al. 2022,
-    Indicators of attack failure; Carlini et al. 2019, On evaluating adversarial robustness.
+    Method: the attack (the first stage of a plan, or the one named `stage`) runs to the end of its budget on the first
+    `samples` samples. Its trajectories give the six indicators of Pintor et al. 2022. Experiments with a known outcome
+    follow: accuracy drops to zero as the threat grows to the whole box; a black-box attack with `queries` queries and
+    random noise find nothing the attack missed; twice the steps lose no samples; margins grow more along the gradient
+    than in a random direction. With a `surrogate` the attack runs on the surrogate and the classifier sees what it
+    finds. Cost: counted in the result; about five times that of the attack. Reference: Pintor et al. 2022, Indicators
+    of attack failure; Carlini et al. 2019, On evaluating adversarial robustness.
 
     >>> import brinell
-    >>> found = probe("demo", brinell.data.load("demo", 12), brinell.Linf(0.1), brinell.attacks.APGD(20), neighbours=4)
-    >>> found.level, len(found.items)
+    >>> result = probe("demo", brinell.data.load("demo", 12), brinell.Linf(0.1), brinell.attacks.APGD(20), neighbours=4)
+    >>> result.level, len(result.items)
     ('ok', 10)
     """
     evaluated = coerce.as_classifier(classifier, device)
     model = evaluated if surrogate is None else coerce.as_classifier(surrogate, device)
     if samples < 1:
-        raise InputError(expected="at least 1 sample", got=f"{samples}", remedy=f"Leave it out for {SAMPLES}.")
+        raise InputError(
+            expected="at least 1 sample", got=f"{samples}", remedy=f"Omit `samples` for the default, {SAMPLES}."
+        )
     data = coerce.as_problem(problem)[:samples]
     with precisions.exact(model.device), listening(progress) as listener:
         bound = coerce.as_threat(threat)
         plan = _only(coerce.as_plan(attack), stage, bound.norm)
-        bench = _bench(model, data, bound, plan, seed, slots, listener)
-        return _probe(bench, evaluated, surrogate is None, neighbours, queries)
+        probed = _probed_attack(model, data, bound, plan, seed, slots, listener)
+        return _probe(probed, evaluated, surrogate is None, neighbours, queries)
 
 
 def _only(plan: Plan, name: str | None, norm: Norm) -> Plan:
-    """The plan cut down to one of its stages for a norm."""
+    """Return the plan with only one of its stages for this norm."""
     stages = plan.stages_in(norm.name, norm.sparse)
     kept = tuple(s for s in stages if name in (None, s.name))[:1]
     if not kept:
         raise PlanError(
-            expected=f"a stage among {', '.join(s.name for s in stages)}", got=repr(name), remedy="See the plan."
+            expected=f"a stage among {', '.join(s.name for s in stages)}",
+            got=repr(name),
+            remedy="Name a stage of the plan.",
         )
     return replace(plan, stages=kept, sparse_stages=None, norm_stages=())
 
 
-def _bench(
+def _probed_attack(
     model: Classifier, data: Any, threat: Threat, plan: Plan, seed: int, slots: int | None, listener: Listener
 ) -> ProbedAttack:
     if plan.draws > 1:
-        raise PlanError(
-            expected="an attack on a model that is not randomised", got=plan.name, remedy="Probe one of its attacks."
-        )
+        raise PlanError(expected="a plan for deterministic models", got=plan.name, remedy="Probe one of its attacks.")
     prepared = prepare(model, data, threat, plan, seed=seed, slots=slots, precision="float32", listener=listener)
     clean = prepared.clean(next(prepared.chunks()))
-    spent = PassCount()
-    spent.add(len(clean.chunk))
+    passes = PassCount()
+    passes.add(len(clean.chunk))
     at = clean.correct.nonzero()[:, 0]
     if not len(at):
         raise InputError(
-            expected="samples that the model gets right", got="none", remedy="Check labels and normalisation."
+            expected="samples that the model classifies correctly", got="none", remedy="Check labels and normalisation."
         )
-    listener(Note(f"probing {prepared.plan.stages[0].name} on {len(at)} samples"))
-    return ProbedAttack(prepared, prepared.plan.stages[0], clean, at, spent)
+    listener(Note(f"Probing {prepared.plan.stages[0].name} on {len(at)} samples."))
+    return ProbedAttack(prepared, prepared.plan.stages[0], clean, at, passes)
 
 
 def _probe(b: ProbedAttack, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:
     everyone = torch.ones(len(b.at), dtype=torch.bool)
     criterion, stage = b.prepared.context.criterion, b.stage
-    witness = TrajectoryRecorder(b.prepared.context, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
-    fell, points = b.run(stage, everyone, observe=witness)
-    t = witness.trajectories()
-    curve = experiments.curve(b, fell)
+    recorder = TrajectoryRecorder(b.prepared.context, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
+    broken, points = b.run(stage, everyone, observe=recorder)
+    t = recorder.trajectories()
+    curve = experiments.curve(b, broken)
     surface, misled = experiments.surface(b)
     items = [
         *_indicators(b, t, neighbours),
-        indicators.transfer_failure(*_labels(b, evaluated, fell, points), same),
+        indicators.transfer_failure(*_labels(b, evaluated, broken, points), same),
         experiments.unconstrained(b, curve),
-        experiments.black_box(b, fell, queries),
-        experiments.more_steps(b, fell),
-        experiments.noise(b, fell),
+        experiments.black_box(b, broken, queries),
+        experiments.more_steps(b, broken),
+        experiments.noise(b, broken),
         experiments.along_the_gradient(misled),
     ]
     return Probes(
-        stage.name, len(b.at), tuple(items), b.spent.forwards, b.spent.backwards,
-        tuple(curve), surface, int(fell.sum()), tuple(b.prepared.notes),
+        stage.name, len(b.at), tuple(items), b.passes.forwards, b.passes.backwards,
+        tuple(curve), surface, int(broken.sum()), tuple(b.prepared.notes),
     )  # fmt: skip
 
 
 def _indicators(b: ProbedAttack, t: Trajectories, neighbours: int) -> list[Finding]:
     attack, criterion = b.stage.attack, b.prepared.context.criterion
     near = indicators.stability(b.oracle, criterion, b.x, b.y, b.prepared.context.seed, neighbours)
-    b.spent.add(near.forwards * len(b.at))
+    b.passes.add(near.forwards * len(b.at))
     keeps_best = attack.minimum_norm or attack.requires is Requires.LOGITS or isinstance(attack, Pursuit)
     return [
         indicators.unavailable_gradients(t),
@@ -140,12 +142,12 @@ def _indicators(b: ProbedAttack, t: Trajectories, neighbours: int) -> list[Findi
     ]
 
 
-def _labels(b: ProbedAttack, evaluated: Classifier, fell: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """What both models say about the adversarials found: the class, or −1 where the input is rejected."""
-    if not bool(fell.any()):
+def _labels(b: ProbedAttack, evaluated: Classifier, broken: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes both models predict for the adversarials found; −1 is a rejection."""
+    if not bool(broken.any()):
         return torch.zeros(0), torch.zeros(0)
-    x = points[fell].to(b.clean.logits.device)
-    b.spent.add(2 * len(x))
+    x = points[broken].to(b.clean.logits.device)
+    b.passes.add(2 * len(x))
     both = b.oracle.output(x), Oracle(evaluated, b.oracle.block).output(x)
     return _label(both[0]), _label(both[1])
 

@@ -1,4 +1,4 @@
-"""The attack under examination, the samples it is tried on, and a count of what that costs."""
+"""The probed attack, its samples, and a count of the passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,26 +18,26 @@ from brinell.evaluation.run_stage import run_stage
 
 @dataclass
 class PassCount:
-    """Passes so far, rows times passes."""
+    """Forward and backward passes so far, counted per row."""
 
     forwards: int = 0
     backwards: int = 0
 
     def add(self, forwards: int, backwards: int = 0) -> None:
-        """So many more."""
+        """Add passes."""
         self.forwards += forwards
         self.backwards += backwards
 
 
 @dataclass(frozen=True)
 class ProbedAttack:
-    """The attack on the table: its session, the samples that are right at first, and a count of what is spent."""
+    """An attack under test: its prepared evaluation, the correctly classified samples at `at`, and the passes made."""
 
     prepared: PreparedEvaluation
     stage: Stage
     clean: Clean
     at: Tensor
-    spent: PassCount
+    passes: PassCount
 
     @property
     def oracle(self) -> Oracle:
@@ -46,7 +46,7 @@ class ProbedAttack:
 
     @property
     def x(self) -> Tensor:
-        """The samples that are right at first."""
+        """The correctly classified samples."""
         return self.clean.chunk.x[self.at.cpu()].to(self.clean.logits.device)
 
     @property
@@ -62,16 +62,16 @@ class ProbedAttack:
         threat: Threat | None = None,
         observe: "Callable[[Slots, Response], None] | None" = None,
     ) -> "tuple[Tensor, Tensor]":
-        """Which of the samples `who` (a mask over `at`) fall to a stage, and the adversarials of all who fall."""
+        """Return which samples of the mask `who` break under a stage, and the adversarials of those that break."""
         context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
         context = context if threat is None else replace(context, threat=threat)
         index = self.at[who.to(self.at.device)]
-        fell = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
+        broken = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
         points = self.clean.chunk.x.clone()
-        for part in run_stage(context, stage, self.clean, index):
-            won = part.at[part.counted].cpu()
-            fell[won] = True
-            points[won] = part.x
-            table = part.table
-            self.spent.add(sum(table["forwards"].to_pylist()), sum(table["backwards"].to_pylist()))
-        return fell[self.at.cpu()], points[self.at.cpu()]
+        for batch in run_stage(context, stage, self.clean, index):
+            at = batch.at[batch.counted].cpu()
+            broken[at] = True
+            points[at] = batch.x
+            table = batch.table
+            self.passes.add(sum(table["forwards"].to_pylist()), sum(table["backwards"].to_pylist()))
+        return broken[self.at.cpu()], points[self.at.cpu()]

@@ -1,4 +1,4 @@
-"""What an attack did on its way: one value per sample, run and iteration, for a small sample of rows."""
+"""Trajectories of an attack: one value per sample, attempt and iteration."""
 
 from dataclasses import dataclass, field
 
@@ -15,10 +15,10 @@ from brinell.ops.rowwise import flat
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Arrays of shape (samples, legs, iterations); NaN and False where nothing was asked.
+    """Arrays of shape (samples, attempts, iterations); NaN and False where there was no query.
 
-    `success` is whether the point reaches the goal inside the threat, `slope` the share of the gradient's coordinates
-    that are not exactly zero (NaN for attacks without gradients), `wrong` whether the class is another.
+    `success`: the point meets the criterion inside the threat. `slope`: the share of gradient coordinates that are not
+    exactly zero (NaN for attacks without gradients). `wrong`: the predicted class is not the label.
     """
 
     loss: Tensor
@@ -31,7 +31,7 @@ class Trajectories:
         return len(self.loss)
 
     def best_attempt(self) -> "Trajectories":
-        """Of every sample the run that came closest to the goal, as arrays of one leg."""
+        """Return for every sample the attempt with the largest margin, as arrays with one attempt."""
         top = self.margin.nan_to_num(-torch.inf).amax(2).argmax(1)
         index = torch.arange(len(self))
         parts = {name: getattr(self, name)[index, top][:, None] for name in self.__dataclass_fields__}
@@ -40,23 +40,23 @@ class Trajectories:
 
 @dataclass
 class TrajectoryRecorder:
-    """Sees every iteration of an engine (`Engine.observe`) and remembers what a trajectory needs."""
+    """Records every iteration of the engine (`Engine.observe`) for `Trajectories`."""
 
     context: StageContext
     criterion: Criterion
     attempts: int
     queries: int
     samples: int
-    seen: dict[str, Tensor] = field(default_factory=dict)
+    recorded: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = (self.samples, self.attempts, self.queries)
         nan = torch.full(shape, torch.nan)
-        self.seen = {name: nan.clone() for name in ("loss", "margin", "slope")}
-        self.seen |= {name: torch.zeros(shape, dtype=torch.bool) for name in ("success", "wrong")}
+        self.recorded = {name: nan.clone() for name in ("loss", "margin", "slope")}
+        self.recorded |= {name: torch.zeros(shape, dtype=torch.bool) for name in ("success", "wrong")}
 
     def __call__(self, s: Slots, a: Response) -> None:
-        """Remember the rows that are alive."""
+        """Record the live rows."""
         live = s.live.nonzero()[:, 0]
         p, out = s.rows, Output(a.logits, a.reject)
         ball = self.context.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)
@@ -77,9 +77,9 @@ class TrajectoryRecorder:
         }
         where = (s.at[live].cpu(), s.attempt[live].cpu(), s.state.t[live].cpu())
         for name, value in values.items():
-            self.seen[name][where] = value[live].cpu()
+            self.recorded[name][where] = value[live].cpu()
 
     def trajectories(self) -> Trajectories:
-        """What was seen, without the iterations that no row reached."""
-        asked = int((~self.seen["loss"].isnan()).any(0).any(0).sum())
-        return Trajectories(**{name: value[:, :, : max(asked, 1)] for name, value in self.seen.items()})
+        """Return what was recorded, without the iterations that no row reached."""
+        reached = int((~self.recorded["loss"].isnan()).any(0).any(0).sum())
+        return Trajectories(**{name: value[:, :, : max(reached, 1)] for name, value in self.recorded.items()})
