@@ -253,7 +253,7 @@ def test_an_examination_that_does_not_suit_costs_no_evaluation(tmp_path: Path) -
     assert set(notes) == {"active test", "probe"}
     assert all(level == "info" for level, _ in notes.values())
     assert "ends in a linear layer" in notes["active test"][1]
-    assert "gets right" in notes["probe"][1]
+    assert "classifies correctly" in notes["probe"][1]
     assert not any("not made" in r for r in run.verdict.reasons)
 
 

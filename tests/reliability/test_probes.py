@@ -209,7 +209,7 @@ def test_bad_questions_are_refused():
         look(WORLD, "autoattack", stage="nothing")
     with pytest.raises(InputError, match="at least 1 sample"):
         look(WORLD, "fgsm", samples=0)
-    with pytest.raises(PlanError, match="not randomised"):
+    with pytest.raises(PlanError, match="deterministic models"):
         look(WORLD, "autoattack-rand")
 
 

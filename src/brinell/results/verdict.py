@@ -219,7 +219,7 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
             return
         for attack, finding in run.probe_findings:
             if finding.name in names and not finding.ok:
-                advice = f"; {finding.remedy}" if finding.remedy else ""
+                advice = f". {finding.remedy}" if finding.remedy else ""
                 yield _sentence(f"Probe of {attack}, {finding.name}: {finding.message}{advice}")
 
     return rule

@@ -95,20 +95,12 @@ def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
     steps = b.stage.attack.step_count
     if steps is None:
         return Finding(name, "ok", "the attack has no number of steps", threshold=FEW)
-<<<<<<< HEAD
     longer = replace(b.stage, attack=b.stage.attack.with_steps(2 * steps), label=b.stage.name)
-    again, _ = b.run(longer, torch.ones_like(fell))
-    lost, won = int((fell & ~again).sum()), int((again & ~fell).sum())
-    text = f"twice the steps break {won} more samples and lose {lost}"
-    advice = "the attack is not stable: use smaller or adaptive steps, or restarts"
-    return graded(name, lost / len(fell), few(len(fell)), text, advice)
-=======
-    again, _ = b.run(replace(b.stage, attack=attack, label=b.stage.name), torch.ones_like(broken))
+    again, _ = b.run(longer, torch.ones_like(broken))
     lost, won = int((broken & ~again).sum()), int((again & ~broken).sum())
     text = f"with twice the steps the attack breaks {won} more samples and loses {lost}"
     remedy = "The attack is unstable: use smaller or adaptive steps, or restarts."
     return graded(name, lost / len(broken), few(len(broken)), text, remedy)
->>>>>>> fcc3b5b (Probes in plain words)
 
 
 def noise(b: ProbedAttack, broken: Tensor) -> Finding:
