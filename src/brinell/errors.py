@@ -60,10 +60,10 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "no message")
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error of somebody else's in one line: its kind and what it says.
 
-    >>> told(KeyError("weight"))
+    >>> error_text(KeyError("weight"))
     "KeyError: 'weight'"
     """
     return f"{type(error).__name__}: {first_line(error)}"

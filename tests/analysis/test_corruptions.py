@@ -18,7 +18,7 @@ from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
 from brinell.engine.oracle import default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.results import Proportion, wilson
-from brinell.results.analyses import Findings
+from brinell.results.analyses import AnalysisReport
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -286,7 +286,7 @@ def test_damaged_tables_are_refused(text, tmp_path):
 def test_findings_hold_every_number(problem):
     found = corruption_accuracy(bright(), problem, ["brightness", "contrast"], [1, 5])
     made = found.findings()
-    assert Findings.from_dict(made.to_dict()) == made and made.kind == "corruptions"
+    assert AnalysisReport.from_dict(made.to_dict()) == made and made.kind == "corruptions"
     (table,), (figure,) = made.tables, made.figures
     assert table.columns == ("corruption", "severity 1", "severity 5", "mean", "low", "high", "n")
     assert table.rows[0][:4] == ("brightness", 100.0, 25.0, 62.5) and table.rows[0][-1] == 4

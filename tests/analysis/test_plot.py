@@ -7,19 +7,21 @@ import pytest
 
 from brinell.analysis.plot import plot
 from brinell.errors import InputError
-from brinell.results.analyses import Figure, Findings, Series
+from brinell.results.analyses import AnalysisReport, Figure, Series
 
 pytest.importorskip("matplotlib")
 KINDS: tuple[Any, ...] = get_args(get_type_hints(Figure)["kind"])
 
 
-def findings(kind: Any) -> Findings:
+def findings(kind: Any) -> AnalysisReport:
     x: tuple[Any, ...] = ("one", "two", "three") if kind in ("bars", "matrix") else (0.1, 0.5, 0.9)
     series = (
         Series("first", x, (10.0, 60.0, 90.0), (5.0, 50.0, 80.0), (15.0, 70.0, 95.0)),
         Series("second", x, (1.0, 2.0, 3.0)),
     )
-    return Findings("test", "Test", "", figures=(Figure(f"as {kind}", kind, "across", "up", series, kind == "line"),))
+    return AnalysisReport(
+        "test", "Test", "", figures=(Figure(f"as {kind}", kind, "across", "up", series, kind == "line"),)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,7 +33,7 @@ def test_every_kind(kind: str, tmp_path: Path) -> None:
 
 
 def test_all_figures_in_one_picture(tmp_path: Path) -> None:
-    many = Findings("test", "Test", "", figures=tuple(findings(kind).figures[0] for kind in KINDS))
+    many = AnalysisReport("test", "Test", "", figures=tuple(findings(kind).figures[0] for kind in KINDS))
     text = plot(many, tmp_path / "all.svg").read_text()
     assert all(f"as {kind}" in text for kind in KINDS)
     assert plot(many, tmp_path / "all.png").stat().st_size > 10_000
@@ -41,4 +43,4 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.svg"):
         plot(findings("bars"), tmp_path / "a.jpeg")
     with pytest.raises(InputError, match="with a figure"):
-        plot(Findings("test", "Test", ""), tmp_path / "a.svg")
+        plot(AnalysisReport("test", "Test", ""), tmp_path / "a.svg")

@@ -238,10 +238,10 @@ def test_a_driver_that_stops_is_resumed_by_anybody(
 
 def test_other_data_under_the_same_ids_are_noticed(evaluate: Evaluate) -> None:
     from brinell.distributed.sample_ledger import SampleLedger
-    from brinell.results.format.resume import Known
+    from brinell.results.format.resume import StoredOutcomes
 
     chunk = Chunk(torch.tensor([5]), torch.zeros(1, 3), torch.tensor([0]))
-    job: Any = type("J", (), {"read": lambda self: iter([(chunk, Known({}, {5: "other"}))])})()
+    job: Any = type("J", (), {"read": lambda self: iter([(chunk, StoredOutcomes({}, {5: "other"}))])})()
     with pytest.raises(RunError, match="another input"):
         next(SampleLedger(job).samples())
 
@@ -304,7 +304,10 @@ def test_waiting_for_workers_is_told_once() -> None:
         assign = drop = start = free
 
     def read() -> Iterator[Any]:
-        yield Chunk(torch.tensor([0]), torch.zeros(1, 3), torch.tensor([0])), brinell.results.format.resume.NOTHING
+        yield (
+            Chunk(torch.tensor([0]), torch.zeros(1, 3), torch.tensor([0])),
+            brinell.results.format.resume.NOTHING_STORED,
+        )
 
     oracle = brinell.engine.oracle.Oracle(wrap(nn.Linear(3, 2).eval()), 32)
     context = StageContext(oracle, Linf(0.1), 0, 32)

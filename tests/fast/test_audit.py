@@ -21,7 +21,7 @@ from brinell.evaluation.audit import in_audit
 from brinell.evaluation.plan import audited
 from brinell.ops import rng
 from brinell.results import Audit, Cost
-from brinell.results.audit import TOO_MUCH
+from brinell.results.audit_bound import TOO_MUCH
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

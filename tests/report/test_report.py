@@ -29,7 +29,7 @@ from brinell.report.figures import (
 from brinell.report.outcomes import sample_outcomes
 from brinell.report.paper_text import bibtex, labels, paragraph
 from brinell.results import Proportion, Run
-from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 from brinell.results.format.manifest import Manifest
 from brinell.results.verdict import RULES
 
@@ -125,7 +125,7 @@ def test_hostile_strings_stay_text(make: Callable[..., Run], images: Images, tmp
     run = Run(run.path, Manifest.read({**run.manifest, **fields}))
     series = Series(HOSTILE, (HOSTILE,), (1.0,))
     figure, table = Figure(HOSTILE, "bars", HOSTILE, HOSTILE, (series,)), Table(HOSTILE, (HOSTILE,), ((HOSTILE,),))
-    Findings("hostile", HOSTILE, HOSTILE, (table,), (figure,)).save(run.path)
+    AnalysisReport("hostile", HOSTILE, HOSTILE, (table,), (figure,)).save(run.path)
     other = make(tmp_path / "other", images, model__name=HOSTILE)
     for many in ([run], [run, other]):
         text = brinell.report.text(many, problem=images, classes=[HOSTILE] * 5, title=HOSTILE)
@@ -163,7 +163,9 @@ def test_runs_without_common_samples_say_so(make: Callable[..., Run], images: Im
 
 def test_analyses_are_shown(run: Run) -> None:
     figure = Figure("Drift", "line", "step", "value", (Series("net", (0.0, 1.0), (2.0, 3.0)),))
-    Findings("drift", "A drift", "It drifts by 1.", (Table("Steps", ("step",), ((17,),)),), (figure,)).save(run.path)
+    AnalysisReport("drift", "A drift", "It drifts by 1.", (Table("Steps", ("step",), ((17,),)),), (figure,)).save(
+        run.path
+    )
     page = read(brinell.report.text([run]))
     assert "It drifts by 1." in page.text
     assert "Steps" in page.text

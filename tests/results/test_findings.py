@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from brinell.errors import RunError
-from brinell.results.analyses import Figure, Findings, Series, Table, saved
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table, saved
 
-FOUND = Findings(
+FOUND = AnalysisReport(
     "calibration",
     "Calibration",
     "Too sure.",
@@ -25,7 +25,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
 
 def test_the_newest_of_a_kind_is_kept(tmp_path: Path) -> None:
     FOUND.save(tmp_path)
-    newer = Findings("calibration", "Calibration", "Quite right.")
+    newer = AnalysisReport("calibration", "Calibration", "Quite right.")
     newer.save(tmp_path)
     assert saved(tmp_path) == [newer]
 

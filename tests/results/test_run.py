@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from brinell.errors import RunError
-from brinell.results import ROWS, Proportion, Run, Stage, Writer
+from brinell.results import ROWS, Proportion, Run, StageResult, Writer
 from brinell.results.format import files
 from brinell.results.summary import eps_text
 
@@ -18,7 +18,7 @@ def test_only_verified_breaks_count(tmp_path, world) -> None:
     assert run.accuracy_after() == [("one", Proportion(3, 6)), ("two", Proportion(2, 6))]
     assert run.robust_accuracy == Proportion(2, 6)
     assert run.survivors().tolist() == [2, 4]
-    assert run.stages() == [Stage("one", 5, 2), Stage("two", 4, 2)]
+    assert run.stages() == [StageResult("one", 5, 2), StageResult("two", 4, 2)]
     assert run.unverified["sample_id"].to_pylist() == [2]
 
 

@@ -129,7 +129,7 @@ def test_a_model_that_guesses_has_nothing_to_break(
     tmp_path, world, labels, answers, classes: int, chance: float, guesses: bool
 ) -> None:
     run = answered(tmp_path, world, labels, answers, classes)
-    assert run.chance == pytest.approx(chance, abs=0.01)
+    assert run.chance_accuracy == pytest.approx(chance, abs=0.01)
     assert (run.verdict.level == "suspicious") is guesses
     if guesses:
         (reason,) = run.verdict.reasons

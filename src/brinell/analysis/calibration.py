@@ -17,7 +17,7 @@ from brinell.analysis.calibration_error import (
     logit_gaps,
     nll_temperature,
 )
-from brinell.analysis.intervals import Bools, Floats, Interval, percent, split_halves
+from brinell.analysis.intervals import Bools, Floats, percent, split_halves
 from brinell.analysis.predictions import (
     AnyRun,
     Predictions,
@@ -31,8 +31,8 @@ from brinell.analysis.predictions import (
 from brinell.core.dataset import Chunk
 from brinell.errors import InputError
 from brinell.evaluation import coerce
-from brinell.results import Proportion
-from brinell.results.analyses import Cell, Figure, Findings, Series, Table
+from brinell.results import Interval, Proportion
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Calibration:
         """Clean, then adversarial where it was looked at."""
         return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: the numbers of each kind of inputs, and reliability diagrams."""
         sides = self.sides
         rows: list[tuple[Cell, ...]] = [
@@ -113,7 +113,7 @@ class Calibration:
             for s in sides
         ]
         table = Table("Calibration", ("", *(s.inputs for s in sides)), tuple(rows))
-        return Findings("calibration", "Calibration", " ".join(told), (table,), tuple(_diagram(s) for s in sides))
+        return AnalysisReport("calibration", "Calibration", " ".join(told), (table,), tuple(_diagram(s) for s in sides))
 
 
 def _diagram(side: Reliability) -> Figure:

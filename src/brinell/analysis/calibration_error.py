@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from brinell.analysis.intervals import LEVEL, Bools, Floats, Interval, bootstrap, uniforms
+from brinell.analysis.intervals import LEVEL, Bools, Floats, bootstrap, uniforms
+from brinell.results import Interval
 
 # Croce et al. 2021, appendix on calibration: 15 bins of equal width; temperatures t and 1/t for t = 0.001, 0.002, … 1.
 BINS = 15

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.analysis.intervals import Floats, Interval, Z, percent
+from brinell.analysis.intervals import Floats, Z, percent
 from brinell.analysis.predictions import Predictions, predict, read_chunks
 from brinell.core.dataset import Problem
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
-from brinell.results import Proportion
-from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results import Interval, Proportion
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 # The share of the model's own inputs that must pass where the false ones are counted.
 KEPT = 0.95
@@ -50,7 +50,7 @@ class Detection:
     confidence: float
     sets: tuple[ForeignData, ...]
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: one row per foreign data set."""
         columns = ("foreign data", "n", "AUROC %", f"passing at {100 * KEPT:.0f} % kept, %", "mean confidence %")
         table = tuple(
@@ -71,7 +71,7 @@ class Detection:
         )
         figure = Figure("Detection of foreign inputs", "bars", "foreign data", "AUROC (%)", (series,))
         name = "Out-of-distribution detection"
-        return Findings("ood", name, summary, (Table(name, columns, table),), (figure,))
+        return AnalysisReport("ood", name, summary, (Table(name, columns, table),), (figure,))
 
 
 def detection(

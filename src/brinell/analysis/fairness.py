@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brinell.analysis.intervals import DRAWS, Floats, Interval, Ints, basic_bootstrap, percent, uniforms
+from brinell.analysis.intervals import DRAWS, Floats, Ints, basic_bootstrap, percent, uniforms
 from brinell.analysis.predictions import AnyRun, open_run
 from brinell.errors import InputError, RunError
-from brinell.results import CLEAN, Proportion
-from brinell.results import row_queries as outcome
-from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results import CLEAN, Interval, Proportion, row_queries
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Fairness:
         """The class with the highest."""
         return max(self.classes, key=lambda c: c.robust.value)
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: classes, spreads, bars."""
         classes = tuple((c.name, c.clean.n, percent(c.clean), percent(c.robust)) for c in self.classes)
         spreads = tuple(
@@ -73,7 +72,7 @@ class Fairness:
         )
         bars = tuple(_bars(name, self.classes, name) for name in ("clean", "robust"))
         figure = Figure("Accuracy by class", "bars", "class", "accuracy (%)", bars)
-        return Findings("fairness", "Fairness over classes", summary, tables, (figure,))
+        return AnalysisReport("fairness", "Fairness over classes", summary, tables, (figure,))
 
 
 def _bars(name: str, classes: Sequence[ClassAccuracy], part: str) -> Series:
@@ -100,8 +99,8 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     """
     run = open_run(run)
     table = run.rows()
-    clean = table.filter(outcome.is_attack(table, CLEAN))
-    ids, labels = outcome.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
+    clean = table.filter(row_queries.is_attack(table, CLEAN))
+    ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
         raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Let the evaluation go on.")
     if names and len(names) <= labels.max():
@@ -113,7 +112,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     classes = np.unique(labels)
     n = np.array([(labels == c).sum() for c in classes])
     parts = {
-        "clean": np.isin(ids, outcome.survivors(run.numbers(), [])),
+        "clean": np.isin(ids, row_queries.survivors(run.numbers(), [])),
         "robust": np.isin(ids, run.survivors()),
     }
     right = {part: np.array([(good & (labels == c)).sum() for c in classes]) for part, good in parts.items()}

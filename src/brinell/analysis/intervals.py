@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from brinell.ops import rng
-from brinell.results import Difference, Proportion
+from brinell.results import Difference, Interval, Proportion
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -23,23 +23,6 @@ DRAWS = 1000
 VALUES_PER_BATCH = 2**18
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number, its 95 % interval, and how many samples it rests on.
-
-    >>> print(Interval(0.25, 0.2, 0.3, 400))
-    0.25 [0.2, 0.3], n = 400
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}], n = {self.n}"
 
 
 def resamples(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Ints]:

@@ -7,15 +7,15 @@ import numpy as np
 
 from brinell.errors import InputError
 from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
-from brinell.results.analyses import Figure, Findings, Series
+from brinell.results.analyses import AnalysisReport, Figure, Series
 
 # Names longer than this in all are written at a slant.
 CROWDED = 45
 
 
-def plot(findings: Findings, path: Path) -> Path:
+def plot(findings: AnalysisReport, path: Path) -> Path:
     """One panel per figure of the findings, side by side."""
-    check_plot_path(path, "Findings.save writes the numbers.")
+    check_plot_path(path, "AnalysisReport.save writes the numbers.")
     if not findings.figures:
         raise InputError(
             expected="findings with a figure", got=f"none in {findings.kind}", remedy="Look at the tables instead."

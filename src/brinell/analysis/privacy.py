@@ -11,7 +11,6 @@ import torch
 from brinell.analysis.intervals import (
     Bools,
     Floats,
-    Interval,
     independent_difference,
     mean_of_two,
     percent,
@@ -34,8 +33,8 @@ from brinell.core.dataset import Chunk, Problem
 from brinell.core.threat import Threat
 from brinell.errors import InputError
 from brinell.evaluation import coerce
-from brinell.results import Difference, Proportion, paired_difference
-from brinell.results.analyses import Cell, Figure, Findings, Series, Table
+from brinell.results import Difference, Interval, Proportion, paired_difference
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
 
 # Ten steps of a quarter of the radius, for every sample to the end: not stopped where a sample breaks.
 ATTACK = PGD(steps=10)
@@ -78,7 +77,7 @@ class Privacy:
         """Clean, then adversarial where it was looked at."""
         return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: the numbers of each kind of inputs."""
         sides = self.sides
         rows: list[tuple[Cell, ...]] = [
@@ -103,7 +102,7 @@ class Privacy:
             for name, part in (("by confidence", "honest"), ("by label", "label"))
         )
         figure = Figure("Membership inference", "bars", "inputs", "accuracy (%)", bars)
-        return Findings("privacy", "Privacy leakage", " ".join(told), (table,), (figure,))
+        return AnalysisReport("privacy", "Privacy leakage", " ".join(told), (table,), (figure,))
 
 
 def _bars(name: str, values: Sequence[Interval], x: Sequence[str]) -> Series:

@@ -10,7 +10,6 @@ import torch
 from brinell.analysis.intervals import (
     Bools,
     Floats,
-    Interval,
     basic_bootstrap,
     independent_difference,
     percent,
@@ -20,8 +19,8 @@ from brinell.analysis.predictions import Predictions, predict, read_chunks
 from brinell.core.model import Classifier
 from brinell.errors import InputError
 from brinell.evaluation import coerce
-from brinell.results import Difference, Proportion, paired_difference
-from brinell.results.analyses import Cell, Figure, Findings, Series, Table
+from brinell.results import Difference, Interval, Proportion, paired_difference
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Shift:
         """The data set with the lowest accuracy."""
         return min(self.sets, key=lambda s: s.accuracy.value)
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: one row per data set."""
         columns: tuple[str, ...] = ("data", "n", "accuracy %", "gap, points", "same samples")
         table: list[tuple[Cell, ...]] = [("own data", self.home.n, percent(self.home), "", "")]
@@ -83,7 +82,9 @@ class Shift:
             tuple(100 * p.high for p in shares),
         )
         figure = Figure("Accuracy elsewhere", "bars", "data", "accuracy (%)", (bars,))
-        return Findings("shift", "Distribution shift", summary, (Table("Data sets", columns, tuple(table)),), (figure,))
+        return AnalysisReport(
+            "shift", "Distribution shift", summary, (Table("Data sets", columns, tuple(table)),), (figure,)
+        )
 
 
 def shift(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.analysis.intervals import Floats, Interval, bootstrap
+from brinell.analysis.intervals import Floats, bootstrap
 from brinell.analysis.layers import OUTPUT, Function, default_layers, layer_function
 from brinell.checks import model as model_checks
 from brinell.core.dataset import Chunk, Problem
@@ -21,7 +21,8 @@ from brinell.evaluation import coerce
 from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rowwise import flat, rows, where
-from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results import Interval
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 # Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output over Linf.
 EPS, STEPS, REL_STEP, OUTPUT_NORM = "8/255", 50, 0.2, "L1"
@@ -64,7 +65,7 @@ class Smoothness:
         """That of the logits."""
         return self.layers[-1]
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: one row per layer."""
         columns = ("layer", "n", "mean lower bound", "95 % interval", "median", "largest")
         table = tuple(
@@ -91,7 +92,7 @@ class Smoothness:
         title = "Local Lipschitz constants, lower bounds" + (", angular" if self.angular else "")
         figure = Figure(title, "bars", "layer", f"{self.output_norm} per unit", (Series("mean", names, y, low, high),))
         kind = "smoothness-angular" if self.angular else "smoothness"
-        return Findings(kind, "Smoothness", summary, (Table(title, columns, table),), (figure,))
+        return AnalysisReport(kind, "Smoothness", summary, (Table(title, columns, table),), (figure,))
 
 
 def _short(v: float) -> str:

@@ -19,9 +19,8 @@ from brinell.analysis.predictions import (
 )
 from brinell.errors import InputError
 from brinell.evaluation import coerce
-from brinell.results import Proportion
-from brinell.results import row_queries as outcome
-from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results import Proportion, row_queries
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Transferability:
             remedy="Write found[source, target].",
         )
 
-    def findings(self) -> Findings:
+    def findings(self) -> AnalysisReport:
         """For a page: two matrices."""
 
         def matrix(part: str) -> tuple[tuple[str, ...], ...]:
@@ -71,7 +70,7 @@ class Transferability:
         # A rate of no adversarials has no place in a picture; an accuracy always has one.
         rates = [self._figure("Transfer of adversarials (%)", "rate")] if all(c.rate.n for c in self.cells) else []
         figures = (*rates, self._figure("Accuracy on the other's inputs (%)", "accuracy"))
-        return Findings("transfer", "Transferability", self._summary(), tables, figures)
+        return AnalysisReport("transfer", "Transferability", self._summary(), tables, figures)
 
     def _figure(self, title: str, part: str) -> Figure:
         rows = (
@@ -131,7 +130,7 @@ def transfer(
     cells = []
     for source, run in stored.items():
         # Both at once: what the Run holds an adversarial of, and what its model gets right.
-        shown = np.intersect1d(run.adversarials().ids, outcome.survivors(run.numbers(), []))
+        shown = np.intersect1d(run.adversarials().ids, row_queries.survivors(run.numbers(), []))
         for target, model in models.items():
             after = predict(model, with_adversarials(run, data))
             cells.append(_cross(source, target, np.isin(after.ids, shown) & clean[target].right, after.right))

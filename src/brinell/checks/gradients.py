@@ -14,7 +14,7 @@ from brinell.core.attack import Requires
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
-from brinell.errors import ModelError, first_line, told
+from brinell.errors import ModelError, error_text, first_line
 from brinell.evaluation.run_stage import rank_targets
 from brinell.finding import Finding
 from brinell.ops import rng
@@ -87,7 +87,7 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     try:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
-        why = told(error)
+        why = error_text(error)
         return Finding("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:

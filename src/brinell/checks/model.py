@@ -6,7 +6,7 @@ from torch import Tensor
 from brinell.core.dataset import Chunk
 from brinell.core.model import Classifier, Output, answer
 from brinell.engine.oracle import Oracle
-from brinell.errors import BrinellError, InputError, ModelError, told
+from brinell.errors import BrinellError, InputError, ModelError, error_text
 from brinell.finding import Finding
 
 # Two answers of the same row that differ by more than this share of the logits' spread are different answers.
@@ -54,7 +54,7 @@ def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
     except Exception as error:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
-            got=told(error),
+            got=error_text(error),
             remedy=_remedy(oracle.classifier, tuple(chunk.x.shape[1:])),
         ) from error
 

@@ -18,7 +18,7 @@ from brinell.evaluation.context import PreparedEvaluation, chunk_size
 from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
-from brinell.results.format.resume import NOTHING, Stored
+from brinell.results.format.resume import NOTHING_STORED, StoredRows
 
 # Evaluations that take less than so many seconds even if nothing breaks are not announced.
 WORTH_ASKING = 10.0
@@ -76,19 +76,19 @@ def estimate(
 def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> RemainingWork:
     """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
     first = s.first
-    rest, known = float(len(s.problem) - len(first)), NOTHING
+    rest, known = float(len(s.problem) - len(first)), NOTHING_STORED
     if folder is not None and (folder / MANIFEST).exists():
-        stored = Stored(folder)
+        stored = StoredRows(folder)
         known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
     return RemainingWork(s.context, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
 
 
-def _rest(s: PreparedEvaluation, run: Run, stored: Stored) -> float:
+def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
     """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
         return 0.0
-    begun = stored.samples_beyond(s.first.ids.tolist())
+    begun = stored.count_other_samples(s.first.ids.tolist())
     # Chunks are begun one after another: of the samples begun, those of the last one may be half done.
     last = begun % chunk_size(s.problem) or min(begun, chunk_size(s.problem))
     return n - begun + last / 2

@@ -20,7 +20,7 @@ from brinell.cost.outcomes import (
 from brinell.cost.pilot import Clock, Ints, Numbers, Pace, Pilot, preserve_rng, run_pilot, schedule
 from brinell.evaluation.run_stage import BATCH, stage_oracle
 from brinell.results import CLEAN, Audit, Cost, Proportion
-from brinell.results.format.resume import NOTHING
+from brinell.results.format.resume import NOTHING_STORED
 
 # The probe's most seconds, its part of the time the run can take at most, and what it may take in any case.
 PROBE, PART, LEAST = 2.0, 0.2, 1.0
@@ -45,7 +45,7 @@ def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.
 
 def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
     here = predict_outcomes(a, pilot, a.known, 1.0)
-    fresh = predict_outcomes(a, pilot, NOTHING, 1.0) if a.rest else here
+    fresh = predict_outcomes(a, pilot, NOTHING_STORED, 1.0) if a.rest else here
     stages = [_clean_stage(a, pilot)]
     share = a.rest / len(a.clean.chunk)
     for k, stage in enumerate(a.plan.stages):
@@ -175,7 +175,7 @@ def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
     successes."""
     if pilot is None:
         return 1.0, 1.0
-    each = _passes(a, predict_outcomes(a, pilot, NOTHING, 1.0, everyone=True))
+    each = _passes(a, predict_outcomes(a, pilot, NOTHING_STORED, 1.0, everyone=True))
     mean = float(each.mean())
     if mean <= 0:
         return 1.0, 1.0
@@ -185,7 +185,8 @@ def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
     if all((t.ended | ~t.tried).all() for t in pilot.trials) and unseen == 0:
         return 1.0, 1.0
     others = [
-        float(_passes(a, predict_outcomes(a, pilot, NOTHING, late, everyone=True)).mean()) / mean for late in (0.0, 2.0)
+        float(_passes(a, predict_outcomes(a, pilot, NOTHING_STORED, late, everyone=True)).mean()) / mean
+        for late in (0.0, 2.0)
     ]
     return min(1.0, *others) * math.exp(-2 * error), max(1.0, *others) * math.exp(2 * error)
 

@@ -13,7 +13,7 @@ from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import StageContext
 from brinell.ops import rng
-from brinell.results.format.resume import NOTHING, Known
+from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RemainingWork:
     clean: Clean
     rest: float
     pace: float
-    known: Known = NOTHING
+    known: StoredOutcomes = NOTHING_STORED
     individual: bool = False
     escalate: bool = False
     warned: bool = False
@@ -73,7 +73,7 @@ def _donors(margins: Numbers, pilots: Numbers) -> Ints:
 
 
 def predict_outcomes(
-    a: RemainingWork, pilot: Pilot | None, known: Known, late: float, everyone: bool = False
+    a: RemainingWork, pilot: Pilot | None, known: StoredOutcomes, late: float, everyone: bool = False
 ) -> list[Outcome]:
     """Every sample fares as the pilot's sample with the nearest clean margin did; `late` scales late successes.
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from brinell.data.raw import DAMAGE
-from brinell.errors import InputError, told
+from brinell.errors import InputError, error_text
 
 ENDS = (".npz", ".safetensors")
 
@@ -46,7 +46,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except (*DAMAGE, KeyError, BadZipFile, SafetensorError) as error:
         raise InputError(
             expected=f"a readable file {path.name} of plain arrays",
-            got=told(error),
+            got=error_text(error),
             remedy="Save it again with numpy.savez(path, x=x, y=y).",
         ) from error
     missing = [k for k in ("x", "y") if k not in stored]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.errors import InputError, MissingExtra, one_of, told
+from brinell.errors import InputError, MissingExtra, error_text, one_of
 
 __all__ = ["BENCHMARK", "PREPROCESSINGS", "Images", "Preprocessing", "class_folders", "preprocessing"]
 
@@ -133,7 +133,7 @@ class Images(Dataset[tuple[Tensor, int]]):
         except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
             raise InputError(
                 expected=f"a picture in {path}",
-                got=told(error),
+                got=error_text(error),
                 remedy="Restore the file.",
             ) from error
         size = resized(image.size, self.steps.resize)

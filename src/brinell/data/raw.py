@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from brinell.errors import InputError, told
+from brinell.errors import InputError, error_text
 
 GZIP = b"\x1f\x8b"
 # Whatever numpy's readers make of bytes that are no array: sizes beyond any memory, headers that do not end.
@@ -56,7 +56,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
     """What to say of a file that is not what its name promises."""
     return InputError(
         expected=f"a readable file {path.name} of plain arrays",
-        got=told(error),
+        got=error_text(error),
         remedy="Download and unpack the data set again.",
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from brinell.distributed.driver import Driver, WorkerDied, WorkerEvent, WorkerFinished, WorkerJoined, WorkerReported
 from brinell.distributed.worker import Worker
-from brinell.errors import told
+from brinell.errors import error_text
 from brinell.evaluation.backend import AttackJob, WorkUnit
 from brinell.evaluation.run_plan import FinishedRows
 
@@ -103,7 +103,7 @@ class ActorPool:
             raise error.cause from error
         except errors.RayError as error:
             self._forget(worker)
-            yield WorkerDied(worker, told(error))
+            yield WorkerDied(worker, error_text(error))
 
     def _forget(self, worker: int) -> None:
         for pending in (self._starting, self._streams):

@@ -13,7 +13,7 @@ import torch
 from brinell.core.plan import Plan
 from brinell.distributed.actor_pool import ActorPool, RayBackend
 from brinell.distributed.serialize_model import serialize
-from brinell.errors import InputError, MissingExtra, RunError, told
+from brinell.errors import InputError, MissingExtra, RunError, error_text
 from brinell.evaluation.backend import Executor
 from brinell.evaluation.run_stage import StageContext
 
@@ -160,7 +160,7 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> I
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise RunError(
                     expected=f"a Ray cluster at {options['address']}",
-                    got=told(error),
+                    got=error_text(error),
                     remedy="Check the address and that `ray status` works on this machine.",
                 ) from error
         stack.callback(ray.shutdown)

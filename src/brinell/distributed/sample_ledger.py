@@ -10,7 +10,7 @@ from brinell.core.dataset import Chunk, sample_hashes
 from brinell.evaluation.backend import AttackJob, WorkUnit, unfinished
 from brinell.evaluation.run_plan import FinishedRows
 from brinell.results import CLEAN, counted
-from brinell.results.format.resume import Known
+from brinell.results.format.resume import StoredOutcomes
 
 
 class SampleLedger:
@@ -76,11 +76,11 @@ class SampleLedger:
                 self._fell.get(CLEAN, {}).pop(i, None)
                 self.broken += any(fell)
 
-    def _known(self, ids: Sequence[int]) -> Known:
+    def _known(self, ids: Sequence[int]) -> StoredOutcomes:
         attacks = {attack: {i: rows[i] for i in ids if i in rows} for attack, rows in self._fell.items()}
-        return Known(attacks, {i: self._hashes[i] for i in ids if i in self._hashes})
+        return StoredOutcomes(attacks, {i: self._hashes[i] for i in ids if i in self._hashes})
 
-    def _unfinished(self, ids: Sequence[int], known: Known) -> list[bool]:
+    def _unfinished(self, ids: Sequence[int], known: StoredOutcomes) -> list[bool]:
         job = self.job
         return unfinished(
             job.plan, job.context.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone

@@ -14,7 +14,7 @@ from torch import nn
 
 from brinell.core.plan import Plan
 from brinell.engine.events import silent
-from brinell.errors import ModelError, told
+from brinell.errors import ModelError, error_text
 from brinell.evaluation.run_stage import StageContext
 
 # Every worker has these packages. Other code that is not installed is the user's own and is pickled with the model.
@@ -36,7 +36,7 @@ def serialize(context: StageContext, plan: Plan) -> bytes:
     except Exception as error:  # the user's classes may raise anything
         raise ModelError(
             expected="a model that can be pickled, because every worker needs a copy",
-            got=told(error),
+            got=error_text(error),
             remedy="Keep open files, locks, connections and generators out of the module, or evaluate in one process.",
         ) from error
     finally:

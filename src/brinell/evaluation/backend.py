@@ -21,7 +21,7 @@ from brinell.evaluation.rows import Clean, clean
 from brinell.evaluation.run_plan import FinishedRows, run_plan
 from brinell.evaluation.run_stage import StageContext
 from brinell.results import CLEAN
-from brinell.results.format.resume import NOTHING, Known
+from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class WorkUnit:
 
     chunk: Chunk
     threat: Threat
-    known: Known = NOTHING
+    known: StoredOutcomes = NOTHING_STORED
     individual: bool = False
     everyone: bool = False
 
@@ -45,7 +45,7 @@ class AttackJob:
 
     context: StageContext
     plan: Plan
-    read: Callable[[], Iterator[tuple[Chunk, Known]]]
+    read: Callable[[], Iterator[tuple[Chunk, StoredOutcomes]]]
     clean: Callable[[Chunk], Clean]
     total: int
     shape: tuple[int, ...]
@@ -112,12 +112,12 @@ def run_unit(
 
 
 def unfinished(
-    plan: Plan, seed: int, ids: Tensor, known: Known, *, individual: bool = False, everyone: bool = False
+    plan: Plan, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:
     """For every sample, whether the plan still has something to do to it, given what is known.
 
     >>> from brinell.attacks.catalogue import by_name
-    >>> known = Known({"clean": {1: False, 2: True, 3: False}, "fgsm-ce": {3: True}})
+    >>> known = StoredOutcomes({"clean": {1: False, 2: True, 3: False}, "fgsm-ce": {3: True}})
     >>> unfinished(by_name("fgsm"), 0, torch.tensor([0, 1, 2, 3]), known)
     [True, True, False, False]
     """

@@ -26,7 +26,7 @@ from brinell.evaluation.prepare import chosen_plan, prepare
 from brinell.evaluation.progress import listening
 from brinell.results import Run, Writer, new_manifest
 from brinell.results.format.manifest import MANIFEST
-from brinell.results.format.resume import Known, Stored
+from brinell.results.format.resume import StoredOutcomes, StoredRows
 
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
 """What is done with a finished Run and what it was made with; the Run as it is then."""
@@ -138,9 +138,9 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
 
 def _run(s: PreparedEvaluation, writer: Writer, crew: Executor, everyone: bool = False) -> None:
     """Attack what the Run does not hold yet, and store it as it comes."""
-    stored = Stored(writer.path)
+    stored = StoredRows(writer.path)
 
-    def read() -> Iterator[tuple[Chunk, Known]]:
+    def read() -> Iterator[tuple[Chunk, StoredOutcomes]]:
         for chunk in s.chunks():
             yield chunk, stored.of(chunk.ids.tolist())
 

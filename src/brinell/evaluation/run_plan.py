@@ -15,7 +15,7 @@ from brinell.evaluation.audit import in_audit
 from brinell.evaluation.rows import Clean, clean_rows
 from brinell.evaluation.run_stage import Finished, StageContext, run_stage
 from brinell.results import CLEAN
-from brinell.results.format.resume import NOTHING, Known
+from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def run_plan(
     context: StageContext,
     plan: Plan,
     c: Clean,
-    known: Known = NOTHING,
+    known: StoredOutcomes = NOTHING_STORED,
     *,
     individual: bool = False,
     everyone: bool = False,
@@ -60,7 +60,9 @@ def run_plan(
         standing &= ~torch.tensor(known.fell(stage.name, ids), device=standing.device)
 
 
-def _stage(context: StageContext, stage: Stage, c: Clean, attackable: Tensor, known: Known) -> Iterator[Finished]:
+def _stage(
+    context: StageContext, stage: Stage, c: Clean, attackable: Tensor, known: StoredOutcomes
+) -> Iterator[Finished]:
     seen = torch.tensor(known.seen(stage.name, c.chunk.ids.tolist()), device=attackable.device)
     yield from run_stage(context, stage, c, (attackable & ~seen).nonzero()[:, 0])
 

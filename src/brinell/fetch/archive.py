@@ -12,7 +12,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from brinell.errors import BrinellError, told
+from brinell.errors import BrinellError, error_text
 from brinell.fetch.download import fcntl
 
 __all__ = ["unpack"]
@@ -40,7 +40,7 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
         except DAMAGE as trouble:
             raise error(
                 expected=f"{what} as a whole archive",
-                got=told(trouble),
+                got=error_text(trouble),
                 remedy=f"Delete {archive} and fetch it again; look whether there is room on the disk.",
             ) from trouble
         inspect(Path(hidden))

@@ -12,7 +12,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from brinell.errors import InputError, RunError, told
+from brinell.errors import InputError, RunError, error_text
 from brinell.results.format.files import write_atomic
 from brinell.results.row_queries import Cost
 from brinell.results.run import Run
@@ -228,7 +228,7 @@ def read(path: str | os.PathLike[str]) -> Record:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(
             expected=f"a record of a leaderboard in {place}",
-            got=told(error),
+            got=error_text(error),
             remedy="Restore the file, or measure the model again.",
         ) from error
 

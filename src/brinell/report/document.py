@@ -17,8 +17,8 @@ from brinell.report.formats import pairs
 from brinell.report.outcomes import SampleOutcomes, sample_outcomes
 from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
-from brinell.results import Proportion, Run, Stage
-from brinell.results.analyses import Cell, Figure, Findings, Series, Table, saved
+from brinell.results import Proportion, Run, StageResult
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table, saved
 
 PICTURES, ROOM = 4, 1_500_000  # of each kind, and characters for all of them
 MOST_TEXT = 60_000  # characters of a manifest
@@ -46,7 +46,7 @@ class View:
     level: str
     reasons: tuple[tuple[str, str], ...]
     stages: Waterfall
-    pairs: tuple[tuple[Stage, Proportion], ...]
+    pairs: tuple[tuple[StageResult, Proportion], ...]
     breaks: Table
     first_breaks: Figure | None
     overlap: Figure | None
@@ -61,7 +61,7 @@ class View:
     classes: Figure | None
     examples: Examples
     checks: tuple[dict[str, Any], ...]
-    findings: tuple[Findings, ...]
+    findings: tuple[AnalysisReport, ...]
     cost: Figure
     costs: Table
     facts: tuple[tuple[str, str], ...]

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from brinell.errors import InputError, one_of
 from brinell.results import Run
-from brinell.results.verdict import LEVELS, Level
+from brinell.results.verdict import VERDICT_LEVELS, VerdictLevel
 
-REQUIRABLE = LEVELS[:-1]
+REQUIRABLE = VERDICT_LEVELS[:-1]
 """The verdicts a gate may be content with; an invalid Run never passes."""
 
 
@@ -18,7 +18,7 @@ class Objection(NamedTuple):
     sentence: str
 
 
-def least(fail_under: float | None, require: str | None) -> Level | None:
+def least(fail_under: float | None, require: str | None) -> VerdictLevel | None:
     """The least verdict that passes: the one asked for, "reliable" where only a percentage is, else none.
 
     >>> least(45.0, None), least(45.0, "suspicious"), least(None, None)
@@ -26,8 +26,8 @@ def least(fail_under: float | None, require: str | None) -> Level | None:
     """
     if require is not None:
         names: tuple[str, ...] = REQUIRABLE
-        return LEVELS[names.index(one_of("a verdict to require", require, names))]
-    return None if fail_under is None else LEVELS[0]
+        return VERDICT_LEVELS[names.index(one_of("a verdict to require", require, names))]
+    return None if fail_under is None else VERDICT_LEVELS[0]
 
 
 def below(runs: Sequence[Run], percent: float | None) -> list[str]:
@@ -69,7 +69,7 @@ def objections(run: Run, fail_under: float | None = None, require: str | None = 
                 "robust accuracy is only an upper bound. Go on with brinell evaluate --resume.",
             )
         )
-    if LEVELS.index(run.verdict.level) > LEVELS.index(wanted):
+    if VERDICT_LEVELS.index(run.verdict.level) > VERDICT_LEVELS.index(wanted):
         found.append(Objection("verdict", f"{run.path}: {_unfit(run, wanted)}"))
     return [*found, *(Objection(bar(fail_under), low) for low in below([run], fail_under))]
 
@@ -87,10 +87,10 @@ def check_percent(percent: float | None) -> None:
         )
 
 
-def _unfit(run: Run, wanted: Level) -> str:
+def _unfit(run: Run, wanted: VerdictLevel) -> str:
     level = run.verdict.level
     remedy = "Do what the reasons say and evaluate again"
     if level in REQUIRABLE:
         remedy += f", or accept it with --require {level}"
-    accepted = " or ".join(LEVELS[: LEVELS.index(wanted) + 1])
+    accepted = " or ".join(VERDICT_LEVELS[: VERDICT_LEVELS.index(wanted) + 1])
     return f"expected the verdict {accepted}, got {run.verdict} {remedy}."

@@ -1,6 +1,6 @@
 """Runs on disk and everything computed from them; needs pyarrow, numpy and safetensors, never torch."""
 
-from brinell.results.audit import Audit, audit
+from brinell.results.audit_bound import Audit, audit
 from brinell.results.compare import Comparison, compare
 from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, new_manifest
@@ -8,10 +8,21 @@ from brinell.results.format.schema import AUDIT, CLEAN, ROWS, SCHEMA_VERSION, co
 from brinell.results.format.writer import Writer
 from brinell.results.merge import merge
 from brinell.results.repeats import Repeats, repeated
-from brinell.results.row_queries import Cost, Stage
+from brinell.results.row_queries import Cost, StageResult
 from brinell.results.run import Run
-from brinell.results.statistics import Difference, Proportion, hidden, mcnemar, paired_difference, upper_bound, wilson
+from brinell.results.statistics import (
+    Difference,
+    Interval,
+    Proportion,
+    hidden,
+    mcnemar,
+    paired_difference,
+    upper_bound,
+    wilson,
+)
 from brinell.results.verdict import Verdict, judge
+
+Stage = StageResult  # the name of earlier versions
 
 __all__ = [
     "AUDIT",
@@ -23,10 +34,12 @@ __all__ = [
     "Comparison",
     "Cost",
     "Difference",
+    "Interval",
     "Proportion",
     "Repeats",
     "Run",
     "Stage",
+    "StageResult",
     "Verdict",
     "Writer",
     "audit",

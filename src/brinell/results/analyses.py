@@ -62,10 +62,10 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Findings:
+class AnalysisReport:
     """The outcome of one analysis of one Run or classifier: a sentence, tables and figures.
 
-    >>> Findings("fairness", "Classes", "All classes are alike.").kind
+    >>> AnalysisReport("fairness", "Classes", "All classes are alike.").kind
     'fairness'
     """
 
@@ -80,7 +80,7 @@ class Findings:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Findings":
+    def from_dict(cls, data: dict[str, Any]) -> "AnalysisReport":
         """Return the findings that `to_dict` wrote."""
         tables = (
             Table(t["title"], tuple(t["columns"]), tuple(tuple(row) for row in t["rows"])) for t in data["tables"]
@@ -103,14 +103,14 @@ def _series(data: Iterable[dict[str, Any]]) -> Iterable[Series]:
     return (Series(s["name"], *(tuple(s[name]) for name in ("x", "y", "low", "high"))) for s in data)
 
 
-def saved(run: Path) -> list[Findings]:
+def saved(run: Path) -> list[AnalysisReport]:
     """Return the findings in a Run's folder, by kind."""
     return [_read(path) for path in sorted((run / FOLDER).glob(f"*{END}"))]
 
 
-def _read(path: Path) -> Findings:
+def _read(path: Path) -> AnalysisReport:
     try:
-        return Findings.from_dict(json.loads(path.read_text()))
+        return AnalysisReport.from_dict(json.loads(path.read_text()))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
             expected="an analysis that brinell wrote",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.errors import RunError
-from brinell.results import row_queries as outcome
+from brinell.results import row_queries
 from brinell.results.format.manifest import differences
 from brinell.results.format.schema import CLEAN
 from brinell.results.run import Run
@@ -108,7 +108,7 @@ def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]"
     )
 
 
-def _common(a: Run, b: Run) -> outcome.Ids:
+def _common(a: Run, b: Run) -> row_queries.Ids:
     hashes_a, hashes_b = _hashes(a), _hashes(b)
     ids = sorted(hashes_a.keys() & hashes_b.keys())
     if not ids:
@@ -128,7 +128,7 @@ def _common(a: Run, b: Run) -> outcome.Ids:
 
 
 def _hashes(run: Run) -> dict[int, str]:
-    table = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
+    table = run.rows().filter(row_queries.is_attack(run.rows(), CLEAN))
     return dict(zip(table["sample_id"].to_pylist(), table["x_sha256"].to_pylist(), strict=True))
 
 

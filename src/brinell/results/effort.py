@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results import row_queries as outcome
+from brinell.results import row_queries
 from brinell.results.format.schema import AUDIT, flagged
 
 if TYPE_CHECKING:
@@ -48,17 +48,19 @@ def shortfalls(run: "Run") -> Iterable[str]:
         yield f"its attacks without gradients asked {queries} times in all (at least {QUERIES} expected)"
 
 
-def _standing(run: "Run", audit: bool) -> outcome.Ids:
+def _standing(run: "Run", audit: bool) -> row_queries.Ids:
     """The samples that count as robust; of an audit those it looked at."""
     table = run.numbers()
-    return np.intersect1d(run.survivors(), outcome.ids_of(table)[flagged(table, AUDIT)]) if audit else run.survivors()
+    return (
+        np.intersect1d(run.survivors(), row_queries.ids_of(table)[flagged(table, AUDIT)]) if audit else run.survivors()
+    )
 
 
-def _least(run: "Run", attacks: Sequence[str], column: str, ids: outcome.Ids) -> int:
+def _least(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
     """The fewest passes of these attacks that one of the samples got."""
     table = run.numbers()
     mine = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
-    at, passes = outcome.ids_of(table)[mine], np.asarray(table[column], dtype=np.int64)[mine]
+    at, passes = row_queries.ids_of(table)[mine], np.asarray(table[column], dtype=np.int64)[mine]
     keep = np.isin(at, ids)
     total = np.zeros(len(ids), dtype=np.int64)
     np.add.at(total, np.searchsorted(ids, at[keep]), passes[keep])

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError, RunError
-from brinell.results import row_queries as outcome
+from brinell.results import row_queries
 from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, material, new_manifest
 from brinell.results.format.writer import Writer
@@ -42,7 +42,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
     radii = _merged_radii(runs)
     table, origin = _merged_rows(runs)
     out = Path(out)
-    with Writer.create(out, _merged_manifest(runs, outcome.samples(table), radii)) as writer:
+    with Writer.create(out, _merged_manifest(runs, row_queries.samples(table), radii)) as writer:
         try:
             for start in range(0, table.num_rows, SHARD_ROWS):
                 _copy(writer, runs, table.slice(start, SHARD_ROWS), origin[start : start + SHARD_ROWS])
@@ -102,10 +102,10 @@ def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
     return dict(sorted(merged.items())) if several else None
 
 
-def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, outcome.Ids]:
+def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
     """Return the arranged rows of all Runs and, row by row, the index of the Run that holds the row's adversarial."""
     tables = [run.rows() for run in runs]
-    table = outcome.arrange(pa.concat_tables(tables), runs[0].attacks)
+    table = row_queries.arrange(pa.concat_tables(tables), runs[0].attacks)
     origin = np.repeat(np.arange(len(runs)), [t.num_rows for t in tables])
     # arrange keeps the first of equal rows, so a row belongs to the first Run that has its (sample, attack)
     keys = [key for t in tables for key in zip(t["sample_id"].to_pylist(), t["attack"].to_pylist(), strict=True)]
@@ -114,7 +114,7 @@ def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, outcome.Ids]:
     return table, np.array([first[key] for key in kept], dtype=np.int64)
 
 
-def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: outcome.Ids) -> None:
+def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: row_queries.Ids) -> None:
     """Append one slice of rows with its adversarials, in the order of the rows."""
     stored = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
     parts, places = [], []
@@ -129,7 +129,7 @@ def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: outcome.
     return writer.append(table, found.ids, found.x)
 
 
-def _merged_manifest(runs: Sequence[Run], ids: outcome.Ids, radii: dict[int, float] | None) -> dict[str, Any]:
+def _merged_manifest(runs: Sequence[Run], ids: row_queries.Ids, radii: dict[int, float] | None) -> dict[str, Any]:
     sources = _distinct(source for run in runs for source in _sources(run))
     names = _distinct(source.get("name") for source in sources)
     digest = hashlib.sha256("\n".join(sorted(str(s.get("fingerprint")) for s in sources)).encode()).hexdigest()

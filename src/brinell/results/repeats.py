@@ -19,10 +19,10 @@ Fooled = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Spread:
+class RepeatedAccuracy:
     """Mean and standard deviation of an accuracy over so many passes on n samples.
 
-    >>> print(Spread(0.412, 0.0083, passes=5, n=1000))
+    >>> print(RepeatedAccuracy(0.412, 0.0083, passes=5, n=1000))
     41.2 % ± 0.8 over 5 passes, n = 1,000
     """
 
@@ -39,12 +39,12 @@ class Spread:
 class Repeats:
     """The clean and the robust accuracy over the judging passes.
 
-    >>> print(Repeats(Spread(0.9, 0.01, 5, 100), Spread(0.4, 0.02, 5, 100)))
+    >>> print(Repeats(RepeatedAccuracy(0.9, 0.01, 5, 100), RepeatedAccuracy(0.4, 0.02, 5, 100)))
     clean 90.0 % ± 1.0, robust 40.0 % ± 2.0 over 5 passes, n = 100
     """
 
-    clean: Spread
-    robust: Spread
+    clean: RepeatedAccuracy
+    robust: RepeatedAccuracy
 
     def __str__(self) -> str:
         clean = f"{100 * self.clean.mean:.1f} % ± {100 * self.clean.deviation:.1f}"
@@ -92,7 +92,7 @@ def _allowed(table: pa.Table) -> Fooled:
     return allowed
 
 
-def _spread(fooled: Fooled) -> Spread:
+def _spread(fooled: Fooled) -> RepeatedAccuracy:
     accuracies = 1 - fooled.mean(0)
     deviation = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else math.nan
-    return Spread(float(accuracies.mean()), deviation, len(accuracies), len(fooled))
+    return RepeatedAccuracy(float(accuracies.mean()), deviation, len(accuracies), len(fooled))

@@ -49,10 +49,10 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageResult:
     """What one attack of the plan did: rows it has, samples it broke for certain.
 
-    >>> Stage("pgd", attacked=10, broken=4).broken
+    >>> StageResult("pgd", attacked=10, broken=4).broken
     4
     """
 
@@ -76,7 +76,7 @@ def samples(table: pa.Table) -> Ids:
     return np.unique(ids_of(table)[is_attack(table, CLEAN)])
 
 
-def chance(table: pa.Table, classes: int | None) -> float | None:
+def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
     """Return the accuracy that guessing gets: one in so many classes, or more where labels and answers are uneven.
 
     Method: Cohen's expected agreement, the chance that a label and an answer drawn apart from each other are the same;
@@ -100,10 +100,10 @@ def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
     return np.setdiff1d(samples(table), ids_of(table)[fallen])
 
 
-def stage(table: pa.Table, attack: str) -> Stage:
+def stage(table: pa.Table, attack: str) -> StageResult:
     """Return what one attack did."""
     mine = is_attack(table, attack)
-    return Stage(attack, int(mine.sum()), int((mine & counted(table)).sum()))
+    return StageResult(attack, int(mine.sum()), int((mine & counted(table)).sum()))
 
 
 def cost(table: pa.Table, over: int | None = None) -> Cost:

@@ -12,14 +12,14 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
 from brinell.finding import Finding
-from brinell.results import row_queries as outcome
-from brinell.results.audit import Audit, audit
+from brinell.results import row_queries
+from brinell.results.audit_bound import Audit, audit
 from brinell.results.card import card
 from brinell.results.format import files
 from brinell.results.format.manifest import Environment, Identity, Manifest, decode
 from brinell.results.format.schema import CLEAN, NUMBERS, counted
 from brinell.results.repeats import Repeats, repeated
-from brinell.results.row_queries import Cost, Ids, Stage
+from brinell.results.row_queries import Cost, Ids, StageResult
 from brinell.results.statistics import Proportion
 from brinell.results.summary import sentence, summary
 from brinell.results.verdict import Verdict, judge
@@ -54,16 +54,16 @@ class Run:
 
     @cached_property
     def _table(self) -> pa.Table:
-        return outcome.arrange(files.read_all_rows(self.path, self._shards), self.attacks)
+        return row_queries.arrange(files.read_all_rows(self.path, self._shards), self.attacks)
 
     @cached_property
     def _numbers(self) -> pa.Table:
         if "_table" in self.__dict__:
             return self._table.select(NUMBERS)
         table = files.read_all_rows(self.path, self._shards, NUMBERS)
-        if outcome.has_repetitions(table):
+        if row_queries.has_repetitions(table):
             return self._table.select(NUMBERS)  # only whole rows tell whether repetitions agree
-        return outcome.arrange(table, self.attacks)
+        return row_queries.arrange(table, self.attacks)
 
     def rows(self) -> pa.Table:
         """Return all rows, sorted by sample and by the attack's place in the plan, the clean row first."""
@@ -74,11 +74,11 @@ class Run:
         return self._numbers
 
     @cached_property
-    def chance(self) -> float | None:
+    def chance_accuracy(self) -> float | None:
         """The clean accuracy that guessing would get on these samples; None where it is unknown."""
         columns = ("sample_id", "attack", "label", "clean_pred")
         table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
-        return outcome.chance(table, self.identity.model.classes)
+        return row_queries.chance_accuracy(table, self.identity.model.classes)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -129,10 +129,10 @@ class Run:
                 remedy="Evaluate with the same arguments into another folder, keeping them: the outcomes are the same.",
             )
         table = self.rows()
-        table = table.filter(pa.array(counted(table) & ~outcome.is_attack(table, CLEAN)))
+        table = table.filter(pa.array(counted(table) & ~row_queries.is_attack(table, CLEAN)))
         table = table.filter(pc.is_valid(table["adv_shard"]))
         distance = np.asarray(pc.fill_null(table["distance"], np.inf), dtype=np.float64)
-        ids = outcome.ids_of(table)
+        ids = row_queries.ids_of(table)
         order = np.lexsort((distance, ids))  # stable: the earlier attack wins a tie
         _, first = np.unique(ids[order], return_index=True)
         return gather(self.path, table.take(order[first]))
@@ -175,7 +175,7 @@ class Run:
     @property
     def robust_accuracy(self) -> Proportion:
         """Samples that no attack broke; while the Run is unfinished, an upper bound."""
-        return Proportion(len(self.survivors()), len(outcome.samples(self.numbers())))
+        return Proportion(len(self.survivors()), len(row_queries.samples(self.numbers())))
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
         """Return the accuracy left after each attack of the plan and those before it."""
@@ -184,19 +184,19 @@ class Run:
 
     def survivors(self) -> Ids:
         """Return the ids of the samples counted as robust, sorted."""
-        return outcome.survivors(self.numbers())
+        return row_queries.survivors(self.numbers())
 
     def skipped(self) -> Ids:
         """Return the survivors that some attack of the plan, its audit aside, has no row for, sorted."""
         table, left = self.numbers(), self.survivors()
-        ids = outcome.ids_of(table)
+        ids = row_queries.ids_of(table)
         stages = self.identity.plan.main_stages
-        missing = [np.setdiff1d(left, ids[outcome.is_attack(table, stage.name)]) for stage in stages]
+        missing = [np.setdiff1d(left, ids[row_queries.is_attack(table, stage.name)]) for stage in stages]
         return np.unique(np.concatenate([left[:0], *missing]))
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[StageResult]:
         """Return what each attack of the plan did."""
-        return [outcome.stage(self.numbers(), name) for name in self.attacks]
+        return [row_queries.stage(self.numbers(), name) for name in self.attacks]
 
     @property
     def unverified(self) -> pa.Table:
@@ -207,7 +207,7 @@ class Run:
     @property
     def cost(self) -> Cost:
         """Model calls and seconds, in total and per sample."""
-        return outcome.cost(self.numbers())
+        return row_queries.cost(self.numbers())
 
     @property
     def audit(self) -> Audit | None:
@@ -287,12 +287,12 @@ class Run:
         return f"<Run {self.path}, {'finished' if self.finished else 'unfinished'}>"
 
     def _accuracy(self, attacks: Sequence[str]) -> Proportion:
-        return Proportion(len(outcome.survivors(self.numbers(), attacks)), len(outcome.samples(self.numbers())))
+        return Proportion(len(row_queries.survivors(self.numbers(), attacks)), len(row_queries.samples(self.numbers())))
 
 
 def gather(path: Path, table: pa.Table) -> files.Adversarials:
     """Return the stored adversarials of the given rows, row by row; all rows must refer to one."""
-    ids = outcome.ids_of(table)
+    ids = row_queries.ids_of(table)
     shards = np.array(table["adv_shard"].to_pylist(), dtype=object)
     place = np.asarray(pc.fill_null(table["adv_row"], -1), dtype=np.int64)
     x: Any = None

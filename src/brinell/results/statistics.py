@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 
@@ -67,16 +66,29 @@ class Proportion:
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n:,}"
 
 
-class Difference(NamedTuple):
-    """A difference of two proportions with its interval.
+@dataclass(frozen=True)
+class Interval:
+    """A number with its 95 % interval, and the number of samples it is computed from.
 
-    >>> print(Difference(0.02, -0.01, 0.05))
-    +2.0 points [-1.0, +5.0]
+    >>> print(Interval(0.25, 0.2, 0.3, 400))
+    0.25 [0.2, 0.3], n = 400
     """
 
     value: float
     low: float
     high: float
+    n: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}], n = {self.n}"
+
+
+class Difference(Interval):
+    """A difference of two proportions with its interval.
+
+    >>> print(Difference(0.02, -0.01, 0.05))
+    +2.0 points [-1.0, +5.0]
+    """
 
     def __str__(self) -> str:
         return f"{100 * self.value:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
@@ -171,11 +183,11 @@ def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _drawn(k: int, m: int, marked: int, population: int) -> tuple[float, float]:
-    """The chances that at most k, and that at least k, of m drawn items are marked."""
+    """Return the probabilities that at most k, and that at least k, of m drawn items are marked."""
     rest, whole = population - marked, _log_ways(population, m)
     possible = range(max(0, m - rest), min(m, marked) + 1)
-    chance = {i: math.exp(_log_ways(marked, i) + _log_ways(rest, m - i) - whole) for i in possible}
-    return sum(p for i, p in chance.items() if i <= k), sum(p for i, p in chance.items() if i >= k)
+    probability = {i: math.exp(_log_ways(marked, i) + _log_ways(rest, m - i) - whole) for i in possible}
+    return sum(p for i, p in probability.items() if i <= k), sum(p for i, p in probability.items() if i >= k)
 
 
 def _log_ways(n: int, i: int) -> float:

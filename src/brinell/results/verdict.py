@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from brinell.results import row_queries as outcome
+from brinell.results import row_queries
 from brinell.results.effort import shortfalls
 from brinell.results.format.manifest import EVADE
 from brinell.results.format.schema import counted, flagged
@@ -14,8 +14,8 @@ from brinell.results.format.schema import counted, flagged
 if TYPE_CHECKING:
     from brinell.results.run import Run
 
-Level = Literal["reliable", "suspicious", "invalid"]
-LEVELS: tuple[Level, ...] = ("reliable", "suspicious", "invalid")
+VerdictLevel = Literal["reliable", "suspicious", "invalid"]
+VERDICT_LEVELS: tuple[VerdictLevel, ...] = ("reliable", "suspicious", "invalid")
 STRONGER = "autoattack"
 # What a plan calls itself; anything else, and nothing, is weak.
 STRONG = ("standard", "audited")
@@ -50,7 +50,7 @@ class Verdict:
     reliable: No rule of the verdict objects.
     """
 
-    level: Level
+    level: VerdictLevel
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ def judge(run: "Run") -> Verdict:
     'suspicious'
     """
     found = [(level, Reason(text, f"{PAGE}#{anchor}")) for level, anchor, rule in RULES for text in rule(run)]
-    worst = max((level for level, _ in found), key=LEVELS.index, default=LEVELS[0])
+    worst = max((level for level, _ in found), key=VERDICT_LEVELS.index, default=VERDICT_LEVELS[0])
     return Verdict(worst, tuple(reason for _, reason in found))
 
 
@@ -110,11 +110,11 @@ def _incomplete(run: "Run") -> Iterable[str]:
 
 
 def _guessing(run: "Run") -> Iterable[str]:
-    found, chance = run.clean_accuracy, run.chance
-    if not run.finished or found.n == 0 or chance is None or found.low > chance:
+    clean, chance = run.clean_accuracy, run.chance_accuracy
+    if not run.finished or clean.n == 0 or chance is None or clean.low > chance:
         return
     yield (
-        f"Nothing to break: the clean accuracy, {found}, is not clearly above the {100 * chance:.1f} % that guessing "
+        f"Nothing to break: the clean accuracy, {clean}, is not clearly above the {100 * chance:.1f} % that guessing "
         "gets, so the robust accuracy says nothing about robustness; check normalisation, channel order and label "
         "order, or evaluate more samples."
     )
@@ -181,11 +181,11 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
     if _randomised(run):
         return  # on a randomised model every attack is one more draw
     rows = run.numbers()
-    ids, fell = outcome.ids_of(rows), counted(rows)
+    ids, fell = row_queries.ids_of(rows), counted(rows)
     followed = ids[:0]
     any_gradient = False
     for stage in run.identity.plan.main_stages:  # the audit has a rule of its own
-        broken = ids[outcome.is_attack(rows, stage.name) & fell]
+        broken = ids[row_queries.is_attack(rows, stage.name) & fell]
         if not stage.black_box:
             followed, any_gradient = np.union1d(followed, broken), True
             continue
@@ -199,7 +199,7 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
 
 def _non_finite(run: "Run") -> Iterable[str]:
     rows = run.numbers()
-    count = len(np.intersect1d(outcome.ids_of(rows)[flagged(rows, "non-finite logits")], run.survivors()))
+    count = len(np.intersect1d(row_queries.ids_of(rows)[flagged(rows, "non-finite logits")], run.survivors()))
     if count:
         yield f"{_samples(count)} counted as robust got NaN or infinite logits inside the threat."
 
@@ -233,7 +233,7 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-RULES: tuple[tuple[Level, str, Callable[["Run"], Iterable[str]]], ...] = (
+RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = (
     ("invalid", "failed-check", _failed),
     ("invalid", "no-rows", _empty),
     ("suspicious", "check-that-warns", _warned),

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from brinell.errors import RunError, first_line, told
+from brinell.errors import RunError, error_text, first_line
 from brinell.results import differences
 from brinell.results.format.files import is_temporary, write_atomic
 from brinell.results.format.lock import LOCK, Lock
@@ -69,7 +69,7 @@ def read_weights(path: Path) -> Weights:
     except (OSError, SafetensorError) as error:
         raise RunError(
             expected=f"readable weights in {path}",
-            got=told(error),
+            got=error_text(error),
             remedy="A training writes them at the end of its first epoch; go on with --resume.",
         ) from error
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from brinell.errors import BrinellError, InputError, ModelError, told
+from brinell.errors import BrinellError, InputError, ModelError, error_text
 from brinell.evaluation.coerce import as_classifier
 from brinell.models.networks import NETWORKS, Network
 from brinell.models.wrap import TorchClassifier, wrap
@@ -104,7 +104,7 @@ def _classes(classifier: TorchClassifier, samples: Samples) -> int:
     except Exception as error:
         raise ModelError(
             expected=f"a model that answers a batch of float32 inputs of shape {tuple(x.shape[1:])}",
-            got=told(error),
+            got=error_text(error),
             remedy="Check the shape of the inputs: model(x) must work on such a batch.",
         ) from error
     if int(samples.y.max()) >= classes:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
-from brinell.results import row_queries as outcome
+from brinell.results import row_queries
 from brinell.results.format import files
 from brinell.results.format.manifest import attack_hash
 from brinell.results.format.schema import CLEAN, counted
@@ -150,11 +150,11 @@ def _skipped(run: Run) -> Iterable[str]:
 def _clean(run: Run) -> Iterable[str]:
     if run.identity.plan.draws > 1:
         return  # by the majority of several passes
-    table = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
+    table = run.rows().filter(row_queries.is_attack(run.rows(), CLEAN))
     wrong = np.asarray(table["clean_pred"]) != np.asarray(table["label"])
     broken = np.asarray(table["broken"], dtype=bool)
     # A detector that rejects and logits that are no numbers break a clean input too; a wrong class always does.
-    odd = outcome.ids_of(table)[wrong & ~broken]
+    odd = row_queries.ids_of(table)[wrong & ~broken]
     if len(odd):
         yield f"{len(odd)} misclassified clean inputs are not counted as broken, the first is sample {odd[0]}."
 
@@ -162,7 +162,7 @@ def _clean(run: Run) -> Iterable[str]:
 def _references(run: Run) -> Iterable[str]:
     table = run.rows()
     refers = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
-    odd = outcome.ids_of(table)[refers & ~np.asarray(table["broken"], dtype=bool)]
+    odd = row_queries.ids_of(table)[refers & ~np.asarray(table["broken"], dtype=bool)]
     if len(odd):
         yield f"{len(odd)} rows have an adversarial and are not broken, the first is of sample {odd[0]}."
 
@@ -172,7 +172,7 @@ def _judged(run: Run) -> Iterable[str]:
     table = run.rows()
     looked, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = np.asarray(table["attack"]) != CLEAN
-    odd = outcome.ids_of(table)[(broken & ~looked) | (attacked & looked & ~broken)]
+    odd = row_queries.ids_of(table)[(broken & ~looked) | (attacked & looked & ~broken)]
     if len(odd):
         yield f"{len(odd)} rows are broken and not verified, or the reverse, the first is of sample {odd[0]}."
 
@@ -182,12 +182,12 @@ def _radius(run: Run) -> Any:
     eps, radii = run.identity.threat.eps, run.sample_radii
     if radii is None:
         return None if isinstance(eps, list) else eps
-    return np.array([radii.get(i, 0.0) for i in outcome.ids_of(run.rows()).tolist()])
+    return np.array([radii.get(i, 0.0) for i in row_queries.ids_of(run.rows()).tolist()])
 
 
 def _owners(run: Run) -> Iterable[str]:
     radii = run.sample_radii
-    odd = [] if radii is None else [i for i in outcome.samples(run.numbers()).tolist() if i not in radii]
+    odd = [] if radii is None else [i for i in row_queries.samples(run.numbers()).tolist() if i not in radii]
     if odd:
         yield f"{len(odd)} samples have no radius in the manifest, the first is {odd[0]}."
 
@@ -197,7 +197,7 @@ def _distances(run: Run) -> Iterable[str]:
     if eps is None:
         return  # no radius, or nobody knows whose: the adversarials themselves are measured
     told = np.asarray(pc.fill_null(table["distance"], 0.0), dtype=np.float64)
-    odd = outcome.ids_of(table)[counted(table) & ~(told <= eps * (1 + SLACK))]
+    odd = row_queries.ids_of(table)[counted(table) & ~(told <= eps * (1 + SLACK))]
     if len(odd):
         yield f"{len(odd)} rows count with a distance beyond eps, the first is of sample {odd[0]}."
 
@@ -205,7 +205,7 @@ def _distances(run: Run) -> Iterable[str]:
 def _costs(run: Run) -> Iterable[str]:
     table = run.rows()
     passes = [np.asarray(table[c], dtype=np.float64) for c in ("forwards", "backwards", "seconds")]
-    odd = outcome.ids_of(table)[~np.all([np.isfinite(p) & (p >= 0) for p in passes], axis=0)]
+    odd = row_queries.ids_of(table)[~np.all([np.isfinite(p) & (p >= 0) for p in passes], axis=0)]
     if len(odd):
         yield f"{len(odd)} rows cost less than nothing, or no number, the first is of sample {odd[0]}."
 
@@ -227,14 +227,14 @@ def _stages(run: Run) -> Iterable[str]:
 def _one_sample(run: Run) -> Iterable[str]:
     """Every row of a sample is about the same input and label, and one of them about the clean input."""
     table = run.rows()
-    ids, first = np.unique(outcome.ids_of(table), return_index=True)
-    start = first[np.searchsorted(ids, outcome.ids_of(table))]
+    ids, first = np.unique(row_queries.ids_of(table), return_index=True)
+    start = first[np.searchsorted(ids, row_queries.ids_of(table))]
     for name, what in (("label", "label"), ("x_sha256", "input")):
         column = np.array(table[name].to_pylist(), dtype=object)
-        odd = outcome.ids_of(table)[column != column[start]] if len(column) else ids
+        odd = row_queries.ids_of(table)[column != column[start]] if len(column) else ids
         if len(odd):
             yield f"The rows of {len(set(odd.tolist()))} samples disagree about their {what}, the first is {odd[0]}."
-    lone = np.setdiff1d(ids, outcome.samples(table))
+    lone = np.setdiff1d(ids, row_queries.samples(table))
     if len(lone):
         yield f"{len(lone)} samples have rows and no clean one, the first is {lone[0]}."
 
@@ -245,7 +245,7 @@ def _classes(run: Run) -> Iterable[str]:
         return
     for name in ("label", "clean_pred", "adv_pred"):
         value = np.asarray(pc.fill_null(table[name], 0), dtype=np.int64)
-        odd = outcome.ids_of(table)[(value < 0) | (value >= classes)]
+        odd = row_queries.ids_of(table)[(value < 0) | (value >= classes)]
         if len(odd):
             yield f"{len(odd)} rows have a {name} that is none of {classes} classes, the first is of sample {odd[0]}."
 

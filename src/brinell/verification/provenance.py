@@ -13,8 +13,7 @@ from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError, RunError
 from brinell.evaluation import coerce
-from brinell.results import CLEAN, Run
-from brinell.results import row_queries as outcome
+from brinell.results import CLEAN, Run, row_queries
 from brinell.results.format.files import read_all_rows
 from brinell.verification.adversarials import WRONGLY_RIGHT
 
@@ -110,7 +109,7 @@ def other_data(run: Run, data: Problem) -> Iterator[str]:
 def _as_written(run: Run) -> list[int]:
     """The samples in the order in which their clean rows were stored: that of the data, unless workers shared it."""
     rows = read_all_rows(run.path, columns=("sample_id", "attack"))
-    return list(dict.fromkeys(outcome.ids_of(rows)[outcome.is_attack(rows, CLEAN)].tolist()))
+    return list(dict.fromkeys(row_queries.ids_of(rows)[row_queries.is_attack(rows, CLEAN)].tolist()))
 
 
 def facts(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
@@ -118,7 +117,7 @@ def facts(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> d
 
     With `right`, which has whether the model is right about every clean input, also their clean outcome.
     """
-    rows = run.rows().filter(outcome.is_attack(run.rows(), CLEAN))
+    rows = run.rows().filter(row_queries.is_attack(run.rows(), CLEAN))
     columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))
     told = {i: (sha, label, broken) for i, sha, label, broken in zip(*columns, strict=True)}
     failures = dict.fromkeys(told, "no such sample in the data")

@@ -24,13 +24,19 @@ from brinell.evaluation.rows import clean
 from brinell.leaderboard import records
 from brinell.leaderboard.definitions import LEADERBOARDS
 from brinell.leaderboard.records import RECORD, Record
-from brinell.results import Adversarials, Proportion, Run
-from brinell.results import row_queries as outcome
+from brinell.results import Adversarials, Proportion, Run, row_queries
 from brinell.verification.adversarials import goal_of
 from brinell.verification.bundle import digest
 from brinell.verification.consistency import refuse_incomplete, refuse_many
 from brinell.verification.provenance import CHUNK, first_ids, threat_for
-from brinell.verification.submission import Known, Part, check_file, check_run, distances, open_submission
+from brinell.verification.submission import (
+    CheckedSubmission,
+    SampleStatus,
+    check_file,
+    check_run,
+    distances,
+    open_submission,
+)
 
 RERUN = 16
 AGAIN = "run again"
@@ -42,8 +48,8 @@ SEED_BITS = 48
 class Review:
     """All submissions together: the best known bound on a model's robust accuracy, sample by sample."""
 
-    parts: tuple[Part, ...]
-    samples: tuple[Known, ...]
+    parts: tuple[CheckedSubmission, ...]
+    samples: tuple[SampleStatus, ...]
     threat: str
     seed: int = 0
 
@@ -177,7 +183,7 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
         record = records.of_run(run, told.dataset, told.threat, told.name, facts)
         model = coerce.as_classifier(classifier)
         data = _data([run]) if problem is None else coerce.as_problem(problem)
-        ids = set(outcome.samples(run.numbers()).tolist())
+        ids = set(row_queries.samples(run.numbers()).tolist())
         _refuse_elsewhere(run, told, data, ids)
         found = check_restrictions(model, data, coerce.threat_of(run))
     violated = tuple(f"{c.name}: {c.message}" for c in found if c.level == "fail")
@@ -209,7 +215,7 @@ def _review(
 ) -> Review:
     oracle = Oracle(model, default_block(model.device))
     runs = [thing for thing in held.values() if isinstance(thing, Run)]
-    scope = set[int]().union(*(outcome.samples(run.numbers()).tolist() for run in runs))
+    scope = set[int]().union(*(row_queries.samples(run.numbers()).tolist() for run in runs))
     criterion = goal_of(runs[0]) if runs else _goal(oracle, data)
     draws = max([run.identity.plan.draws for run in runs], default=1)
     table = _Table(_clean(oracle, data, scope, draws))
@@ -232,7 +238,7 @@ def _review(
 class _Table:
     """The samples by id, with the nearest adversarial so far."""
 
-    samples: dict[int, Known]
+    samples: dict[int, SampleStatus]
 
     def offer(self, id: int, distance: float, by: str) -> None:
         now = self.samples.get(id)
@@ -281,13 +287,13 @@ def _goal(oracle: Oracle, data: Problem) -> Criterion:
     return Misclassified() if answered.reject is None else Evades()
 
 
-def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, Known]:
+def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, SampleStatus]:
     """Every sample that Runs are about (all, without Runs), and whether its clean input is right."""
-    out: dict[int, Known] = {}
+    out: dict[int, SampleStatus] = {}
     for chunk in data.chunks(CHUNK):
         x = chunk.x.to(oracle.classifier.device)
         right = clean(replace(chunk, x=chunk.x[:0]), [oracle.output(x) for _ in range(draws)]).correct.tolist()
         for i, y, good in zip(chunk.ids.tolist(), chunk.y.tolist(), right, strict=True):
             if not scope or i in scope:
-                out[i] = Known(i, y, good)
+                out[i] = SampleStatus(i, y, good)
     return out

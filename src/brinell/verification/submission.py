@@ -23,11 +23,10 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
-from brinell.errors import InputError, ModelError, PlanError, told
+from brinell.errors import InputError, ModelError, PlanError, error_text
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import audited
-from brinell.results import Adversarials, Run
-from brinell.results import row_queries as outcome
+from brinell.results import Adversarials, Run, row_queries
 from brinell.results.format.manifest import differences
 from brinell.results.row_queries import INCIDENTAL
 from brinell.verification.adversarials import reasons, recheck
@@ -44,7 +43,7 @@ NO_CLAIM = ("not misclassified", "not misclassified, or rejected")
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckedSubmission:
     """One submission: how many of its adversarials hold, what is wrong with which sample, and what else is wrong.
 
     `rerun` samples of a Run were attacked again, of `alike` of them every row came out the same to the bit; `root` is
@@ -78,7 +77,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Known:
+class SampleStatus:
     """What is known of one sample: whether the clean input is right, and the nearest adversarial that holds."""
 
     id: int
@@ -115,7 +114,7 @@ def _file(path: Path) -> Adversarials:
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
         raise InputError(
             expected=f"arrays ids and x in {path.name}",
-            got=told(error),
+            got=error_text(error),
             remedy="Save them with numpy.savez(path, ids=ids, x=x).",
         ) from error
     whole = np.issubdtype(ids.dtype, np.integer) and ids.ndim == 1
@@ -163,8 +162,8 @@ def check_file(
     threat: Threat,
     criterion: Criterion,
     draws: int,
-    samples: Mapping[int, Known],
-) -> tuple[dict[str, Adversarials], Part]:
+    samples: Mapping[int, SampleStatus],
+) -> tuple[dict[str, Adversarials], CheckedSubmission]:
     """The adversarials of a file that hold, and what was found about all of them."""
     if tuple(given.x.shape[1:]) != data.shape():
         raise InputError(
@@ -182,7 +181,7 @@ def check_file(
             failures |= {i: why for i, why in found if why and why not in NO_CLAIM}
     unknown = sorted(set(given.ids.tolist()) - set(samples))
     objections = (f"{len(unknown)} ids are of no sample of the data, the first is {unknown[0]}.",) if unknown else ()
-    part = Part(name, len(given.ids), len(good), failures, objections)
+    part = CheckedSubmission(name, len(given.ids), len(good), failures, objections)
     return {name: Adversarials(given.ids[good], given.x[good])}, part
 
 
@@ -192,10 +191,10 @@ def check_run(
     oracle: Oracle,
     data: Problem,
     threat: Threat,
-    samples: Mapping[int, Known],
+    samples: Mapping[int, SampleStatus],
     rerun: int,
     seed: int,
-) -> tuple[Part, Adversarials, Adversarials]:
+) -> tuple[CheckedSubmission, Adversarials, Adversarials]:
     """A Run: its adversarials that hold, those of the samples that were run again, and all that is wrong with it."""
     objections = [*contradictions(run), *foreign(run, oracle.classifier), *other_data(run, data)]
     refuse_shapes(run, data)
@@ -205,7 +204,9 @@ def check_run(
     keep = np.array([int(i) not in failures and int(i) not in found.doubtful for i in adv.ids], dtype=bool)
     good = Adversarials(adv.ids[keep], adv.x[keep])
     root = digest(run.path)
-    part = Part(name, found.checked, len(good.ids), failures, tuple(objections), notes=found.notes, root=root)
+    part = CheckedSubmission(
+        name, found.checked, len(good.ids), failures, tuple(objections), notes=found.notes, root=root
+    )
     none = Adversarials(adv.ids[:0], adv.x[:0])
     if not rerun or not part.ok:
         return part, good, none
@@ -235,7 +236,7 @@ def _plan_of(run: Run) -> Plan:
     return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)
 
 
-def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Known]) -> dict[int, bool]:
+def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, SampleStatus]) -> dict[int, bool]:
     """Whether the model is right about every clean input; a randomised one is where it ever is."""
     draws = run.identity.plan.draws
     wrong = {i for i, known in samples.items() if not known.right} if draws > 1 else set()
@@ -246,7 +247,7 @@ def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Known]
 def _chosen(run: Run, count: int, seed: int) -> list[int]:
     """The samples to run again: by a hash that neither side can steer, of this seed, the Run and the sample."""
     key = f"{seed}/{digest(run.path)}"
-    ids = outcome.samples(run.numbers()).tolist()
+    ids = row_queries.samples(run.numbers()).tolist()
     return sorted(sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())[:count])
 
 
@@ -271,9 +272,9 @@ def _again(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any
     )
 
 
-def _compared(part: Part, run: Run, again: Run) -> Part:
+def _compared(part: CheckedSubmission, run: Run, again: Run) -> CheckedSubmission:
     """What the samples that were run again say about the Run."""
-    ids = outcome.samples(again.numbers())
+    ids = row_queries.samples(again.numbers())
     objections, failures, notes = list(part.objections), dict(part.failures), list(part.notes)
     other = differences(*(_terms(r) for r in (run, again)))
     if any(field.startswith("plan") for field in other):
@@ -311,5 +312,5 @@ def _terms(run: Run) -> dict[str, Any]:
 
 def _outcome(run: Run, id: int) -> str:
     """The rows of one sample without what may differ between two equal evaluations."""
-    rows = run.rows().filter(outcome.ids_of(run.rows()) == id)
+    rows = run.rows().filter(row_queries.ids_of(run.rows()) == id)
     return repr(rows.drop_columns([c for c in INCIDENTAL if c in rows.column_names]).to_pylist())

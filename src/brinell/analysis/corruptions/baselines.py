@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
-from brinell.errors import InputError, told
+from brinell.errors import InputError, error_text
 from brinell.results.format.files import write_atomic
 
 Setting = tuple[str, int]
@@ -169,6 +169,6 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
         expected=f"a table of corruptions in {path}",
-        got=told(error),
+        got=error_text(error),
         remedy="Columns are corruption,error; or two rows of corruptions and severities above rows of accuracies.",
     )

@@ -20,7 +20,7 @@ from brinell.data.corruptions.registry import check
 from brinell.errors import InputError
 from brinell.evaluation.coerce import as_classifier, as_problem
 from brinell.results import Proportion, wilson
-from brinell.results.analyses import Figure, Findings, Series, Table
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 # Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
 IMAGENET = 1000
@@ -166,7 +166,7 @@ class CorruptionReport:
         settings = f"{kinds} at {many} {', '.join(map(str, self.severities))}"
         return f"Mean accuracy over {settings}: {self.mean}{clean}.{beside}"
 
-    def findings(self, baseline: Baseline | None = None) -> Findings:
+    def findings(self, baseline: Baseline | None = None) -> AnalysisReport:
         """As a table by corruption and severity, and a figure of the means by corruption."""
         found, means = self.accuracy, [self.mean_of(name) for name in self.names]
         rows = tuple(
@@ -182,7 +182,7 @@ class CorruptionReport:
             self.names,
             *(tuple(100 * getattr(m, v) for m in means) for v in ("value", "low", "high")),
         )
-        return Findings(
+        return AnalysisReport(
             "corruptions",
             "Common corruptions",
             self.summary(baseline),

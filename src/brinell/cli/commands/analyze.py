@@ -23,7 +23,7 @@ from brinell.core.model import Classifier
 from brinell.core.threat import threat
 from brinell.errors import InputError
 from brinell.results import Run
-from brinell.results.analyses import Cell, Findings
+from brinell.results.analyses import AnalysisReport, Cell
 from brinell.results.analyses import Table as Found
 
 app = typer.Typer(no_args_is_help=True, help="Look at a model beyond its robust accuracy.")
@@ -251,7 +251,7 @@ def _apart(models: Sequence[Classifier]) -> dict[str, Classifier]:
 
 
 def _finish(result: Any, runs: Sequence[Run], json: Path | None, save: bool, plot: Path | None) -> None:
-    findings: Findings = result.findings()
+    findings: AnalysisReport = result.findings()
     for run in runs if save else ():
         findings.save(run.path)
     text = json_format.dumps({"findings": to_plain(findings), "numbers": to_plain(result)}, indent=2)
@@ -267,7 +267,7 @@ def _finish(result: Any, runs: Sequence[Run], json: Path | None, save: bool, plo
         draw(findings, plot)
 
 
-def show(findings: Findings, console: Console) -> None:
+def show(findings: AnalysisReport, console: Console) -> None:
     """The tables, then the sentence."""
     for found in findings.tables:
         put(_table(found), console)

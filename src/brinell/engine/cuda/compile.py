@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch._functorch import config as functorch_config
 
-from brinell.errors import told
+from brinell.errors import error_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -54,7 +54,9 @@ class Refusals:
                 if "out of memory" in str(error):  # which smaller calls may mend
                     raise
                 cause = getattr(error, "inner_exception", None) or error
-                self.note(f"A part of the work cannot be compiled ({told(cause)}); it is done without, more slowly.")
+                self.note(
+                    f"A part of the work cannot be compiled ({error_text(cause)}); it is done without, more slowly."
+                )
                 self.kinds.add(kind)
         return plain()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from brinell.errors import InputError, ModelError, one_of, told
+from brinell.errors import InputError, ModelError, error_text, one_of
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, framework, numbers
 from brinell.models.wrap import TorchClassifier
 
@@ -33,7 +33,7 @@ class OnnxBridge(Bridge):
         except Exception as error:  # onnxruntime has many error classes
             raise ModelError(
                 expected="an ONNX model that onnxruntime can open",
-                got=told(error),
+                got=error_text(error),
                 remedy="Check the file with onnx.checker. Weights in separate files must be in the same folder.",
             ) from None
         entry = self._session.get_inputs()[0]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from brinell.errors import InputError, RunError, told
+from brinell.errors import InputError, RunError, error_text
 from brinell.results.format.schema import ROWS, conform
 
 ROWS_FOLDER, ADVERSARIALS_FOLDER = "rows", "adversarials"
@@ -139,6 +139,6 @@ def read_adversarials(path: Path) -> Adversarials:
 def _damaged(path: Path, error: Exception) -> RunError:
     return RunError(
         expected=f"a readable file {path}",
-        got=told(error),
+        got=error_text(error),
         remedy="Restore it from a copy, or delete this shard in rows/ and adversarials/ and resume the evaluation.",
     )

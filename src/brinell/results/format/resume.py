@@ -14,10 +14,10 @@ from brinell.results.format.schema import CLEAN, counted
 
 
 @dataclass(frozen=True)
-class Known:
+class StoredOutcomes:
     """Of some samples: which attacks have rows of them, whether they fell there, and the hashes of their inputs.
 
-    >>> known = Known({"pgd": {7: True, 8: False}})
+    >>> known = StoredOutcomes({"pgd": {7: True, 8: False}})
     >>> known.seen("pgd", [7, 8, 9]), known.fell("pgd", [7, 8, 9])
     ([True, True, False], [True, False, False])
     """
@@ -46,16 +46,16 @@ class Known:
                 )
 
 
-NOTHING = Known()
+NOTHING_STORED = StoredOutcomes()
 
 
 LOOKED_AT = ("sample_id", "x_sha256", "attack", "broken", "verified")
 
 
-class Stored:
+class StoredRows:
     """The rows of a Run as they were when this was made; holds the span of ids of every shard and no rows.
 
-    >>> Stored("tests/results/golden_run_v1").of([0]).seen("clean", [0])
+    >>> StoredRows("tests/results/golden_run_v1").of([0]).seen("clean", [0])
     [True]
     """
 
@@ -64,7 +64,7 @@ class Stored:
         names = files.shards(self.path / files.ROWS_FOLDER, files.ROWS_END)
         self.spans = {name: files.span(files.rows_file(self.path, name)) for name in names}
 
-    def samples_beyond(self, ids: Sequence[int]) -> int:
+    def count_other_samples(self, ids: Sequence[int]) -> int:
         """How many samples other than these have a clean row."""
         count = 0
         for name in self.spans:
@@ -73,10 +73,10 @@ class Stored:
             count += int((~np.isin(own, ids)).sum())
         return count
 
-    def of(self, ids: Sequence[int]) -> Known:
+    def of(self, ids: Sequence[int]) -> StoredOutcomes:
         """What is stored of these samples."""
         if not len(ids):
-            return NOTHING
+            return NOTHING_STORED
         low, high = min(ids), max(ids)
         attacks: dict[str, dict[int, bool]] = {}
         hashes: dict[int, str] = {}
@@ -90,4 +90,4 @@ class Stored:
                 if wanted:
                     attacks.setdefault(attack, {})[i] = broken
                     hashes[i] = digest
-        return Known(attacks, hashes)
+        return StoredOutcomes(attacks, hashes)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results import row_queries as outcome
+from brinell.results import row_queries
 from brinell.results.format.schema import AUDIT, flagged
 from brinell.results.row_queries import Cost
 from brinell.results.statistics import Proportion, hidden
@@ -83,12 +83,12 @@ def audit(run: "Run") -> Audit | None:
         return None
     short = [stage.name for stage in run.identity.plan.main_stages]
     table = run.numbers()
-    left = outcome.survivors(table, short)
-    ids = outcome.ids_of(table)
+    left = row_queries.survivors(table, short)
+    ids = row_queries.ids_of(table)
     standing = run.survivors()
     covered = standing
     for name in full:
-        covered = np.intersect1d(covered, ids[outcome.is_attack(table, name)])
+        covered = np.intersect1d(covered, ids[row_queries.is_attack(table, name)])
     # Chosen, and either fallen or attacked by all of it: an audit that was interrupted has looked at fewer.
     chosen = np.intersect1d(np.unique(ids[flagged(table, AUDIT)]), left)
     audited = np.union1d(np.setdiff1d(chosen, standing), np.intersect1d(chosen, covered))
@@ -99,6 +99,6 @@ def audit(run: "Run") -> Audit | None:
         found=len(np.setdiff1d(audited, standing)),
         n=run.clean_accuracy.n,
         rest=len(standing) - len(covered),
-        cost=outcome.cost(rows, over=len(np.unique(outcome.ids_of(rows)))),
+        cost=row_queries.cost(rows, over=len(np.unique(row_queries.ids_of(rows)))),
         attacks=tuple(full),
     )
