@@ -16,8 +16,8 @@ import brinell
 from brinell import BrinellError, InputError, Linf, ModelError, PlanError, RunError, ThreatError, attacks
 from brinell.ops import rng
 from brinell.train import METHODS, Method, Network, Recipe, fit, load
-from brinell.train.initialise import initialise
-from brinell.train.progress import Begun, Event, Measured, Said, Stepped
+from brinell.train.model import initialise
+from brinell.train.progress import EpochFinished, Event, Message, StepFinished, TrainingStarted
 
 QUICK = Recipe(epochs=2, batch=16, lr=0.05)
 
@@ -200,10 +200,10 @@ def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     assert len(made.curve) == min(6, best + 1 + 3)
     kept = torch.load(tmp_path / "t" / "checkpoint.pt", weights_only=True)["best"]
     assert torch.equal(made.classifier.module[1].weight, kept["1.weight"])
-    told = [e for e in events if isinstance(e, Measured)]
+    told = [e for e in events if isinstance(e, EpochFinished)]
     assert [e.best for e in told] == [max(counts[: i + 1]) == c and c not in counts[:i] for i, c in enumerate(counts)]
-    assert isinstance(next(e for e in events if not isinstance(e, Said)), Begun)
-    steps = [e.step for e in events if isinstance(e, Stepped)]
+    assert isinstance(next(e for e in events if not isinstance(e, Message)), TrainingStarted)
+    steps = [e.step for e in events if isinstance(e, StepFinished)]
     assert steps == list(range(1, len(steps) + 1))
 
 
@@ -290,7 +290,7 @@ CASES: dict[str, tuple[dict[str, Any], type[BrinellError], str]] = {
     "unknown method": ({"method": "pdg"}, PlanError, "'pgd'"),
     "unknown plan": ({"plan": "fgms", "validation": 8}, PlanError, "'fgsm'"),
     "all held out": ({"validation": 48}, InputError, "between 0 and 47"),
-    "other validation": ({"validation": (noise(4, (2, 4, 4)), torch.arange(4) % 2)}, InputError, "same kind"),
+    "other validation": ({"validation": (noise(4, (2, 4, 4)), torch.arange(4) % 2)}, InputError, "same shape"),
     "patience alone": ({"recipe": Recipe(patience=2)}, PlanError, "patience"),
     "crops of rows": ({"model": nn.Linear(4, 2), "data": FLAT, "recipe": Recipe(crop=1)}, InputError, "crops"),
     "demo on other images": ({"model": "demo"}, ModelError, "shape"),
@@ -382,12 +382,12 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 def test_notes(tmp_path: Path) -> None:
-    said: list[Event] = []
+    events: list[Event] = []
     net = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(16, 3))
     recipe = Recipe(epochs=1, batch=20)
-    fit(net, data(), Linf(0.1), "mm3-f10", recipe, out=tmp_path / "t", validation=0, progress=said.append)
-    texts = " ".join(e.text for e in said if isinstance(e, Said))
-    assert "dropout" in texts and "8 samples" in texts and "2 instead of 3 targets" in texts
+    fit(net, data(), Linf(0.1), "mm3-f10", recipe, out=tmp_path / "t", validation=0, progress=events.append)
+    texts = " ".join(e.text for e in events if isinstance(e, Message))
+    assert "dropout" in texts and "8 random samples" in texts and "2 targets instead of 3" in texts
 
 
 @pytest.mark.parametrize("tty", [True, False])

@@ -26,7 +26,7 @@ from brinell.models.networks import Network
 from brinell.ops import rng
 from brinell.results import files
 from brinell.train import Method, Recipe, fit
-from brinell.train.progress import Measured, Stepped
+from brinell.train.progress import EpochFinished, StepFinished
 from brinell.train import folder as folders
 from torch import nn
 
@@ -50,9 +50,9 @@ def train(out, recipe, method, moment, fixed):
     count = int(number or 0)
 
     def listen(event):
-        if place == "step" and isinstance(event, Stepped) and event.step == count:
+        if place == "step" and isinstance(event, StepFinished) and event.step == count:
             die()
-        if place == "epoch" and isinstance(event, Measured) and event.row.epoch == count:
+        if place == "epoch" and isinstance(event, EpochFinished) and event.row.epoch == count:
             die()
 
     if place in ("before", "after"):

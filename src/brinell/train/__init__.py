@@ -1,8 +1,15 @@
-"""Adversarial training: methods as data, a loop that can be interrupted anywhere, a model that can be evaluated."""
+"""Adversarial training with methods as data, exact resume, and a model that can be evaluated at once.
+
+`fit` is the entry point: it checks the arguments and starts the `loop` over epochs and steps. A `Method` (`methods`)
+says which attack makes the adversarial points and which loss is minimised (`objective`). A `Recipe` (`recipe`,
+`schedule`) holds the hyperparameters. `samples` holds the data, random crops and noise keys, `model` the network and
+its initial weights, `average` the running average of the weights. `folder` reads and writes a training on disk and
+loads its model; `curve` is one row per epoch; `progress` shows it. The command `brinell train` calls `fit`.
+"""
 
 from brinell.models.networks import Network
 from brinell.train.fit import Trained, fit
-from brinell.train.load import load
+from brinell.train.folder import load
 from brinell.train.methods import METHODS, Method
 from brinell.train.recipe import Recipe
 

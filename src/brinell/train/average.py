@@ -1,4 +1,4 @@
-"""A running average of the weights: what is evaluated and kept."""
+"""The exponential moving average of the weights, which is evaluated and stored."""
 
 import copy
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 def decay_at(decay: float, step: int) -> float:
-    """How much of the average stays at the update after step number `step` (from 0).
+    """Return the weight of the old average in the update after step number `step` (from 0).
 
-    In the first steps less than `decay`, so that the initial weights are soon forgotten.
+    It is less than `decay` in the first steps, so that the initial weights are soon forgotten.
 
     >>> [round(decay_at(0.999, t), 2) for t in (0, 90, 10**6)]
     [0.1, 0.91, 1.0]
@@ -17,11 +17,11 @@ def decay_at(decay: float, step: int) -> float:
     return min(decay, (1 + step) / (10 + step))
 
 
-class Average:
-    """A copy of a module whose parameters and statistics are exponential averages; other buffers are copied.
+class WeightAverage:
+    """A copy of a module with exponential averages of parameters and statistics; other buffers are copied.
 
-    The statistics of batch normalisation belong to the weights they were taken with. While the learning rate is high
-    those of the last few steps do not fit the averaged weights, so they are averaged in the same way.
+    Batch-normalisation statistics depend on the weights. While the learning rate is high, the statistics of the last
+    steps do not match the averaged weights, so they are averaged in the same way.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -32,12 +32,12 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after step number `step`."""
+        """Update the average with the weights after step number `step`."""
         torch._foreach_lerp_(self._kept, self._live, 1 - decay_at(self.decay, step))
 
     @torch.no_grad()
-    def settle(self) -> nn.Module:
-        """The averaged module, ready to be evaluated."""
+    def averaged(self) -> nn.Module:
+        """Return the averaged module, ready for evaluation."""
         for kept, live in zip(self.module.buffers(), self._source.buffers(), strict=True):
             if not kept.is_floating_point():
                 kept.copy_(live)

@@ -1,4 +1,4 @@
-"""What is written about every epoch."""
+"""The training curve: one row per epoch."""
 
 import csv
 import io
@@ -10,9 +10,9 @@ from brinell.results import Proportion
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, from 1: last learning rate, mean training loss, validation counts, passes and seconds of training.
+    """One epoch, counted from 1: last learning rate, mean loss, validation counts, passes and seconds of training.
 
-    `clean` and `robust` of `n` validation samples were classified correctly (both None without validation).
+    `clean` and `robust` are the numbers of correct validation samples out of `n` (None without validation).
 
     >>> print(Epoch(1, 0.1, 1.5, 80, 40, 100, 5000, 4000, 12.0).robust_accuracy)
     40.0 % [30.9, 49.8], n = 100
@@ -30,33 +30,33 @@ class Epoch:
 
     @property
     def clean_accuracy(self) -> Proportion | None:
-        """Of the averaged weights on the validation samples, with its interval."""
+        """The clean accuracy of the averaged weights on the validation samples, with its interval."""
         return None if self.clean is None else Proportion(self.clean, self.n)
 
     @property
     def robust_accuracy(self) -> Proportion | None:
-        """The same under attack."""
+        """The robust accuracy of the averaged weights on the validation samples, with its interval."""
         return None if self.robust is None else Proportion(self.robust, self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the row as stored in the checkpoint."""
         return asdict(self)
 
 
-def best_of(curve: list[Epoch]) -> Epoch:
-    """The first epoch with the most robust, then the most clean samples; the last one where nothing was measured."""
+def best_epoch(curve: list[Epoch]) -> Epoch:
+    """Return the first epoch with the most robust, then the most clean samples; without validation, the last one."""
     if curve[-1].robust is None:
         return curve[-1]
     return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))
 
 
 def from_json(rows: list[dict[str, Any]]) -> list[Epoch]:
-    """The curve of a checkpoint."""
+    """Read the curve of a checkpoint."""
     return [Epoch(**row) for row in rows]
 
 
 def as_csv(curve: list[Epoch]) -> bytes:
-    """One line per epoch under the names of the fields; empty where there was no validation.
+    """Return one CSV line per epoch below the field names; cells without a validation result are empty.
 
     >>> as_csv([Epoch(1, 0.1, 1.5, None, None, 0, 50, 40, 0.5)]).decode().splitlines()[1]
     '1,0.1,1.5,,,0,50,40,0.5'

@@ -1,4 +1,4 @@
-"""Training: a model, data, a threat, a method and a recipe in; a folder with a robust model out."""
+"""Train a model against a threat: `fit` checks the arguments, runs the loop and writes a folder."""
 
 import os
 from dataclasses import dataclass
@@ -15,23 +15,22 @@ from brinell.evaluation import coerce
 from brinell.evaluation.plan import audited
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.losses import LOSSES
-from brinell.train.curve import Epoch, best_of
-from brinell.train.folder import Folder
-from brinell.train.load import load
-from brinell.train.loop import Job, Loop, arithmetic
+from brinell.train.curve import Epoch, best_epoch
+from brinell.train.folder import Folder, load
+from brinell.train.loop import Loop, TrainingJob, training_precision
 from brinell.train.methods import Method, as_method
-from brinell.train.progress import Listener, Said, listening
+from brinell.train.model import TrainableModel, as_trainable, prepare
+from brinell.train.progress import Listener, Message, listening
 from brinell.train.recipe import Recipe
-from brinell.train.samples import Samples, as_samples, split
-from brinell.train.trainee import Trainee, as_trainee, ready
+from brinell.train.samples import TrainingSamples, as_samples, split
 
-# Seconds between two checkpoints within an epoch; one is also written at the end of each.
+# Seconds between two checkpoints within an epoch. Every epoch also ends with one.
 CHECKPOINT_EVERY = 300.0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A training on disk: its folder, the model it ended with, and the curve."""
+    """A training on disk: its folder, its best model and the curve."""
 
     path: Path
     classifier: TorchClassifier
@@ -39,8 +38,8 @@ class Trained:
 
     @property
     def best(self) -> Epoch:
-        """The epoch the model is from: the best robust accuracy on validation, without validation the last."""
-        return best_of(self.curve)
+        """The epoch of the model: the one with the best robust validation accuracy; without validation, the last."""
+        return best_epoch(self.curve)
 
 
 def fit(
@@ -58,12 +57,12 @@ def fit(
     checkpoint_every: float = CHECKPOINT_EVERY,
     progress: "bool | Listener | None" = None,
 ) -> Trained:
-    """Train a model to withstand a threat, and keep the epoch with the best robust accuracy in the folder `out`.
+    """Train a model against a threat and keep the epoch with the best robust accuracy in the folder `out`.
 
-    `model` is a network's name, a `Network`, a module or a function that makes one; `data` is (x, y) with x as bytes or
-    floats in [0, 1], a Problem, a file or a folder. `validation` is a number of samples to hold out (None: a tenth, at
-    most 1,000; 0: none) or data of its own, evaluated after every epoch with `plan`. `resume=True` goes on with a
-    training that was interrupted, and on a CPU in float32 ends with the very same weights.
+    `model` is the name of a network, a `Network`, a module, or a function that makes one. `data` is (x, y) with x as
+    bytes or floats in [0, 1], a Problem, a file or a folder. `validation` is the number of samples to hold out (None:
+    a tenth, at most 1,000; 0: none) or a separate data set; `plan` evaluates it after every epoch. `resume=True`
+    continues an interrupted training. On a CPU in float32 the final weights are the same as without interruption.
 
     >>> import tempfile
     >>> from brinell import Linf
@@ -76,33 +75,35 @@ def fit(
     (2, 352)
     """
     chosen, how = as_method(method), Recipe() if recipe is None else recipe
-    samples, held, measured = _data(data, validation, plan, how)
+    samples, validation, measured = _data(data, validation, plan, how)
     _check_threat(coerce.as_threat(threat), samples)
-    trainee, classes = ready(as_trainee(model, samples, how.seed), samples, device)
-    if held is not None:
-        _check_held(held, samples, classes)
+    trainable, classes = prepare(as_trainable(model, samples, how.seed), samples, device)
+    if validation is not None:
+        _check_held(validation, samples, classes)
     _check_images(how, samples)
     _check_loss(chosen, classes)
     if not checkpoint_every >= 0:
         raise InputError(
             expected="checkpoint_every of at least 0 seconds", got=f"{checkpoint_every}", remedy="Use 300."
         )
-    job = Job(trainee.classifier, classes, samples, held, threat, chosen, how, measured, checkpoint_every)
+    job = TrainingJob(
+        trainable.classifier, classes, samples, validation, threat, chosen, how, measured, checkpoint_every
+    )
     facts = {"environment": environment(job.device)}
-    with listening(progress) as listener, Folder(Path(out), _identity(job, trainee), facts, resume) as folder:
+    with listening(progress) as listener, Folder(Path(out), _identity(job, trainable), facts, resume) as folder:
         for note in notes(job):
-            listener(Said(note))
-        with arithmetic(how.precision, job.device):
+            listener(Message(note))
+        with training_precision(how.precision, job.device):
             curve = Loop(job, folder, listener).run()
-    return Trained(Path(out), load(out, None if trainee.network else trainee.classifier, device=job.device), curve)
+    return Trained(Path(out), load(out, None if trainable.network else trainable.classifier, device=job.device), curve)
 
 
-def _identity(job: Job, trainee: Trainee) -> dict[str, Any]:
-    """What makes two trainings the same."""
+def _identity(job: TrainingJob, trainable: TrainableModel) -> dict[str, Any]:
+    """Return the settings that must be equal to resume a training."""
     return {
-        "model": trainee.to_json(job.classes),
-        "data": _described(job.samples),
-        "validation": _described(job.held),
+        "model": trainable.to_json(job.classes),
+        "data": _describe(job.samples),
+        "validation": _describe(job.validation),
         "plan": None if job.plan is None else job.plan.to_json(),
         "threat": job.threat.to_json(),
         "method": job.method.to_json(),
@@ -111,53 +112,53 @@ def _identity(job: Job, trainee: Trainee) -> dict[str, Any]:
     }
 
 
-def _described(samples: Samples | None) -> dict[str, Any] | None:
+def _describe(samples: TrainingSamples | None) -> dict[str, Any] | None:
     if samples is None:
         return None
     return {"fingerprint": samples.fingerprint(), "n": len(samples), "name": samples.name}
 
 
-def _data(data: Any, validation: Any, plan: Any, recipe: Recipe) -> tuple[Samples, Samples | None, Plan | None]:
-    """What to train on, what to validate on, and with which plan."""
+def _data(
+    data: Any, validation: Any, plan: Any, recipe: Recipe
+) -> tuple[TrainingSamples, TrainingSamples | None, Plan | None]:
+    """Return the training samples, the validation samples and the plan that evaluates them."""
     samples = as_samples(data)
     if validation is None or (isinstance(validation, int) and not isinstance(validation, bool)):
-        samples, held = split(samples, validation, recipe.seed)
+        samples, validation = split(samples, validation, recipe.seed)
     else:
-        held = as_samples(validation, "test")
+        validation = as_samples(validation, "test")
     if len(samples) < 2:
         raise InputError(expected="at least 2 samples to train on", got=f"{len(samples)}", remedy="Give more data.")
-    if held is None and recipe.patience is not None:
+    if validation is None and recipe.patience is not None:
         raise PlanError(
-            expected="validation samples to be patient about", got="none", remedy="Leave patience out, or validate."
+            expected="validation samples, which patience needs", got="none", remedy="Leave patience out, or validate."
         )
-    return samples, held, None if held is None else _unaudited(coerce.as_plan(plan))
+    return samples, validation, None if validation is None else _without_audit(coerce.as_plan(plan))
 
 
-def _unaudited(plan: Plan) -> Plan:
-    """The audit of a plan costs more than the plan, and epochs are only compared with one another."""
+def _without_audit(plan: Plan) -> Plan:
+    """Remove the audit: it costs more than the plan, and epochs are only compared with one another."""
     return audited(plan, 0) if any(s.share is not None for s in plan.stages) else plan
 
 
-def _check_threat(threat: Threat, samples: Samples) -> None:
+def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
     if isinstance(threat.eps, torch.Tensor):
-        raise ThreatError(
-            expected="one eps for all samples", got=f"{len(threat.eps)} of them", remedy="Train with a single radius."
-        )
+        raise ThreatError(expected="one eps for all samples", got=f"{len(threat.eps)} of them", remedy="Use one eps.")
     if threat.unlimited:
         raise ThreatError(expected="a radius", got=f"{threat}", remedy=f"Write {threat.norm.name}(eps).")
     threat.check(tuple(samples.x.shape[1:]), None)
 
 
-def _check_held(held: Samples, samples: Samples, classes: int) -> None:
-    if held.x.shape[1:] != samples.x.shape[1:] or int(held.y.max()) >= classes:
+def _check_held(validation: TrainingSamples, samples: TrainingSamples, classes: int) -> None:
+    if validation.x.shape[1:] != samples.x.shape[1:] or int(validation.y.max()) >= classes:
         raise InputError(
             expected=f"validation samples of shape {tuple(samples.x.shape[1:])} with labels in 0..{classes - 1}",
-            got=f"shape {tuple(held.x.shape[1:])}, labels up to {int(held.y.max())}",
-            remedy="Validate on data of the same kind.",
+            got=f"shape {tuple(validation.x.shape[1:])}, labels up to {int(validation.y.max())}",
+            remedy="Use validation data of the same shape and classes.",
         )
 
 
-def _check_images(recipe: Recipe, samples: Samples) -> None:
+def _check_images(recipe: Recipe, samples: TrainingSamples) -> None:
     if (recipe.crop or recipe.flip) and samples.x.ndim != 4:
         raise InputError(
             expected="images of shape (n, channels, height, width) for crops and flips",
@@ -176,15 +177,15 @@ def _check_loss(method: Method, classes: int) -> None:
         )
 
 
-def notes(job: Job) -> list[str]:
-    """What a user should know before it begins."""
-    said = []
-    parts = job.classifier.module.modules()
-    if any(isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0 for m in parts):
-        said.append("The model has dropout, whose noise no seed decides: a resumed training will end differently.")
+def notes(job: TrainingJob) -> list[str]:
+    """Return messages for the user about this training."""
+    messages = []
+    modules = job.classifier.module.modules()
+    if any(isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules):
+        messages.append("The model has dropout. Its noise has no seed, so a resumed training ends differently.")
     if job.method.targets > job.classes - 1:
-        said.append(f"{job.classes - 1} instead of {job.method.targets} targets, since there are so few classes.")
-    left = len(job.samples) % job.batch
-    if left:
-        said.append(f"{left} samples are left over in every epoch, others each time.")
-    return said
+        messages.append(f"Using {job.classes - 1} targets instead of {job.method.targets}: there are too few classes.")
+    unused = len(job.samples) % job.batch
+    if unused:
+        messages.append(f"Each epoch leaves out {unused} random samples, which do not fill a batch.")
+    return messages

@@ -1,11 +1,12 @@
-"""The folder of a training: config.json, checkpoint.pt, curve.csv, model.safetensors, last.safetensors.
+"""A training on disk: config.json, checkpoint.pt, curve.csv, model.safetensors, last.safetensors.
 
-Every file is whole or absent. The checkpoint alone decides where a training goes on; the others are written after it
-and can be made from it again.
+Every file is complete or absent. A resumed training starts from the checkpoint alone. The other files are written
+after it and can be recreated from it.
 """
 
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from brinell.errors import RunError, error_text, first_line
+from brinell.errors import ModelError, RunError, error_text, first_line, one_of
+from brinell.models.networks import Network
+from brinell.models.wrap import TorchClassifier, wrap
 from brinell.results import differences
 from brinell.results.format.files import is_temporary, write_atomic
 from brinell.results.format.lock import LOCK, Lock
@@ -29,22 +32,23 @@ CONFIG, CHECKPOINT, CURVE, BEST, LAST = (
     "model.safetensors",
     "last.safetensors",
 )
+FILES = {"best": BEST, "last": LAST}
 FORMAT = 1
-# How things are called does not make two trainings different.
-FOR_PEOPLE = ("data.name", "validation.name", "threat.eps_text")
+# Names are stored, but a training with another name may be resumed.
+NOT_COMPARED = ("data.name", "validation.name", "threat.eps_text")
 SHOWN = 60
 
 Weights = dict[str, Tensor]
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """The state of a module on the host, each tensor plain and its own."""
+    """Return the state of a module as contiguous copies on the CPU."""
     state = module.state_dict()
     return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in state.items() if isinstance(v, Tensor)}
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config in the folder, or an error."""
+    """Read the configuration of a training, or raise an error."""
     try:
         config = json.loads((path / CONFIG).read_bytes())
     except (OSError, ValueError) as error:
@@ -63,30 +67,30 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> Weights:
-    """The tensors of a safetensors file, or an error."""
+    """Read the tensors of a safetensors file, or raise an error."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise RunError(
             expected=f"readable weights in {path}",
             got=error_text(error),
-            remedy="A training writes them at the end of its first epoch; go on with --resume.",
+            remedy="A training writes weights at the end of its first epoch. Continue it with --resume.",
         ) from error
 
 
 class Folder:
-    """The only writer of a training's folder, until closed."""
+    """Writes the folder of a training and holds its lock until closed."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any], facts: Mapping[str, Any], resume: bool) -> None:
         self.path = path
         used = (path / CONFIG).exists()
-        self._refuse(identity, used, resume)
+        self._check(identity, used, resume)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(path)
         except OSError as error:
             raise RunError(
-                expected=f"a folder that can be written at {path}",
+                expected=f"a writable folder at {path}",
                 got=f"{type(error).__name__}: {error.strerror}",
                 remedy="Choose another folder.",
             ) from error
@@ -97,14 +101,14 @@ class Folder:
             config = {"brinell_training": FORMAT, "identity": dict(identity), **facts}
             write_atomic(path / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
-    def _refuse(self, identity: Mapping[str, Any], used: bool, resume: bool) -> None:
+    def _check(self, identity: Mapping[str, Any], used: bool, resume: bool) -> None:
         path = self.path
         if not used:
             others = [f.name for f in path.iterdir() if f.name != LOCK and not is_temporary(f)] if path.is_dir() else []
             if others or (path.exists() and not path.is_dir()):
                 raise RunError(
                     expected=f"a new or empty folder at {path}",
-                    got=f"one with other files ({', '.join(sorted(others)[:3])})" if others else "a file",
+                    got=f"a folder with other files ({', '.join(sorted(others)[:3])})" if others else "a file",
                     remedy="Choose another folder.",
                 )
             return
@@ -112,26 +116,25 @@ class Folder:
             raise RunError(
                 expected=f"a new or empty folder at {path}",
                 got="a training",
-                remedy="Go on with it by --resume (resume=True), or choose another folder.",
+                remedy="Continue it with --resume (resume=True), or choose another folder.",
             )
         changed = differences(read_config(path)["identity"], identity)
-        changed = {k: v for k, v in changed.items() if k not in FOR_PEOPLE}
+        changed = {k: v for k, v in changed.items() if k not in NOT_COMPARED}
         if changed:
-            told = "; ".join(f"{k} {_short(new)} instead of {_short(old)}" for k, (old, new) in changed.items())
             raise RunError(
                 expected=f"the settings of the training in {path}",
-                got=told,
-                remedy="Give the same settings, or choose another folder.",
+                got="; ".join(f"{k} {_short(new)} instead of {_short(old)}" for k, (old, new) in changed.items()),
+                remedy="Use the same settings, or choose another folder.",
             )
 
     def load(self) -> dict[str, Any] | None:
-        """The checkpoint, or None where there is none yet."""
+        """Read the checkpoint; None if there is none yet."""
         file = self.path / CHECKPOINT
         if not file.exists():
             return None
         try:
             stored: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-        # Torn bytes make the reader raise almost anything.
+        # A damaged file can raise almost any exception.
         except Exception as error:
             raise RunError(
                 expected=f"a readable checkpoint {file}",
@@ -147,7 +150,7 @@ class Folder:
         write_atomic(self.path / CHECKPOINT, data.getvalue())
 
     def publish(self, best: Weights, last: Weights, curve: list[Epoch]) -> None:
-        """Write what a reader of the folder needs."""
+        """Write the weights and the curve for readers of the folder."""
         for name, weights in ((BEST, best), (LAST, last)):
             write_atomic(self.path / name, save(weights))
         write_atomic(self.path / CURVE, as_csv(curve))
@@ -162,3 +165,45 @@ class Folder:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def is_training(path: str | os.PathLike[str]) -> bool:
+    """Return whether this is the folder of a training."""
+    return (Path(path) / CONFIG).is_file()
+
+
+def load(
+    folder: str | os.PathLike[str], model: Any = None, *, weights: str = "best", device: torch.device | None = None
+) -> TorchClassifier:
+    """Load the classifier of a training: the averaged weights of its "best" or "last" epoch, in evaluation mode.
+
+    If a user's own module was trained, pass that module as `model`; its weights are replaced. A folder never contains
+    code.
+
+    >>> load("nowhere")
+    Traceback (most recent call last):
+    brinell.errors.RunError: expected the folder of a training, ... Check the path.
+    """
+    path = Path(folder)
+    stored = read_config(path)["identity"]["model"]
+    tensors = read_weights(path / FILES[one_of("weights", weights, FILES)])
+    if model is None and stored["network"] is None:
+        raise ModelError(
+            expected="the module that was trained, because it is not one of Brinell's networks",
+            got="only the folder",
+            remedy=f"Call brinell.train.load({str(folder)!r}, net), for example in your own function for --model.",
+        )
+    made = Network.from_json(stored["network"]).build() if model is None else model
+    # A user's module was trained with the normalisation of its classifier. A named network has it inside.
+    mean, std = (stored["mean"], stored["std"]) if model is not None else (None, None)
+    classifier = wrap(made, mean, std, name=path.name) if isinstance(made, nn.Module) else made
+    try:
+        classifier.module.load_state_dict(tensors)
+    except (RuntimeError, AttributeError) as error:
+        raise ModelError(
+            expected=f"the module that was trained in {path}",
+            got=first_line(error),
+            remedy="Build the same module.",
+        ) from error
+    classifier.module.eval().requires_grad_(False)
+    return classifier if device is None else classifier.to(device)

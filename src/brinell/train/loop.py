@@ -1,4 +1,7 @@
-"""The loop over epochs and steps. Everything random depends on seed, epoch and sample, so that it can stop anywhere."""
+"""The training loop over epochs and steps.
+
+All random numbers depend on seed, epoch and sample only, so the loop can stop and resume at any step.
+"""
 
 import math
 import tempfile
@@ -20,29 +23,28 @@ from brinell.engine.precision import exact
 from brinell.errors import ModelError
 from brinell.evaluation.evaluate import evaluate
 from brinell.models.wrap import TorchClassifier
-from brinell.train.augment import augment
-from brinell.train.average import Average
-from brinell.train.curve import Epoch, best_of, from_json
+from brinell.train.average import WeightAverage
+from brinell.train.curve import Epoch, best_epoch, from_json
 from brinell.train.folder import Folder, Weights, weights_of
 from brinell.train.methods import Method
-from brinell.train.objective import objective, perturbed
-from brinell.train.progress import Begun, Listener, Measured, Stepped
+from brinell.train.objective import adversarial_points, training_loss
+from brinell.train.progress import EpochFinished, Listener, StepFinished, TrainingStarted
 from brinell.train.recipe import Recipe
-from brinell.train.samples import Samples, as_points, order, sample_keys
+from brinell.train.samples import TrainingSamples, as_points, augment, order, sample_keys
 from brinell.train.schedule import radius
 
-# Steps between two looks of the host at the loss; looking waits for the device.
-LOOK, LOOK_ELSEWHERE = {"cpu": 1}, 50
+# Steps between two reads of the loss. Each read waits for the device.
+SYNC_EVERY, SYNC_DEFAULT = {"cpu": 1}, 50
 
 
 @dataclass(frozen=True)
-class Job:
-    """Everything that was asked for, checked."""
+class TrainingJob:
+    """The checked arguments of a training."""
 
     classifier: TorchClassifier
     classes: int
-    samples: Samples
-    held: Samples | None
+    samples: TrainingSamples
+    validation: TrainingSamples | None
     threat: Threat
     method: Method
     recipe: Recipe
@@ -51,7 +53,7 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device of the model."""
         return self.classifier.device
 
     @property
@@ -61,13 +63,13 @@ class Job:
 
     @property
     def per_epoch(self) -> int:
-        """Steps per epoch; what does not fill a batch is left over."""
+        """Steps per epoch; samples that do not fill a batch are left out."""
         return len(self.samples) // self.batch
 
 
 @contextmanager
-def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """True float32, or whatever is fastest where bfloat16 is asked for."""
+def training_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Use exact float32, or the fastest kernels for bfloat16."""
     if precision == "float32":
         with exact(device):
             yield
@@ -82,14 +84,14 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
 
 
 class Loop:
-    """A training under way: weights, their average, the optimiser, and the place in the schedule."""
+    """The state of a training: weights, their average, the optimiser, and the position in the schedule."""
 
-    def __init__(self, job: Job, folder: Folder, listener: Listener) -> None:
+    def __init__(self, job: TrainingJob, folder: Folder, listener: Listener) -> None:
         self.job, self.folder, self.listener = job, folder, listener
         self.module = job.classifier.module.train()
         compiled: Any = torch.compile(self.module) if job.recipe.compile else self.module
         self.classifier = replace(job.classifier, module=compiled)
-        self.average = Average(self.module, job.recipe.average)
+        self.average = WeightAverage(self.module, job.recipe.average)
         self.optimiser = job.recipe.make_optimiser(self.module)
         self.samples = job.samples.to(job.device)
         self.ball = job.threat.ball(torch.zeros(1, dtype=torch.long), job.device)
@@ -97,18 +99,18 @@ class Loop:
         self.epoch, self.batch, self.spent = 0, 0, 0.0
         self.curve: list[Epoch] = []
         self.best: Weights = {}
-        self.saved = self.begun = time.monotonic()
+        self.saved = self.started = time.monotonic()
 
     def run(self) -> list[Epoch]:
-        """Train to the end and return the curve."""
+        """Train until the last epoch or until patience runs out, and return the curve."""
         stored = self.folder.load()
         if stored is None:
             self._store()
         else:
             self._restore(stored)
         job = self.job
-        self.listener(Begun(job.recipe.epochs, job.per_epoch, self.epoch * job.per_epoch + self.batch))
-        self.saved = self.begun = time.monotonic()
+        self.listener(TrainingStarted(job.recipe.epochs, job.per_epoch, self.epoch * job.per_epoch + self.batch))
+        self.saved = self.started = time.monotonic()
         while self.epoch < job.recipe.epochs and not self._patience_is_over():
             self._train_epoch()
             self._end_epoch()
@@ -117,16 +119,16 @@ class Loop:
     def _train_epoch(self) -> None:
         job = self.job
         places = order(job.recipe.seed, self.epoch, len(self.samples), job.device)
-        look = LOOK.get(job.device.type, LOOK_ELSEWHERE)
+        look = SYNC_EVERY.get(job.device.type, SYNC_DEFAULT)
         while self.batch < job.per_epoch:
             here = places[self.batch * job.batch : (self.batch + 1) * job.batch]
             self._update(here, self.epoch * job.per_epoch + self.batch)
             self.batch += 1
             if self.batch % look == 0 or self.batch == job.per_epoch:
-                self._look()
+                self._synchronise()
 
     def _update(self, here: Tensor, step: int) -> None:
-        """One step: craft, loss, gradient, weights, average."""
+        """Make one step: attack the batch, compute the loss and its gradient, update weights and average."""
         job, recipe = self.job, self.job.recipe
         part = self.samples.take(here)
         x = as_points(augment(part.x, self._keys(part, "augment"), recipe.crop, recipe.flip))
@@ -136,8 +138,10 @@ class Loop:
         ball = replace(self.ball, eps=torch.full((len(here),), eps, device=x.device))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
             with frozen_eval(self.module):
-                crafted = perturbed(job.method, self.classifier, x, part.y, self._keys(part, "attack"), ball)
-            loss = objective(job.method, self.classifier, x, crafted, part.y, recipe.label_smoothing)
+                adversarial = adversarial_points(
+                    job.method, self.classifier, x, part.y, self._keys(part, "attack"), ball
+                )
+            loss = training_loss(job.method, self.classifier, x, adversarial, part.y, recipe.label_smoothing)
         self.optimiser.zero_grad()
         loss.backward()
         if recipe.clip:
@@ -148,58 +152,58 @@ class Loop:
         self.average.update(step)
         self.total += loss.detach()
 
-    def _keys(self, part: Samples, purpose: str) -> Tensor:
+    def _keys(self, part: TrainingSamples, purpose: str) -> Tensor:
         return sample_keys(self.job.recipe.seed, part.ids, self.epoch, purpose)
 
-    def _look(self) -> None:
-        """Wait for the device, refuse to go on with a loss that is no number, tell, and store where it is time."""
+    def _synchronise(self) -> None:
+        """Wait for the device, check that the loss is finite, report it, and write a checkpoint if it is due."""
         loss = float(self.total) / self.batch
         step = self.epoch * self.job.per_epoch + self.batch
         if not math.isfinite(loss):
             raise ModelError(
                 expected="a finite training loss",
                 got=f"{loss} by step {self.batch} of epoch {self.epoch + 1}",
-                remedy="Train with a lower lr, clip=1, a ramp of the radius or float32; the last checkpoint is sound.",
+                remedy="Train with a lower lr, clip=1, a ramp of the radius or float32. The last checkpoint is valid.",
             )
-        self.listener(Stepped(step, loss))
+        self.listener(StepFinished(step, loss))
         if time.monotonic() - self.saved >= self.job.checkpoint_every and self.batch < self.job.per_epoch:
             self._store()
 
     def _end_epoch(self) -> None:
-        job, module = self.job, self.average.settle()
-        seconds = self.spent + time.monotonic() - self.begun
-        clean, robust = (None, None) if job.held is None else self._validate()
+        job, module = self.job, self.average.averaged()
+        seconds = self.spent + time.monotonic() - self.started
+        clean, robust = (None, None) if job.validation is None else self._validate()
         forwards, backwards = (n * job.batch * job.per_epoch for n in job.method.cost(job.classes))
         last = (self.epoch + 1) * job.per_epoch - 1
         lr = job.recipe.lr_at(last, job.recipe.epochs * job.per_epoch)
-        n = 0 if job.held is None else len(job.held)
+        n = 0 if job.validation is None else len(job.validation)
         loss = float(self.total) / job.per_epoch
         row = Epoch(self.epoch + 1, lr, loss, clean, robust, n, forwards, backwards, round(seconds, 3))
         self.curve.append(row)
-        better = best_of(self.curve) is row
+        better = best_epoch(self.curve) is row
         if better:
             self.best = weights_of(module)
         self.epoch, self.batch, self.spent = self.epoch + 1, 0, 0.0
         self.total.zero_()
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         self._store()
         self.folder.publish(self.best, weights_of(module), self.curve)
-        self.listener(Measured(row, better))
+        self.listener(EpochFinished(row, better))
 
     def _validate(self) -> tuple[int, int]:
-        """Correct and robust counts of the averaged weights on the validation samples."""
-        assert self.job.held is not None
+        """Return how many validation samples the averaged weights classify correctly, clean and under attack."""
+        assert self.job.validation is not None
         assert self.job.plan is not None
         averaged = replace(self.job.classifier, module=self.average.module)
         with tempfile.TemporaryDirectory(prefix="brinell-") as folder:
             run = evaluate(
                 averaged,
-                self.job.held.problem(),
+                self.job.validation.problem(),
                 self.job.threat,
                 self.job.plan,
                 out=Path(folder) / "run",
                 seed=self.job.recipe.seed,
-                # Given: weights that are new after every epoch would be measured anew each time.
+                # Fixed, because new weights would otherwise be timed again after every epoch.
                 slots=2 * default_block(self.job.device),
                 progress=False,
             )
@@ -208,7 +212,7 @@ class Loop:
     def _patience_is_over(self) -> bool:
         if self.job.recipe.patience is None or not self.curve:
             return False
-        return self.curve[-1].epoch - best_of(self.curve).epoch >= self.job.recipe.patience
+        return self.curve[-1].epoch - best_epoch(self.curve).epoch >= self.job.recipe.patience
 
     def _store(self) -> None:
         self._check_weights()
@@ -217,7 +221,7 @@ class Loop:
                 "epoch": self.epoch,
                 "batch": self.batch,
                 "loss": self.total.cpu(),
-                "seconds": self.spent + time.monotonic() - self.begun,
+                "seconds": self.spent + time.monotonic() - self.started,
                 "curve": [row.to_json() for row in self.curve],
                 "model": self.module.state_dict(),
                 "average": self.average.module.state_dict(),
@@ -228,13 +232,13 @@ class Loop:
         self.saved = time.monotonic()
 
     def _check_weights(self) -> None:
-        """Nothing that is no number is ever stored."""
+        """Raise an error instead of storing weights that are not finite."""
         sizes = torch.stack(torch._foreach_norm([*self.module.parameters(), *self.average.module.parameters()]))
         if not bool(sizes.isfinite().all()):
             raise ModelError(
                 expected="finite weights",
-                got=f"others after step {self.batch} of epoch {self.epoch + 1}, at a finite loss",
-                remedy="Train with a lower lr, clip=1 or float32; the last checkpoint is sound.",
+                got=f"infinite or NaN weights after step {self.batch} of epoch {self.epoch + 1}, at a finite loss",
+                remedy="Train with a lower lr, clip=1 or float32. The last checkpoint is valid.",
             )
 
     def _restore(self, stored: dict[str, Any]) -> None:
@@ -245,5 +249,5 @@ class Loop:
         self.epoch, self.batch, self.spent = stored["epoch"], stored["batch"], stored["seconds"]
         self.curve, self.best = from_json(stored["curve"]), stored["best"]
         if self.curve and self.batch == 0:
-            # The process may have ended between the checkpoint and the files for readers.
+            # The process may have stopped after the checkpoint and before the files for readers.
             self.folder.publish(self.best, weights_of(self.average.module), self.curve)

@@ -1,11 +1,11 @@
-"""Ways to train, as data with citations: which attack makes the points, and which loss is minimised there."""
+"""Training methods as data with citations: which attack makes the points and which loss is minimised on them."""
 
 from dataclasses import dataclass, fields
 from typing import Any
 
 from brinell.attacks import APGD, PGD
 from brinell.attacks.catalogue import MADRY, MM_PAPER, MM_STEP
-from brinell.core.attack import AnyAttack, Requires
+from brinell.core.attack import AnyAttack, Attack, Requires
 from brinell.engine.attack_batch import KEEP, check_trainable
 from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
@@ -22,12 +22,12 @@ FAST_STEP = 1.25
 
 @dataclass(frozen=True)
 class Method:
-    """How a batch is trained on.
+    """An adversarial training method.
 
-    `attack` makes the adversarial points (None: the clean ones are used). With `targets` above 0 it runs towards that
-    many of the likeliest wrong classes, and per image the one with the largest z_t − z_y is taken. With `beta` above 0
-    the loss is CE(clean) + beta · KL(clean ‖ adversarial) and the attack maximises that KL; `start` is the deviation of
-    the Gaussian start (0: the attack's own start). `keep`: the attack's "last" or "best" iterate.
+    `attack` makes the adversarial points (None: train on clean points). With `targets` above 0 the attack is targeted
+    at that many of the likeliest wrong classes; each image uses the target with the largest z_t − z_y. With `beta`
+    above 0 the loss is CE(clean) + beta · KL(clean ‖ adversarial), and the attack maximises this KL. `start` is the
+    standard deviation of a Gaussian start (0: the attack's own start). `keep` is the attack's "last" or "best" iterate.
 
     >>> Method("mine", PGD(steps=7)).cost(classes=10)
     (8, 8)
@@ -58,22 +58,22 @@ class Method:
             )
 
     def copies(self, classes: int) -> int:
-        """How often the attack runs on every image."""
+        """Return how often the attack runs on every image."""
         return max(1, min(self.targets, classes - 1))
 
     def cost(self, classes: int) -> tuple[int, int]:
-        """Forwards and backwards per image and epoch, the update included."""
+        """Return the forward and backward passes per image and epoch, including the update."""
         updates = 2 if self.beta else 1
         if self.attack is None:
             return updates, updates
         copies, asked = self.copies(classes), self.attack.queries - 1
         backwards = copies * asked if self.attack.requires is Requires.GRAD else 0
-        looks = int(self.targets > 0 or self.beta > 0) + (copies if copies > 1 else 0)
+        clean = int(self.targets > 0 or self.beta > 0) + (copies if copies > 1 else 0)
         kept = copies if self.keep == "best" else 0
-        return looks + copies * asked + kept + updates, backwards + updates
+        return clean + copies * asked + kept + updates, backwards + updates
 
     def to_json(self) -> dict[str, Any]:
-        """Every number that decides what is trained."""
+        """Return every setting that affects the weights."""
         body: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attack"}
         if self.attack is not None:
             numbers = {f.name: getattr(self.attack, f.name) for f in fields(self.attack)}  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ METHODS: dict[str, Method] = {m.name: m for m in _ALL}
 
 
 def as_method(chosen: Any) -> Method:
-    """A Method from itself, its name, or an attack of one's own.
+    """Return a Method from its name, from an attack, or unchanged.
 
     >>> as_method(PGD(steps=3)).name, as_method("fgsm-rs").cost(classes=10)
     ('pgd-ce', (2, 2))
@@ -138,13 +138,13 @@ def as_method(chosen: Any) -> Method:
         return chosen
     if isinstance(chosen, str):
         return METHODS[one_of("a training method", chosen, METHODS)]
-    if not (hasattr(chosen, "init") and hasattr(chosen, "step")):
+    if not isinstance(chosen, Attack):
         raise PlanError(
             expected="a training method, its name or an attack",
             got=repr(chosen)[:80],
             remedy=f"Names are {', '.join(METHODS)}.",
         )
     targeted = LOSSES[chosen.loss].targeted
-    # A search without gradients proposes points it then rejects: its last one means nothing.
+    # An attack without gradients proposes points and rejects some, so its last point means nothing.
     keep = "best" if chosen.requires is Requires.LOGITS else "last"
     return Method(chosen.name, chosen, targets=MM_TARGETS if targeted else 0, keep=keep)

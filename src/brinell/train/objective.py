@@ -1,4 +1,4 @@
-"""One batch: the adversarial points of a method, and the loss that is minimised on them."""
+"""The adversarial points of a batch, and the loss that is minimised on them."""
 
 from functools import partial
 
@@ -17,17 +17,17 @@ from brinell.ops.types import Keys, Labels, Logits, Points, Scalars
 from brinell.train.methods import Method
 
 
-def divergence(clean: Logits, logits: Logits, y: Labels | None = None, t: Labels | None = None) -> Scalars:
-    """KL(softmax(clean) ‖ softmax(logits)) per row; labels are not looked at.
+def kl_divergence(clean: Logits, logits: Logits, y: Labels | None = None, t: Labels | None = None) -> Scalars:
+    """Return KL(softmax(clean) ‖ softmax(logits)) per row; the labels are ignored.
 
-    >>> divergence(torch.zeros(1, 2), torch.zeros(1, 2)).item()
+    >>> kl_divergence(torch.zeros(1, 2), torch.zeros(1, 2)).item()
     0.0
     """
     return F.kl_div(logits.log_softmax(1), clean.log_softmax(1), reduction="none", log_target=True).sum(1)
 
 
-def perturbed(method: Method, classifier: Classifier, x: Points, y: Labels, key: Keys, ball: Ball) -> Points:
-    """The points to train on, one per image. The model must be in the mode it is to be attacked in."""
+def adversarial_points(method: Method, classifier: Classifier, x: Points, y: Labels, key: Keys, ball: Ball) -> Points:
+    """Return one point per image to train on. The caller sets the model's mode for the attack."""
     if method.attack is None:
         return x
     none = torch.full_like(y, -1)
@@ -35,7 +35,7 @@ def perturbed(method: Method, classifier: Classifier, x: Points, y: Labels, key:
     rows = Batch(x, y, key, none, start)
     if method.beta:
         return attack_batch(
-            classifier, method.attack, rows, ball, partial(divergence, _logits(classifier, x)), method.keep
+            classifier, method.attack, rows, ball, partial(kl_divergence, _logits(classifier, x)), method.keep
         )
     if method.targets:
         return _worst_target(method, classifier, rows, ball)
@@ -48,18 +48,18 @@ def _logits(classifier: Classifier, x: Tensor) -> Tensor:
 
 
 def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) -> Points:
-    """Every image towards several targets side by side, from one start; then the target with the largest z_t − z_y."""
+    """Attack every image with several targets from one start and keep the one with the largest z_t − z_y."""
     assert method.attack is not None
     logits = _logits(classifier, p.x)
     targets = likeliest_wrong(logits, p.y, method.copies(logits.shape[1])).T  # (k, b), likeliest first
     k, b = targets.shape
 
-    def again(v: Tensor) -> Tensor:
+    def repeated(v: Tensor) -> Tensor:
         return v.repeat(k, *[1] * (v.ndim - 1))
 
-    start = None if p.start is None else again(p.start)
-    many = Batch(again(p.x), again(p.y), again(p.key), targets.reshape(-1), start)
-    wide = Ball(ball.norm, again(ball.eps), ball.mask)
+    start = None if p.start is None else repeated(p.start)
+    many = Batch(repeated(p.x), repeated(p.y), repeated(p.key), targets.reshape(-1), start)
+    wide = Ball(ball.norm, repeated(ball.eps), ball.mask)
     x = attack_batch(classifier, method.attack, many, wide, keep=method.keep)
     if k == 1:
         return x
@@ -68,12 +68,12 @@ def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) 
     return flat(x)[chosen].view_as(p.x)
 
 
-def objective(
-    method: Method, classifier: Classifier, x: Points, crafted: Points, y: Labels, smoothing: float
+def training_loss(
+    method: Method, classifier: Classifier, x: Points, adversarial: Points, y: Labels, smoothing: float
 ) -> Tensor:
-    """The mean loss of the batch, with a graph to the weights."""
+    """Return the mean loss of the batch, differentiable in the weights."""
     if not method.beta:
-        return F.cross_entropy(classifier.forward(crafted).logits, y, label_smoothing=smoothing)
-    clean, moved = classifier.forward(x).logits, classifier.forward(crafted).logits
-    fit = F.cross_entropy(clean, y, label_smoothing=smoothing)
-    return fit + method.beta * divergence(clean, moved).mean()
+        return F.cross_entropy(classifier.forward(adversarial).logits, y, label_smoothing=smoothing)
+    clean, attacked = classifier.forward(x).logits, classifier.forward(adversarial).logits
+    clean_loss = F.cross_entropy(clean, y, label_smoothing=smoothing)
+    return clean_loss + method.beta * kl_divergence(clean, attacked).mean()

@@ -1,4 +1,4 @@
-"""Shows how a training goes: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""Show the progress of a training: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ EVERY = 10.0
 
 
 @dataclass(frozen=True)
-class Begun:
-    """So many epochs of so many steps; `done` steps were made before."""
+class TrainingStarted:
+    """The training has `epochs` epochs of `steps` steps each; `done` steps were made before."""
 
     epochs: int
     steps: int
@@ -24,47 +24,47 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """Steps made so far in all, and the mean loss of this epoch's."""
+class StepFinished:
+    """The number of steps made so far, and the mean loss of this epoch."""
 
     step: int
     loss: float
 
 
 @dataclass(frozen=True)
-class Measured:
-    """An epoch is over; `best`: it is the best so far."""
+class EpochFinished:
+    """An epoch is finished; `best` says whether it is the best so far."""
 
     row: Epoch
     best: bool
 
 
 @dataclass(frozen=True)
-class Said:
-    """A sentence for the user."""
+class Message:
+    """A message for the user."""
 
     text: str
 
 
-Event = Begun | Stepped | Measured | Said
+Event = TrainingStarted | StepFinished | EpochFinished | Message
 Listener = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """Ignores everything."""
+    """Ignore an event."""
 
 
 def sentence(row: Epoch, epochs: int, best: bool = False) -> str:
-    """An epoch in one line."""
+    """Describe an epoch in one line."""
     parts = [f"epoch {row.epoch}/{epochs}: loss {row.loss:.3f}"]
     if row.robust_accuracy is not None:
         parts += [f"clean {row.clean_accuracy}", f"robust {row.robust_accuracy}"]
-        parts += ["the best so far"] * best
+        parts += ["best so far"] * best
     return f"{', '.join(parts)}, {row.seconds:.0f} s"
 
 
-class Terminal:
-    """A rich bar over all steps, and a line per epoch above it."""
+class TrainingBar:
+    """A progress bar over all steps, and a line per epoch above it."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Progress(
@@ -76,53 +76,55 @@ class Terminal:
             TimeRemainingColumn(),
             console=console,
         )
-        self.begun = Begun(0, 1, 0)
+        self.started = TrainingStarted(0, 1, 0)
         self.task = self.bar.add_task("train", total=None, loss="")
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Begun):
-            self.begun = event
+        if isinstance(event, TrainingStarted):
+            self.started = event
             self.bar.update(self.task, total=event.epochs * event.steps, completed=event.done)
-        elif isinstance(event, Stepped):
-            epoch = min((event.step - 1) // self.begun.steps + 1, self.begun.epochs)
-            name = f"epoch {epoch}/{self.begun.epochs}"
+        elif isinstance(event, StepFinished):
+            epoch = min((event.step - 1) // self.started.steps + 1, self.started.epochs)
+            name = f"epoch {epoch}/{self.started.epochs}"
             self.bar.update(self.task, completed=event.step, description=name, loss=f"{event.loss:.3f}")
         else:
-            text = sentence(event.row, self.begun.epochs, event.best) if isinstance(event, Measured) else event.text
+            text = (
+                sentence(event.row, self.started.epochs, event.best) if isinstance(event, EpochFinished) else event.text
+            )
             self.bar.console.print(text, highlight=False, markup=False)
 
 
-class Lines:
-    """A plain line per epoch and every few seconds between."""
+class TrainingLines:
+    """A plain line per epoch, and one every few seconds in between."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.begun, self.last = console, Begun(0, 1, 0), time.perf_counter()
+        self.console, self.started, self.last = console, TrainingStarted(0, 1, 0), time.perf_counter()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.last = time.perf_counter()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Begun):
-            self.begun = event
-            past = f", {event.done} made before" if event.done else ""
-            self._say(f"epochs: {event.epochs}, steps in each: {event.steps}{past}")
-        elif isinstance(event, Measured):
-            self._say(sentence(event.row, self.begun.epochs, event.best))
-        elif isinstance(event, Said):
-            self._say(event.text)
+        if isinstance(event, TrainingStarted):
+            self.started = event
+            past = f", {event.done} steps made before" if event.done else ""
+            self._print(f"{event.epochs} epochs of {event.steps} steps{past}")
+        elif isinstance(event, EpochFinished):
+            self._print(sentence(event.row, self.started.epochs, event.best))
+        elif isinstance(event, Message):
+            self._print(event.text)
         elif time.perf_counter() - self.last > EVERY:
-            self._say(f"step {event.step}/{self.begun.epochs * self.begun.steps}: loss {event.loss:.3f}")
+            self._print(f"step {event.step}/{self.started.epochs * self.started.steps}: loss {event.loss:.3f}")
 
 
 @contextmanager
 def listening(progress: "bool | Listener | None") -> Iterator[Listener]:
-    """A listener: None and True show on standard error, False is silent, a function is told every event."""
+    """Give a listener: None and True print to standard error, False is silent, a function receives every event."""
     if callable(progress):
         yield progress
         return
     if progress is False:
         yield silent
         return
-    with on_standard_error(Lines, Terminal) as listener:
+    with on_standard_error(TrainingLines, TrainingBar) as listener:
         yield listener

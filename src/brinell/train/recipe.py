@@ -1,4 +1,4 @@
-"""The numbers of a training besides the attack, as data."""
+"""The hyperparameters of a training, except those of the attack."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,18 +10,18 @@ from brinell.errors import InputError, one_of
 from brinell.train.schedule import ANNEALS, SCHEDULES, learning_rate
 
 PRECISIONS = ("float32", "bfloat16")
-# Peak learning rate and weight decay where none is given: the papers' for SGD, torch's own for AdamW.
+# Default peak learning rate and weight decay: from the papers for SGD, from torch for AdamW.
 DEFAULTS = {"sgd": (0.1, 2e-4), "adamw": (1e-3, 1e-2)}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How weights are updated, for how long, and in which order of samples: equal recipes give equal weights.
+    """The optimiser, the schedule, the augmentation and the seed; equal recipes give equal weights.
 
-    The defaults are the papers' (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022), plus averaged weights.
-    `lr` is the peak. `clip` is the largest norm of the gradient (0: any), `ramp` the number of epochs over which the
-    radius grows from zero, `average` the decay of the running average of the weights (0: none), `crop` the pixels of
-    padding of random crops, `patience` the epochs without a better robust accuracy after which training ends.
+    The defaults are those of the papers (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022) plus averaged weights.
+    `lr` is the peak. `clip` limits the norm of the gradient (0: no limit). `ramp` is the number of epochs over which
+    the radius grows from zero, `average` the decay of the moving average of the weights (0: none), `crop` the padding
+    of random crops in pixels. Training stops after `patience` epochs without a better robust accuracy.
 
     >>> Recipe(epochs=30, schedule="one-cycle").lr_at(step=89, total=300)
     0.1
@@ -71,18 +71,18 @@ class Recipe:
         return DEFAULTS[self.optimiser][1] if self.weight_decay is None else self.weight_decay
 
     def lr_at(self, step: int, total: int) -> float:
-        """The learning rate of a step, from 0."""
+        """Return the learning rate of a step, counted from 0."""
         return learning_rate(self.schedule, self.anneal, self.peak, step, total)
 
     def make_optimiser(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of the module's parameters."""
+        """Make the optimiser of the module's trainable parameters."""
         weights = [w for w in module.parameters() if w.requires_grad]
         if self.optimiser == "adamw":
             return torch.optim.AdamW(weights, self.peak, weight_decay=self.decay)
         return torch.optim.SGD(weights, self.peak, self.momentum, weight_decay=self.decay, nesterov=self.nesterov)
 
     def to_json(self) -> dict[str, Any]:
-        """Every number, defaults filled in."""
+        """Return all hyperparameters with their defaults filled in."""
         return {**asdict(self), "lr": self.peak, "weight_decay": self.decay}
 
 

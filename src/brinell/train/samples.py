@@ -1,4 +1,4 @@
-"""Training data in memory: bytes or floats, labels, and the ids that decide every sample's noise."""
+"""Training data in memory, its order and its random crops. Sample ids determine all noise."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from brinell.core.dataset import Problem
@@ -15,13 +16,13 @@ from brinell.ops import rng
 from brinell.ops.types import Keys
 
 LEVELS = 255
-# The part of the data held out for validation unless told otherwise: a tenth, at most so many.
+# By default one tenth of the data, at most this many samples, is held out for validation.
 HELD_OUT, AT_MOST = 10, 1000
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Images of bytes or points in [0, 1], labels and ids. Make them with `as_samples`."""
+class TrainingSamples:
+    """Byte images or points in [0, 1] with labels and ids. Use `as_samples` to make them."""
 
     x: Tensor
     y: Tensor
@@ -31,20 +32,20 @@ class Samples:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, index: Tensor) -> "Samples":
-        """The samples at these positions."""
-        return Samples(self.x[index], self.y[index], self.ids[index], self.name)
+    def take(self, index: Tensor) -> "TrainingSamples":
+        """Return the samples at these positions."""
+        return TrainingSamples(self.x[index], self.y[index], self.ids[index], self.name)
 
-    def to(self, device: torch.device) -> "Samples":
-        """The same on a device; bytes stay bytes."""
-        return Samples(self.x.to(device), self.y.to(device), self.ids.to(device), self.name)
+    def to(self, device: torch.device) -> "TrainingSamples":
+        """Move the samples to a device; bytes stay bytes."""
+        return TrainingSamples(self.x.to(device), self.y.to(device), self.ids.to(device), self.name)
 
     def problem(self) -> Problem:
-        """The same for an evaluation."""
+        """Return the samples as a Problem for an evaluation."""
         return Problem(as_points(self.x), self.y, self.ids, name=self.name)
 
     def fingerprint(self) -> str:
-        """A hash of everything."""
+        """Return the SHA-256 of inputs, labels and ids."""
         h = hashlib.sha256()
         for part in (self.x, self.y, self.ids):
             h.update(f"{part.dtype}{tuple(part.shape)}".encode() + part.cpu().contiguous().numpy().tobytes())
@@ -52,16 +53,16 @@ class Samples:
 
 
 def as_points(x: Tensor) -> Tensor:
-    """Bytes as floats in [0, 1]; floats as they are."""
+    """Convert bytes to floats in [0, 1]; return floats unchanged."""
     return x.float() / LEVELS if x.dtype == torch.uint8 else x
 
 
-def as_samples(data: Any, split: str = "train") -> Samples:
-    """Samples from (x, y), a Problem, a data set's name, a file or a published folder; x as bytes or floats in [0, 1].
+def as_samples(data: Any, split: str = "train") -> TrainingSamples:
+    """Load samples from (x, y), a Problem, the name of a data set, a file or a published folder.
 
-    Of a name or folder the split is taken: "train" or "test".
+    x holds bytes or floats in [0, 1]. `split` ("train" or "test") selects a part of a named data set or folder.
     """
-    if isinstance(data, Samples):
+    if isinstance(data, TrainingSamples):
         return data
     if isinstance(data, str | os.PathLike):
         stored = arrays(data, split)
@@ -70,39 +71,39 @@ def as_samples(data: Any, split: str = "train") -> Samples:
         return _checked(*data)
     problem = data if isinstance(data, Problem) else Problem(data)
     chunks = list(problem.chunks(4096))
-    x, y, ids = (torch.cat([getattr(c, part) for c in chunks]) for part in ("x", "y", "ids"))
-    return Samples(x, y, ids, problem.name)
+    x, y, ids = (torch.cat(values) for values in zip(*((c.x, c.y, c.ids) for c in chunks), strict=True))
+    return TrainingSamples(x, y, ids, problem.name)
 
 
-def _checked(x: Any, y: Any, ids: Any = None, name: str = "") -> Samples:
+def _checked(x: Any, y: Any, ids: Any = None, name: str = "") -> TrainingSamples:
     values = torch.as_tensor(x)
     if values.dtype != torch.uint8:
         problem = Problem(x, y, ids, name=name)
-        return Samples(problem.x, problem.y, problem.ids, name)
+        return TrainingSamples(problem.x, problem.y, problem.ids, name)
     if values.ndim < 2 or (values.ndim == 4 and values.shape[1] > 4 >= values.shape[3]):
         raise InputError(
             expected="images of shape (n, channels, height, width)",
             got=f"shape {tuple(values.shape)}",
             remedy="Transpose them: x.transpose(0, 3, 1, 2).",
         )
-    # The door of a Problem looks at labels and ids; the bytes themselves cannot be wrong.
+    # Problem checks the labels and ids. Bytes need no check.
     stand_in = Problem(torch.zeros(len(values), 1), y, ids, name=name)
-    return Samples(values.cpu().contiguous(), stand_in.y, stand_in.ids, name)
+    return TrainingSamples(values.cpu().contiguous(), stand_in.y, stand_in.ids, name)
 
 
 def order(seed: int, epoch: int, n: int, device: torch.device) -> Tensor:
-    """The order of n samples in an epoch, from the seed alone."""
+    """Return the order of n samples in an epoch; it depends on the seed only."""
     key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long, device=device)), rng.digest("order"))
     return rng.bits(rng.fold(key, epoch), n)[0].argsort(stable=True)
 
 
 def sample_keys(seed: int, ids: Keys, epoch: int, purpose: str) -> Keys:
-    """One key per sample and epoch for one purpose."""
+    """Return one noise key per sample for an epoch and a purpose."""
     return rng.fold(rng.fold(rng.keys(seed, ids), rng.digest(purpose)), epoch)
 
 
-def split(samples: Samples, held_out: int | None, seed: int) -> tuple[Samples, Samples | None]:
-    """Training and validation samples: the ids and the seed choose at random which are held out."""
+def split(samples: TrainingSamples, held_out: int | None, seed: int) -> tuple[TrainingSamples, TrainingSamples | None]:
+    """Split the data into training and validation samples at random, by ids and seed."""
     n = min(AT_MOST, len(samples) // HELD_OUT) if held_out is None else held_out
     if not 0 <= n < len(samples):
         raise InputError(
@@ -113,6 +114,29 @@ def split(samples: Samples, held_out: int | None, seed: int) -> tuple[Samples, S
     if n == 0:
         return samples, None
     words = rng.bits(rng.fold(rng.keys(seed, samples.ids), rng.digest("validation")), 1)[:, 0]
-    held = torch.zeros(len(samples), dtype=torch.bool)
-    held[words.argsort(stable=True)[:n]] = True
-    return samples.take((~held).nonzero()[:, 0]), samples.take(held.nonzero()[:, 0])
+    validation = torch.zeros(len(samples), dtype=torch.bool)
+    validation[words.argsort(stable=True)[:n]] = True
+    return samples.take((~validation).nonzero()[:, 0]), samples.take(validation.nonzero()[:, 0])
+
+
+def augment(x: Tensor, key: Keys, crop: int, flip: bool) -> Tensor:
+    """Crop images (b, c, h, w) at random and mirror half of them; each sample's key determines the result.
+
+    Method: pad by `crop` zeros, then take a window of the old size at a position drawn from the key. Bytes stay bytes.
+
+    >>> x = torch.arange(4.0).view(1, 1, 2, 2)
+    >>> torch.equal(augment(x, rng.keys(0, torch.arange(1)), crop=0, flip=False), x)
+    True
+    """
+    if not crop and not flip:
+        return x
+    b, c, h, w = x.shape
+    top, left = rng.integers(rng.fold(key, 1), 2 * crop + 1, (2,)).unbind(1)
+    down, across = torch.arange(h, device=x.device), torch.arange(w, device=x.device)
+    if flip:
+        mirrored = rng.signs(rng.fold(key, 2), (1,)) < 0
+        across = torch.where(mirrored, across.flip(0), across)
+    rows, columns = top[:, None] + down, left[:, None] + across
+    padded = F.pad(x, (crop, crop, crop, crop)) if crop else x
+    samples, channels = torch.arange(b, device=x.device), torch.arange(c, device=x.device)
+    return padded[samples[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None]]

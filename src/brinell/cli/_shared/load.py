@@ -15,8 +15,8 @@ from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError, PlanError, did_you_mean, first_line
 from brinell.evaluation.coerce import as_classifier
 from brinell.models import zoo
-from brinell.train.load import is_training
-from brinell.train.load import load as training
+from brinell.train.folder import is_training
+from brinell.train.folder import load as training
 
 # How files of weights end.
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras")

@@ -17,11 +17,11 @@ from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.models.networks import NETWORKS
 from brinell.train.fit import CHECKPOINT_EVERY, Trained, fit
-from brinell.train.load import is_training
+from brinell.train.folder import is_training
 from brinell.train.methods import METHODS, Method, as_method
+from brinell.train.model import network_for
 from brinell.train.recipe import Recipe
-from brinell.train.samples import Samples, as_samples
-from brinell.train.trainee import named
+from brinell.train.samples import TrainingSamples, as_samples
 
 R = Recipe()
 
@@ -111,10 +111,10 @@ def _validation(held_out: int | None, data: str | None) -> Any:
     return held_out if data is None else data
 
 
-def _first(samples: Samples, n: int | None) -> Samples:
+def _first(samples: TrainingSamples, n: int | None) -> TrainingSamples:
     if n is not None and n < 1:
         raise InputError(expected="n of at least 1", got=f"{n}", remedy="Leave it out for all samples.")
-    return Samples(samples.x[:n], samples.y[:n], samples.ids[:n], samples.name)
+    return TrainingSamples(samples.x[:n], samples.y[:n], samples.ids[:n], samples.name)
 
 
 def _numbers(text: str | None, what: str) -> tuple[float, ...] | None:
@@ -128,9 +128,9 @@ def _numbers(text: str | None, what: str) -> tuple[float, ...] | None:
         ) from None
 
 
-def _model(spec: str, samples: Samples, classes: int | None, mean: str | None, std: str | None) -> Any:
+def _model(spec: str, samples: TrainingSamples, classes: int | None, mean: str | None, std: str | None) -> Any:
     if spec in NETWORKS:
-        found = named(spec, samples, classes)
+        found = network_for(spec, samples, classes)
         return replace(found, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
     if classes is not None or mean is not None or std is not None:
         raise InputError(

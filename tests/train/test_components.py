@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from brinell import InputError
 from brinell.ops import rng
-from brinell.train.augment import augment
-from brinell.train.average import Average, decay_at
-from brinell.train.curve import Epoch, as_csv, best_of
-from brinell.train.initialise import initialise
+from brinell.train.average import WeightAverage, decay_at
+from brinell.train.curve import Epoch, as_csv, best_epoch
+from brinell.train.model import initialise
 from brinell.train.recipe import Recipe
-from brinell.train.samples import Samples, as_samples, order, sample_keys, split
+from brinell.train.samples import TrainingSamples, as_samples, augment, order, sample_keys, split
 from brinell.train.schedule import multistep, one_cycle, radius
 
 CPU = torch.device("cpu")
@@ -164,7 +163,7 @@ def test_every_place_and_side_is_drawn_equally_often() -> None:
 def test_average_in_closed_form() -> None:
     """a_t = d_t a_{t−1} + (1 − d_t) w_t with d_t = min(decay, (1 + t)/(10 + t)), statistics too; counts are copied."""
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    average = Average(net, 0.3)
+    average = WeightAverage(net, 0.3)
     kept = {k: v.clone().double() for k, v in net.state_dict().items() if v.is_floating_point()}
     for t in range(6):
         with torch.no_grad():
@@ -175,7 +174,7 @@ def test_average_in_closed_form() -> None:
         average.update(t)
         d = min(0.3, (1 + t) / (10 + t))
         kept = {k: d * v + (1 - d) * net.state_dict()[k].double() for k, v in kept.items()}
-    state = average.settle().state_dict()
+    state = average.averaged().state_dict()
     for k, v in kept.items():
         torch.testing.assert_close(state[k].double(), v, rtol=1e-6, atol=1e-7)
     assert 3.5 < state["1.running_mean"][0].item() < 5.0, "averaged, not copied"
@@ -186,11 +185,11 @@ def test_average_in_closed_form() -> None:
 
 def test_no_average_is_the_weights_themselves() -> None:
     net = nn.Linear(3, 3)
-    average = Average(net, 0.0)
+    average = WeightAverage(net, 0.0)
     with torch.no_grad():
         net.weight.mul_(1.7)
     average.update(123456)
-    assert torch.equal(average.settle().weight, net.weight)
+    assert torch.equal(average.averaged().weight, net.weight)
 
 
 def test_initial_weights_come_from_the_seed_and_the_name() -> None:
@@ -223,14 +222,14 @@ def test_order_is_a_permutation_of_its_own_each_epoch() -> None:
 
 def test_split_is_random_and_depends_on_ids_alone() -> None:
     samples = as_samples((noise(50, (4,)), torch.arange(50) % 2))
-    train, held = split(samples, 20, seed=0)
-    assert held is not None
-    assert sorted([*train.ids.tolist(), *held.ids.tolist()]) == list(range(50))
-    assert len(held) == 20 and held.ids.tolist() != list(range(30, 50))
+    train, validation = split(samples, 20, seed=0)
+    assert validation is not None
+    assert sorted([*train.ids.tolist(), *validation.ids.tolist()]) == list(range(50))
+    assert len(validation) == 20 and validation.ids.tolist() != list(range(30, 50))
     back = torch.arange(49, -1, -1)
     turned = split(samples.take(back), 20, seed=0)[1]
     assert turned is not None
-    assert set(turned.ids.tolist()) == set(held.ids.tolist())
+    assert set(turned.ids.tolist()) == set(validation.ids.tolist())
     assert [len(p) for p in split(samples, None, 0) if p is not None] == [45, 5]
     assert split(samples, 0, 0)[1] is None
     with pytest.raises(InputError, match="between 0 and 49"):
@@ -242,7 +241,7 @@ def test_bytes_stay_bytes() -> None:
     samples = as_samples((x.numpy(), [0, 1, 2, 0, 1, 2]))
     assert samples.x.dtype == torch.uint8
     assert torch.equal(samples.problem().x, x.float() / 255)
-    assert isinstance(as_samples(samples.problem()), Samples)
+    assert isinstance(as_samples(samples.problem()), TrainingSamples)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +262,8 @@ def test_data_at_the_door(x: Tensor, y: Tensor, hint: str) -> None:
 
 def test_curve() -> None:
     rows = [Epoch(i + 1, 0.1, 1.0, c, r, 10, 5, 5, 1.0) for i, (c, r) in enumerate([(9, 3), (8, 5), (9, 5), (9, 5)])]
-    assert best_of(rows).epoch == 3
-    assert best_of([Epoch(i, 0.1, 1.0, None, None, 0, 5, 5, 1.0) for i in (1, 2)]).epoch == 2
+    assert best_epoch(rows).epoch == 3
+    assert best_epoch([Epoch(i, 0.1, 1.0, None, None, 0, 5, 5, 1.0) for i in (1, 2)]).epoch == 2
     text = as_csv(rows).decode()
     assert text.splitlines()[0] == "epoch,lr,loss,clean,robust,n,forwards,backwards,seconds"
     assert text.splitlines()[2] == "2,0.1,1.0,8,5,10,5,5,1.0"

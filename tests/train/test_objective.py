@@ -17,7 +17,7 @@ from brinell.ops.losses import likeliest_wrong
 from brinell.ops.norms import NORMS
 from brinell.testing import linear_world
 from brinell.train.methods import METHODS, Method, as_method
-from brinell.train.objective import divergence, objective, perturbed
+from brinell.train.objective import adversarial_points, kl_divergence, training_loss
 
 EPS = 0.1
 
@@ -48,9 +48,9 @@ def test_pgd_is_the_plain_loop_bit_for_bit(points: Any) -> None:
         z = model(x)
         (g,) = torch.autograd.grad((z.logsumexp(1) - z.gather(1, y[:, None])[:, 0]).sum(), x)
         x = space.project(x0, x.detach() + 0.25 * EPS * g.sign())
-    crafted = attack_batch(wrap(model), attacks.PGD(steps=7), rows(x0, y, key), space)
-    assert torch.equal(crafted, x)
-    assert not crafted.requires_grad
+    adversarial = attack_batch(wrap(model), attacks.PGD(steps=7), rows(x0, y, key), space)
+    assert torch.equal(adversarial, x)
+    assert not adversarial.requires_grad
 
 
 @pytest.mark.parametrize("attack", [attacks.PGD(6), attacks.APGD(6), attacks.FGSM(), attacks.PGD(6, momentum=0.9)])
@@ -62,9 +62,9 @@ def test_the_last_iterate_of_the_protocol(attack: Any, norm: str, points: Any) -
     oracle, state = Oracle(wrap(model), 8), attack.init(p, space)
     for _ in range(attack.queries - 1):
         state = attack.step(state, oracle.query(state.x, y, p.target, attack.loss, attack.requires), p, space)
-    crafted = attack_batch(wrap(model), attack, p, space)
-    assert torch.equal(crafted, state.x)
-    assert bool(space.contains(x0, crafted).all())
+    adversarial = attack_batch(wrap(model), attack, p, space)
+    assert torch.equal(adversarial, state.x)
+    assert bool(space.contains(x0, adversarial).all())
 
 
 @pytest.mark.parametrize("attack", [attacks.PGD(5), attacks.APGD(5), attacks.FGSM(), attacks.Square(steps=5)])
@@ -116,12 +116,12 @@ def test_cost_of_a_method_is_what_it_says(method: Method, classes: int, counting
     module = model.module.train()
     x, y = noise(n, (12,)), torch.arange(n) % classes
     with frozen_eval(module):
-        crafted = perturbed(method, model, x, y, rng.keys(0, torch.arange(n)), ball(n))
+        adversarial = adversarial_points(method, model, x, y, rng.keys(0, torch.arange(n)), ball(n))
     assert not any(module.in_train_mode)
     assert not any(module.wants_weights)
     assert module.training and module.net.weight.requires_grad
     assert module.net.weight.grad is None
-    objective(method, model, x, crafted, y, 0.0).backward()
+    training_loss(method, model, x, adversarial, y, 0.0).backward()
     assert (module.forwards, module.backwards) == tuple(n * v for v in method.cost(classes))
     assert module.net.weight.grad is not None
 
@@ -151,7 +151,7 @@ def test_minimum_margin_takes_the_target_with_the_largest_margin(name: str) -> N
     assert torch.equal(wrong, ranked[:, :3])
     truth = reachable.gather(1, wrong)
     assert len(truth.argmax(1).unique()) > 1  # it is not always the likeliest class
-    x = perturbed(METHODS[name], model, world.x, world.y, rng.keys(0, torch.arange(n)), ball(n, eps=eps))
+    x = adversarial_points(METHODS[name], model, world.x, world.y, rng.keys(0, torch.arange(n)), ball(n, eps=eps))
     z = model.forward(x).logits.double()
     best = wrong.gather(1, truth.argmax(1, keepdim=True))[:, 0]
     margins = z.gather(1, best[:, None])[:, 0] - z.gather(1, world.y[:, None])[:, 0]
@@ -167,7 +167,7 @@ def test_targets_share_one_start(points: Any, counting: Any) -> None:
     seen: list[Tensor] = []
     module = counting().module
     module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    perturbed(METHODS["mm3-f10"], wrap(module.eval()), x0, y, key, ball(8))
+    adversarial_points(METHODS["mm3-f10"], wrap(module.eval()), x0, y, key, ball(8))
     first = seen[1].view(3, 8, 12)  # after the ranking pass
     assert torch.equal(first[0], first[1]) and torch.equal(first[0], first[2])
     assert not torch.equal(first[0], x0)
@@ -182,9 +182,9 @@ def test_trades_by_hand(points: Any) -> None:
     p, q = model(x).double().softmax(1), model(moved).double().softmax(1)
     kl = (p * (p / q).log()).sum(1).mean()
     ce = -p.gather(1, y[:, None]).log().mean()
-    value = objective(METHODS["trades"], wrap(model), x, moved, y, 0.0)
+    value = training_loss(METHODS["trades"], wrap(model), x, moved, y, 0.0)
     assert value.item() == pytest.approx((ce + 6 * kl).item(), rel=1e-5)
-    assert divergence(model(x), model(moved)).mean().item() == pytest.approx(kl.item(), rel=1e-3)
+    assert kl_divergence(model(x), model(moved)).mean().item() == pytest.approx(kl.item(), rel=1e-3)
 
 
 def test_trades_attack_maximises_the_divergence(points: Any) -> None:
@@ -199,7 +199,9 @@ def test_trades_attack_maximises_the_divergence(points: Any) -> None:
         kl = (clean.exp() * (clean - model(x).log_softmax(1))).sum()
         (g,) = torch.autograd.grad(kl, x)
         x = space.project(x0, x.detach() + 0.007 / 0.031 * EPS * g.sign())
-    torch.testing.assert_close(perturbed(METHODS["trades"], wrap(model), x0, y, key, space), x, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        adversarial_points(METHODS["trades"], wrap(model), x0, y, key, space), x, rtol=0, atol=1e-6
+    )
 
 
 def test_label_smoothing_by_hand(points: Any) -> None:
@@ -207,7 +209,7 @@ def test_label_smoothing_by_hand(points: Any) -> None:
     model = net()
     logs = model(x).log_softmax(1)
     by_hand = -(0.9 * logs.gather(1, y[:, None])[:, 0] + 0.1 * logs.mean(1)).mean()
-    value = objective(METHODS["pgd"], wrap(model), x, x, y, 0.1)
+    value = training_loss(METHODS["pgd"], wrap(model), x, x, y, 0.1)
     assert value.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 

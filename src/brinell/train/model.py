@@ -1,0 +1,149 @@
+"""The model to train: a network by name or a user's module, with its initial weights and device."""
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brinell.errors import BrinellError, InputError, ModelError, error_text
+from brinell.evaluation.coerce import as_classifier
+from brinell.models.networks import NETWORKS, Network
+from brinell.models.wrap import TorchClassifier, wrap
+from brinell.ops import rng
+from brinell.train.samples import TrainingSamples, as_points
+
+DEMO_CLASSES = 10
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True)
+class TrainableModel:
+    """A classifier to train, and the network it was built from (None for a user's own module)."""
+
+    classifier: TorchClassifier
+    network: Network | None
+
+    @property
+    def module(self) -> nn.Module:
+        """The torch module."""
+        return self.classifier.module
+
+    def to_json(self, classes: int) -> dict[str, Any]:
+        """Return what must be equal to resume: names and shapes of the weights, and the printed structure."""
+        h = hashlib.sha256(repr(self.module).encode())
+        h.update(str([(k, tuple(v.shape)) for k, v in self.module.state_dict().items()]).encode())
+        normalisation = {k: None if v is None else v.flatten().tolist() for k, v in self._statistics().items()}
+        network = None if self.network is None else self.network.to_json()
+        return {"network": network, "structure": h.hexdigest(), "classes": classes, **normalisation}
+
+    def _statistics(self) -> dict[str, Any]:
+        return {"mean": self.classifier.mean, "std": self.classifier.std}
+
+
+def network_for(name: str, samples: TrainingSamples, classes: int | None = None) -> Network:
+    """Return the named network with as many classes and channels as the samples have."""
+    if samples.x.ndim != 4:
+        raise InputError(
+            expected=f"images of shape (n, channels, height, width) for {name}",
+            got=f"shape {tuple(samples.x.shape)}",
+            remedy="Pass your own module for other inputs.",
+        )
+    counted = DEMO_CLASSES if name == "demo" else int(samples.y.max()) + 1
+    return Network(name, counted if classes is None else classes, samples.x.shape[1])
+
+
+def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableModel:
+    """Make a trainable model from a network's name, a Network, a module, a wrapped module, or a function.
+
+    Named networks start from weights drawn with the seed. A user's module is copied and keeps its weights.
+    """
+    if isinstance(model, str):
+        model = network_for(model, samples)
+    if isinstance(model, Network):
+        module = model.build()
+        initialise(module, seed)
+        return TrainableModel(wrap(module, name=model.name), model)
+    if isinstance(model, Callable) and not isinstance(model, nn.Module):  # type: ignore[arg-type]
+        model = model()
+    if isinstance(model, nn.Module):
+        model = wrap(model)
+    if not isinstance(model, TorchClassifier):
+        raise ModelError(
+            expected=f"a network ({', '.join(NETWORKS)}), a torch module or a function that makes one",
+            got=repr(model)[:80],
+            remedy="Pass the untrained torch.nn.Module itself.",
+        )
+    return TrainableModel(replace(model, module=copy.deepcopy(model.module)), None)
+
+
+def prepare(
+    trainable: TrainableModel, samples: TrainingSamples, device: torch.device | str | None
+) -> tuple[TrainableModel, int]:
+    """Move the model to its device and return it with its number of classes; refuse a model without weights."""
+    classifier: Any = as_classifier(trainable.classifier, device)
+    module = classifier.module
+    if not any(w.requires_grad for w in module.parameters()):
+        raise ModelError(
+            expected="a model with trainable weights", got="none", remedy="Call net.requires_grad_(True) first."
+        )
+    if samples.x.ndim == 4:
+        # Convolutions are faster with channels-last memory on GPUs and most CPUs.
+        module.to(memory_format=torch.channels_last)
+    return TrainableModel(classifier, trainable.network), _classes(classifier, samples)
+
+
+def _classes(classifier: TorchClassifier, samples: TrainingSamples) -> int:
+    x = as_points(samples.x[:2]).to(classifier.device)
+    classifier.module.eval()
+    try:
+        with torch.no_grad():
+            classes = classifier.forward(x).logits.shape[1]
+    except BrinellError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            expected=f"a model that accepts a batch of float32 inputs of shape {tuple(x.shape[1:])}",
+            got=error_text(error),
+            remedy="Check the shape of the inputs: model(x) must work on such a batch.",
+        ) from error
+    if int(samples.y.max()) >= classes:
+        raise InputError(
+            expected=f"labels in 0..{classes - 1}, because the model has {classes} classes",
+            got=f"label {int(samples.y.max())}",
+            remedy="Check that the labels belong to this model.",
+        )
+    return classes
+
+
+def uniform_weights(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Draw uniform numbers in [−1, 1) for a named parameter."""
+    key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long)), rng.digest(f"weights {name}"))
+    return 2 * rng.uniform(key, shape)[0] - 1
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, seed: int) -> None:
+    """Draw the weights of linear and convolutional layers from torch's distribution, and reset normalisation layers.
+
+    Method: weights are uniform within ±1 / √fan-in, biases are zero. Before a normalisation layer, the effective
+    learning rate is lr / ‖w‖², and published learning rates assume this scale. Other parameters do not change.
+
+    >>> net = nn.Linear(3, 2)
+    >>> initialise(net, seed=0)
+    >>> net.bias.tolist()
+    [0.0, 0.0]
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, LAYERS):
+            fan = math.prod(layer.weight.shape[1:])
+            layer.weight.copy_(uniform_weights(seed, f"{name}.weight", tuple(layer.weight.shape)) / math.sqrt(fan))
+            if layer.bias is not None:
+                layer.bias.zero_()
+        elif isinstance(layer, NORMS):
+            layer.reset_parameters()
