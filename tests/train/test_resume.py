@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 from brinell import Linf
 from brinell.models.networks import Network
 from brinell.ops import rng
-from brinell.results import files
+from brinell.results.format import files
 from brinell.train import Method, Recipe, fit
 from brinell.train.progress import EpochFinished, StepFinished
 from brinell.train import folder as folders
