@@ -72,10 +72,9 @@ def variant(text: str) -> Any:
     if code:
 
         def coded(stages: Any) -> Any:
-            return tuple(replace(s, attack=replace(s.attack, quirks="autoattack")) for s in stages or ())
+            return tuple(replace(s, attack=replace(s.attack, quirks="autoattack")) for s in stages)
 
-        sparse = coded(plan.sparse_stages) or None
-        plan = replace(plan, stages=coded(plan.stages), sparse_stages=sparse, name=f"{name}~code")
+        plan = replace(plan.with_stages(coded), name=f"{name}~code")
     by, _, radius = by.partition(":")
     return ranked(plan, reference(by), radius or None) if by else plan
 

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +78,14 @@ def plan_page(plan: Plan) -> str:
     lines = [f"# Plan `{plan.name}`", "", f"{plan.description}.", ""]
     lines += [f"Strength: *{plan.strength}*. {STRENGTHS[plan.strength]}", "", f"Reference: {plan.citation}.", ""]
     lines += ["| stage | attack | targets | restarts | model calls per sample at most |", "|---|---|---|---|---|"]
-    for s in plan.stages:
+    for s in next(iter(_by_norm(plan).values())):
         page = f"[{type(s.attack).__name__}](../attacks/{slug(type(s.attack))}.md)"
         targets, calls = len(s.ranks) or 1, s.attack.queries * (len(s.ranks) or 1) * s.restarts * s.eot
         lines.append(f"| {s.name} | {page} | {targets} | {s.restarts} | {calls:,} |")
     lines += ["", "A model call is a forward, with a backward where the attack uses gradients.", BROKEN]
-    if plan.sparse_stages != plan.stages and plan.sparse_stages:
+    if "L2" not in _by_norm(plan) and len(set(_by_norm(plan).values())) > 1:
         lines += ["", "In L1 the stages have more restarts, fewer targets and larger radii first."]
-    if plan.norm_stages:
+    if "L2" in _by_norm(plan):
         lines += ["", "Which stages run depends on the norm."]
     lines += ["", "```bash", f"brinell evaluate --model M --data D --eps 8/255 --plan {plan.name}", "```", ""]
     return "\n".join(lines)
@@ -146,8 +146,13 @@ def document(thing: object) -> str:
     return prose + (f"\n\n```pycon\n>>> {example.rstrip()}\n```" if example else "")
 
 
+def _by_norm(plan: Plan) -> Mapping[str, tuple[Stage, ...]]:
+    return plan.stages if isinstance(plan.stages, Mapping) else {"Linf": plan.stages}
+
+
 def _stages(plan: Plan) -> list[Stage]:
-    return [*plan.stages, *(plan.sparse_stages or ())]
+    by_norm = _by_norm(plan)
+    return [*by_norm["Linf"], *(() if "L2" in by_norm else by_norm.get("L1", ()))]
 
 
 def _holds(attack: Any, cls: type) -> bool:

@@ -122,7 +122,10 @@ def test_a_mask_is_kept():
 def test_a_sum_of_queries_is_shared_and_kept():
     world = duel(classes=3, shape=(1, 5, 5), n=8)
     short = limited(by_name("blackbox"), 100)
-    assert short.name == "blackbox, 100 queries" and [s.name for s in short.stages] == ["square", "hop-skip-jump"]
+    assert short.name == "blackbox, 100 queries" and [s.name for s in short.stages_for(brinell.Linf(0.1))] == [
+        "square",
+        "hop-skip-jump",
+    ]
     run = brinell.evaluate(world.classifier, (world.x, world.y), brinell.Linf(1e-4), short, progress=False)
     rows = run.rows().to_pylist()
     asked = {(r["attack"], r["forwards"]) for r in rows if r["attack"] != "clean"}

@@ -48,9 +48,7 @@ def cut() -> Callable[..., brinell.Plan]:
         def shorter(stages: tuple[brinell.Stage, ...]) -> tuple[brinell.Stage, ...]:
             return tuple(small_stage(s, steps, queries, restarts, targets, eot) for s in stages)
 
-        sparse = None if whole.sparse_stages is None else shorter(whole.sparse_stages)
-        norms = tuple((norm, shorter(stages)) for norm, stages in whole.norm_stages)
-        return replace(whole, stages=shorter(whole.stages), sparse_stages=sparse, norm_stages=norms)
+        return whole.with_stages(shorter)
 
     return make
 

@@ -298,7 +298,7 @@ def test_plans_are_values(cut: Any) -> None:
     """What every item above rests on: plans and attacks cannot change."""
     chosen: Plan = cut("autoattack")
     with pytest.raises(AttributeError):
-        chosen.stages[0].attack.steps = 1  # type: ignore[misc]
+        chosen.stages_for(Linf(0.1))[0].attack.steps = 1  # type: ignore[misc]
     with pytest.raises(AttributeError):
         chosen.name = "other"  # type: ignore[misc]
     assert replace(chosen) == chosen

@@ -305,7 +305,7 @@ def test_rand_on_a_fixed_model_is_the_plain_ensemble(tiny: Any, images: Any, qui
     net = tiny()
     data, chosen = images(net, 16), cut("autoattack-rand", eot=2)
     run = quiet(net, data, Linf(0.018), chosen)
-    plain = replace(chosen, draws=1, stages=tuple(replace(s, eot=1) for s in chosen.stages))
+    plain = replace(chosen, draws=1, stages=tuple(replace(s, eot=1) for s in chosen.stages_for(Linf(0.018))))
     assert all(sum(j) in (0, 5) for j in run.rows()["judged"].to_pylist())
     assert run.survivors().tolist() == quiet(net, data, Linf(0.018), plain).survivors().tolist()
     assert run.repeats.robust.mean == pytest.approx(run.robust_accuracy.value)

@@ -15,9 +15,7 @@ THREATS = {"Linf": Linf(0.02), "L2": L2(0.15), "L1": L1(0.5)}
 
 
 def stages_of(name: str, norm: str) -> tuple[brinell.Stage, ...]:
-    plan = by_name(name)
-    stages = plan.sparse_stages if norm == "L1" and plan.sparse_stages is not None else plan.stages
-    return dict(plan.norm_stages).get(norm, stages)
+    return by_name(name).stages_for(THREATS[norm])
 
 
 # With four classes or more nothing is replaced; the chains that hold every attack stand for the rest.
@@ -60,9 +58,9 @@ def test_every_plan(name: str, classes: int, tiny: Any, images: Any, quiet: Any,
 def test_as_many_targets_as_there_are_other_classes(classes: int) -> None:
     from brinell.evaluation.plan import adapt
 
-    fitted, _ = adapt(by_name("autoattack"), classes=classes, sparse=False)
+    fitted, _ = adapt(by_name("autoattack"), THREATS["Linf"], classes=classes)
     assert [len(s.ranks) for s in fitted.stages] == [0, min(9, classes - 1), min(9, classes - 1), 0]
-    fitted, _ = adapt(by_name("autoattack"), classes=classes, sparse=True)
+    fitted, _ = adapt(by_name("autoattack"), THREATS["L1"], classes=classes)
     assert [len(s.ranks) for s in fitted.stages] == [0, min(5, classes - 1), min(9, classes - 1), 0]
 
 

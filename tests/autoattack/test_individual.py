@@ -19,8 +19,7 @@ def test_columns_are_those_of_separate_evaluations(
     data = images(net, 16)
     together = quiet(net, data, threat, whole, individual=True)
     standing = set(range(16))
-    stages = whole.sparse_stages if threat.norm.sparse else whole.stages
-    for stage, numbers in zip(stages, together.stages(), strict=True):
+    for stage, numbers in zip(whole.stages_for(threat), together.stages(), strict=True):
         alone = quiet(net, data, threat, Plan("alone", (stage,)))
         assert numbers == alone.stages()[0]
         assert numbers.attacked == together.clean_accuracy.k

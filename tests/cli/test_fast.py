@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from brinell import Run, Stage
-from brinell.attacks import PGD, Pursuit
-from brinell.attacks import catalogue as presets
+from brinell.attacks import PGD, Pursuit, catalogue
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -20,8 +19,8 @@ FAST = ("evaluate", "--model", "demo", "--data", "demo", "--n", N, "--eps", "0.1
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     short, audit = Stage(Pursuit(steps=4, targets=2, again=0)), Stage(PGD(steps=20), share=0.125)
-    small = replace(presets.by_name("fast"), stages=(short, audit), sparse_stages=None)
-    monkeypatch.setitem(presets.PLANS, "fast", small)
+    small = replace(catalogue.by_name("fast"), stages=(short, audit))
+    monkeypatch.setitem(catalogue.PLANS, "fast", small)
 
 
 def test_the_audit_is_shown(brinell: Any, here: Path) -> None:

@@ -74,7 +74,7 @@ def chosen(model: Any, world: LinearWorld, eps: float, plan: Any, clock: Clock) 
     options: dict[str, Any] = {"seed": 0, "slots": None, "precision": "float32", "listener": silent}
     with precision.exact(clf.device):
         s = prepare(clf, coerce.as_problem((world.x, world.y)), Linf(eps), coerce.as_plan(plan), **options)
-        return choose_precision(s.context, s.plan, s.facts(), clock)
+        return choose_precision(s.context, s.plan.stages_for(s.context.threat), s.facts(), clock)
 
 
 class Offset(nn.Module):

@@ -198,8 +198,9 @@ def test_more_budget_never_gives_a_larger_distance():
         )
         assert (large <= small).all() and np.isfinite(large).all()
     for smaller, larger in (("minimal-quick", "minimal"), ("minimal", "minimal-full")):
-        for norm, stages in by_name(smaller).norm_stages:
-            held = [s.to_json()["hash"] for s in dict(by_name(larger).norm_stages)[norm]]
+        for threat in (brinell.Linf(), brinell.L2(), brinell.L1(), brinell.L0()):
+            stages = by_name(smaller).stages_for(threat)
+            held = [s.to_json()["hash"] for s in by_name(larger).stages_for(threat)]
             assert [s.to_json()["hash"] for s in stages] == held[: len(stages)]
 
 

@@ -79,8 +79,8 @@ def small() -> Callable[[float], brinell.Plan]:
     def make(share: float) -> brinell.Plan:
         fast = by_name("fast")
         audit = (brinell.Stage(APGD(steps=20), share=share), brinell.Stage(Square(steps=100), share=share))
-        short = tuple(s for s in fast.stages if s.share is None)
-        return replace(fast, stages=(*short, *audit), sparse_stages=None)
+        short = tuple(s for s in fast.stages_for(brinell.Linf(0.1)) if not s.is_audit)
+        return replace(fast, stages=(*short, *audit))
 
     return make
 

@@ -290,9 +290,9 @@ def test_texts_have_the_audit_and_its_cost_apart(run: Run) -> None:
 def test_the_plan_fast_is_pursuit_and_autoattack_on_an_eighth() -> None:
     fast, full = by_name("fast"), by_name("autoattack")
     assert fast.strength == "audited"
-    for mine, theirs in ((fast.stages, full.stages), (fast.sparse_stages, full.sparse_stages)):
-        assert mine is not None and theirs is not None
-        assert mine[0].name == "pursuit" and mine[0].share is None
+    for threat in (brinell.Linf(0.1), brinell.L1(1)):
+        mine, theirs = fast.stages_for(threat), full.stages_for(threat)
+        assert mine[0].name == "pursuit" and not mine[0].is_audit
         assert [replace(s, share=None) for s in mine[1:]] == list(theirs)
         assert {s.share for s in mine[1:]} == {0.125}
 
@@ -301,12 +301,11 @@ def test_changing_the_share() -> None:
     fast = by_name("fast")
     for share in (0.5, 1.0):
         changed = audited(fast, share)
-        assert changed.sparse_stages is not None
-        for stages in (changed.stages, changed.sparse_stages):
-            assert [s.share for s in stages] == [None, *[share] * 4]
+        for threat in (brinell.Linf(0.1), brinell.L1(1)):
+            assert [s.share for s in changed.stages_for(threat)] == [None, *[share] * 4]
     none = audited(fast, 0)
-    assert none.sparse_stages is not None
-    assert [s.name for s in none.stages] == [s.name for s in none.sparse_stages] == ["pursuit"]
+    for threat in (brinell.Linf(0.1), brinell.L1(1)):
+        assert [s.name for s in none.stages_for(threat)] == ["pursuit"]
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])

@@ -144,7 +144,7 @@ def test_budgets_are_those_of_the_paper() -> None:
     budgets = {"mm3": (20, 3), "mm5": (20, 5), "mm9": (20, 9), "mm+": (100, 9)}
     budgets |= {"mm3-f10": (10, 3), "mm3-f20": (20, 3), "mm9-f20": (20, 9)}
     for name, (steps, targets) in budgets.items():
-        (stage,) = by_name(name).stages
+        (stage,) = by_name(name).stages_for(Linf(0.1))
         assert (stage.attack.steps, len(stage.ranks), stage.attack.loss) == (steps, targets, "minimum-margin")
         assert stage.restarts == 1
 
@@ -152,4 +152,4 @@ def test_budgets_are_those_of_the_paper() -> None:
 def test_runs_made_before_still_resume() -> None:
     """A stage that does not use the later fields has the hash it always had."""
     known = {"mm3": "64cf66de9f3b9f96", "mm9-f20": "fea6ac75e1d436c3", "apgd-t": "7a0f175d6cfb2935"}
-    assert {name: by_name(name).stages[0].to_json()["hash"] for name in known} == known
+    assert {name: by_name(name).stages_for(Linf(0.1))[0].to_json()["hash"] for name in known} == known

@@ -15,6 +15,7 @@ from brinell import L2, Linf, PlanError, Problem, Run, Stage, Targets, ThreatErr
 from brinell.attacks import APGD, FAB, FGSM, PGD, Square
 from brinell.attacks.catalogue import by_name
 from brinell.core.threat import Threat
+from brinell.core.threat import threat as threat_of
 from brinell.evaluation import run_stage
 from brinell.evaluation.plan import adapt, ranked
 from brinell.results import Writer
@@ -250,7 +251,9 @@ def test_the_manifest_says_how_targets_were_ranked(net: nn.Module, images: Any, 
     assert told["ranked_by"]["attack"] == {**told["ranked_by"]["attack"], "type": "PGD", "steps": 20, "rel_step": 0.25}
     assert "pgd-ce at 6/255" in run.manifest["identity"]["plan"]["name"]
     hashes = {
-        s.to_json()["hash"] for p in (plan, by_name("mm3"), ranked(by_name("mm3"), PGD(steps=20))) for s in p.stages
+        s.to_json()["hash"]
+        for p in (plan, by_name("mm3"), ranked(by_name("mm3"), PGD(steps=20)))
+        for s in p.stages_for(Linf(EPS))
     }
     assert len(hashes) == 3
     with pytest.raises(brinell.RunError):
@@ -259,15 +262,15 @@ def test_the_manifest_says_how_targets_were_ranked(net: nn.Module, images: Any, 
 
 def test_few_classes() -> None:
     """A reference on DLR falls back like any attack."""
-    fitted, notes = adapt(brinell.plan([Targets(MM, 2, ranked_by=PGD(loss="dlr"))]), classes=3, sparse=False)
+    fitted, notes = adapt(brinell.plan([Targets(MM, 2, ranked_by=PGD(loss="dlr"))]), Linf(EPS), classes=3)
     assert fitted.stages[0].ranked_by == PGD(loss="margin")
     assert any("ranking" in note for note in notes)
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
 def test_stages_for_certain_norms_are_ranked_too(norm: str) -> None:
-    fitted, _ = adapt(ranked(by_name("minimal"), FGSM(), 0.1), classes=10, sparse=norm == "L1", norm=norm)
-    by = {s.name: s.ranked_by for s in fitted.stages if s.ranks}
+    fitted, _ = adapt(ranked(by_name("minimal"), FGSM(), 0.1), threat_of(norm, 0.1), classes=10)
+    by = {s.name: s.ranked_by for s in fitted.stages_for(threat_of(norm, 0.1)) if s.ranks}
     assert by == {"fmn-t": FGSM(), "fab-t": FGSM()}
 
 

@@ -147,7 +147,8 @@ def test_natural_logits_are_the_plan(steps: str, plan: str, net: nn.Module, imag
 @pytest.mark.parametrize(("steps", "name"), [("fixed", "mm9-f20"), ("adaptive", "mm+")])
 def test_all_rescalings_start_as_the_plan_does(steps: str, name: str) -> None:
     plan, known = rescaling_plan(steps), by_name(name)
-    for stages, (natural,) in ((plan.stages, known.stages), (plan.sparse_stages, known.sparse_stages)):
+    for bound in (brinell.Linf(0.1), brinell.L1(1)):
+        stages, (natural,) = plan.stages_for(bound), known.stages_for(bound)
         assert [s.attack.loss for s in stages] == LOSSES
         assert {(s.noise, s.ranks) for s in stages} == {(natural.attack.name, natural.ranks)}
         assert {replace(s.attack, loss="minimum-margin") for s in stages} == {natural.attack}

@@ -216,7 +216,7 @@ def test_bad_questions_are_refused():
 def test_a_stage_that_a_plan_has_only_in_this_norm():
     """In L2 the plan has a stage that its stages for Linf lack."""
     ddn, quick = (brinell.Stage(PGD(10), label=name) for name in ("ddn", "quick"))
-    plan = brinell.Plan("by norm", (quick,), norm_stages=(("Linf", (quick,)), ("L2", (quick, ddn))))
+    plan = brinell.Plan("by norm", {"Linf": (quick,), "L2": (quick, ddn)})
     assert look(WORLD, plan, stage="ddn").attack == "ddn"
     with pytest.raises(PlanError, match="a stage among quick, got"):
         probe(WORLD.classifier, (WORLD.x, WORLD.y), brinell.Linf(0.1), plan, stage="ddn", **SHORT)

@@ -72,7 +72,6 @@ def stages() -> dict[str, list[list[str]]]:
     for name, plan in PLANS.items():
         for threat in (brinell.Linf(0.1), brinell.L2(0.5), brinell.L1(5)):
             found[f"{name} {threat.norm.name}"] = [
-                [s.name, s.to_json()["hash"], s.noise or s.attack.name]
-                for s in plan.stages_in(threat.norm.name, threat.norm.sparse)
+                [s.name, s.to_json()["hash"], s.noise or s.attack.name] for s in plan.stages_for(threat)
             ]
     return found

@@ -49,7 +49,7 @@ SEARCH = Bisect(APGD(4, "dlr"), grow=2, halve=2)
 
 @pytest.mark.parametrize("attack", [SEARCH, Descend(APGD(4, "dlr"), before=SEARCH, rounds=2)], ids=repr)
 def test_losses_of_attacks_inside_others_fit_the_classes(attack: "Bisect | Descend") -> None:
-    fitted, notes = adapt(plan([attack]), classes=2, sparse=False)
+    fitted, notes = adapt(plan([attack]), Linf(0.1), classes=2)
     assert fitted.stages[0].attack.loss == "margin" and "dlr" in notes[0]
 
 

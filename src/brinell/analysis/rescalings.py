@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from brinell.attacks import APGD, PGD
-from brinell.attacks.catalogue import MM_PAPER, MM_STEP
+from brinell.attacks.catalogue import MM_PAPER, MM_STEP, by_norm
 from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
 from brinell.core.threat import Threat
 from brinell.errors import one_of
@@ -121,14 +121,15 @@ def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]
 def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan:
     """One stage per rescaling, all from the same random starts.
 
-    >>> [s.name for s in rescaling_plan("adaptive").stages][:2]
+    >>> import brinell
+    >>> [s.name for s in rescaling_plan("adaptive").stages_for(brinell.Linf(0.1))][:2]
     ['minimum-margin', 'mm-softmax']
     """
     one_of("steps", steps, STEPS)
     dense: APGD | PGD = APGD(ADAPTIVE_STEPS) if steps == "adaptive" else PGD(FIXED_STEPS, MM_STEP)
     sparse = replace(dense, larger_eps=True) if isinstance(dense, APGD) else dense
     text = "Minimum-Margin under seven rescalings of the logits"
-    return Plan(f"rescalings-{steps}", _stages(dense, targets), text, MM_PAPER, sparse_stages=_stages(sparse, targets))
+    return Plan(f"rescalings-{steps}", by_norm(_stages(dense, targets), _stages(sparse, targets)), text, MM_PAPER)
 
 
 def _stages(attack: APGD | PGD, targets: int) -> tuple[Stage, ...]:

@@ -24,8 +24,9 @@ from brinell.attacks import (
     Square,
 )
 from brinell.core.attack import AnyAttack
-from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, stage
+from brinell.core.plan import Eot, Plan, Restarts, Stage, Stages, Targets, stage
 from brinell.errors import one_of
+from brinell.ops.norms import L0, L1
 
 MADRY = "Madry et al. 2018, Towards deep learning models resistant to adversarial attacks"
 CROCE = "Croce & Hein 2020, Reliable evaluation of adversarial robustness"
@@ -86,21 +87,26 @@ def reference(name: str) -> AnyAttack:
 def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
     """A plan from names of stages.
 
-    >>> [s.name for s in chain(["apgd-ce", "fab-t"]).stages]
-    ['apgd-ce', 'fab-t']
+    >>> from brinell import L1, Linf
+    >>> mine = chain(["apgd-ce", "fab-t"])
+    >>> [s.restarts for s in mine.stages_for(Linf(0.1))], [s.restarts for s in mine.stages_for(L1(12))]
+    ([1, 1], [5, 1])
     """
     pairs = [STAGES[one_of("an attack", n.strip(), STAGES)] for n in names]
-    return Plan(
-        name, tuple(p[0] for p in pairs), description, strength=strength, sparse_stages=tuple(p[1] for p in pairs)
-    )
+    return Plan(name, by_norm(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)), description, strength=strength)
+
+
+def by_norm(dense: Stages, sparse: Stages) -> dict[str, Stages]:
+    """Return stages for every norm: `sparse` in those whose steepest steps change few coordinates, L1 and L0."""
+    return {"Linf": dense, **{norm.name: sparse for norm in (L1, L0)}}
 
 
 def _single(name: str, description: str, citation: str, label: str = "") -> Plan:
     dense, sparse = STAGES[name]
-    return Plan(label or name, (dense,), description, citation, sparse_stages=(sparse,))
+    return Plan(label or name, by_norm((dense,), (sparse,)), description, citation)
 
 
-def _restarted(*stages: Stage) -> tuple[Stage, ...]:
+def _restarted(*stages: Stage) -> Stages:
     return tuple(Restarts(s, RESTARTS) for s in stages)
 
 
@@ -108,7 +114,7 @@ def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
     """Minimum-Margin: z_t − z_y towards the likeliest wrong classes, one after another."""
     dense = stage(Targets(attack, targets), name)
     larger = replace(dense, attack=replace(attack, larger_eps=True)) if isinstance(attack, APGD) else dense
-    return Plan(name, (dense,), description, MM_PAPER, sparse_stages=(larger,))
+    return Plan(name, by_norm((dense,), (larger,)), description, MM_PAPER)
 
 
 _PAPER = (*_restarted(APGD_CE, APGD_DLR, FAB_U), SQUARE)
@@ -126,46 +132,40 @@ _ALL = [
     _single("square", "Square attack, 5,000 queries, no gradients", SQUARE_PAPER),
     Plan(
         "apgd",
-        (APGD_CE, APGD_T),
+        by_norm((APGD_CE, APGD_T), (SPARSE_CE, SPARSE_T)),
         "Auto-PGD on cross-entropy, then on targeted DLR: the two strongest gradient attacks of AutoAttack",
         CROCE,
-        sparse_stages=(SPARSE_CE, SPARSE_T),
     ),
     Plan(
         "autoattack",
-        (APGD_CE, APGD_T, FAB_T, SQUARE),
+        by_norm((APGD_CE, APGD_T, FAB_T, SQUARE), (SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
         "AutoAttack as used today (its code's standard version): APGD-CE, APGD-T, FAB-T, Square",
         f"{CROCE}; L1: {CROCE_L1}",
         "standard",
-        (SPARSE_CE, SPARSE_T, FAB_T, SQUARE),
     ),
     Plan(
         "autoattack-paper",
-        _PAPER,
+        by_norm(_PAPER, _PAPER_SPARSE),
         "AutoAttack as in the paper: APGD-CE, APGD-DLR, FAB with 5 restarts each, Square",
         CROCE,
         "standard",
-        _PAPER_SPARSE,
     ),
     Plan(
         "autoattack-plus",
-        (*_PAPER, APGD_T, FAB_T),
+        by_norm((*_PAPER, APGD_T, FAB_T), (*_PAPER_SPARSE, SPARSE_T, FAB_T)),
         "The paper's AA+: AutoAttack followed by targeted APGD and FAB",
         CROCE,
         "standard",
-        (*_PAPER_SPARSE, SPARSE_T, FAB_T),
     ),
     Plan(
         "autoattack-rand",
-        (Eot(APGD_CE, DRAWS), Eot(APGD_DLR, DRAWS), Eot(Square(steps=RAND_SQUARE), DRAWS)),
+        by_norm(
+            tuple(Eot(s, DRAWS) for s in (APGD_CE, APGD_DLR, Square(steps=RAND_SQUARE))),
+            tuple(Eot(s, DRAWS) for s in (SPARSE, replace(SPARSE, loss="dlr"), Square(steps=RAND_SQUARE))),
+        ),
         "AutoAttack for randomised models: means over 20 passes, no FAB, judged on 5 fresh passes",
         CROCE,
         "standard",
-        (
-            Eot(SPARSE, DRAWS),
-            Eot(replace(SPARSE, loss="dlr"), DRAWS),
-            Eot(Square(steps=RAND_SQUARE), DRAWS),
-        ),
         RUNS,
     ),
 ]
@@ -182,19 +182,21 @@ _ALL += [
 AUDIT_SHARE = 0.125
 
 
-def _audit(*stages: Stage) -> tuple[Stage, ...]:
+def _audit(*stages: Stage) -> Stages:
     return tuple(replace(s, share=AUDIT_SHARE) for s in stages)
 
 
 _ALL.append(
     Plan(
         "fast",
-        (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
+        by_norm(
+            (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
+            (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
+        ),
         "AutoAttack's answer for about 1 % of its passes, margins pursued while in reach; then an audit: AutoAttack "
         "on an eighth of the survivors",
         f"Pursuit, a Brinell method, after {MM_PAPER}",
         "audited",
-        (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
     )
 )
 # Detectors: the likeliest three targets, as no loss to any class at once can trade the two aims off.
@@ -241,11 +243,11 @@ _MINIMAL = {
 _FULL = {"Linf": _SEARCHED, "L2": (_ALMA, *_SEARCHED), "L1": (_ALMA, _EAD, *_SEARCHED), "L0": _SEARCHED[:1]}
 
 
-def _minimal(name: str, description: str, *parts: dict[str, tuple[Stage, ...]]) -> Plan:
-    """The quick stage and the given ones, norm by norm; `stages` are those of Linf."""
+def _minimal(name: str, description: str, *parts: dict[str, Stages]) -> Plan:
+    """Return a plan of the quick stage and the given ones, norm by norm."""
     each = {norm: (*_QUICK, *(s for part in parts for s in part[norm])) for norm in _MINIMAL}
     citation = "Pintor et al. 2021, Fast minimum-norm adversarial attacks" + (f"; {FAB_PAPER}" if parts else "")
-    return Plan(name, each["Linf"], description, citation, norm_stages=tuple(each.items()))
+    return Plan(name, each, description, citation)
 
 
 _ALL += [
@@ -260,10 +262,9 @@ _ALL += [
 _ALL.append(
     Plan(
         "blackbox",
-        (SQUARE, HOP_SKIP_JUMP),
+        by_norm((SQUARE, HOP_SKIP_JUMP), (SQUARE,)),
         "Without gradients: Square on the scores, then HopSkipJump on the decisions (Linf, L2), 5,000 queries each",
         f"{SQUARE_PAPER}; {HSJ_PAPER}",
-        sparse_stages=(SQUARE,),
     )
 )
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}

@@ -8,7 +8,8 @@ import torch
 from brinell.core.attack import Requires
 from brinell.core.dataset import Chunk
 from brinell.core.model import Output
-from brinell.core.plan import Plan, Stage
+from brinell.core.plan import Plan, Stage, Stages
+from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError, PlanError, first_line
 from brinell.finding import Finding
@@ -24,13 +25,13 @@ def _considers_detector(s: Stage) -> bool:
     return s.attack.joins_detector or LOSSES[s.attack.loss].matches
 
 
-def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
+def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
     """The plan with what its attacks need to know about the detector, and a sentence for every stage left out.
 
     A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
     """
     if answer.reject is None:
-        blind = [s.name for s in plan.stages if s.attack.joins_detector]
+        blind = [s.name for s in plan.stages_for(threat) if s.attack.joins_detector]
         if blind:
             raise PlanError(
                 expected=f"a model with a detector for {', '.join(blind)}",
@@ -40,7 +41,7 @@ def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, 
     found = getattr(getattr(classifier, "detector", None), "references", None)
     stages: list[Stage] = []
     notes: list[str] = []
-    for s in plan.stages:
+    for s in plan.stages_for(threat):
         if not s.attack.lacks_references:
             stages.append(s)
         elif found is None or (LOSSES[s.attack.loss].of == "features" and found.features is None):
@@ -57,7 +58,7 @@ def fit_to_detector(plan: Plan, classifier: Any, answer: Output) -> tuple[Plan, 
     return replace(plan, stages=tuple(stages)), notes
 
 
-def run_detector_checks(oracle: Oracle, plan: Plan, first: Chunk, answer: Output) -> list[Finding]:
+def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, answer: Output) -> list[Finding]:
     """Whether the plan sees the detector, and whether the detector has gradients for it."""
     if answer.reject is None:
         return []
@@ -67,17 +68,17 @@ def run_detector_checks(oracle: Oracle, plan: Plan, first: Chunk, answer: Output
     if rule is not None:
         facts += f" ({rule()})"
     checks = [Finding("clean rejections", "ok", facts)]
-    if not any(_considers_detector(s) for s in plan.stages):
+    if not any(_considers_detector(s) for s in plan.stages_for(threat)):
         text = (
             f"the model has a detector and no attack of the plan {plan.name} looks at it: what it rejects may be "
             f"evaded by an attack that does; use the plan {PLAN}."
         )
         return [*checks, Finding("detector ignored", "warn", text)]
-    return [*checks, *_check_detector_gradient(oracle, plan, first)]
+    return [*checks, *_check_detector_gradient(oracle, plan.stages_for(threat), first)]
 
 
-def _check_detector_gradient(oracle: Oracle, plan: Plan, first: Chunk) -> list[Finding]:
-    stage = next((s for s in plan.stages if s.attack.requires is Requires.DETECTOR), None)
+def _check_detector_gradient(oracle: Oracle, stages: Stages, first: Chunk) -> list[Finding]:
+    stage = next((s for s in stages if s.attack.requires is Requires.DETECTOR), None)
     if stage is None:
         return []
     n = min(len(first), oracle.block)

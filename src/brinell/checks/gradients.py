@@ -11,11 +11,11 @@ from torch.autograd import backward, grad
 
 from brinell.checks.model import SAME, relative_difference
 from brinell.core.attack import Requires
-from brinell.core.plan import Plan
+from brinell.core.plan import Plan, Stages
+from brinell.core.ranking import rank_targets
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError, error_text, first_line
-from brinell.evaluation.run_stage import rank_targets
 from brinell.finding import Finding
 from brinell.ops import rng
 from brinell.ops.losses import LOSSES
@@ -104,10 +104,10 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     )
 
 
-def _losses(plan: Plan) -> dict[str, tuple[int, ...]]:
+def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
     """The losses whose gradients the plan follows, with the ranks of their targets."""
-    stages = [s for s in plan.stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
-    return {s.attack.loss: s.ranks for s in stages}
+    followed = [s for s in stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
+    return {s.attack.loss: s.ranks for s in followed}
 
 
 def check_zero_gradients(
@@ -124,7 +124,7 @@ def check_zero_gradients(
         ball = replace(ball, eps=torch.full_like(ball.eps, threat.norm.diameter(flat(x).shape[1]) / LEVELS))
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     dead: dict[str, tuple[float, float]] = {}
-    for loss, ranks in _losses(plan).items():
+    for loss, ranks in _losses(plan.stages_for(threat)).items():
         target = rank_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
         answers = [oracle.query(at, y, target, loss, Requires.GRAD) for at in (x, around)]
         zero = torch.cat([flat(a.gradient) == 0 for a in answers])
@@ -151,10 +151,10 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Fin
     return Finding(name, "warn", f"{message}. Remove quantisation and saturation, use brinell.models.bpda, or Square.")
 
 
-def check_expectation(oracle: Oracle, plan: Plan, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
+def check_expectation(oracle: Oracle, stages: Stages, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
     """For plans that average over draws: two independent averages must agree, or more draws are needed."""
-    stages = [s for s in plan.stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
-    return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in stages[:1]]
+    averaging = [s for s in stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
+    return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in averaging[:1]]
 
 
 def _settled(
@@ -199,7 +199,7 @@ def run_gradient_checks(
         return [
             *checks,
             *check_zero_gradients(oracle, plan, threat, x, y, logits),
-            *check_expectation(oracle, plan, x, y, logits),
+            *check_expectation(oracle, plan.stages_for(threat), x, y, logits),
         ]
     except RuntimeError as error:
         raise ModelError(

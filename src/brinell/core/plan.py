@@ -1,28 +1,31 @@
-"""Attacks combined as data: what runs, in which order, towards how many targets, how often."""
+"""Plans: which attacks run, in which order, towards which targets, how often."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brinell.core.attack import AnyAttack, Attempt, Requires
+from brinell.core.attack import AnyAttack, Attack, Attempt, Requires
+from brinell.core.ranking import AttackRanking, LogitRanking, TargetRanking
+from brinell.core.references import References
 from brinell.core.threat import Threat, parse_eps
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
 from brinell.results import CLEAN
 from brinell.results.format.manifest import attack_hash
 
-# How many target classes a targeted attack tries unless told otherwise (Croce & Hein 2020).
+# How many target classes a targeted attack tries by default (Croce & Hein 2020).
 DEFAULT_TARGETS = 9
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One attack of a plan: `ranks` of its target classes on the clean input (2 = runner-up; empty: untargeted).
+    """One attack of a plan, with its targets and restarts.
 
-    `share` below 1 attacks only so large a part of the samples, chosen at random by seed and id: the audit of a plan.
-    `ranked_by` ranks the classes at the last iterate of another attack instead, in a ball of `radius` (None: the
-    threat's own). `noise` stands for the attack's name in the noise key: stages with equal ones start alike.
+    `ranks` are the ranks of the target classes on the clean input (2: the runner-up; empty: untargeted). `ranked_by`
+    ranks them at the last iterate of another attack instead, in a ball of `radius` (None: the threat's). `eot` is the
+    number of passes averaged per query. `share` makes the stage an audit: it attacks only this share of the samples,
+    drawn by seed and id. `noise` replaces the attack's name in the noise key: stages with the same one start alike.
 
     >>> from brinell.attacks import APGD
     >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
@@ -56,38 +59,47 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in rows and reports."""
         return self.label or self.attack.name
 
     @property
-    def ranking_passes(self) -> tuple[int, int]:
-        """Forwards and backwards that ranking the targets of one sample costs."""
-        if self.ranked_by is None:
-            return 0, 0
-        return self.ranked_by.queries * self.eot, (self.ranked_by.queries - 1) * self.eot
+    def is_audit(self) -> bool:
+        """Whether the stage attacks only a random share of the samples, to audit the stages before it."""
+        return self.share is not None
 
-    def ranking_threat(self, threat: Threat) -> Threat:
-        """Where the reference attack may go: the threat's norm, with a radius of its own if it has one."""
-        return threat if self.radius is None else replace(threat, eps=self.radius, text=f"{self.radius:.6g}")
+    @property
+    def sampled_share(self) -> float:
+        """The share of the samples that the stage attacks: 1 unless it is an audit."""
+        return 1.0 if self.share is None else self.share
+
+    @property
+    def ranking(self) -> TargetRanking:
+        """How the target classes are ranked."""
+        return LogitRanking() if self.ranked_by is None else AttackRanking(self.ranked_by, self.radius)
+
+    @property
+    def ranking_passes(self) -> tuple[int, int]:
+        """The forward and backward passes per sample that rank the targets."""
+        return self.ranking.passes(self.eot)
 
     def attempts(self) -> tuple[Attempt, ...]:
-        """The runs of one sample, in order."""
+        """Return the attempts per sample, in order."""
         return tuple(Attempt(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest, with a hash of everything that decides the outcome."""
+        """Return the entry of the manifest, with a hash of everything that decides the outcome."""
         body = {
             "name": self.name,
-            "attack": _numbers(self.attack),
+            "attack": _parameters(self.attack),
             "ranks": list(self.ranks),
             "restarts": self.restarts,
             "needs": self.attack.requires.value,
             "eot": self.eot,
             "copy": self.copy,
         }
-        # Only where set: Runs made before these existed keep their hashes.
+        # Only where set: Runs made before these fields existed keep their hashes.
         if self.ranked_by is not None:
-            body["ranked_by"] = {"attack": _numbers(self.ranked_by), "radius": self.radius}
+            body["ranked_by"] = {"attack": _parameters(self.ranked_by), "radius": self.radius}
         if self.noise:
             body["noise"] = self.noise
         if self.share is not None:
@@ -95,15 +107,15 @@ class Stage:
         return {**body, "hash": attack_hash(body)}
 
 
-def _numbers(attack: AnyAttack) -> dict[str, Any]:
+def _parameters(attack: AnyAttack) -> dict[str, Any]:
     return {"type": attack.stored_type, **{f.name: _plain(getattr(attack, f.name)) for f in fields(attack)}}  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:
-    """Parts of an attack that are attacks or data themselves, as numbers."""
-    if hasattr(value, "to_json"):
+    """Return a parameter as JSON; attacks and references inside an attack are spelled out."""
+    if isinstance(value, References):
         return value.to_json()
-    return _numbers(value) if hasattr(value, "step") else value
+    return _parameters(value) if isinstance(value, Attack) else value
 
 
 def _check_ranking(s: Stage) -> None:
@@ -131,10 +143,10 @@ def _check_ranking(s: Stage) -> None:
 
 
 def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
-    """An attack as a stage; a targeted loss gets the usual number of targets."""
+    """Return an attack as a stage; a targeted loss gets the default number of targets."""
     if isinstance(part, Stage):
         return replace(part, label=label) if label else part
-    if not hasattr(part, "step") or not hasattr(part, "init") or isinstance(part, type):
+    if not isinstance(part, Attack):
         raise PlanError(
             expected="an attack or a stage",
             got=f"the class {part.__name__}" if isinstance(part, type) else repr(part),
@@ -151,10 +163,10 @@ def Targets(
     ranked_by: AnyAttack | None = None,
     radius: float | str | None = None,
 ) -> Stage:
-    """Towards the k classes that rank highest on the clean input after the true one, or towards given ranks (from 2).
+    """Attack towards the k classes that rank highest on the clean input after the true one, or towards given ranks.
 
-    With `ranked_by` the classes are ranked where that attack ends, in a ball of `radius` (None: that of the threat).
-    The points it finds only rank and never count; its passes are part of the cost.
+    With `ranked_by` the classes are ranked where that attack ends, in a ball of `radius` (None: the threat's). The
+    points it finds only rank and never count as adversarials. Its passes are part of the cost.
 
     Reference: Gao et al. 2022, sec. 3.2 and appendix D.
 
@@ -166,12 +178,12 @@ def Targets(
     """
     if k < 1:
         raise PlanError(expected="at least 1 target", got=f"{k}", remedy=f"Leave it out for {DEFAULT_TARGETS}.")
-    own = None if radius is None else parse_eps(radius)
-    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=ranked_by, radius=own)
+    size = None if radius is None else parse_eps(radius)
+    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=ranked_by, radius=size)
 
 
 def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
-    """N runs from different random starts.
+    """Run the attack n times from different random starts.
 
     >>> from brinell.attacks import PGD
     >>> len(Restarts(PGD(), 5).attempts())
@@ -181,7 +193,7 @@ def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
 
 
 def Eot(part: "AnyAttack | Stage", n: int = 20) -> Stage:
-    """For randomised models: every answer is the mean over n passes (expectation over transformation).
+    """Average every response over n passes, for randomised models (expectation over transformation).
 
     >>> from brinell.attacks import APGD
     >>> Eot(APGD(), 20).eot
@@ -190,75 +202,94 @@ def Eot(part: "AnyAttack | Stage", n: int = 20) -> Stage:
     return replace(stage(part), eot=n)
 
 
+Stages = tuple[Stage, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
-    """A named chain of stages; samples broken by one are not attacked by the next.
+    """A named chain of stages: samples broken by one stage are not attacked by the next.
 
-    `sparse_stages` replace `stages` in norms with sparse steps (L1), `norm_stages` in the norms they name. `strength`
-    "weak" marks a plan whose result is only an upper bound on robustness, "audited" one that is as good as its audit.
-    With `draws` above 1, for randomised models, attacks run to the end, and every result is judged on so many fresh
-    passes: a sample counts as broken when more than half of them are fooled.
+    `stages` is a tuple of stages, or a mapping from norm names to such tuples: a norm that is not named gets the first
+    one. Read them with `stages_for(threat)`. `strength` "weak" marks a plan whose result is only an upper bound on
+    robust accuracy, "audited" one that is as good as its audit. `draws` above 1 is for randomised models: attacks run
+    to the end of their budget, and a sample counts as broken when more than half of so many fresh passes are fooled.
 
-    >>> from brinell.attacks import FGSM, PGD
-    >>> Plan("mine", (Stage(FGSM()), Stage(PGD(steps=50)))).needs_gradients
-    True
+    >>> from brinell import L2, Linf
+    >>> from brinell.attacks import DDN, FGSM, PGD
+    >>> mine = Plan("mine", {"Linf": (Stage(FGSM()), Stage(PGD(steps=50))), "L2": (Stage(DDN()),)})
+    >>> [s.name for s in mine.stages_for(Linf(0.1))], [s.name for s in mine.stages_for(L2(1.0))]
+    (['fgsm-ce', 'pgd-ce'], ['ddn'])
     """
 
     name: str
-    stages: tuple[Stage, ...]
+    stages: Stages | Mapping[str, Stages] = field(hash=False)
     description: str = ""
     citation: str = ""
     strength: str = "weak"
-    sparse_stages: tuple[Stage, ...] | None = None
     draws: int = 1
-    norm_stages: tuple[tuple[str, tuple[Stage, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        names = [s.name for s in self.stages]
-        if not names or len(set(names)) < len(names) or CLEAN in names:
-            raise PlanError(
-                expected=f"at least one stage, each with its own name, none called {CLEAN}",
-                got=", ".join(names) or "none",
-                remedy="Label equal attacks: Stage(attack, label='second').",
-            )
+        for stages in self._by_norm().values():
+            names = [s.name for s in stages]
+            if not names or len(set(names)) < len(names) or CLEAN in names:
+                raise PlanError(
+                    expected=f"at least one stage, each with its own name, none called {CLEAN}",
+                    got=", ".join(names) or "none",
+                    remedy="Label equal attacks: Stage(attack, label='second').",
+                )
         if self.draws < 1:
             raise PlanError(expected="at least 1 judging pass", got=f"draws = {self.draws}", remedy="Leave it out.")
 
-    def stages_in(self, norm: str, sparse: bool) -> tuple[Stage, ...]:
-        """The stages that are for a norm, by its name and whether its steps are sparse."""
-        usual = self.sparse_stages if sparse and self.sparse_stages is not None else self.stages
-        return dict(self.norm_stages).get(norm, usual)
+    def _by_norm(self) -> Mapping[str, Stages]:
+        """Return the stages by norm; the first entry is for every norm that is not named."""
+        return self.stages if isinstance(self.stages, Mapping) else {"": self.stages}
 
-    def changed(self, change: Callable[[tuple[Stage, ...]], tuple[Stage, ...]]) -> "Plan":
-        """The plan with its stages changed, those for certain norms likewise."""
-        return replace(
-            self,
-            stages=change(self.stages),
-            sparse_stages=None if self.sparse_stages is None else change(self.sparse_stages),
-            norm_stages=tuple((norm, change(stages)) for norm, stages in self.norm_stages),
-        )
+    def stages_for(self, threat: Threat) -> Stages:
+        """Return the stages that run in the threat's norm."""
+        by_norm = self._by_norm()
+        return by_norm.get(threat.norm.name, next(iter(by_norm.values())))
+
+    def with_stages(self, change: Callable[[Stages], Stages]) -> "Plan":
+        """Return the plan with its stages changed, in every norm."""
+        if isinstance(self.stages, Mapping):
+            return replace(self, stages={norm: change(stages) for norm, stages in self.stages.items()})
+        return replace(self, stages=change(self.stages))
+
+    def any_stage(self, condition: Callable[[Stage], Any]) -> bool:
+        """Return whether a stage for some norm meets the condition."""
+        return any(condition(s) for stages in self._by_norm().values() for s in stages)
+
+    @property
+    def has_audit(self) -> bool:
+        """Whether some stage is an audit."""
+        return self.any_stage(lambda s: s.is_audit)
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether any stage asks for gradients."""
-        return any(s.attack.requires is not Requires.LOGITS or s.ranked_by is not None for s in self.stages)
+        """Whether some stage uses gradients.
+
+        >>> from brinell.attacks import Square
+        >>> plan([Square()]).needs_gradients
+        False
+        """
+        return self.any_stage(lambda s: s.attack.requires is not Requires.LOGITS or s.ranking.attack is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the entry of the manifest. Of a plan that depends on the norm it has the first stages."""
         return {
             "name": self.name,
             "description": self.description,
             "citation": self.citation,
             "strength": self.strength,
             "draws": self.draws,
-            "stages": [s.to_json() for s in self.stages],
+            "stages": [s.to_json() for s in next(iter(self._by_norm().values()))],
         }
 
 
 def plan(
     parts: "Iterable[AnyAttack | Stage]", name: str = "custom", description: str = "", strength: str = "weak"
 ) -> Plan:
-    """A plan of one's own.
+    """Make a plan of attacks and stages.
 
     >>> from brinell.attacks import APGD, PGD
     >>> [s.name for s in plan([PGD(), APGD(loss="dlr")]).stages]

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brinell.core.attack import Requires
-from brinell.core.plan import Plan, Stage
+from brinell.core.plan import Stage, Stages
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def backwards_per_query(stage: Stage, classes: int) -> float:
     return sum(cost[need] for need in turns) / len(turns)
 
 
-def longest_seconds(plan: Plan, n: int, pace: float) -> float:
+def longest_seconds(stages: Stages, n: int, pace: float) -> float:
     """Seconds if no sample breaks, by the seconds of one row's forward pass."""
-    weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * (s.share or 1.0) for s in plan.stages)
+    weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * s.sampled_share for s in stages)
     return n * pace * (1 + sum(weights))

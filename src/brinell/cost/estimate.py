@@ -96,7 +96,7 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
     """Say what the evaluation will cost, where that is long enough to be worth a probe."""
-    if longest_seconds(s.plan, len(s.problem), s.pace) < WORTH_ASKING:
+    if longest_seconds(s.plan.stages_for(s.context.threat), len(s.problem), s.pace) < WORTH_ASKING:
         return
     told = predict(remaining_work(s, folder, escalate))
     for text in (f"expected: {told}", *told.notes):

@@ -34,12 +34,12 @@ def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.
     """The estimate, from a probe of at most so many seconds (default: a fifth of the longest run, 1 to 2)."""
     n = len(a.clean.chunk)
     if seconds is None:
-        longest = longest_seconds(a.plan, n + math.ceil(a.rest), a.pace)
+        longest = longest_seconds(a.stages, n + math.ceil(a.rest), a.pace)
         seconds = min(PROBE, max(LEAST, PART * longest))
     correct = a.clean.correct.cpu().numpy()
     at = np.flatnonzero(correct if a.rest else correct & unfinished_samples(a))
     with preserve_rng(a.clean.logits.device):
-        pilot = run_pilot(a.context, a.plan, a.clean, at, a.individual, seconds, a.pace, clock) if len(at) else None
+        pilot = run_pilot(a.context, a.stages, a.clean, at, a.individual, seconds, a.pace, clock) if len(at) else None
     return _estimate(a, pilot)
 
 
@@ -48,7 +48,7 @@ def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
     fresh = predict_outcomes(a, pilot, NOTHING_STORED, 1.0) if a.rest else here
     stages = [_clean_stage(a, pilot)]
     share = a.rest / len(a.clean.chunk)
-    for k, stage in enumerate(a.plan.stages):
+    for k, stage in enumerate(a.stages):
         one = _stage_cost(a, pilot, k, stage, here[k])
         more = _stage_cost(a, pilot, k, stage, fresh[k]) if a.rest else one
         stages.append(_sum(one, more, share))
@@ -119,7 +119,7 @@ def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answer
         most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.attempts())))
         iterations, asked = min(iterations, most), min(asked, most)
     attack = pace.seconds(iterations, asked)
-    ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranked_by is not None else 0.0
+    ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranking.attack is not None else 0.0
     storing = STORING * len(answers) + SHARD * math.ceil(len(answers) / BATCH)
     return attack + ranking + verifying * blocks * forward + storing
 
@@ -139,8 +139,8 @@ def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[
 def _escalation(a: RemainingWork, stages: list[StageEstimate], here: list[Outcome], pilot: Pilot | None) -> str:
     """Add the full plan on the rest where it can be foreseen; in any case say what it would add."""
     survivors = surviving(a, here)
-    audited = [k for k, s in enumerate(a.plan.stages) if s.share is not None]
-    rest = survivors & ~attacked_by(a, a.plan.stages[audited[0]])
+    audited = [k for k, s in enumerate(a.stages) if s.is_audit]
+    rest = survivors & ~attacked_by(a, a.stages[audited[0]])
     scale = 1 + a.rest / len(survivors)
     n = round(scale * len(survivors))
     found = Audit(
@@ -155,7 +155,7 @@ def _escalation(a: RemainingWork, stages: list[StageEstimate], here: list[Outcom
     more = []
     margins = a.clean.margin.cpu().numpy().astype(np.float64)
     for k in audited:
-        stage = a.plan.stages[k]
+        stage = a.stages[k]
         answers, fell = stage_outcome(a, pilot, k, stage, margins, 1.0)
         cost = _stage_cost(a, pilot, k, stage, Outcome(rest, np.where(rest, answers, 0), fell & rest))
         more.append(_sum(replace(cost, samples=0, forwards=0, backwards=0, seconds=0.0), cost, scale))
@@ -195,7 +195,7 @@ def _passes(a: RemainingWork, guesses: list[Outcome]) -> Numbers:
     """Passes of every sample; who is audited is known, so of an audit each one takes its share."""
     classes = a.clean.logits.shape[1]
     total = np.ones(len(a.clean.chunk))
-    for stage, g in zip(a.plan.stages, guesses, strict=True):
+    for stage, g in zip(a.stages, guesses, strict=True):
         own = g.answers * stage.eot * (1 + backwards_per_query(stage, classes)) + g.todo * sum(stage.ranking_passes)
-        total = total + own * (stage.share or 1.0)
+        total = total + own * stage.sampled_share
     return total

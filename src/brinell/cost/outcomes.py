@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.core.attack import Requires
-from brinell.core.plan import Plan, Stage
+from brinell.core.plan import Plan, Stage, Stages
 from brinell.cost.budget import max_queries, usual_queries
 from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial
 from brinell.evaluation.audit import in_audit
@@ -34,6 +34,11 @@ class RemainingWork:
     escalate: bool = False
     warned: bool = False
 
+    @property
+    def stages(self) -> Stages:
+        """The stages of the plan."""
+        return self.plan.stages_for(self.context.threat)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -48,7 +53,7 @@ def unfinished_samples(a: RemainingWork) -> Flags:
     """Samples of the chunk that some stage may still have to see."""
     ids = a.clean.chunk.ids.tolist()
     left, standing = np.zeros(len(ids), dtype=bool), np.ones(len(ids), dtype=bool)
-    for stage in a.plan.stages:
+    for stage in a.stages:
         chosen = attacked_by(a, stage)
         left |= standing & chosen & ~np.asarray(a.known.seen(stage.name, ids), dtype=bool)
         if not a.individual:
@@ -58,9 +63,7 @@ def unfinished_samples(a: RemainingWork) -> Flags:
 
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
     """Samples that the stage looks at: all, or the share that an audit draws."""
-    if stage.share is None:
-        return np.ones(len(a.clean.chunk), dtype=bool)
-    return in_audit(a.context.seed, a.clean.chunk.ids, stage.share).numpy()
+    return in_audit(a.context.seed, a.clean.chunk.ids, stage.sampled_share).numpy()
 
 
 def _donors(margins: Numbers, pilots: Numbers) -> Ints:
@@ -83,7 +86,7 @@ def predict_outcomes(
     correct = a.clean.correct.cpu().numpy()
     standing = correct.copy()
     guesses = []
-    for k, stage in enumerate(a.plan.stages):
+    for k, stage in enumerate(a.stages):
         seen = np.asarray(known.seen(stage.name, ids), dtype=bool)
         todo = (correct if a.individual else standing) & (everyone | attacked_by(a, stage)) & ~seen
         answers, fell = stage_outcome(a, pilot, k, stage, margins, late)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from brinell.core.plan import Plan, Stage
+from brinell.core.plan import Stage, Stages
 from brinell.engine.cuda.autotune import replayed_seconds
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.rows import Clean
@@ -149,7 +149,14 @@ def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
 
 
 def run_pilot(
-    context: StageContext, plan: Plan, c: Clean, at: Ints, individual: bool, seconds: float, pace: float, clock: Clock
+    context: StageContext,
+    stages: Stages,
+    c: Clean,
+    at: Ints,
+    individual: bool,
+    seconds: float,
+    pace: float,
+    clock: Clock,
 ) -> Pilot:
     """Try the plan on samples among those at positions `at`, for at most so many seconds.
 
@@ -159,21 +166,21 @@ def run_pilot(
     is only known that they did not break so far. `pace` is a first idea of the seconds of one row's forward pass.
     """
     begun = clock()
-    recorded = tuple(_recorded(context, stage, tuple(c.chunk.x.shape[1:])) for stage in plan.stages)
+    recorded = tuple(_recorded(context, stage, tuple(c.chunk.x.shape[1:])) for stage in stages)
     end = clock() + seconds
     context = _smaller(context, seconds, pace)
     order = positions(context.seed, c, at, LARGEST)
     forward = _forward(context, c, order, clock)
     done = 0
     parts: list[tuple[StageTrial, ...]] = []
-    size = _blocks(context, plan, len(order), forward, (end - clock()) / 2) * context.oracle.block
+    size = _blocks(context, stages, len(order), forward, (end - clock()) / 2) * context.oracle.block
     while done < len(order) and (not parts or clock() - begun < seconds / 2):
         here = order[done : done + size]
-        parts.append(_batch(context, plan, c, here, individual, end, clock, at, [] if not parts else list(parts[0])))
+        parts.append(_batch(context, stages, c, here, individual, end, clock, at, [] if not parts else list(parts[0])))
         done, size = done + len(here), 2 * size
         if not all((t.ended | ~t.tried).all() for t in parts[-1]):
             break  # there was no time for more
-    joined = tuple(_join([p[k] for p in parts]) for k in range(len(plan.stages))) if parts else ()
+    joined = tuple(_join([p[k] for p in parts]) for k in range(len(stages))) if parts else ()
     return Pilot(order[:done], joined, forward, context.oracle.block, clock() - begun, recorded)
 
 
@@ -212,17 +219,17 @@ def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> floa
     return clock() - begun
 
 
-def _blocks(context: StageContext, plan: Plan, n: int, forward: float, seconds: float) -> int:
+def _blocks(context: StageContext, stages: Stages, n: int, forward: float, seconds: float) -> int:
     """How many blocks of samples the pilot can follow for as many answers as it should see."""
     most = -(-min(n, context.slots) // context.oracle.block)
-    wanted = min(ANSWERS, max(s.attack.queries * len(s.attempts()) for s in plan.stages))
-    each = WITH_GRADIENT * forward * max(s.eot for s in plan.stages)
-    return max(1, min(most, int(seconds / len(plan.stages) / max(each * wanted, 1e-12))))
+    wanted = min(ANSWERS, max(s.attack.queries * len(s.attempts()) for s in stages))
+    each = WITH_GRADIENT * forward * max(s.eot for s in stages)
+    return max(1, min(most, int(seconds / len(stages) / max(each * wanted, 1e-12))))
 
 
 def _batch(
     context: StageContext,
-    plan: Plan,
+    stages: Stages,
     c: Clean,
     at: Ints,
     individual: bool,
@@ -233,9 +240,9 @@ def _batch(
 ) -> tuple[StageTrial, ...]:
     standing = np.ones(len(at), dtype=bool)
     trials: list[StageTrial] = []
-    for k, stage in enumerate(plan.stages):
+    for k, stage in enumerate(stages):
         # The first of the stages left gets twice what each other one gets.
-        allotted = max(0.0, end - clock()) * 2 / (len(plan.stages) - k + 1)
+        allotted = max(0.0, end - clock()) * 2 / (len(stages) - k + 1)
         trying = np.ones_like(standing) if individual else standing.copy()
         pace = before[k].pace if before else None
         trial = _stage(context, stage, c, at, trying, clock() + allotted, clock, everyone, pace)

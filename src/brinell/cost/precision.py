@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from brinell.core.attack import Requires
-from brinell.core.plan import Plan, Stage
+from brinell.core.plan import Stage, Stages
 from brinell.cost.pilot import Clock, Ints, Stopwatch, positions, preserve_rng
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import AUTO, FLOAT32, candidates
@@ -83,7 +83,9 @@ def stored_precision(precision: str, folder: Path | None) -> str:
     return decode(folder).identity.precision or FLOAT32
 
 
-def choose_precision(context: StageContext, plan: Plan, c: Clean, clock: Clock = time.perf_counter) -> PrecisionChoice:
+def choose_precision(
+    context: StageContext, stages: Stages, c: Clean, clock: Clock = time.perf_counter
+) -> PrecisionChoice:
     """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
 
     Method: float32 attacks for a limited time; the others get twice as many answers. What float32 found in the first
@@ -94,7 +96,7 @@ def choose_precision(context: StageContext, plan: Plan, c: Clean, clock: Clock =
     if not len(at) or len(candidates(device)) < 2:
         return PrecisionChoice(FLOAT32, ())
     at = positions(context.seed, c, at, context.oracle.block)
-    stage = next((s for s in plan.stages if s.attack.requires is not Requires.LOGITS), plan.stages[0])
+    stage = next((s for s in stages if s.attack.requires is not Requires.LOGITS), stages[0])
     with preserve_rng(device):
         base, seconds, made = _found(context, stage, c, at, FLOAT32, None, clock)
         over = made * (EARLY if made < _most(stage) else 1.0)

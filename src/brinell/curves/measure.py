@@ -105,8 +105,8 @@ def _without(
     if not held or classes is None:
         return plan
     image = len(data.shape()) == 3
-    fitted, _ = adapt(plan, classes=classes, sparse=threat.norm.sparse, image=image, norm=threat.norm.name)
-    stages = tuple(s for s in fitted.stages if s.to_json()["hash"] not in held)
+    fitted, _ = adapt(plan, threat, classes=classes, image=image)
+    stages = tuple(s for s in fitted.stages_for(threat) if s.to_json()["hash"] not in held)
     return replace(fitted, stages=stages) if stages else None
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from brinell.core.plan import Plan
+from brinell.core.plan import Stages
 from brinell.distributed.sample_ledger import SampleLedger
 from brinell.distributed.scheduler import Scheduler
 from brinell.distributed.worker import WorkerReport
@@ -114,7 +114,7 @@ class Driver:
 
     def parts(self) -> Iterator[FinishedRows]:
         """Yield every row once, in the order of arrival."""
-        self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.plan)))
+        self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.stages)))
         self.idle |= set(self.pool.free())
         started, notified = self.clock(), bool(self.idle)
         while True:
@@ -195,6 +195,6 @@ class Driver:
             self.shown = now
 
 
-def _queries(plan: Plan) -> int:
-    """Return the largest number of forward passes that the plan makes per sample."""
-    return sum(s.attack.queries * len(s.attempts()) * s.eot + s.ranking_passes[0] for s in plan.stages)
+def _queries(stages: Stages) -> int:
+    """Return the largest number of forward passes that the stages make per sample."""
+    return sum(s.attack.queries * len(s.attempts()) * s.eot + s.ranking_passes[0] for s in stages)

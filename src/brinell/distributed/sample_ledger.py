@@ -83,7 +83,7 @@ class SampleLedger:
     def _unfinished(self, ids: Sequence[int], known: StoredOutcomes) -> list[bool]:
         job = self.job
         return unfinished(
-            job.plan, job.context.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone
+            job.stages, job.context.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone
         )
 
 

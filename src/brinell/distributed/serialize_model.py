@@ -30,7 +30,7 @@ def serialize(context: StageContext, plan: Plan) -> bytes:
     device = oracle.classifier.device
     try:
         on_cpu = replace(oracle, classifier=oracle.classifier.to(CPU), listener=silent, shrunk=[])
-        with _by_value(cloudpickle, [oracle.classifier, *(s.attack for s in plan.stages)]):
+        with _by_value(cloudpickle, [oracle.classifier, *(s.attack for s in plan.stages_for(context.threat))]):
             picklable = replace(context, oracle=on_cpu, listener=silent, graph_cache=None)
             serialized: bytes = cloudpickle.dumps((picklable, plan))
     except Exception as error:  # the user's classes may raise anything

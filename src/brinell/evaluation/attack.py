@@ -63,7 +63,11 @@ def attack(
             c = prepared.clean(chunk)
             everyone = torch.arange(len(c.chunk), device=c.logits.device)
             here = None if begin is None else begin[c.chunk.offset : c.chunk.offset + len(c.chunk)]
-            parts = [p for s in prepared.plan.stages for p in run_stage(prepared.context, s, c, everyone, here)]
+            parts = [
+                p
+                for s in prepared.plan.stages_for(prepared.context.threat)
+                for p in run_stage(prepared.context, s, c, everyone, here)
+            ]
             tables.append(_in_order([p.table for p in parts], c.chunk.ids))
     return pa.concat_tables(tables) if tables else ROWS.empty_table()
 

@@ -6,7 +6,7 @@ from brinell.ops import rng
 
 
 def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
-    """A share of the samples at random, each by the seed and its own id alone.
+    """Return which samples an audit of this share draws: each by the seed and its own id alone.
 
     >>> import torch
     >>> round(in_audit(0, torch.arange(10_000), 0.125).float().mean().item(), 2)

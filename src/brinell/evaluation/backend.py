@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.dataset import Chunk
-from brinell.core.plan import Plan
+from brinell.core.plan import Plan, Stages
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, silent
 from brinell.evaluation.audit import in_audit
@@ -54,6 +54,11 @@ class AttackJob:
     listener: Listener = silent
     workers: list[dict[str, Any]] = field(default_factory=list)
     shrunk: list[int] = field(default_factory=list)
+
+    @property
+    def stages(self) -> Stages:
+        """The stages of the plan."""
+        return self.plan.stages_for(self.context.threat)
 
 
 @runtime_checkable
@@ -112,22 +117,23 @@ def run_unit(
 
 
 def unfinished(
-    plan: Plan, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
+    stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:
     """For every sample, whether the plan still has something to do to it, given what is known.
 
+    >>> from brinell import Linf
     >>> from brinell.attacks.catalogue import by_name
     >>> known = StoredOutcomes({"clean": {1: False, 2: True, 3: False}, "fgsm-ce": {3: True}})
-    >>> unfinished(by_name("fgsm"), 0, torch.tensor([0, 1, 2, 3]), known)
+    >>> unfinished(by_name("fgsm").stages_for(Linf(0.1)), 0, torch.tensor([0, 1, 2, 3]), known)
     [True, True, False, False]
     """
     names = ids.tolist()
     left = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
     standing = ~left & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
-    for stage in plan.stages:
+    for stage in stages:
         chosen = np.ones(len(names), dtype=bool)
-        if stage.share is not None and not everyone:
-            chosen = in_audit(seed, ids, stage.share).numpy()
+        if not everyone:
+            chosen = in_audit(seed, ids, stage.sampled_share).numpy()
         left |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
         if not individual:
             standing &= ~np.asarray(known.fell(stage.name, names), dtype=bool)

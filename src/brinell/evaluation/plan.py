@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from brinell.core.attack import AnyAttack, Requires
-from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
+from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Stages, Targets
 from brinell.core.threat import Threat
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
@@ -17,16 +17,16 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
     >>> ranked(plan([APGD(loss="minimum-margin")], name="mine"), FGSM(), "6/255").name
     'mine, targets ranked by fgsm-ce at 6/255'
     """
-    if not any(s.ranks for s in p.stages):
+    if not p.any_stage(lambda s: s.ranks):
         raise PlanError(
             expected="a plan with targets to rank", got=f"{p.name}, which has none", remedy="Use e.g. mm3 or apgd-t."
         )
 
-    def change(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def change(stages: Stages) -> Stages:
         return tuple(Targets(s, ranks=s.ranks, ranked_by=by, radius=radius) if s.ranks else s for s in stages)
 
     name = f"{p.name}, targets ranked by {by.name}" + ("" if radius is None else f" at {radius}")
-    return replace(p.changed(change), name=name)
+    return replace(p.with_stages(change), name=name)
 
 
 def audited(p: Plan, share: float | int) -> Plan:
@@ -34,10 +34,10 @@ def audited(p: Plan, share: float | int) -> Plan:
 
     >>> from brinell.attacks import FGSM, PGD
     >>> mine = Plan("mine", (Stage(FGSM()), Stage(PGD(), share=0.1)), strength="audited")
-    >>> [s.share for s in audited(mine, 0.5).stages], len(audited(mine, 0).stages)
-    ([None, 0.5], 1)
+    >>> [s.sampled_share for s in audited(mine, 0.5).stages], len(audited(mine, 0).stages)
+    ([1.0, 0.5], 1)
     """
-    if all(s.share is None for s in p.stages):
+    if not p.has_audit:
         raise PlanError(
             expected="a plan with an audit", got=p.name, remedy="Use the plan fast, or leave the share out."
         )
@@ -46,11 +46,11 @@ def audited(p: Plan, share: float | int) -> Plan:
             expected="a share between 0 and 1", got=f"{share}", remedy="Write 0.1 for every tenth survivor."
         )
 
-    def change(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        kept = (s for s in stages if s.share is None or share > 0)
-        return tuple(s if s.share is None else replace(s, share=share) for s in kept)
+    def change(stages: Stages) -> Stages:
+        kept = (s for s in stages if not s.is_audit or share > 0)
+        return tuple(replace(s, share=share) if s.is_audit else s for s in kept)
 
-    return p.changed(change)
+    return p.with_stages(change)
 
 
 def limited(p: Plan, queries: int) -> Plan:
@@ -64,10 +64,10 @@ def limited(p: Plan, queries: int) -> Plan:
     [500, 500]
     """
 
-    def change(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def change(stages: Stages) -> Stages:
         return tuple(_limit_stage(s, queries // len(stages), queries) for s in stages)
 
-    return replace(p.changed(change), name=f"{p.name}, {queries} queries")
+    return replace(p.with_stages(change), name=f"{p.name}, {queries} queries")
 
 
 def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
@@ -91,7 +91,7 @@ def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
 
 def require_suitable(p: Plan, threat: Threat) -> None:
     """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
-    for s in p.stages:
+    for s in p.stages_for(threat):
         if threat.norm not in s.attack.norms:
             raise PlanError(
                 expected=f"attacks that work in {threat.norm.name}",
@@ -106,15 +106,15 @@ def require_suitable(p: Plan, threat: Threat) -> None:
             )
 
 
-def adapt(p: Plan, *, classes: int, sparse: bool, image: bool = True, norm: str = "") -> tuple[Plan, list[str]]:
+def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple[Plan, list[str]]:
     """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
     notes: list[str] = []
-    stages = (s if image else _flat(s, notes) for s in p.stages_in(norm, sparse))
+    stages = (s if image else _flat(s, notes) for s in p.stages_for(threat))
     fitted = tuple(_fit(s, classes, notes) for s in stages)
-    return replace(p, stages=_numbered(fitted), sparse_stages=None, norm_stages=()), notes
+    return replace(p, stages=_numbered(fitted)), notes
 
 
-def _numbered(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _numbered(stages: Stages) -> Stages:
     """Equal attacks under different labels get noise of their own: the second is copy 1, and so on."""
     names = [s.attack.name for s in stages]
     # Those that ask for equal noise by name keep it.

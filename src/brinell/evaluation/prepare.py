@@ -42,7 +42,7 @@ def chosen_plan(plan: Any, audit: float | int | None, escalate: bool) -> Plan:
     chosen = coerce.as_plan(plan)
     if audit is not None:
         chosen = audited(chosen, audit)
-    if escalate and all(s.share is None for s in chosen.stages):
+    if escalate and not chosen.has_audit:
         raise PlanError(
             expected="a plan with an audit to escalate from",
             got=f"{chosen.name}, without one",
@@ -77,9 +77,9 @@ def prepare(
     oracle = Oracle(classifier, default_block(device), listener, precision=steering)
     first, answer, pace = _asked(oracle, problem)
     fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
-    fitted, left_out = fit_to_detector(fitted, classifier, answer)
+    fitted, left_out = fit_to_detector(fitted, threat, classifier, answer)
     model_findings = _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
-    checks = [check_train_mode, *model_findings, *run_detector_checks(oracle, fitted, first, answer)]
+    checks = [check_train_mode, *model_findings, *run_detector_checks(oracle, fitted, threat, first, answer)]
     notes = [*model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
@@ -143,11 +143,10 @@ def _asked(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, float]:
 
 def _fitted(plan: Plan, threat: Threat, problem: Problem, first: Chunk, classes: int) -> tuple[Plan, list[str]]:
     """The plan adapted to the model, the inputs and the threat, and a sentence for everything that had to change."""
-    norm = threat.norm
-    fitted, notes = adapt(plan, classes=classes, sparse=norm.sparse, image=first.x.ndim == 4, norm=norm.name)
+    fitted, notes = adapt(plan, threat, classes=classes, image=first.x.ndim == 4)
     require_suitable(fitted, threat)
-    for s in fitted.stages:
-        s.ranking_threat(threat).check(problem.shape(), len(problem))
+    for s in fitted.stages_for(threat):
+        s.ranking.threat(threat).check(problem.shape(), len(problem))
     return fitted, notes
 
 
@@ -213,7 +212,7 @@ def _check_expected(s: PreparedEvaluation, expected: float | None) -> None:
 
 def _with_best_precision(s: PreparedEvaluation) -> PreparedEvaluation:
     """The evaluation with the precision that a probe finds best, and a note that says why."""
-    choice = choose_precision(s.context, s.plan, s.facts())
+    choice = choose_precision(s.context, s.plan.stages_for(s.context.threat), s.facts())
     s.context.listener(Note(str(choice)))
     context = replace(s.context, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
     return replace(s, context=context, notes=[*s.notes, str(choice)], choice=choice)

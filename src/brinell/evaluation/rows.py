@@ -124,7 +124,7 @@ def attack_rows(
     counted = broken & _numpy(v.ok)
     aims = _numpy(target)
     known = found if stage.attack.minimum_norm else broken
-    chosen = in_audit(seed, c.chunk.ids[at.cpu()], stage.share or 0.0).tolist()
+    chosen = (in_audit(seed, c.chunk.ids[at.cpu()], stage.sampled_share) & stage.is_audit).tolist()
     columns = {
         **_common(c, rows, seed, precision, r.x.device),
         "attack": np.full(n, stage.name),

@@ -48,10 +48,10 @@ def run_plan(
     if len(fresh):
         yield FinishedRows(clean_rows(c, fresh, context.seed, FLOAT32, 0.0))
     standing = c.correct.clone()
-    for stage in plan.stages:
+    for stage in plan.stages_for(context.threat):
         attackable = c.correct if individual else standing
-        if stage.share is not None and not everyone:
-            attackable = attackable & in_audit(context.seed, c.chunk.ids, stage.share).to(standing.device)
+        if stage.is_audit and not everyone:
+            attackable = attackable & in_audit(context.seed, c.chunk.ids, stage.sampled_share).to(standing.device)
         if dropped:
             attackable = attackable & ~torch.tensor([i in dropped for i in ids], device=standing.device)
         for part in _stage(context, stage, c, attackable, known):

@@ -91,7 +91,7 @@ def _ranking_logits(
         return c.logits[at]
     # Without the stage's own name: every stage and plan with this reference attack ranks alike.
     key = rng.fold(own, rng.digest(f"ranking {stage.ranked_by.name}"))
-    ball = stage.ranking_threat(context.threat).ball(at.cpu() + c.chunk.offset, x.device)
+    ball = stage.ranking.threat(context.threat).ball(at.cpu() + c.chunk.offset, x.device)
     p = Batch(x, y, key, torch.full_like(y, -1), id=id)
     z = last_logits(context.oracle, stage.ranked_by, p, ball, context.slots, stage.eot)
     # Without a finite answer there is no order; then the clean one must do.

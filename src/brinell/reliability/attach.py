@@ -153,11 +153,10 @@ def _same(
 
 def _same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
     """Plans of the same name may differ in their attacks: those of one's own all have one name."""
-    norm, image = threat.norm, len(data.shape()) == 3
-    fitted, _ = adapt(plan, classes=identity.model.classes or 0, sparse=norm.sparse, image=image, norm=norm.name)
+    fitted, _ = adapt(plan, threat, classes=identity.model.classes or 0, image=len(data.shape()) == 3)
     with torch.no_grad():
-        fitted, _ = fit_to_detector(fitted, model, model.forward(next(data.chunks(1)).x.to(model.device)))
-    given = [s.to_json()["hash"] for s in fitted.stages if s.share is None]
+        fitted, _ = fit_to_detector(fitted, threat, model, model.forward(next(data.chunks(1)).x.to(model.device)))
+    given = [s.to_json()["hash"] for s in fitted.stages_for(threat) if not s.is_audit]
     stored = [stage.hash for stage in identity.plan.main_stages]
     if given != stored:
         raise RunError(

@@ -138,7 +138,7 @@ def _data(
 
 def _without_audit(plan: Plan) -> Plan:
     """Remove the audit: it costs more than the plan, and epochs are only compared with one another."""
-    return audited(plan, 0) if any(s.share is not None for s in plan.stages) else plan
+    return audited(plan, 0) if plan.has_audit else plan
 
 
 def _check_threat(threat: Threat, samples: TrainingSamples) -> None:

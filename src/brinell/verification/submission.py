@@ -230,7 +230,7 @@ def check_run(
 def _plan_of(run: Run) -> Plan:
     """The plan of that name with an audit as large as the Run's, which is its maker's choice; the verdict judges it."""
     plan = by_name(run.identity.plan.name)
-    if all(s.share is None for s in plan.stages):
+    if not plan.has_audit:
         return plan
     shares = [stage.share for stage in run.identity.plan.stages if stage.share is not None]
     return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)

@@ -10,8 +10,8 @@ from brinell.evaluation.coerce import as_plan
 def plan(name: str, attacks: str | None) -> Plan:
     """The chain of --attacks, or else the plan of that name.
 
-    >>> [s.name for s in plan("autoattack", "apgd-ce,fab-t").stages]
-    ['apgd-ce', 'fab-t']
+    >>> plan("autoattack", "apgd-ce,fab-t").name
+    'custom'
     """
     return chain(attacks.split(",")) if attacks else as_plan(name)
 

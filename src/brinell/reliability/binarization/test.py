@@ -155,7 +155,7 @@ def test_attack(
         plans, notes = _fitted(prepared, model, chunk, (chosen, other))
         seen = features(model, chunk.x[:LOOK].to(model.device), layer)
         # Attacks that imitate an input of another class need one that is of the second class.
-        design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages)))
+        design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages_for(bound))))
         q = TestSpecification(
             model, prepared, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
         )
@@ -191,7 +191,7 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
     if kinds == (PLAIN,):
         return coerce.as_plan(REFERENCE)
     try:
-        run_detector_checks(s.oracle, EVADING, s.first, s.first_output)
+        run_detector_checks(s.oracle, EVADING, s.context.threat, s.first, s.first_output)
     except ModelError:
         return SEARCHING
     return EVADING
@@ -310,11 +310,7 @@ def _levels(kappa: float | None) -> Sequence[float]:
 
 def _whole(p: Plan) -> Plan:
     """The plan without its audit, which attacks only a share of the samples."""
-
-    def kept(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        return tuple(s for s in stages if s.share is None)
-
-    return replace(p, stages=kept(p.stages), sparse_stages=None if p.sparse_stages is None else kept(p.sparse_stages))
+    return p.with_stages(lambda stages: tuple(s for s in stages if not s.is_audit))
 
 
 def _all(problem: Problem) -> Chunk:
@@ -326,15 +322,15 @@ def _fitted(
     prepared: PreparedEvaluation, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
 ) -> tuple[tuple[Plan, Plan], list[str]]:
     """The plans for two classes, and what changed in the tested one; stages that cannot imitate are left out."""
-    sparse, image = prepared.context.threat.norm.sparse, chunk.x.ndim == 4
-    (tested, notes), (reference, _) = (adapt(_whole(p), classes=2, sparse=sparse, image=image) for p in plans)
-    if len(tested.stages) < len(plans[0].stages) and any(s.share is not None for s in plans[0].stages):
+    threat, image = prepared.context.threat, chunk.x.ndim == 4
+    (tested, notes), (reference, _) = (adapt(_whole(p), threat, classes=2, image=image) for p in plans)
+    if any(s.is_audit for s in plans[0].stages_for(threat)):
         notes = [f"{plans[0].name}: tested without its audit.", *notes]
     return (_answerable(tested, prepared, model), _answerable(reference, prepared, model)), notes
 
 
 def _answerable(p: Plan, prepared: PreparedEvaluation, model: Classifier) -> Plan:
-    return fit_to_detector(p, model, prepared.first_output)[0]
+    return fit_to_detector(p, prepared.context.threat, model, prepared.first_output)[0]
 
 
 def _reasons(

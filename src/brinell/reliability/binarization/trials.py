@@ -9,7 +9,7 @@ from torch import Tensor
 
 from brinell.attacks.black_box.random_sampling import RandomSampling
 from brinell.core.dataset import Chunk
-from brinell.core.plan import Plan, Stage
+from brinell.core.plan import Plan, Stage, Stages
 from brinell.core.references import References
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Note
@@ -58,11 +58,11 @@ def imitates(s: Stage) -> bool:
     return LOSSES[s.attack.loss].matches
 
 
-def _imitating(p: Plan, found: References | None) -> Plan:
+def _imitating(p: Plan, threat: Threat, found: References | None) -> Plan:
     """The plan with every sample's own points beyond eps to imitate, instead of the model's natural inputs."""
     if found is None:
         return p
-    stages = (replace(s, attack=s.attack.with_references(found)) if imitates(s) else s for s in p.stages)
+    stages = (replace(s, attack=s.attack.with_references(found)) if imitates(s) else s for s in p.stages_for(threat))
     return replace(p, stages=tuple(stages))
 
 
@@ -76,13 +76,13 @@ def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | No
     return References(torch.ones_like(ids), out.logits, out.features, ids)
 
 
-def _matched(plan: Plan, rows: pa.Table) -> int:
+def _matched(stages: Stages, rows: pa.Table) -> int:
     """As many points as the plan may ask about, up to the paper's number; more where it asked about more.
 
     What it asked about is no measure by itself: a quick attack on an easy problem would leave chance with a few points,
     and the problem would not be seen to be easy.
     """
-    allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in plan.stages)
+    allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in stages)
     total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
     return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
 
@@ -125,11 +125,15 @@ def _trial(b: TrialSetup, kappa: float, always: bool) -> KappaTrial:
     chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
     context = replace(context, threat=b.threat.subset(at))
     imitated = _beyond(b.tasks, held, context.oracle)
-    found, rows = _attacked(context, _imitating(b.plan, imitated), chunk)
+    found, rows = _attacked(context, _imitating(b.plan, b.threat, imitated), chunk)
     other = None
     if always or float(found.float().mean()) < NEAR:
-        other = found if b.reference == b.plan else _attacked(context, _imitating(b.reference, imitated), chunk)[0]
-    queries = _matched(b.plan, rows) if b.queries is None else b.queries
+        other = (
+            found
+            if b.reference == b.plan
+            else _attacked(context, _imitating(b.reference, b.threat, imitated), chunk)[0]
+        )
+    queries = _matched(b.plan.stages_for(b.threat), rows) if b.queries is None else b.queries
     random = _random(context, chunk, queries)
     level = KappaLevel(kappa, _share(found), None if other is None else _share(other), random, queries)
     return KappaTrial(level, held, found, rows)
@@ -165,7 +169,7 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
     c = clean(chunk, [context.oracle.output(x, ids) for _ in range(context.draws)])
     standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
     tables = []
-    for stage in plan.stages:
+    for stage in plan.stages_for(context.threat):
         for part in run_stage(context, stage, c, standing.nonzero()[:, 0]):
             tables.append(part.table)
             standing[part.at[part.counted]] = False

@@ -19,7 +19,6 @@ from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
 from brinell.evaluation.progress import listening
 from brinell.finding import Finding
-from brinell.ops.norms import Norm
 from brinell.reliability.probes import experiments, indicators
 from brinell.reliability.probes.experiments import QUERIES
 from brinell.reliability.probes.indicators import NEIGHBOURS
@@ -70,14 +69,14 @@ def probe(
     data = coerce.as_problem(problem)[:samples]
     with precisions.exact(model.device), listening(progress) as listener:
         bound = coerce.as_threat(threat)
-        plan = _only(coerce.as_plan(attack), stage, bound.norm)
+        plan = _only(coerce.as_plan(attack), stage, bound)
         probed = _probed_attack(model, data, bound, plan, seed, slots, listener)
         return _probe(probed, evaluated, surrogate is None, neighbours, queries)
 
 
-def _only(plan: Plan, name: str | None, norm: Norm) -> Plan:
-    """Return the plan with only one of its stages for this norm."""
-    stages = plan.stages_in(norm.name, norm.sparse)
+def _only(plan: Plan, name: str | None, threat: Threat) -> Plan:
+    """Return the plan with only one of its stages."""
+    stages = plan.stages_for(threat)
     kept = tuple(s for s in stages if name in (None, s.name))[:1]
     if not kept:
         raise PlanError(
@@ -85,7 +84,7 @@ def _only(plan: Plan, name: str | None, norm: Norm) -> Plan:
             got=repr(name),
             remedy="Name a stage of the plan.",
         )
-    return replace(plan, stages=kept, sparse_stages=None, norm_stages=())
+    return replace(plan, stages=kept)
 
 
 def _probed_attack(
@@ -102,8 +101,9 @@ def _probed_attack(
         raise InputError(
             expected="samples that the model classifies correctly", got="none", remedy="Check labels and normalisation."
         )
-    listener(Note(f"Probing {prepared.plan.stages[0].name} on {len(at)} samples."))
-    return ProbedAttack(prepared, prepared.plan.stages[0], clean, at, passes)
+    (stage,) = prepared.plan.stages_for(threat)
+    listener(Note(f"Probing {stage.name} on {len(at)} samples."))
+    return ProbedAttack(prepared, stage, clean, at, passes)
 
 
 def _probe(b: ProbedAttack, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:

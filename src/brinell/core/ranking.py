@@ -1,0 +1,82 @@
+"""The order in which a targeted attack tries its target classes."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import AnyAttack
+from brinell.core.threat import Threat
+from brinell.ops.losses import likeliest_wrong
+
+
+@runtime_checkable
+class TargetRanking(Protocol):
+    """Where the model's logits rank the classes: at the clean input, or where a reference attack ends."""
+
+    @property
+    def attack(self) -> AnyAttack | None:
+        """The reference attack; None: the clean input ranks."""
+
+    def passes(self, draws: int) -> tuple[int, int]:
+        """Return the forward and backward passes per sample, with a mean over `draws` passes per query."""
+
+    def threat(self, threat: Threat) -> Threat:
+        """Return the threat under which the reference attack runs in an evaluation of `threat`."""
+
+
+@dataclass(frozen=True)
+class LogitRanking:
+    """Rank the classes by the logits of the clean input, which are known anyway.
+
+    >>> LogitRanking().passes(draws=20)
+    (0, 0)
+    """
+
+    @property
+    def attack(self) -> None:
+        """No attack."""
+        return None
+
+    def passes(self, draws: int) -> tuple[int, int]:
+        """Return no passes."""
+        return 0, 0
+
+    def threat(self, threat: Threat) -> Threat:
+        """Return the threat itself."""
+        return threat
+
+
+@dataclass(frozen=True)
+class AttackRanking:
+    """Rank the classes by the logits at the last iterate of an attack, in a ball of `radius` (None: the threat's).
+
+    Reference: Gao et al. 2022, sec. 3.2 and appendix D.
+
+    >>> from brinell.attacks import PGD
+    >>> AttackRanking(PGD(steps=20), radius=6 / 255).passes(draws=1)
+    (21, 20)
+    """
+
+    attack: AnyAttack
+    radius: float | None = None
+
+    def passes(self, draws: int) -> tuple[int, int]:
+        """Return one backward pass less than forward passes: the last iterate needs no gradient."""
+        return self.attack.queries * draws, (self.attack.queries - 1) * draws
+
+    def threat(self, threat: Threat) -> Threat:
+        """Return the threat's norm with the radius of the ranking."""
+        return threat if self.radius is None else replace(threat, eps=self.radius, text=f"{self.radius:.6g}")
+
+
+def rank_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
+    """Return the class of each rank per sample, where rank 1 is the true class; −1 where there is no target.
+
+    >>> rank_targets(torch.tensor([[0.1, 0.5, 0.3]]), torch.tensor([0]), (2, 3))
+    tensor([[1, 2]])
+    """
+    if not ranks:
+        return torch.full((len(y), 1), -1, device=y.device)
+    return likeliest_wrong(logits, y, max(ranks) - 1)[:, [r - 2 for r in ranks]]
