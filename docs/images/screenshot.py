@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 import brinell
-from brinell.cli._shared.show import show
+from brinell.cli._shared.run_output import print_run
 from brinell.cli.commands.demo import EPS, PLAN
 
 HERE = Path(__file__).resolve().parent
@@ -27,7 +27,7 @@ def main() -> None:
         run = brinell.evaluate("demo", "demo", brinell.Linf(EPS), PLAN, out="run")
         console = Console(record=True, width=100, force_terminal=True, color_system="truecolor", file=io.StringIO())
         console.print("$ brinell demo --out run", style="dim", highlight=False)
-        show(run, console)
+        print_run(run, console)
         os.chdir(HERE)
     svg = console.export_svg(title="brinell demo", theme=MONOKAI, unique_id="brinell-demo")
     (HERE / "demo.svg").write_text(WEB_FONTS.sub("", svg).replace("Fira Code", "ui-monospace, Menlo, Consolas"))

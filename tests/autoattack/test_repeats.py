@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from brinell.cli._shared.show import show
+from brinell.cli._shared.run_output import print_run
 from brinell.results import ROWS, Run, Writer, new_manifest, repeated
 
 STAGES = ("one", "two")
@@ -106,5 +106,5 @@ def test_shown_in_the_summary_and_on_the_terminal(tmp_path: Path) -> None:
     assert str(run.repeats) == text
     assert f"single passes     {text}" in str(run)
     console = Console(file=io.StringIO(), width=120)
-    show(run, console)
+    print_run(run, console)
     assert text in console.file.getvalue()

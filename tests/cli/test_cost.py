@@ -13,9 +13,9 @@ def test_dry_run_shows_a_table_and_a_sentence(brinell: Any, here: Path) -> None:
     before = sorted(here.rglob("*"))
     code, out, err = brinell(*EVALUATE, "--out", "run", "--dry-run")
     assert (code, err) == (0, "")
-    for part in ("stage", "samples", "forwards", "time", "clean", "fgsm-ce", "together"):
+    for part in ("stage", "samples", "forwards", "time", "clean", "fgsm-ce", "total"):
         assert part in out
-    assert "Expected: about" in out.splitlines()[-1]
+    assert "Estimated cost: " in out.splitlines()[-1]
     assert sorted(here.rglob("*")) == before
 
 

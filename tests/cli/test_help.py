@@ -29,13 +29,13 @@ def test_help_fits_80_columns_and_cuts_nothing_off(name: str, brinell: Any) -> N
     out = brinell(name, "--help", width=80).out
     assert max(map(len, out.splitlines())) <= 80
     for function in (function for command, function, *_ in COMMANDS if command == name):
-        for option in inspect.signature(function).parameters:
+        for option in inspect.signature(options.expanded(function)).parameters:
             assert f"--{option.replace('_', '-')}" in out or option in ("runs", "run", "a", "b", "parts", "submissions")
 
 
 def test_the_usual_options_come_first(brinell: Any) -> None:
     out = brinell("evaluate", "--help", width=80).out
-    assert titles(out) == ["Options", "Attack", "Where and how fast", "Trust", "Output"]
+    assert titles(out) == ["Options", "Attack", "Execution", "Reliability", "Output"]
     first = out[: out.index("Attack ─")]
     for option in ("--model", "--data", "--eps", "--norm", "--plan", "--n", "--out", "--resume", "--dry-run"):
         assert f" {option} " in first
@@ -43,7 +43,9 @@ def test_the_usual_options_come_first(brinell: Any) -> None:
 
 
 def test_every_panel_names_options_that_exist() -> None:
-    known = {option for _, function, *_ in COMMANDS for option in inspect.signature(function).parameters}
+    known = {
+        option for _, function, *_ in COMMANDS for option in inspect.signature(options.expanded(function)).parameters
+    }
     assert set(panels.PANEL_OF) <= known
 
 

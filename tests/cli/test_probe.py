@@ -23,4 +23,4 @@ def test_a_failing_one_ends_with_code_1_and_advice(brinell, here):
     )
     done = brinell("probe", "--model", "dead.py:make", "--data", "demo", "--eps", "0.1", *SHORT)
     assert done.code == 1 and "unavailable gradients" in done.out and "bpda" in done.out.replace("\n", "")
-    assert "accuracy left by radius" in done.out
+    assert "robust accuracy by radius" in done.out

@@ -1,6 +1,5 @@
 """The audit's numbers against sets computed by hand, its bound against planted misses, and what follows from it."""
 
-import json
 from dataclasses import replace
 from functools import cache
 from io import StringIO
@@ -16,10 +15,11 @@ import brinell
 from brinell import Plan, PlanError, Run
 from brinell.attacks import FGSM, PGD
 from brinell.attacks.catalogue import AUDIT_SHARE, by_name
-from brinell.cli._shared.show import as_json, show
+from brinell.cli._shared.run_output import print_run
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.plan import audited
 from brinell.ops import rng
+from brinell.report.facts import facts
 from brinell.results import Audit, Cost
 from brinell.results.audit_bound import TOO_MUCH
 
@@ -258,7 +258,7 @@ def test_a_complete_audit_need_not_agree(truth: Any, careless: Plan) -> None:
 
 
 def test_json_has_the_audit_and_its_cost_apart(run: Run) -> None:
-    told, a = json.loads(as_json(run)), run.audit
+    told, a = facts(run), run.audit
     assert a is not None
     assert told["audit"]["survivors"] == a.survivors
     assert (told["audit"]["audited"], told["audit"]["found"]) == (a.audited, a.found)
@@ -270,18 +270,18 @@ def test_json_has_the_audit_and_its_cost_apart(run: Run) -> None:
 
 
 def test_json_without_an_audit(truth: Any) -> None:
-    assert json.loads(as_json(truth.evaluate(brinell.plan([FGSM()]))))["audit"] is None
+    assert facts(truth.evaluate(brinell.plan([FGSM()])))["audit"] is None
 
 
 def test_texts_have_the_audit_and_its_cost_apart(run: Run) -> None:
     a, console = run.audit, Console(file=StringIO(), width=100)
-    show(run, console)
+    print_run(run, console)
     screen = " ".join(console.file.getvalue().replace("│", " ").split())  # type: ignore[attr-defined]
     plain = " ".join(str(run).split())
     assert a is not None
     assert str(a) in plain and str(a) in screen
     assert f"of this the audit {a.cost.forwards} forwards, {a.cost.backwards} backwards" in plain
-    assert f"of this the audit {a.cost.forwards:,} and {a.cost.backwards:,}" in screen
+    assert f"of which the audit: {a.cost.forwards:,} and {a.cost.backwards:,}" in screen
 
 
 # --------------------------------------------------------------------------------------------------------------- plans

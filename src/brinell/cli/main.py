@@ -27,55 +27,55 @@ from brinell.cli.commands import (
     report,
     rescalings,
     submit,
+    test_attack,
     train,
     verify,
     zoo,
 )
-from brinell.cli.commands import test_attack as binarization
 from brinell.environment import version
 from brinell.errors import BrinellError
 
-# What the command-line library makes of Ctrl-C.
+# The exit code of Typer after Ctrl-C.
 INTERRUPTED = 130
-AGAIN = "interrupted; the same command with --out and --resume goes on where it was"
+RESUME = "Interrupted. Run again with --resume and the same --out to continue."
 
 app = typer.Typer(
     name="brinell",
     help="Measure how hard a classifier is to break.",
-    epilog="A first look: brinell demo. Every command says more: brinell evaluate --help.",
+    epilog="Start with brinell demo. Every command has its own help: brinell evaluate --help.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Command, panel, the line in the list of commands; the panels in this order.
+# Name, function, panel, and the line in the list of commands.
 COMMANDS = (
     ("demo", demo.command, START, "Evaluate the embedded model on the embedded images."),
-    ("doctor", doctor.command, START, "What is installed, which devices, a small self-test."),
+    ("doctor", doctor.command, START, "Show packages and devices, and run a self-test."),
     ("evaluate", evaluate.command, MEASURE, "Attack a model and report its robust accuracy."),
-    ("plans", plans.command, MEASURE, "List the plans: which attacks, how strong."),
-    ("benchmark", benchmark.command, MEASURE, "Measure as a leaderboard does, and write a record."),
-    ("curve", curve.command, MEASURE, "At which distance each sample breaks; a curve."),
-    ("corruptions", corruptions.command, MEASURE, "Accuracy under noise, blur, weather and the like."),
-    ("report", report.command, READ, "Write a report of Runs; a gate for releases."),
+    ("plans", plans.command, MEASURE, "List the attack plans and their strength."),
+    ("benchmark", benchmark.command, MEASURE, "Measure under the rules of a leaderboard."),
+    ("curve", curve.command, MEASURE, "Measure the smallest adversarial perturbations."),
+    ("corruptions", corruptions.command, MEASURE, "Measure accuracy under noise, blur and weather."),
+    ("report", report.command, READ, "Write a report of Runs, or gate a release."),
     ("compare", compare.command, READ, "Compare two Runs sample by sample."),
     ("verify", verify.command, READ, "Check every adversarial example again."),
-    ("merge", merge.command, READ, "Join Runs of parts of the data."),
-    ("submit", submit.command, READ, "Pack a finished Run into one file for others."),
-    ("test-attack", binarization.command, TRUST, "Test an attack where adversarials are known."),
-    ("probe", probe.command, TRUST, "Look for signs that an attack fails."),
-    ("gallery", gallery.command, TRUST, "Defences that did not hold, and what catches them."),
-    ("rescalings", rescalings.command, TRUST, "Seven rescalings of the logits, compared."),
-    ("train", train.command, SUPPLY, "Train a model to withstand a threat."),
-    ("distances", distances.command, SUPPLY, "How far apart the classes of a data set are."),
+    ("merge", merge.command, READ, "Merge Runs on parts of the data."),
+    ("submit", submit.command, READ, "Pack a finished Run into one file."),
+    ("test-attack", test_attack.command, TRUST, "Test an attack on planted adversarial examples."),
+    ("probe", probe.command, TRUST, "Search for signs that an attack fails."),
+    ("gallery", gallery.command, TRUST, "Measure defences that were broken."),
+    ("rescalings", rescalings.command, TRUST, "Compare seven rescalings of the logits."),
+    ("train", train.command, SUPPLY, "Train a model to be robust."),
+    ("distances", distances.command, SUPPLY, "Measure distances between classes of a data set."),
 )
 for _name, _function, _panel, _line in COMMANDS:
     app.command(_name, rich_help_panel=_panel, short_help=_line)(grouped(_function))
 GROUPS = (
-    ("analyze", analyze.app, MEASURE, "Beyond robust accuracy: calibration, fairness, …"),
-    ("leaderboard", leaderboard.app, READ, "A static site that ranks models."),
-    ("zoo", zoo.app, SUPPLY, "Published models: list, show, fetch, check."),
-    ("data", data.app, SUPPLY, "Data sets by name: list, show, fetch, check."),
+    ("analyze", analyze.app, MEASURE, "Calibration, fairness, privacy, transfer, …"),
+    ("leaderboard", leaderboard.app, READ, "Build a static site that ranks models."),
+    ("zoo", zoo.app, SUPPLY, "List, show, fetch and check published models."),
+    ("data", data.app, SUPPLY, "List, show, fetch and check data sets."),
 )
 for _name, _group, _panel, _line in GROUPS:
     app.add_typer(_group, name=_name, rich_help_panel=_panel, short_help=_line)
@@ -98,7 +98,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; a user's error is one red sentence and exit code 2."""
+    """Run the program; print an error of the user as one red sentence and exit with code 2."""
     try:
         app()
     except BrinellError as error:
@@ -107,5 +107,5 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            Console(stderr=True).print(Text(AGAIN), soft_wrap=True)
+            Console(stderr=True).print(Text(RESUME), soft_wrap=True)
         raise

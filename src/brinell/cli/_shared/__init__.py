@@ -1,1 +1,1 @@
-"""What several verbs share: options, loading of models and data, terminal output."""
+"""Shared by the commands: option declarations, help panels, loading of models and data, terminal output."""

@@ -1,45 +1,120 @@
-"""Options that several verbs share."""
+"""Options that several commands share: single options, and groups that commands take as one parameter."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-# What is looked at.
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
+    str,
+    typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo."),
 ]
+Models = Annotated[list[str], typer.Option("--model", "-m", help="As in evaluate. Repeat to compare models.")]
 Data = Annotated[
     str,
     typer.Option(
         "--data", "-d", help="FILE.npz or FILE.safetensors with x and y, a folder, a data set such as cifar10, or demo."
     ),
 ]
-N = Annotated[int | None, typer.Option("--n", help="Only the first n samples.")]
-Folder = Annotated[Path, typer.Argument(help="Folder of a Run.")]
+N = Annotated[int | None, typer.Option("--n", help="Use only the first n samples.")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a Run.")]
 
-# What is tried.
-Eps = Annotated[str, typer.Option(help="Radius, e.g. 8/255; inputs live in [0, 1].")]
-Norm = Annotated[str, typer.Option(help="Linf, L2 or L1.")]
-Plan = Annotated[str, typer.Option(help="See brinell plans.")]
-Attacks = Annotated[str | None, typer.Option(help="A chain instead of a plan, e.g. apgd-ce,fab-t.")]
-Seed = Annotated[int, typer.Option(help="A sample's outcome depends on this and its id.")]
+Eps = Annotated[str, typer.Option(help="Radius of the threat, e.g. 8/255, for inputs in [0, 1].")]
+Norm = Annotated[str, typer.Option(help="Norm of the threat: Linf, L2 or L1.")]
+Plan = Annotated[str, typer.Option(help="Attack plan; brinell plans lists them.")]
+Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of a plan, e.g. apgd-ce,fab-t.")]
+Seed = Annotated[int, typer.Option(help="Random seed; with its id it fixes the noise of each sample.")]
 
-# How and where it is computed.
-Slots = Annotated[int | None, typer.Option(help="Samples in flight; changes speed, not outcomes.")]
-Precision = Annotated[str, typer.Option(help="Of the attack's questions: float32, tf32, bfloat16, or auto.")]
-Execution = Annotated[str, typer.Option(help="auto, eager, graph (CUDA) or compile.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; default: where the model is.")]
+Slots = Annotated[int | None, typer.Option(help="Samples per batch. Changes the speed, not the results.")]
+Precision = Annotated[str, typer.Option(help="Precision of the attack: float32, tf32, bfloat16 or auto.")]
+Mode = Annotated[str, typer.Option(help="Execution mode: auto, eager, graph (CUDA graphs) or compile.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the device of the model.")]
 Workers = Annotated[
-    str | None, typer.Option(help="Processes on the CPU, e.g. 4; gpu: one per GPU; gpu:4: on four GPUs.")
+    str | None, typer.Option(help="Worker processes: 4 on the CPU, gpu for one per GPU, gpu:4 for four GPUs.")
 ]
 RayAddress = Annotated[
-    str | None, typer.Option(help="Address of a running Ray cluster, e.g. auto; default: RAY_ADDRESS, or a new one.")
+    str | None, typer.Option(help="Address of a Ray cluster, or auto; default: RAY_ADDRESS, or a new cluster.")
 ]
 
-# What is kept and told.
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the Run; default: a temporary one.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted Run.")]
-ResumeAll = Annotated[bool, typer.Option("--resume", help="Go on with interrupted Runs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the Run; default: a temporary folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted Run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figures into a .svg, .png or .pdf file.")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is attacked: the model, the data, and the threat."""
+
+    model: Model
+    data: Data
+    eps: Eps
+    norm: Norm = "Linf"
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The seed, and where the computation runs."""
+
+    seed: Seed = 0
+    slots: Slots = None
+    device: Device = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as keyword arguments of the Python functions."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Execution(Compute):
+    """The seed, and where and how the computation runs."""
+
+    precision: Precision = "float32"
+    execution: Mode = "auto"
+
+
+@dataclass(frozen=True)
+class Output:
+    """How the result is printed."""
+
+    json: Json = False
+    quiet: Quiet = False
+
+    @property
+    def progress(self) -> bool | None:
+        """The argument `progress` of the Python functions: None shows progress on a terminal."""
+        return False if self.quiet else None
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with one option per field in place of every parameter that is a group of options."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
+    parameters = [q for p in signature.parameters.values() for q in _fields(p, groups.get(p.name))]
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    # Typer reads both.
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _fields(parameter: inspect.Parameter, group: Any) -> list[inspect.Parameter]:
+    if group is None:
+        return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    hints = get_type_hints(group, include_extras=True)
+    empty, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(f.name, kind, default=empty if f.default is MISSING else f.default, annotation=hints[f.name])
+        for f in fields(group)
+    ]

@@ -1,44 +1,96 @@
-"""Tables and sentences as the verbs print them."""
+"""Tables, lines and JSON as the commands print them."""
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
-
-from brinell.results import Proportion
 
 WIDTH = 100
 
 
-def titled(title: str) -> Table:
-    """An empty table under its title."""
-    return Table(title=Text(title), box=box.ROUNDED, title_justify="left")
+@runtime_checkable
+class Share(Protocol):
+    """A share with its 95 % interval, such as a `Proportion` or a mean of proportions."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
 
 
-def put(table: Any, console: Console) -> None:
-    """Print a table, or whatever else has a width, no wider than is pleasant to read."""
+def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]] = ()) -> Table:
+    """Return a table. A column named ">n" is aligned to the right; a column named "!name" is never wrapped."""
+    style = box.ROUNDED if title else box.SIMPLE_HEAD
+    table = Table(title=Text(title) if title else None, box=style, pad_edge=bool(title), title_justify="left")
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
+        table.add_column(Text(name.lstrip(">!")), justify=justify, no_wrap=name.startswith("!"))
+    for row in rows:
+        add_row(table, row)
+    return table
+
+
+def add_row(table: Table, cells: Sequence[str | Text], style: str | None = None) -> None:
+    """Add cells that are plain text: brackets are not markup, and long words are folded instead of cut off."""
+    table.add_row(*(Text(c, overflow="fold") if isinstance(c, str) else c for c in cells), style=style)
+
+
+def print_table(table: Any, console: Console) -> None:
+    """Print a table or a panel, at most 100 columns wide."""
     console.print(table, width=min(console.width, WIDTH))
 
 
-def tell(console: Console, *sentences: str) -> None:
-    """Print sentences: on a terminal wrapped between words; elsewhere one line each, for whoever reads by program."""
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines of text: wrapped between words on a terminal, unwrapped elsewhere."""
     width = min(console.width, WIDTH) if console.is_terminal else None
-    for sentence in sentences:
-        console.print(Text(sentence), soft_wrap=not console.is_terminal, width=width)
+    for line in lines:
+        console.print(Text(line), soft_wrap=not console.is_terminal, width=width)
 
 
-def put_facts(facts: Mapping[str, str], console: Console) -> None:
-    """Print what is known of one thing, line by line; what is empty is left out."""
-    table = Table("what", "value", show_header=False, box=None)
-    for what, value in facts.items():
+def print_facts(facts: Mapping[str, str], console: Console) -> None:
+    """Print names and values line by line; leave out empty values."""
+    table = Table("name", "value", show_header=False, box=None)
+    for name, value in facts.items():
         if value:
-            table.add_row(what, Text(value, overflow="fold"))
-    put(table, console)
+            add_row(table, (name, value))
+    print_table(table, console)
 
 
-def counts(p: Proportion | None) -> dict[str, Any] | None:
-    """A percentage for programs: value, interval and what it is made of."""
-    return None if p is None else {"value": p.value, "low": p.low, "high": p.high, "n": p.n, "k": p.k}
+def print_json(value: object) -> None:
+    """Print a value as JSON on standard output."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def interval(p: Share, digits: int = 1) -> str:
+    """Return the 95 % interval of a share in per cent.
+
+    >>> from brinell.results import Proportion
+    >>> interval(Proportion(1, 4))
+    '[4.6, 69.9]'
+    """
+    return f"[{100 * p.low:.{digits}f}, {100 * p.high:.{digits}f}]"
+
+
+def percent(p: Share, digits: int = 1) -> str:
+    """Return a share in per cent with its 95 % interval.
+
+    >>> from brinell.results import Proportion
+    >>> percent(Proportion(1, 4))
+    '25.0 [4.6, 69.9]'
+    """
+    return f"{100 * p.value:.{digits}f} {interval(p, digits)}"
+
+
+def download_bar(quiet: bool) -> AbstractContextManager[Progress]:
+    """Return a progress bar for downloads, on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True)

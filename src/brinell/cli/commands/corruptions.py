@@ -1,70 +1,66 @@
 """brinell corruptions."""
 
-import json as json_format
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.corruptions.baselines import Baseline
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import WIDTH
+from brinell.cli._shared.terminal import make_table, percent, print_json, print_lines, print_table
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.errors import InputError
 
 
 def command(
-    model: Annotated[list[str], typer.Option("--model", "-m", help="As in evaluate; several for a comparison.")],
+    *,
+    model: options.Models,
     data: options.Data,
-    only: Annotated[list[str] | None, typer.Option(help="Only this corruption, e.g. fog; several are allowed.")] = None,
-    severity: Annotated[list[int] | None, typer.Option(help="Only this severity, 1 to 5; several are allowed.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this corruption, e.g. fog. Repeat for several.")] = None,
+    severity: Annotated[list[int] | None, typer.Option(help="Only this severity, 1 to 5. Repeat for several.")] = None,
     n: options.N = None,
     baseline: Annotated[
-        str | None, typer.Option(help="For the mean corruption error: alexnet, FILE.csv or FILE.csv:ROW.")
+        str | None, typer.Option(help="Baseline of the mean corruption error: alexnet, FILE.csv or FILE.csv:ROW.")
     ] = None,
     clean_error: Annotated[
         float | None,
         typer.Option(
-            help="Per cent the baseline gets wrong without corruption, for the relative error. AlexNet's is known."
+            help="Clean error of the baseline in per cent, for the relative error; that of AlexNet is built in."
         ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="A table of accuracies to add each model's row to.")] = None,
-    seed: Annotated[int, typer.Option(help="With a sample's id it decides the noise.")] = 0,
+    csv: Annotated[Path | None, typer.Option(help="Append one row of accuracies per model to this file.")] = None,
+    seed: options.Seed = 0,
     device: options.Device = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    output: options.Output,
 ) -> None:
-    """Measure accuracy under common corruptions: noise, blur, weather and digital ones at five severities."""
-    beside, problem = _baseline(baseline, clean_error), load.data(data, n, None)
+    """Measure accuracy under common corruptions: noise, blur, weather and digital, at five severities."""
+    baseline_errors, problem = _baseline(baseline, clean_error), load.data(data, n, None)
     reports = []
     for spec in model:
-        with _progress(spec, quiet) as told:
-            found = corruption_accuracy(
-                load.model(spec), problem, only or COMMON, severity or SEVERITIES, seed, device=device, told=told
+        with _progress(spec, output.quiet) as update:
+            report = corruption_accuracy(
+                load.model(spec), problem, only or COMMON, severity or SEVERITIES, seed, device=device, told=update
             )
         if csv is not None:
-            found.save(csv)
-        reports.append(found)
-    if json:
-        typer.echo(json_format.dumps([found.to_json(beside) for found in reports], indent=2))
+            report.save(csv)
+        reports.append(report)
+    if output.json:
+        print_json([report.to_json(baseline_errors) for report in reports])
     else:
-        for found in reports:
-            show(found, beside, Console())
+        for report in reports:
+            show(report, baseline_errors, Console())
 
 
 def _baseline(spec: str | None, clean_error: float | None) -> Baseline | None:
     if spec is None:
         if clean_error is not None:
             raise InputError(
-                expected="--baseline beside --clean-error, which is an error of the baseline",
+                expected="--clean-error together with --baseline",
                 got=f"--clean-error {clean_error:g} alone",
                 remedy="Add --baseline FILE.csv or FILE.csv:ROW.",
             )
@@ -76,7 +72,7 @@ def _baseline(spec: str | None, clean_error: float | None) -> Baseline | None:
 
 @contextmanager
 def _progress(name: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error, where somebody looks at it."""
+    """Show a progress bar on standard error if it is a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
@@ -86,18 +82,17 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[[int, int], None] | N
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def show(found: CorruptionReport, baseline: Baseline | None, console: Console) -> None:
-    """One line per corruption: its accuracy at every severity, and the mean with its interval."""
-    accuracy = found.accuracy
+def show(report: CorruptionReport, baseline: Baseline | None, console: Console) -> None:
+    """Print one line per corruption: its accuracy at every severity, and the mean with its interval."""
+    accuracy = report.accuracy
     widest = max(50 * (p.high - p.low) for p in accuracy.values())
-    title = f"{found.model or 'model'} · accuracy (%), n = {found.mean.n}, each severity ± {widest:.1f} at most"
-    table = Table(title=Text(title), box=box.ROUNDED, title_justify="left")
-    for name in ("corruption", *map(str, found.severities), "mean"):
-        table.add_column(name, justify="left" if name == "corruption" else "right")
-    for name in found.names:
-        cells = (accuracy.get((name, s)) for s in found.severities)
-        mean = found.mean_of(name)
-        interval = f"{100 * mean.value:.1f} [{100 * mean.low:.1f}, {100 * mean.high:.1f}]"
-        table.add_row(name, *("" if p is None else f"{100 * p.value:.1f}" for p in cells), Text(interval))
-    console.print(table, width=min(console.width, WIDTH))
-    console.print(Text(found.summary(baseline)), soft_wrap=not console.is_terminal)
+    title = f"{report.model or 'model'} · accuracy (%), n = {report.mean.n}, each severity ± {widest:.1f} at most"
+    rows = []
+    for name in report.names:
+        cells = (accuracy.get((name, s)) for s in report.severities)
+        rows.append(
+            (name, *("" if p is None else f"{100 * p.value:.1f}" for p in cells), percent(report.mean_of(name)))
+        )
+    columns = ("corruption", *(f">{s}" for s in report.severities), ">mean")
+    print_table(make_table(title, columns, rows), console)
+    print_lines(console, report.summary(baseline))

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.attacks import APGD
+from brinell.cli._shared.terminal import add_row
 from brinell.core.threat import Linf
 from brinell.data.load import load
 from brinell.environment import version
@@ -29,45 +30,43 @@ EXTRAS = {
 
 
 def _devices() -> list[str]:
-    found = [f"cpu ({torch.get_num_threads()} threads)"]
+    devices = [f"cpu ({torch.get_num_threads()} threads)"]
     for i in range(torch.cuda.device_count()):
         p = torch.cuda.get_device_properties(i)
-        found.append(f"cuda:{i} {p.name}, {p.total_memory / 2**30:.0f} GiB")
-    return found
+        devices.append(f"cuda:{i} {p.name}, {p.total_memory / 2**30:.0f} GiB")
+    return devices
 
 
 def _self_test(device: str) -> str | None:
-    """A small attack with two numbers of slots: the rows must be equal. Returns what went wrong."""
+    """Run a small attack with two batch sizes, whose rows must be equal. Return what went wrong, or None."""
     problem = load("demo", 16)
     runs = [
         attack("demo", problem, Linf(0.1), APGD(steps=5), slots=slots, device=device).drop_columns(["seconds"])
         for slots in (3, 16)
     ]
     if not runs[0].equals(runs[1]):
-        return "outcomes depend on the number of slots"
+        return "results depend on the number of slots"
     return None if any(runs[0]["broken"].to_pylist()) else "the attack broke nothing"
 
 
 def command() -> None:
-    """Tell what is installed, which devices there are, and whether a small self-test passes."""
+    """Show installed packages and devices, and run a small self-test."""
     console = Console()
-    table = Table("part", "state", show_header=False, box=None)
-    table.add_row("brinell", version())
-    table.add_row("python", platform.python_version())
-    for name in CORE:
-        table.add_row(name, metadata.version(name))
+    rows = [("brinell", version()), ("python", platform.python_version())]
+    rows += [(name, metadata.version(name)) for name in CORE]
     for extra, modules in EXTRAS.items():
-        missing = [m for m in modules if util.find_spec(m) is None]
-        state = "installed" if not missing else f"not installed (pip install 'brinell[{extra}]')"
-        table.add_row(f"extra {extra}", Text(state))
-    for device in _devices():
-        table.add_row("device", device)
+        installed = all(util.find_spec(module) is not None for module in modules)
+        rows.append((f"extra {extra}", "installed" if installed else f"not installed (pip install 'brinell[{extra}]')"))
+    rows += [("device", device) for device in _devices()]
+    table = Table("name", "value", show_header=False, box=None)
+    for row in rows:
+        add_row(table, row)
     console.print(table)
     failed = False
     for device in ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]:
-        wrong = _self_test(device)
-        failed |= wrong is not None
-        outcome = ("passed", "green") if wrong is None else (f"failed: {wrong}", "red")
+        problem = _self_test(device)
+        failed |= problem is not None
+        outcome = ("passed", "green") if problem is None else (f"failed: {problem}", "red")
         console.print(Text.assemble(f" self-test on {device}: ", outcome))
     if failed:
         raise typer.Exit(1)

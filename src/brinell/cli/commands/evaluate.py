@@ -3,11 +3,10 @@
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from brinell.attacks.catalogue import reference
 from brinell.cli._shared import chosen, load, options
-from brinell.cli._shared.show import as_json, show, show_estimate
+from brinell.cli._shared.run_output import output_estimate, output_run
 from brinell.core.plan import Plan
 from brinell.core.threat import threat
 from brinell.cost.estimate import estimate
@@ -18,99 +17,89 @@ from brinell.reliability.attach import NOT_MADE, WithProbe, WithTest
 
 
 def command(
-    model: options.Model,
-    data: options.Data,
-    eps: options.Eps,
-    norm: options.Norm = "Linf",
+    *,
+    target: options.Target,
     plan: options.Plan = "autoattack",
     attacks: options.Attacks = None,
     n: options.N = None,
     out: options.Out = None,
     resume: options.Resume = False,
-    seed: options.Seed = 0,
-    slots: options.Slots = None,
-    precision: options.Precision = "float32",
-    execution: options.Execution = "auto",
-    device: options.Device = None,
-    part: Annotated[str | None, typer.Option(help="Only this part of the data, e.g. 2/4; see brinell merge.")] = None,
-    individual: Annotated[bool, typer.Option("--individual", help="Every attack on every sample.")] = False,
+    execution: options.Execution,
+    part: Annotated[
+        str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4; see brinell merge.")
+    ] = None,
+    individual: Annotated[bool, typer.Option("--individual", help="Run every attack on every sample.")] = False,
     queries: Annotated[
-        int | None, typer.Option(help="Queries per sample in all, for plans without gradients such as blackbox.")
+        int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
     ] = None,
     rank_by: Annotated[
-        str | None, typer.Option(help="Rank the targets where this attack ends: fgsm or pgd20; default: clean input.")
+        str | None, typer.Option(help="Rank targets at the end point of this attack, fgsm or pgd20, not at the input.")
     ] = None,
-    rank_eps: Annotated[str | None, typer.Option(help="Radius for that attack, e.g. 6/255; default: --eps.")] = None,
+    rank_eps: Annotated[str | None, typer.Option(help="Radius of that attack, e.g. 6/255; default: --eps.")] = None,
     audit: Annotated[
-        float | None, typer.Option(help="Share of the survivors that the plan fast attacks at full strength; 0: none.")
+        float | None, typer.Option(help="Share of the surviving samples that the audit attacks with the full plan.")
     ] = None,
     escalate: Annotated[
-        bool, typer.Option("--escalate", help="Full plan on all survivors if the audit objects or a check warns.")
+        bool, typer.Option("--escalate", help="Attack all survivors with the full plan if the audit or a check fails.")
     ] = False,
     expected_clean_accuracy: Annotated[
-        float | None, typer.Option(help="Stop if clean accuracy differs, e.g. 0.85.")
+        float | None, typer.Option(help="Stop if the clean accuracy differs from this, e.g. 0.85.")
     ] = None,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Verify adversarials and store none of them.")] = False,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Verify adversarials but do not store them.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would cost, from a probe of two seconds at most.")
+        bool, typer.Option("--dry-run", help="Only estimate the cost, from a pilot of at most two seconds.")
     ] = False,
     workers: options.Workers = None,
     ray: options.RayAddress = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Test the plan where an adversarial is known to exist; part of the verdict.")
+        bool, typer.Option("--test", help="Add the binarization test of the plan; it counts for the verdict.")
     ] = False,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Look for signs that the plan's first attack failed; part of the verdict.")
+        bool, typer.Option("--probe", help="Probe the first attack for signs of failure; it counts for the verdict.")
     ] = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    output: options.Output,
 ) -> None:
     """Attack a model and report its robust accuracy."""
-    tried = _plan(chosen.plan(plan, attacks), rank_by, rank_eps, queries)
-    if probe and tried.draws > 1:
+    chosen_plan = _plan(chosen.plan(plan, attacks), rank_by, rank_eps, queries)
+    if probe and chosen_plan.draws > 1:
         raise PlanError(
-            expected="--probe with an attack on a model that is not randomised",
-            got=f"the plan {tried.name}",
+            expected="--probe with a plan for deterministic models",
+            got=f"the plan {chosen_plan.name}",
             remedy="Leave --probe out.",
         )
-    what = load.model(model), load.data(data, n, part), threat(norm, eps), tried
+    inputs = (
+        load.model(target.model), load.data(target.data, n, part), threat(target.norm, target.eps), chosen_plan,
+    )  # fmt: skip
     how: dict[str, Any] = {
         "out": out,
         "resume": resume,
-        "seed": seed,
-        "slots": slots,
-        "precision": precision,
-        "execution": execution,
-        "device": device,
         "individual": individual,
         "audit": audit,
         "escalate": escalate,
+        **execution.arguments(),
     }
     if dry_run:
         _refuse_workers(workers, ray)
-        show_estimate(estimate(*what, **how), Console(), json)
+        output_estimate(estimate(*inputs, **how), output)
         return
-    shown = False if quiet else None
+    extras = ((WithTest(progress=output.progress), test), (WithProbe(progress=output.progress), probe))
     run = evaluate(
-        *what,
+        *inputs,
         **how,
-        progress=shown,
+        progress=output.progress,
         expected_clean_accuracy=expected_clean_accuracy,
         images=not no_images,
         launch=chosen.launcher(workers, ray),
-        also=[w for w, wanted in ((WithTest(progress=shown), test), (WithProbe(progress=shown), probe)) if wanted],
+        also=[extra for extra, wanted in extras if wanted],
     )
     for check in run.checks:
         if check["message"].startswith(NOT_MADE):
             typer.echo(f"{check['name']} {check['message']}", err=True)
-    if json:
-        typer.echo(as_json(run))
-    else:
-        show(run, Console())
+    output_run(run, output)
 
 
 def _plan(plan: Plan, rank_by: str | None, rank_eps: str | None, queries: int | None) -> Plan:
-    """The plan with the ranking of targets and the budget that were asked for."""
+    """Return the plan with the chosen ranking of targets and query limit."""
     if rank_by is not None:
         plan = ranked(plan, reference(rank_by), rank_eps)
     elif rank_eps is not None:
@@ -123,7 +112,7 @@ def _plan(plan: Plan, rank_by: str | None, rank_eps: str | None, queries: int | 
 def _refuse_workers(workers: str | None, ray: str | None) -> None:
     if workers is not None or ray is not None:
         raise InputError(
-            expected="--dry-run for this process, which is what it can measure",
-            got="--workers or --ray with it",
-            remedy="Leave them out, and see brinell.launch.estimate for what several workers bring.",
+            expected="--dry-run without --workers and --ray: it measures this process",
+            got="--workers or --ray",
+            remedy="Leave them out; brinell.launch.estimate tells the speed-up of several workers.",
         )

@@ -1,8 +1,6 @@
 """brinell gallery."""
 
-import json as json_format
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,44 +8,41 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli._shared import options
-from brinell.cli._shared.pictures import drawable
-from brinell.cli._shared.terminal import put, tell, titled
+from brinell.cli._shared.terminal import make_table, percent, print_json, print_lines, print_table
 from brinell.defences.measure import SAMPLES, DefenceResult, measure
+from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
 
 
 def command(
+    *,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only this defence, e.g. thermometer; several are allowed.")
+        list[str] | None, typer.Option(help="Only this defence, e.g. thermometer. Repeat for several.")
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Samples per defence.")] = SAMPLES,
     seed: options.Seed = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the table: a .svg, .png or .pdf file.")] = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    plot: options.Plot = None,
+    output: options.Output,
 ) -> None:
-    """Measure defences that did not hold, and whether the binarization test catches their evaluations."""
-    drawable(plot)
+    """Measure defences that were broken, and whether the binarization test rejects their evaluations."""
+    check_plot_path(plot)
     errors = Console(stderr=True)
-    rows = measure(only, n, seed, told=lambda name: None if quiet else errors.print(Text(name)))
+    rows = measure(only, n, seed, told=lambda name: None if output.quiet else errors.print(Text(name)))
     if plot is not None:
         from brinell.defences.plot import plot as draw
 
         draw(rows, plot)
-    if json:
-        typer.echo(json_format.dumps([row.to_json() for row in rows], indent=2))
+    if output.json:
+        print_json([row.to_json() for row in rows])
     else:
         show(rows, Console())
 
 
 def show(rows: Sequence[DefenceResult], console: Console) -> None:
-    """One line per defence, then both scores of detectors, then in sentences what the test did not see."""
-    title = f"original evaluation → stronger evaluation · n = {rows[0].clean.n}, [95 % intervals]"
-    table = titled(title)
-    for name in ("defence", "eps", "kappa", "test score (%)", "robust accuracy (%)", "test says"):
-        table.add_column(name, justify="left" if name in ("defence", "test says") else "right")
-    for row in rows:
-        table.add_row(
+    """Print one line per defence, both scores of detectors, and what the test does not detect."""
+    columns = ("defence", ">eps", ">kappa", ">test score (%)", ">robust accuracy (%)", "test says")
+    cells = (
+        (
             row.defence.name,
             f"{row.defence.threat.eps:g}",
             f"{row.original.test.kappa:g}",
@@ -55,25 +50,22 @@ def show(rows: Sequence[DefenceResult], console: Console) -> None:
             _arrow(row.original.robust, row.stronger.robust),
             row.original.test.verdict,
         )
-    put(table, console)
-    tell(console, *filter(None, map(_halves, rows)))
-    tell(console, *(f"{row.defence.name}: {row.defence.why}" for row in rows if row.defence.why))
+        for row in rows
+    )
+    title = f"original evaluation → stronger evaluation · n = {rows[0].clean.n}, [95 % intervals]"
+    print_table(make_table(title, columns, cells), console)
+    print_lines(console, *filter(None, map(_both_scores, rows)))
+    print_lines(console, *(f"{row.defence.name}: {row.defence.why}" for row in rows if row.defence.why))
 
 
-def _halves(row: DefenceResult) -> str:
-    """Of a detector, whose worse score is in the table, both scores."""
+def _both_scores(row: DefenceResult) -> str:
+    """Return both scores of a detector; the table holds the worse one."""
     before, after = row.original.tests, row.stronger.tests
     if len(before) == 1:
         return ""
-    each = (f"{kind} test {_arrow(t.level.score, after[kind].level.score)}" for kind, t in before.items())
-    return f"{row.defence.name}: {', '.join(each)}"
+    scores = (f"{kind} test {_arrow(t.level.score, after[kind].level.score)}" for kind, t in before.items())
+    return f"{row.defence.name}: {', '.join(scores)}"
 
 
 def _arrow(a: Proportion, b: Proportion) -> str:
-    return f"{_share(a)} → {_share(b)}"
-
-
-def _share(p: Proportion) -> str:
-    if not p.n:
-        return "–"
-    return f"{100 * p.value:.0f} [{100 * p.low:.0f}, {100 * p.high:.0f}]"
+    return " → ".join(percent(p, 0) if p.n else "–" for p in (a, b))

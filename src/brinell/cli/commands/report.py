@@ -19,32 +19,33 @@ def command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of one or several Runs.", metavar="RUN")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The file; default: report.html, other formats on standard output."),
+        typer.Option("--out", "-o", help="File to write; default: report.html, or standard output for other formats."),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="html, md, json, csv or junit; default: by the ending of --out, or html.")
+        str | None, typer.Option(help="html, md, json, csv or junit; default: by the ending of --out, else html.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="The data of the Runs, for the originals in the gallery.")
+        str | None,
+        typer.Option("--data", "-d", help="Data of the Runs, to show the originals beside the adversarials."),
     ] = None,
-    classes: Annotated[str | None, typer.Option(help="Names of the classes, as cat,dog,…")] = None,
-    title: Annotated[str, typer.Option(help="The title of the page.")] = "",
+    classes: Annotated[str | None, typer.Option(help="Names of the classes in order: cat,dog,…")] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
     fail_under: Annotated[
         float | None,
         typer.Option(
-            help="Exit code 1 unless every Run is finished, has the verdict of --require, and the lower bound of its "
-            "robust accuracy is at least so many per cent."
+            help="Exit code 1 unless every Run is finished, reaches the verdict of --require, and the lower bound of "
+            "its robust accuracy is at least this, in per cent."
         ),
     ] = None,
     require: Annotated[
         str | None,
         typer.Option(
-            help="The least verdict that passes, reliable or suspicious; exit code 1 below it. Default with "
+            help="Worst verdict that passes, reliable or suspicious; exit code 1 below it. Default with "
             "--fail-under: reliable."
         ),
     ] = None,
 ) -> None:
-    """Write a report of one or several Runs: one self-contained file, or text for programs."""
+    """Write a report of one or several Runs: a self-contained page, or Markdown, JSON, CSV or JUnit."""
     check_percent(fail_under)
     least(fail_under, require)
     chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
@@ -67,7 +68,7 @@ def command(
 
 
 def _problem(spec: str | None, runs: list[Run]) -> Problem | None:
-    """The named data; without a name the embedded images, where they are what the Runs were made from."""
+    """Load the named data; without a name the embedded images, if the Runs were made from them."""
     if spec is not None:
         return load.data(spec, None, None)
     if {run.identity.data.name for run in runs} != {"demo"}:

@@ -1,12 +1,12 @@
 """brinell verify."""
 
-import json as json_format
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from brinell.cli._shared import load, options
+from brinell.cli._shared.terminal import print_json
 from brinell.core.dataset import Problem
 from brinell.core.threat import Threat, threat
 from brinell.errors import InputError
@@ -22,29 +22,30 @@ def command(
     ],
     model: options.Model,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="As for brinell evaluate; default: what the Runs name.")
+        str | None, typer.Option("--data", "-d", help="As in evaluate; default: the data that the Runs name.")
     ] = None,
     n: options.N = None,
-    norm: Annotated[str, typer.Option(help="Where no Run tells the threat: Linf, L2 or L1.")] = "Linf",
-    eps: Annotated[str | None, typer.Option(help="Where no Run tells the threat: the radius, e.g. 8/255.")] = None,
+    norm: Annotated[str, typer.Option(help="Norm of the threat if no Run states it: Linf, L2 or L1.")] = "Linf",
+    eps: Annotated[str | None, typer.Option(help="Radius of the threat if no Run states it, e.g. 8/255.")] = None,
     rerun: Annotated[
-        int | None, typer.Option(help=f"Samples of each Run to attack again; default: {RERUN} of a bundle.")
+        int | None, typer.Option(help=f"Samples of each Run to attack again; default: {RERUN} for a bundle.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides which; default: drawn, so that nobody knows it before, and told.")
+        int | None, typer.Option(help="Seed that selects these samples; default: drawn at random, and printed.")
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Write the verified record of the first submission: a .json file, or a folder.")
+        Path | None,
+        typer.Option(help="Write the verified record of the first submission to this .json file or folder."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Re-check rows, manifest and every adversarial example on the model; exit code 1 if anything fails."""
+    """Check rows, manifest and every adversarial example on the model again; exit code 1 if a check fails."""
     classifier, problem = load.model(model), None if data is None else load.data(data, n, None)
     alone = len(submissions) == 1 and submissions[0].is_dir() and rerun is None and record is None
     if alone:
         run = Run.open(submissions[0])
         result: Any = verify(run, classifier, _named(run, n) if problem is None else problem)
-        told = {
+        summary = {
             "ok": result.ok,
             "checked": result.checked,
             "held": result.held,
@@ -55,20 +56,23 @@ def command(
     else:
         ball: Threat | None = None if eps is None else threat(norm, eps)
         result = review(submissions, classifier, problem, ball, rerun=RERUN if rerun is None else rerun, seed=seed)
-        told = result.to_json()
+        summary = result.to_json()
     if record is not None and result.ok:
         place = certify(submissions[0], result, classifier, problem).write(record)
-        told["record"] = str(place)
-    typer.echo(json_format.dumps(told) if json else str(result))
+        summary["record"] = str(place)
+    if json:
+        print_json(summary)
+    else:
+        typer.echo(str(result))
     if record is not None and result.ok and not json:
-        typer.echo(f"Record: {told['record']}")
+        typer.echo(f"Record: {summary['record']}")
     if not result.ok:
         raise typer.Exit(1)
 
 
 def _named(run: Run, n: int | None) -> Problem:
-    """The data a Run names."""
+    """Load the data that a Run names."""
     stored = run.identity.data
     if not stored.name:
-        raise InputError(expected="--data, since the Run does not name its data", got="none", remedy="Add it.")
+        raise InputError(expected="--data, since the Run does not name its data", got="none", remedy="Add --data.")
     return load.data(stored.name, stored.n if n is None else n, None)

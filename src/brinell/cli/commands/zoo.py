@@ -6,22 +6,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 from rich.text import Text
 
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import put_facts
+from brinell.cli._shared.terminal import download_bar, make_table, print_facts, print_json, print_table
 from brinell.models import zoo
 from brinell.models.zoo import Card
 
-app = typer.Typer(no_args_is_help=True, help="Published models by name: list, show, fetch and check them.")
+app = typer.Typer(no_args_is_help=True, help="List, show, download and check published models.")
 
-Names = Annotated[
-    list[str], typer.Argument(help="Models as data/threat/model; the last part alone where it is unique.")
-]
+Names = Annotated[list[str], typer.Argument(help="Models as data/threat/model, or only the last part if it is unique.")]
 
 
 def _percent(share: float | None) -> str:
@@ -37,32 +32,33 @@ def _state(card: Card) -> str:
 @app.command("list")
 def list_(
     data: Annotated[
-        str | None, typer.Option(help="Only models of this data set: cifar10, cifar100, imagenet …")
+        str | None, typer.Option(help="Only models of this data set: cifar10, cifar100, imagenet, …")
     ] = None,
     threat: Annotated[str | None, typer.Option(help="Only models for this threat: Linf, L2, corruptions.")] = None,
     loadable: Annotated[bool, typer.Option("--loadable", help="Only models that can be loaded.")] = False,
     json: options.Json = False,
 ) -> None:
-    """List the models, the most robust first."""
-    found = [
+    """List the published models, the most robust first."""
+    cards = [
         c
         for c in zoo.cards().values()
         if (data is None or c.data == data) and (threat is None or c.threat == threat) and (c.loadable or not loadable)
     ]
-    found.sort(key=lambda c: (c.data, c.threat, -_robust(c)))
+    cards.sort(key=lambda c: (c.data, c.threat, -_robust(c)))
     if json:
-        typer.echo(json_format.dumps([asdict(c) for c in found], indent=2))
+        print_json([asdict(c) for c in cards])
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for column in ("clean %", "robust %"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("architecture")
-    table.add_column("loads", no_wrap=True)
-    for c in found:
-        robust = c.robust_accuracy if c.best_known is None else c.best_known
-        table.add_row(c.name, _percent(c.clean_accuracy), _percent(robust), Text(c.architecture), _state(c))
-    Console().print(table)
+    rows = (
+        (
+            c.name,
+            _percent(c.clean_accuracy),
+            _percent(c.robust_accuracy if c.best_known is None else c.best_known),
+            c.architecture,
+            _state(c),
+        )
+        for c in cards
+    )
+    print_table(make_table("", ("model", ">clean %", ">robust %", "architecture", "!loads"), rows), Console())
 
 
 def _robust(card: Card) -> float:
@@ -76,7 +72,7 @@ def show(
     """Show the card of a model."""
     card = zoo.find(name)
     if json:
-        typer.echo(json_format.dumps(asdict(card), indent=2))
+        print_json(asdict(card))
         return
     facts = {
         "model": card.name,
@@ -94,22 +90,21 @@ def show(
         "extra data": "yes" if card.extra_data else "no",
         "cannot be loaded": card.unloadable,
         "sources": ", ".join(s for f in card.files for s in f.sources),
-        "place in the cache": ", ".join(str(zoo.place(card, i)) for i in range(len(card.files))),
+        "files in the cache": ", ".join(str(zoo.place(card, i)) for i in range(len(card.files))),
     }
-    put_facts(facts, Console())
+    print_facts(facts, Console())
 
 
 @app.command("fetch")
 def fetch(names: Names, quiet: options.Quiet = False) -> None:
-    """Fetch the weights of models into the cache, and check them."""
+    """Download the weights of models into the cache, and check them."""
     for card in [zoo.find(name) for name in names]:
         for path in _fetched(card, quiet):
             typer.echo(str(path))
 
 
 def _fetched(card: Card, quiet: bool) -> list[Path]:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+    with download_bar(quiet) as bar:
         task = bar.add_task(card.name, total=None)
         return zoo.fetch(card, lambda done, total: bar.update(task, completed=done, total=total))
 
@@ -122,22 +117,25 @@ def check(
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Compare the clean accuracy of models with the published one; exit code 1 where they differ."""
+    """Compare the clean accuracy of models with the published one; exit code 1 if one differs."""
     problem = load.data(data, n, None)
     cards = [zoo.find(name) for name in names]
     results = [zoo.check(zoo.load(c.name, device=device), problem, c.clean_accuracy) for c in cards]
     if json:
-        typer.echo(json_format.dumps([{**asdict(r), "ok": r.ok} for r in results], indent=2))
+        print_json([{**asdict(r), "ok": r.ok} for r in results])
     else:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("model", overflow="fold")
-        for column in ("n", "clean %", "published %", "may differ by"):
-            table.add_column(column, justify="right")
-        table.add_column("")
-        for r in results:
-            word = ("agrees", "green") if r.ok else ("differs", "red")
-            numbers = (str(r.n), _percent(r.accuracy), _percent(r.published), _percent(r.margin))
-            table.add_row(r.name, *numbers, Text(*word))
-        Console().print(table)
+        rows = (
+            (
+                r.name,
+                str(r.n),
+                _percent(r.accuracy),
+                _percent(r.published),
+                _percent(r.margin),
+                Text("agrees", "green") if r.ok else Text("differs", "red"),
+            )
+            for r in results
+        )
+        columns = ("model", ">n", ">clean %", ">published %", ">tolerance", "")
+        print_table(make_table("", columns, rows), Console())
     if not all(r.ok for r in results):
         raise typer.Exit(1)

@@ -1,0 +1,87 @@
+"""Print a Run, or the estimated cost of one, on a terminal or as JSON."""
+
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from brinell.cli._shared.options import Output
+from brinell.cli._shared.terminal import add_row, interval, make_table, print_json, print_lines, print_table
+from brinell.cost.budget import Estimate, duration, rounded
+from brinell.report.facts import facts
+from brinell.results import Run
+from brinell.results.format.manifest import EVADE
+from brinell.results.summary import mask_text
+
+COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
+
+
+def output_run(run: Run, output: Output) -> None:
+    """Print a Run as the options ask: as JSON, or as tables and sentences."""
+    if output.json:
+        print_json(facts(run))
+    else:
+        print_run(run, Console())
+
+
+def print_run(run: Run, console: Console) -> None:
+    """Print the accuracy after each attack, the cost, the verdict, and the sentence for a paper."""
+    print_table(_stages(run), console)
+    print_table(Panel(_summary(run), box=box.ROUNDED, expand=False), console)
+    print_lines(console, run.sentence(), f"Run: {run.path}")
+
+
+def output_estimate(estimate: Estimate, output: Output) -> None:
+    """Print the estimated samples, passes and time of each stage, or all of it as JSON."""
+    if output.json:
+        print_json(estimate.to_json())
+        return
+    rows = [(s.stage, s.samples, s.forwards, s.backwards, s.seconds) for s in estimate.stages]
+    total = ("total", estimate.samples, estimate.forwards, estimate.backwards, estimate.seconds)
+    table = make_table("estimated cost; nothing was written", ("stage", ">samples", ">forwards", ">backwards", ">time"))
+    for name, *counts, seconds in (*rows, total):
+        if name == "total":
+            table.add_section()
+        add_row(table, (name, *(rounded(int(c)) for c in counts), duration(seconds)))
+    console = Console()
+    print_table(table, console)
+    print_lines(console, f"Estimated cost: {estimate}.", *estimate.notes)
+
+
+def _stages(run: Run) -> Table:
+    identity, threat = run.identity, run.identity.threat
+    threat_name = f"{threat.norm}{mask_text(threat.mask)}, eps = {threat.eps_text}"
+    title = f"{identity.model.name} · {threat_name} · plan {identity.plan.name}"
+    clean = run.clean_accuracy
+    rows = [("clean", f"{100 * clean.value:.1f} %", interval(clean), "", "")]
+    for s, (name, p) in zip(run.stages(), run.accuracy_after(), strict=True):
+        rows.append((name, f"{100 * p.value:.1f} %", interval(p), f"{s.attacked:,}", f"{s.broken:,}"))
+    return make_table(title, ("after", ">accuracy", "95 % interval", ">attacked", ">broken"), rows)
+
+
+def _summary(run: Run) -> Table:
+    """Return names on the left and sentences on the right; a long sentence stays in its column."""
+    robust, cost, verdict, audit = run.robust_accuracy, run.cost, run.verdict, run.audit
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    accuracy = Text.assemble((f"{100 * robust.value:.1f} %", "bold cyan"), f"  {interval(robust)}, n = {robust.n:,}")
+    add_row(grid, ("robust accuracy", accuracy))
+    if run.repeats is not None:
+        add_row(grid, ("single passes", str(run.repeats)))
+    if run.identity.criterion == EVADE:
+        add_row(grid, ("criterion", "misclassified and accepted by the detector; clean: correct and accepted"))
+    if audit is not None:
+        add_row(grid, ("audit", str(audit)))
+    add_row(grid, ("verdict", Text(verdict.level, COLOURS[verdict.level])))
+    for reason in list(verdict.reasons) or [str(verdict).partition(": ")[2]]:
+        add_row(grid, ("", reason))
+    passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes"
+    per_sample = f"{cost.forwards_per_sample:.0f} and {cost.backwards_per_sample:.0f} per sample"
+    add_row(grid, ("cost", f"{passes} ({per_sample}), {cost.seconds:.1f} s"))
+    if audit is not None:
+        add_row(grid, ("", f"of which the audit: {audit.cost.forwards:,} and {audit.cost.backwards:,}"))
+    for i, note in enumerate(run.notes):
+        add_row(grid, ("" if i else "notes", note))
+    return grid
