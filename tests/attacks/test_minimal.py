@@ -275,7 +275,7 @@ def test_bisect_runs_black_box_attacks():
         (lambda: Descend(least=0.5), "least ≤ cut"),
         (lambda: FMN(loss="ce"), "a margin loss"),
         (lambda: DDN(gamma=1.5), "gamma below 1"),
-        (lambda: CW(rounds=0), "at least 1 round"),
+        (lambda: CW(rounds=0), "rounds above 0"),
     ],
 )
 def test_impossible_numbers_are_refused(wrong, why):

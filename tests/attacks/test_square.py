@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brinell.attacks.black_box.random_search import MOVES, RandomSearch, State, shares, stage
+from brinell.attacks.black_box.random_search import MOVES, RandomSearch, RandomSearchState, shares, stage
 from brinell.attacks.black_box.square import PROPOSALS, Square
 from brinell.attacks.black_box.square_patterns import Sides, bump, draw, pattern, pattern_table, stamp, tiling
 from brinell.core.attack import Batch, Requires, Response
@@ -55,7 +55,7 @@ def linear(p: Batch, x: Tensor, classes: int = 3) -> Response:
     return Response(logits, margin(logits, p.y))
 
 
-def follow(attack, p: Batch, ball: Ball, steps: int) -> list[State]:
+def follow(attack, p: Batch, ball: Ball, steps: int) -> list[RandomSearchState]:
     """The states of a run by hand."""
     out = [attack.init(p, ball)]
     for _ in range(steps):
@@ -143,7 +143,7 @@ def test_tiles_cover_the_image_but_for_a_centred_margin(h: int, w: int):
 def changed_windows(attack: Square, t: Threat, shape: tuple[int, int, int], at: int, n: int) -> Tensor:
     """Which pixels the proposal after `at` answers changes when the best point is the clean one: (n, h, w)."""
     p = replace(problem(n, shape), x=torch.full((n, *shape), 0.5))
-    s = State(torch.full((n,), at), p.x, p.x, torch.zeros(n))
+    s = RandomSearchState(torch.full((n,), at), p.x, p.x, torch.zeros(n))
     after = attack.step(s, Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball_of(t, n))
     assert torch.equal(after.x_best, p.x)
     return (after.x != p.x).any(1)
@@ -205,7 +205,9 @@ def test_the_two_window_move_is_the_published_one(t: Threat, shape: tuple[int, i
     attack, p, ball = Square(), problem(n, shape), ball_of(t, n)
     x = ball.inside(p.x, p.key)
     at = torch.tensor([0, 11, 51, 201, 501, 3000]).repeat(2)
-    s = attack.step(State(at, x, x, torch.zeros(n)), Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball)
+    s = attack.step(
+        RandomSearchState(at, x, x, torch.zeros(n)), Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball
+    )
     proposal = PROPOSALS[type(t.norm)]
     side = torch.tensor([ODD.side(0.8 / 2 ** stage(int(i)), h, w) for i in at])
     room = torch.stack([h - side + 1, w - side + 1], 1)
@@ -235,7 +237,7 @@ def test_linf_windows_go_to_a_face_with_one_sign_per_channel():
     stripes = s.x - p.x
     assert torch.equal(stripes, stripes[:, :, :1].expand_as(stripes))
     torch.testing.assert_close(stripes.abs(), torch.full_like(stripes, 0.1))
-    start = State(torch.full((n,), 100), p.x, p.x, torch.zeros(n))
+    start = RandomSearchState(torch.full((n,), 100), p.x, p.x, torch.zeros(n))
     d = Square().step(start, Response(torch.zeros(n, 2), torch.full((n,), -1.0)), p, ball).x - p.x
     up, down = d.amax((2, 3)), -d.amin((2, 3))
     assert ((up > 0) ^ (down > 0)).all()
@@ -308,7 +310,7 @@ def test_a_row_does_not_see_its_neighbours_nor_their_iteration(attack, t: Threat
     for k in range(30 + n):
         stepped = attack.step(late, linear(p, late.x), p, ball)
         moves = (torch.arange(n) <= k) & (torch.arange(n) + 30 > k)
-        late = State(*(torch.where(moves.view(-1, *[1] * (v.ndim - 1)), v, u)
+        late = RandomSearchState(*(torch.where(moves.view(-1, *[1] * (v.ndim - 1)), v, u)
                        for v, u in zip(vars(stepped).values(), vars(late).values(), strict=True)))  # fmt: skip
     assert torch.equal(late.x, states[-1].x) and torch.equal(late.f_best, states[-1].f_best)
 
@@ -387,7 +389,7 @@ def test_random_search_changes_exactly_the_scheduled_share():
     n, size = 30, 50
     p = replace(problem(n, (size,)), x=torch.full((n, size), 0.5))
     at = torch.tensor([0, 11, 51, 201, 501, 4001]).repeat(5)
-    s = State(at, p.x, p.x, torch.zeros(n))
+    s = RandomSearchState(at, p.x, p.x, torch.zeros(n))
     answer = Response(torch.zeros(n, 2), torch.full((n,), -1.0))
     want = torch.tensor([40, 20, 10, 5, 2, 1]).repeat(5)
     for t in THREATS:

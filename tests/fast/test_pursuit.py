@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import brinell
 from brinell.attacks import Pursuit
-from brinell.attacks.pursuit import AGAIN, FAR, FAR_AT_FIRST, FEW, LOOKS, NEAR, UNTARGETED
+from brinell.attacks.pursuit import AGAIN, CHECKPOINTS, FAR, FAR_AT_FIRST, FEW, NEAR, UNTARGETED
 from brinell.core.attack import Batch, Requires
 from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle
@@ -57,7 +57,15 @@ def test_the_order_of_the_targets_does_not_decide(norm: str) -> None:
 
 
 def test_the_rule_the_costs_below_are_computed_from() -> None:
-    assert (LOOKS[:3], FAR_AT_FIRST, FAR, FEW, UNTARGETED, NEAR, AGAIN) == ((0, 1, 3), 2.5, 1.5, 3, 10, 0.03, 0.08)
+    assert (CHECKPOINTS[:3], FAR_AT_FIRST, FAR, FEW, UNTARGETED, NEAR, AGAIN) == (
+        (0, 1, 3),
+        2.5,
+        1.5,
+        3,
+        10,
+        0.03,
+        0.08,
+    )
 
 
 @pytest.mark.parametrize(("classes", "answers"), [(2, 2), (3, 3), (4, 4), (5, 4), (12, 4)])

@@ -1,27 +1,19 @@
-"""One method per file; each is frozen numbers and two pure functions (see `brinell.core.attack`)."""
+"""Attacks: one method per file, each a frozen dataclass of hyper-parameters with two pure functions, `init` and `step`.
 
-from brinell.attacks.black_box.hop_skip_jump import HopSkipJump
-from brinell.attacks.black_box.random_search import RandomSearch
-from brinell.attacks.black_box.square import Square
-from brinell.attacks.detector.alternating import Alternating
-from brinell.attacks.detector.joint import Joint
-from brinell.attacks.detector.matching import Matching
-from brinell.attacks.detector.selective import SelectivePGD
-from brinell.attacks.gradient.apgd import APGD
-from brinell.attacks.gradient.fgsm import FGSM
-from brinell.attacks.gradient.pgd import PGD
-from brinell.attacks.minimum_norm.alma import ALMA
-from brinell.attacks.minimum_norm.cw import CW
-from brinell.attacks.minimum_norm.ddn import DDN
-from brinell.attacks.minimum_norm.deepfool import DeepFool
-from brinell.attacks.minimum_norm.ead import EAD
-from brinell.attacks.minimum_norm.fab import FAB
-from brinell.attacks.minimum_norm.fmn import FMN
-from brinell.attacks.minimum_norm.pdpgd import PDGD, PDPGD
+`gradient/`: attacks of fixed radius that follow a gradient. `minimum_norm/`: attacks that minimise the distance.
+`black_box/`: attacks without gradients. `detector/`: attacks on a classifier and its detector. `search/`: wrappers that
+search over the radius or refine a distance. `pursuit`: the attack of the plan `fast`. `catalogue`: the named plans.
+In every file `s` is the state, `a` the response of the model (the answer), `p` the batch and `ball` its threat.
+Attacks never call the model: the engine queries it at `s.x` and passes the response to `step`. `_common`, `_parameters`
+and `_wrapper` hold what attacks share. `brinell.testing.check_attack` tests any attack against `brinell.core.attack`.
+"""
+
+from brinell.attacks.black_box import HopSkipJump, RandomSearch, Square
+from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
+from brinell.attacks.gradient import APGD, FGSM, PGD
+from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, PDGD, PDPGD, DeepFool
 from brinell.attacks.pursuit import Pursuit
-from brinell.attacks.search.bisect import Bisect
-from brinell.attacks.search.descend import Descend
-from brinell.attacks.search.refine import Refine
+from brinell.attacks.search import Bisect, Descend, Refine
 
 __all__ = [
     "ALMA",

@@ -1,29 +1,37 @@
-"""Checks of hyper-parameters that every attack makes when it is built."""
+"""Checks of the hyper-parameters with which attacks are built."""
 
 from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
 
+SIGNED_MARGINS = ("margin", "minimum-margin", "margin-towards")
+"""Losses that are a difference of two logits: positive exactly where the model is wrong."""
 
-def a_loss(name: str) -> None:
-    """Refuse an unknown loss, or one that is given values to match instead of classes."""
+
+def check_loss(name: str) -> None:
+    """Refuse an unknown loss, or one that compares with given values instead of classes."""
     one_of("a loss", name, [n for n, loss in LOSSES.items() if not loss.matches])
 
 
-def margins(name: str) -> None:
-    """Refuse a loss that is no difference of logits: its zero would not be the boundary."""
-    one_of("a margin loss", name, ("margin", "minimum-margin", "margin-towards"))
+def check_margin_loss(name: str) -> None:
+    """Refuse a loss that is not a difference of logits, since its zero is not the decision boundary."""
+    one_of("a margin loss", name, SIGNED_MARGINS)
 
 
-WHOLE = ("steps",)
-
-
-def positive(**numbers: float | int) -> None:
+def check_positive(**numbers: float) -> None:
     """Refuse numbers that are not positive."""
     for name, value in numbers.items():
-        whole = name not in WHOLE or isinstance(value, int)
-        if not (whole and value > 0):
+        if not value > 0:
             raise PlanError(
-                expected=f"{name} above 0{', a whole number' if name in WHOLE else ''}",
+                expected=f"{name} above 0", got=f"{name} = {value}", remedy="Leave it out to get the default."
+            )
+
+
+def check_whole(**numbers: int) -> None:
+    """Refuse numbers that are not positive integers."""
+    for name, value in numbers.items():
+        if not (isinstance(value, int) and value > 0):
+            raise PlanError(
+                expected=f"{name} above 0, a whole number",
                 got=f"{name} = {value}",
                 remedy="Leave it out to get the default.",
             )

@@ -1,4 +1,4 @@
-"""Many short Auto-PGD runs per sample: each lasts only as long as its own trajectory says that it may arrive."""
+"""Many short Auto-PGD runs per sample, each abandoned when its trajectory shows that it will not succeed."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.attacks import _parameters as _check
+from brinell.attacks._parameters import check_positive, check_whole
 from brinell.attacks.gradient.apgd import APGD
 from brinell.attacks.gradient.apgd_l1 import SHARE
 from brinell.core.attack import Attack, AttackState, Batch, Response
@@ -17,55 +17,56 @@ from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rowwise import flat, put, take, where_rows
 from brinell.ops.types import Labels, Logits, Mask, Points, Scalars
 
-# Where these numbers come from: docs/design/fast.md. A gap is what is missing to success in units of reach, and reach
-# is what the run's first gradient promises within the ball, eps times its dual norm.
-LOOKS = (0, 1, 3, 6, 12, 25)  # a run is looked at after these answers
-FAR_AT_FIRST, FAR = 2.5, 1.5  # gaps beyond which a run ends: at its first look, and at later ones
-NEAR = 0.03  # below this gap a run goes on whatever its progress
-# Else the gap may be so many times what the run gained since the last look; asked for from the third look on.
+# docs/design/fast.md explains these numbers. The reach of a run is the gain that its first gradient promises within the
+# ball, eps times the dual norm. The gap is what the best margin lacks to success, in units of the reach.
+CHECKPOINTS = (0, 1, 3, 6, 12, 25)  # responses after which a run is checked
+FAR_AT_FIRST, FAR = 2.5, 1.5  # a run with a larger gap ends: at its first checkpoint, and at later ones
+NEAR = 0.03  # a run with a smaller gap continues, whatever its progress
+# From the third checkpoint on, the gap may be at most this many times the gain since the last checkpoint.
 PATIENCE = {3: 6.0, 6: 8.0, 12: 8.0, 25: 8.0}
-# From its third target on, a sample's runs go past the second look only if the gap is at most so many times what one
-# of its earlier runs gained after that look: where the model is nearly linear, one step shows all there is.
+# From its LEARNT-th run on, a sample's runs pass the second checkpoint only if the gap is at most LATER_GAIN times what
+# an earlier run gained after that checkpoint: if the model is nearly linear, one step shows all there is to gain.
 LATER_GAIN, LEARNT = 4.0, 3
 FEW = 3  # after so many targets a sample is given up if none of its runs began within FAR_AT_FIRST
-AGAIN = 0.08  # below this gap two more runs, to the closest target and to any, and two more for each half of it
-UNTARGETED = 10  # steps of the first run, which goes to any class
-USUAL = 50  # answers that a survivor takes, as a rule
-# Sparse norms: no coordinate can move by more than 1, so eps of them can use the budget up; twice as many may share it.
+AGAIN = 0.08  # below this gap two more runs, to the closest target and untargeted, and two more for each halving of it
+UNTARGETED = 10  # steps of the first run, which is untargeted
+USUAL = 50  # queries that a surviving sample usually takes
+# Sparse norms: no coordinate moves by more than 1, so eps coordinates can use up the budget. Twice as many share it.
 CROWD = 2.0
 
 
 @table
 def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For every answer of a run: whether it is looked at, and with how much patience."""
+    """Return per response of a run whether it is a checkpoint, and the patience there."""
     ages = range(steps + 1)
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
-    return torch.tensor([a in LOOKS for a in ages], device=device), torch.tensor(patience, device=device)
+    return torch.tensor([a in CHECKPOINTS for a in ages], device=device), torch.tensor(patience, device=device)
 
 
-def _may_look(v: Tensor) -> bool:
-    """Whether looking at the data to save work costs less than the work: on a CPU, unless compiled."""
+def _may_branch(v: Tensor) -> bool:
+    """Return whether a branch on the data is cheaper than the work it saves: on a CPU, unless compiled."""
     return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _near(closest: Scalars, extra: Labels) -> Mask:
-    """Whether a sample came close enough for a repetition, counted from 1."""
+    """Return whether a sample came close enough for this repetition, counted from 1."""
     return closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(closest.dtype)
 
 
 def _repeated(towards: Labels, extra: Labels) -> Labels:
-    """Where a repetition goes: to the closest target, to any, in turn."""
+    """Return the target of a repetition: the closest one and none (−1), in turn."""
     return torch.where(extra % 2 == 1, towards, -1)
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The Auto-PGD run in progress, and what is known about the sample from its earlier runs.
+class PursuitState(AttackState):
+    """The Auto-PGD run in progress, and what earlier runs say about the sample.
 
-    `attempt` counts the runs: 0 goes to any class, 1 … `targets` to the `ranked` classes, then come the repetitions;
-    `until` is the last one. `reach`, `gap` (at the last look) and `early` (at the second look) belong to the run;
-    `later` (the most any run gained after its second look), `begun` (the smallest first gap), `closest` and `towards`
-    to the sample. Repetitions change nothing of what is known: each depends on the runs before all of them alone.
+    `attempt` counts the runs: 0 is untargeted, 1 … `targets` go to the `ranked` classes, then come the repetitions;
+    `until` is the last one. `reach`, `gap` (at the last checkpoint) and `early` (the gap at the second one) describe
+    the run. `later` (the largest gain after a second checkpoint), `begun` (the smallest first gap), `closest` (the
+    smallest gap) and `towards` (its target) describe the sample. Repetitions do not change them, so that no repetition
+    depends on another.
     """
 
     t: Labels
@@ -90,13 +91,13 @@ class State(AttackState):
 
     @property
     def aim(self) -> Labels:
-        """What the run in progress aims at."""
+        """The target of the run in progress."""
         return self.target
 
 
 @dataclass(frozen=True)
-class Seed:
-    """What the repetitions know of the runs before them; see `State`."""
+class RepetitionSeed:
+    """What repetitions know about the runs before them; see `PursuitState`."""
 
     later: Scalars
     closest: Scalars
@@ -104,18 +105,18 @@ class Seed:
 
 
 @dataclass(frozen=True)
-class Pursuit(Attack[State]):
-    """Auto-PGD on the margin, first to any class, then to the likeliest ones in turn, each run only while in reach.
+class Pursuit(Attack[PursuitState]):
+    """Run Auto-PGD on the margin, first untargeted, then to the likeliest classes, each run only while it may succeed.
 
-    Method: a run's gap is its best margin's distance from zero, in units of the gain that its first gradient promises
-    within the ball: both scale with the logits, so the gap does not. A run ends when its gap is too wide for its age,
-    or too wide for the progress since the last look. The first run starts at the clean point and ranks the targets;
-    the others start at random. A sample whose runs all begin out of reach is given up after a few; one that came close
-    is tried again, in sparse norms from larger radii. Cost: one forward and one backward per answer, one to four
-    answers for a target out of reach; the number of classes does not matter. Reference: this project, after Gao et al.
-    2022 (one margin per target, likeliest first) and Croce & Hein 2020, 2021 (Auto-PGD).
-    Limits: drops rows whose trajectory looks out of reach: a model with masked gradients looks like that everywhere,
-    which is why `fast` audits what it dropped.
+    Method: the gap of a run is the distance of its best margin from zero, in units of the gain that its first gradient
+    promises within the ball. Both scale with the logits, so the gap does not. A run ends when its gap is too large for
+    its age or for its progress since the last checkpoint. The first run starts at the clean point and ranks the
+    targets; the others start at random. A sample whose runs all begin with a large gap is given up after a few runs;
+    one that came close is attacked again, in sparse norms from larger radii. Cost: one forward and one backward pass
+    per query, one to four queries for a target out of reach; the number of classes does not matter. Reference: this
+    project, after Gao et al. 2022 (one margin per target, likeliest first) and Croce & Hein 2020, 2021 (Auto-PGD).
+    Limits: gives up samples whose trajectories look hopeless. With masked gradients all trajectories look like that,
+    which is why the plan `fast` audits the samples that it gave up.
 
     >>> Pursuit(steps=50, targets=9, again=8).queries
     894
@@ -129,17 +130,18 @@ class Pursuit(Attack[State]):
     abandons_early = True
 
     def __post_init__(self) -> None:
-        _check.positive(steps=self.steps, targets=self.targets)
+        check_whole(steps=self.steps)
+        check_positive(targets=self.targets)
 
     @property
     def queries(self) -> int:
-        """The most a sample can cost: every run to its end."""
+        """The queries of all runs, if none is abandoned."""
         first = min(self.steps, UNTARGETED) + 1
         return first + self._plain.queries * self.targets + self._shrinking.queries * self.again
 
     @property
     def usual_queries(self) -> int:
-        """What a sample that does not break takes as a rule (docs/design/fast.md: 21 to 67)."""
+        """The queries that a surviving sample usually takes (docs/design/fast.md: 21 to 67)."""
         return min(USUAL, self.queries)
 
     @property
@@ -148,13 +150,13 @@ class Pursuit(Attack[State]):
 
     @property
     def _shrinking(self) -> APGD:
-        """In sparse norms the repetitions come from larger radii (Croce & Hein 2021)."""
+        """The repetitions in sparse norms, which start with larger radii (Croce & Hein 2021)."""
         return APGD(self.steps, self.loss, larger_eps=True)
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """The untargeted run, at the clean point or where told."""
+    def init(self, p: Batch, ball: Ball) -> PursuitState:
+        """Start the untargeted run at the clean point or at the explicit start."""
         zero, far = torch.zeros_like(p.y), torch.full_like(ball.eps, torch.inf)
-        return State(
+        return PursuitState(
             t=zero,
             run=self._thin(self._plain.init(replace(p, start=p.x if p.start is None else p.start), ball), p, ball),
             attempt=zero,
@@ -170,17 +172,17 @@ class Pursuit(Attack[State]):
             towards=zero - 1,
         )
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """Take note, let the run go on where it may arrive, begin another one elsewhere."""
+    def step(self, s: PursuitState, a: Response, p: Batch, ball: Ball) -> PursuitState:
+        """Continue runs that may succeed; begin the next run in the other rows."""
         shrinking = (s.attempt > self.targets) & ball.norm.sparse
         last = torch.where(shrinking, self._shrinking.queries - 1, self.steps)
         last = torch.where(s.attempt == 0, min(self.steps, UNTARGETED), last)
-        # Samples that are done are still stepped until they are replaced; their last run stands at its end.
+        # Finished samples are still stepped until they are replaced; their last run stays at its end.
         age = torch.minimum(s.run.t, last)
         run = self._advance(replace(s.run, t=age), shrinking, a, p, ball)
-        s = self._note(replace(s, t=s.t + 1, run=run), a, p, ball, age == 0)
+        s = self._record(replace(s, t=s.t + 1, run=run), a, p, ball, age == 0)
         gap = torch.where(s.reach > 0, -s.run.f_best / s.reach, torch.inf)
-        s, on = self._look(s, gap, age)
+        s, on = self._checkpoint(s, gap, age)
         closer = (gap < s.closest) & (s.attempt <= self.targets)
         s = replace(
             s,
@@ -194,45 +196,45 @@ class Pursuit(Attack[State]):
         if not ball.norm.sparse:
             return self._plain.step(run, a, p, ball)
         plain = self._plain.step(replace(run, t=run.t.clamp(max=self.steps)), a, p, ball)
-        if _may_look(shrinking) and not bool(shrinking.any()):
+        if _may_branch(shrinking) and not bool(shrinking.any()):
             return plain
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
-    def _note(self, s: State, a: Response, p: Batch, ball: Ball, first: Mask) -> State:
-        """What the first answer of a run tells: its reach; and of a sample, the order of its targets."""
+    def _record(self, s: PursuitState, a: Response, p: Batch, ball: Ball, first: Mask) -> PursuitState:
+        """Record the reach from the first response of a run, and the order of targets from the first of a sample."""
         ranked = torch.where((first & (s.attempt == 0))[:, None], self._rank(a.logits, p.y), s.ranked)
         return replace(
             s,
             ranked=ranked,
-            # What an untargeted run comes closest to is not known; the likeliest class stands in.
+            # The class that an untargeted run comes closest to is not known; use the likeliest one.
             towards=torch.where(s.towards < 0, ranked[:, 0], s.towards),
             reach=torch.where(first, ball.reach(a.gradient), s.reach),
         )
 
     def _rank(self, logits: Logits, y: Labels) -> Tensor:
-        """The likeliest wrong classes, −1 where the model has no more."""
+        """Return the likeliest wrong classes; −1 where the model has no more."""
         order = likeliest_wrong(logits, y, self.targets)
         return torch.nn.functional.pad(order, (0, self.targets - order.shape[1]), value=-1)
 
-    def _look(self, s: State, gap: Scalars, age: Labels) -> tuple[State, Mask]:
-        """Which runs go on: near enough for their age, and getting nearer fast enough."""
+    def _checkpoint(self, s: PursuitState, gap: Scalars, age: Labels) -> tuple[PursuitState, Mask]:
+        """Return which runs continue: those near enough for their age that come nearer fast enough."""
         due, patience = (table[age.clamp(max=self.steps)] for table in _timetable(self.steps, age.device))
-        second = age == LOOKS[1]
+        second = age == CHECKPOINTS[1]
         in_range = gap <= torch.where(age == 0, FAR_AT_FIRST, FAR)
         promising = ~second | (s.attempt < LEARNT) | (gap <= LATER_GAIN * s.later)
-        # Infinite patience asks for nothing; 0 · inf would be no number.
+        # Infinite patience demands no progress. It is tested first, since 0 · inf is NaN.
         moving = (patience == torch.inf) | (gap <= patience * (s.gap - gap))
         on = ~due | (in_range & ((gap <= NEAR) | (promising & moving)))
         s = replace(s, gap=torch.where(due, gap, s.gap), early=torch.where(second, gap, s.early))
-        gained = torch.where((age >= LOOKS[2]) & (s.attempt <= self.targets), s.early - gap, 0.0)
+        gained = torch.where((age >= CHECKPOINTS[2]) & (s.attempt <= self.targets), s.early - gap, 0.0)
         return replace(s, later=torch.maximum(s.later, gained)), on
 
-    def _next(self, s: State, over: Mask, p: Batch, ball: Ball) -> State:
-        """Where a run is over: the next target, a repetition, or the end of the sample."""
+    def _next(self, s: PursuitState, over: Mask, p: Batch, ball: Ball) -> PursuitState:
+        """Choose the next target, a repetition or the end of the sample in rows whose run is over."""
         attempt = (s.attempt + over).clamp(max=self.targets + self.again + 1)
         target = s.ranked.gather(1, (attempt - 1).clamp(0, self.targets - 1)[:, None])[:, 0]
         hopeless = (attempt > FEW) & (s.begun > FAR_AT_FIRST)
-        # Targets the model does not have, or that are not worth trying, are passed over at once.
+        # Skip targets that the model does not have and targets of hopeless samples.
         skip = over & (attempt >= 1) & (attempt <= self.targets) & ((target < 0) | hopeless)
         attempt = torch.where(skip, self.targets + 1, attempt)
         extra = attempt - self.targets
@@ -247,29 +249,29 @@ class Pursuit(Attack[State]):
         )
         return replace(s, run=self._begin(s, over & ~done, p, ball))
 
-    def alone(self, s: State) -> State:
-        """The same samples, to end before their repetitions."""
+    def alone(self, s: PursuitState) -> PursuitState:
+        """Return the state of samples that end before their repetitions."""
         return replace(s, until=torch.full_like(s.until, self.targets))
 
-    def seed(self, s: State) -> Seed:
-        """What repetitions have to know."""
-        return Seed(s.later, s.closest, s.towards)
+    def seed(self, s: PursuitState) -> RepetitionSeed:
+        """Return what repetitions need to know."""
+        return RepetitionSeed(s.later, s.closest, s.towards)
 
-    def unseeded(self, y: Labels) -> Seed:
-        """Of samples of which nothing is known."""
+    def unseeded(self, y: Labels) -> RepetitionSeed:
+        """Return the seed of samples about which nothing is known."""
         far = torch.full(y.shape, torch.inf, device=y.device)
-        return Seed(torch.zeros_like(far), far, torch.full_like(y, -1))
+        return RepetitionSeed(torch.zeros_like(far), far, torch.full_like(y, -1))
 
-    def branches(self, seed: Seed) -> Labels:
-        """How many repetitions samples want that have ended `alone`."""
+    def branches(self, seed: RepetitionSeed) -> Labels:
+        """Return the number of repetitions for samples that ended `alone`."""
         near = [_near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
         return torch.stack([torch.zeros_like(seed.towards), *near]).sum(0)
 
-    def branch(self, seed: Seed, which: Labels, p: Batch, ball: Ball) -> State:
-        """One repetition of each sample by itself, counted from 0."""
+    def branch(self, seed: RepetitionSeed, which: Labels, p: Batch, ball: Ball) -> PursuitState:
+        """Return the start of one repetition per sample, counted from 0."""
         attempt = self.targets + 1 + which
         far, none = torch.full_like(seed.closest, torch.inf), torch.full_like(which, -1)
-        return State(
+        return PursuitState(
             t=torch.zeros_like(which),
             run=self._start(attempt, p, ball),
             attempt=attempt,
@@ -285,14 +287,14 @@ class Pursuit(Attack[State]):
             towards=seed.towards,
         )
 
-    def _begin(self, s: State, new: Mask, p: Batch, ball: Ball) -> Any:
-        """Fresh runs at random starts where `new`; on a CPU only those are made, elsewhere without looking."""
-        if not _may_look(new):
+    def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
+        """Start new runs at random points where `new`; on a CPU only those are computed."""
+        if not _may_branch(new):
             return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]
         if not len(index):
             return s.run
-        # At least two: reductions over a lone long row are split over threads and round differently.
+        # At least two rows: torch splits the reduction of a single long row over threads, which rounds differently.
         both = index if len(index) > 1 else index.repeat(2)
         fresh = self._start(s.attempt[both], take(p, both), ball.subset(both))
         return put(s.run, index, take(fresh, torch.arange(len(index))))
@@ -303,7 +305,7 @@ class Pursuit(Attack[State]):
         return where_rows(attempt > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
 
     def _thin(self, run: Any, p: Batch, ball: Ball) -> Any:
-        """In sparse norms the first steps move about as many coordinates as the budget can move at all."""
+        """Limit the first steps in sparse norms to about as many coordinates as the budget can move."""
         if not ball.norm.sparse:
             return run
         return replace(run, density=(CROWD * ball.eps / flat(p.x).shape[1]).clamp(max=SHARE))

@@ -1,4 +1,4 @@
-"""HopSkipJump: the smallest distance from decisions alone, one question to the model per step."""
+"""HopSkipJump: a minimum-norm attack that reads decisions only, with one query per step."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,32 +6,31 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.attacks import _parameters as _check
-from brinell.attacks.minimum_norm._common import fooled, unit
+from brinell.attacks._common import misclassified, unit
+from brinell.attacks._parameters import check_whole
 from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
 from brinell.core.threat import Ball
-from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import L2, LINF, Norm
 from brinell.ops.rowwise import flat, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 SEARCH, BISECT, ESTIMATE, WALK = range(4)
-"""What a row is doing: looking for a first adversarial point, going back to the boundary, feeling its slope, moving."""
+"""The phases of a row: search for a first adversarial point, bisect to the boundary, estimate its normal, offset."""
 
-# Chen et al. 2020, alg. 2 and sec. IV: at most so many points for one gradient; the first ones lie so far out.
+# Chen et al. 2020, alg. 2 and sec. IV: the most points for one estimate, and their distance in the first round.
 MOST, FIRST_RADIUS = 10_000, 0.1
-# Bisections: the power of the number of coordinates to which they go, at least so many, and not more than float32 can
-# tell apart.
+# Bisections: to a precision of this power of the number of coordinates, at least ten, and at most as many as float32
+# can distinguish.
 PRECISION = {L2.name: 1.5, LINF.name: 2.0}
 LEAST_HALVINGS, MOST_HALVINGS = 10, 24
-# A step so often halved and still not adversarial leads nowhere: the slope is felt again.
-SHORTEST = 20
+# After so many halvings without success the step is given up and the normal is estimated again.
+MOST_STEP_HALVINGS = 20
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The phase and how long it lasts; the boundary point, the bisection, the sums of the estimate, the step."""
+class HopSkipJumpState(AttackState):
+    """The phase and its length, the boundary point, the bisection, the sums of the estimate, and the step."""
 
     t: Labels
     x: Points
@@ -43,27 +42,27 @@ class State(AttackState):
     low: Scalars
     high: Scalars
     radius: Scalars
-    moves: Points
-    pushes: Points
-    pushed: Scalars
+    offsets: Points
+    signed_offsets: Points
+    sign_sum: Scalars
     way: Points
     length: Scalars
 
 
 @dataclass(frozen=True)
-class HopSkipJump(Attack[State]):
-    """Walks along the decision boundary towards the clean point, looking at decisions only.
+class HopSkipJump(Attack[HopSkipJumpState]):
+    """Walk along the decision boundary towards the clean point, using decisions only.
 
-    Method: random points in the box until one is adversarial (or the start that is given); then rounds of (1) bisection
-    between it and the clean point, in balls of smaller radius; (2) an estimate of the boundary's normal
-    from `first`·√round random points around, at most 10,000, each at the radius distance / n; (3) a step of length
-    distance / √round along it (its sign in Linf), halved until the point is adversarial. All of it one question per
-    step, for every row in its own phase. Different from the published method: the bisection has at least ten steps and
-    at most 24, and directions are normal in Linf too.
-    Cost per step: one forward; one more for the start.
+    Method: draw random points in the box until one is adversarial (or take the explicit start). Then repeat rounds of
+    (1) a bisection between this point and the clean point, over the radius of a ball; (2) an estimate of the boundary's
+    normal from `first`·√round random points, at most 10,000, at the radius distance / n around the boundary point; (3)
+    a step of length distance / √round along the normal (its sign in Linf), halved until the point is adversarial. Every
+    step is one query, and every row has its own phase. Different here: the bisection has between ten and 24 steps, and
+    directions are Gaussian in Linf too.
+    Cost per step: one forward pass; one more for the start.
     Reference: Chen, Jordan & Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
-    Limits: needs thousands of queries, estimates a gradient from signs alone, and depends on its first adversarial;
-    randomised decisions mislead its bisection.
+    Limits: needs thousands of queries, estimates a gradient from signs only, and depends on its first adversarial
+    point. Randomised decisions mislead its bisection.
 
     >>> HopSkipJump(steps=1000).queries
     1001
@@ -78,88 +77,89 @@ class HopSkipJump(Attack[State]):
     norms = (LINF, L2)
 
     def __post_init__(self) -> None:
-        _check.positive(steps=self.steps, first=self.first)
-        if not isinstance(self.first, int):
-            raise PlanError(expected="first, a whole number", got=f"first = {self.first}", remedy="Leave it out.")
+        check_whole(steps=self.steps, first=self.first)
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """A random point, or where told."""
-        start = _anywhere(p, ball, torch.zeros_like(p.y)) if p.start is None else p.start.clamp(*ball.bounds(p.x))
+    def init(self, p: Batch, ball: Ball) -> HopSkipJumpState:
+        """Start at a random point or at the explicit start."""
+        start = _random_point(p, ball, torch.zeros_like(p.y)) if p.start is None else p.start.clamp(*ball.bounds(p.x))
         zero, none, blank = torch.zeros_like(p.y), torch.zeros_like(ball.eps), torch.zeros_like(p.x)
-        return State(
+        return HopSkipJumpState(
             t=zero, x=start, phase=zero + SEARCH, count=zero, round=zero, near=start, far=start, low=none,
-            high=none + 1, radius=none + FIRST_RADIUS, moves=blank, pushes=blank, pushed=none, way=blank, length=none,
+            high=none + 1, radius=none + FIRST_RADIUS, offsets=blank, signed_offsets=blank, sign_sum=none,
+            way=blank, length=none,
         )  # fmt: skip
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """Every row learns from its answer what its phase is about, goes on to the next if that is over, and asks."""
-        hit = fooled(a, p)
+    def step(self, s: HopSkipJumpState, a: Response, p: Batch, ball: Ball) -> HopSkipJumpState:
+        """Use the response as the phase requires, enter the next phase where it is over, then choose a point."""
+        hit = misclassified(a, p)
         phase, count = s.phase, s.count + 1
-        found = hit & ((phase == SEARCH) | (phase == WALK))
-        s = self._heard(s, hit, found)
+        succeeded = hit & ((phase == SEARCH) | (phase == WALK))
+        s = self._record(s, hit, succeeded)
         at_edge = (phase == BISECT) & (count >= halvings(flat(p.x).shape[1], ball.norm))
-        lost = (phase == WALK) & ~hit & (count >= SHORTEST)
-        felt = (phase == ESTIMATE) & (count >= self._points(s.round))
-        s = self._begun(s, p, ball, at_edge | lost, felt)
-        phase = torch.where(found, BISECT, torch.where(at_edge | lost, ESTIMATE, torch.where(felt, WALK, phase)))
-        s = replace(s, t=s.t + 1, phase=phase, count=torch.where(found | at_edge | lost | felt, 0, count))
-        return replace(s, x=self._question(s, p, ball))
+        given_up = (phase == WALK) & ~hit & (count >= MOST_STEP_HALVINGS)
+        estimated = (phase == ESTIMATE) & (count >= self._points(s.round))
+        s = self._begin_phase(s, p, ball, at_edge | given_up, estimated)
+        phase = torch.where(
+            succeeded, BISECT, torch.where(at_edge | given_up, ESTIMATE, torch.where(estimated, WALK, phase))
+        )
+        s = replace(s, t=s.t + 1, phase=phase, count=torch.where(succeeded | at_edge | given_up | estimated, 0, count))
+        return replace(s, x=self._next_point(s, p, ball))
 
     def _points(self, round_: Labels) -> Labels:
-        # In float64: whole numbers up to 10,000 are the same wherever in a tensor they stand.
+        # In float64, so that the result does not depend on the position in the tensor.
         return (self.first * round_.double().sqrt()).floor().long().clamp(max=MOST)
 
-    def _heard(self, s: State, hit: Mask, found: Mask) -> State:
-        """What the answer says about the point asked, by phase."""
-        bisecting, feeling = s.phase == BISECT, s.phase == ESTIMATE
+    def _record(self, s: HopSkipJumpState, hit: Mask, succeeded: Mask) -> HopSkipJumpState:
+        """Record what the response says about the queried point, by phase."""
+        bisecting, estimating = s.phase == BISECT, s.phase == ESTIMATE
         middle = (s.low + s.high) / 2
-        push = torch.where(hit, 1.0, -1.0)
-        move = where(feeling, (s.x - s.near) / rows(s.radius, s.x), torch.zeros_like(s.x))
+        sign = torch.where(hit, 1.0, -1.0)
+        offset = where(estimating, (s.x - s.near) / rows(s.radius, s.x), torch.zeros_like(s.x))
         return replace(
             s,
-            far=where(found, s.x, s.far),
-            near=where(found | (bisecting & hit), s.x, s.near),
-            low=torch.where(found, 0.0, torch.where(bisecting & ~hit, middle, s.low)),
-            high=torch.where(found, 1.0, torch.where(bisecting & hit, middle, s.high)),
-            moves=s.moves + move,
-            pushes=s.pushes + rows(push, move) * move,
-            pushed=s.pushed + torch.where(feeling, push, 0.0),
+            far=where(succeeded, s.x, s.far),
+            near=where(succeeded | (bisecting & hit), s.x, s.near),
+            low=torch.where(succeeded, 0.0, torch.where(bisecting & ~hit, middle, s.low)),
+            high=torch.where(succeeded, 1.0, torch.where(bisecting & hit, middle, s.high)),
+            offsets=s.offsets + offset,
+            signed_offsets=s.signed_offsets + rows(sign, offset) * offset,
+            sign_sum=s.sign_sum + torch.where(estimating, sign, 0.0),
             length=torch.where((s.phase == WALK) & ~hit, s.length / 2, s.length),
         )
 
-    def _begun(self, s: State, p: Batch, ball: Ball, feel: Mask, walk: Mask) -> State:
-        """What rows need that begin to feel their way, or to walk."""
+    def _begin_phase(self, s: HopSkipJumpState, p: Batch, ball: Ball, estimates: Mask, walks: Mask) -> HopSkipJumpState:
+        """Prepare rows that begin an estimate or a step."""
         distance = ball.norm.size(s.near - p.x)
-        round_ = s.round + feel.long()
+        round_ = s.round + estimates.long()
         again = torch.where(round_ <= 1, FIRST_RADIUS, distance / flat(p.x).shape[1])
         blank = torch.zeros_like(s.x)
-        # Pushes are measured from their mean, which lowers the variance where most of them agree (sec. III-C).
-        mean = s.pushed / self._points(s.round).clamp(min=1)
+        # The signs are centred, which lowers the variance where most of them agree (sec. III-C).
+        mean = s.sign_sum / self._points(s.round).clamp(min=1)
         mean = torch.where(mean.abs() < 1, mean, 0.0)
-        slope = s.pushes - rows(mean, s.moves) * s.moves
+        slope = s.signed_offsets - rows(mean, s.offsets) * s.offsets
         return replace(
             s,
             round=round_,
-            radius=torch.where(feel, again.clamp(min=1e-6), s.radius),
-            moves=where(feel, blank, s.moves),
-            pushes=where(feel, blank, s.pushes),
-            pushed=torch.where(feel, 0.0, s.pushed),
-            way=where(walk, ball.steepest(slope), s.way),
-            length=torch.where(walk, distance / s.round.clamp(min=1).double().sqrt().float(), s.length),
+            radius=torch.where(estimates, again.clamp(min=1e-6), s.radius),
+            offsets=where(estimates, blank, s.offsets),
+            signed_offsets=where(estimates, blank, s.signed_offsets),
+            sign_sum=torch.where(estimates, 0.0, s.sign_sum),
+            way=where(walks, ball.steepest(slope), s.way),
+            length=torch.where(walks, distance / s.round.clamp(min=1).double().sqrt().float(), s.length),
         )
 
-    def _question(self, s: State, p: Batch, ball: Ball) -> Points:
-        """The next point of every row, by phase."""
+    def _next_point(self, s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
+        """Return the next point of every row, by phase."""
         lo, hi = ball.bounds(p.x)
-        between = _towards(s, p, ball)
+        between = _between(s, p, ball)
         around = (s.near + rows(s.radius, s.x) * _direction(s, p, ball)).clamp(lo, hi)
         onwards = (s.near + rows(s.length, s.x) * s.way).clamp(lo, hi)
-        x = where(s.phase == SEARCH, _anywhere(p, ball, s.t), onwards)
+        x = where(s.phase == SEARCH, _random_point(p, ball, s.t), onwards)
         return where(s.phase == BISECT, between, where(s.phase == ESTIMATE, around, x))
 
 
 def halvings(n: int, norm: Norm = L2) -> int:
-    """Steps of one bisection among n coordinates: to within n^−3/2 of the way in L2 and n^−2 in Linf (sec. IV).
+    """Return the steps of one bisection in n coordinates: to a precision of n^−3/2 in L2 and n^−2 in Linf (sec. IV).
 
     >>> halvings(24), halvings(3072), halvings(10**6), halvings(784, LINF)
     (10, 18, 24, 20)
@@ -167,20 +167,20 @@ def halvings(n: int, norm: Norm = L2) -> int:
     return min(max(math.ceil(PRECISION[norm.name] * math.log2(n)), LEAST_HALVINGS), MOST_HALVINGS)
 
 
-def _anywhere(p: Batch, ball: Ball, t: Labels) -> Points:
-    """A uniform random point of what may change."""
+def _random_point(p: Batch, ball: Ball, t: Labels) -> Points:
+    """Draw a uniform random point of the box, within the mask."""
     lo, hi = ball.bounds(p.x)
     drawn: Tensor = lo + (hi - lo) * rng.uniform(rng.fold(rng.fold(p.key, 1), t), tuple(p.x.shape[1:]))
     return drawn.clamp(lo, hi)
 
 
-def _direction(s: State, p: Batch, ball: Ball) -> Points:
-    """A random direction of Euclidean length 1."""
+def _direction(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
+    """Draw a random direction of Euclidean length 1."""
     noise = rng.normal(rng.fold(rng.fold(p.key, 2), s.t), tuple(p.x.shape[1:]))
-    return unit(noise if ball.mask is None else noise * ball.mask)
+    return unit(ball.masked(noise))
 
 
-def _towards(s: State, p: Batch, ball: Ball) -> Points:
-    """The far point brought into the ball of the middle radius: along the line in L2, clipped in Linf."""
+def _between(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
+    """Bring the far point into the ball of the middle radius: along the segment in L2, by clipping in Linf."""
     middle = (s.low + s.high) / 2 * ball.norm.size(s.far - p.x)
     return replace(ball, eps=middle).retract(p.x, s.far)

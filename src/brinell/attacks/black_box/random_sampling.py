@@ -1,33 +1,26 @@
-"""The attack that knows nothing: random points of the ball or of its surface."""
+"""Random sampling: independent random points of the ball or of its surface."""
 
 from dataclasses import dataclass
 
 import torch
 
-from brinell.attacks import _parameters as _check
-from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
+from brinell.attacks._common import PointState
+from brinell.attacks._parameters import check_positive
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import one_of
 from brinell.ops import rng
-from brinell.ops.types import Labels, Points
+from brinell.ops.types import Labels
 
 WHERE = ("inside", "surface", "corners")
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The point to ask about."""
+class RandomSampling(Attack[PointState]):
+    """Query independent random points: inside the ball, on its surface, or at its corners (Linf).
 
-    t: Labels
-    x: Points
-
-
-@dataclass(frozen=True)
-class RandomSampling(Attack[State]):
-    """Independent random points, from inside the ball, from its surface, or from its corners (Linf).
-
-    Method: point t of a sample depends on its key and t alone. Cost: one forward per point. Reference: Zimmermann et
-    al. 2022, sec. 3.1, the random attack.
+    Method: point t of a sample depends on its key and on t only. Cost: one forward pass per point. Reference:
+    Zimmermann et al. 2022, sec. 3.1, the random attack.
 
     >>> RandomSampling(200, "corners").queries
     200
@@ -41,26 +34,26 @@ class RandomSampling(Attack[State]):
 
     def __post_init__(self) -> None:
         one_of("where", self.where, WHERE)
-        _check.positive(queries=self.queries)
+        check_positive(queries=self.queries)
 
     @property
     def name(self) -> str:
         """Where the points come from."""
         return f"random-{self.where}"
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """The first point."""
-        return self._at(torch.zeros_like(p.y), p, ball)
+    def init(self, p: Batch, ball: Ball) -> PointState:
+        """Draw the first point."""
+        return self._draw(torch.zeros_like(p.y), p, ball)
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """The next point, whatever the answer."""
-        return self._at(s.t + 1, p, ball)
+    def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
+        """Draw the next point, whatever the response."""
+        return self._draw(s.t + 1, p, ball)
 
-    def _at(self, t: Labels, p: Batch, ball: Ball) -> State:
+    def _draw(self, t: Labels, p: Batch, ball: Ball) -> PointState:
         key = rng.fold(p.key, t)
         if self.where == "inside":
-            return State(t, ball.inside(p.x, key))
-        return State(t, ball.surface(p.x, key, self.where == "corners"))
+            return PointState(t, ball.inside(p.x, key))
+        return PointState(t, ball.surface(p.x, key, self.where == "corners"))
 
 
 Chance = RandomSampling

@@ -1,4 +1,4 @@
-"""Square attack: random search with square windows, one model answer per step and no gradients."""
+"""The Square attack: random search over square windows, with one query per step and no gradients."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -9,16 +9,16 @@ from torch import Tensor
 from brinell.attacks.black_box.random_search import (
     L1_MOVE,
     L2_MOVE,
+    BudgetTransfer,
     RandomSearch,
-    State,
-    Transfer,
+    RandomSearchState,
     accept,
-    begin,
-    check,
+    check_schedule,
+    first_state,
     for_norm,
     shares,
 )
-from brinell.attacks.black_box.square_patterns import Sides, draw, pattern_table, span, stamp, tiling, timetable
+from brinell.attacks.black_box.square_patterns import Sides, draw, pattern_table, span, stamp, tiling, window_table
 from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
@@ -29,63 +29,63 @@ from brinell.ops.types import Keys, Labels, Points
 
 
 @dataclass(frozen=True)
-class Course:
-    """The numbers a proposal depends on besides the rows: how long the search is and how large its first window."""
+class Schedule:
+    """The number of steps, and the share of the image in the first window."""
 
     steps: int
     p0: float
 
 
 class Proposal(Protocol):
-    """What Square tries in one norm; x0, x: (b, c, h, w)."""
+    """The candidates of Square in one norm; x0 and x have shape (b, c, h, w)."""
 
     def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
-        """The start."""
+        """Return the start."""
 
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, course: Course) -> Points:
-        """A candidate near the best point x, at each row's own iteration t."""
+    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
+        """Return a candidate near the best point x, at each row's iteration t."""
 
 
-def _signs(lots: Tensor) -> Tensor:
-    """Draws of 0 or 1 (b, c) as −1.0 or 1.0."""
-    return 2.0 * lots - 1
+def _signs(draws: Tensor) -> Tensor:
+    """Turn draws of 0 or 1, shape (b, c), into −1.0 or 1.0."""
+    return 2.0 * draws - 1
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Linf: stripes, then windows pushed to a face of the ball, with one sign per channel."""
+    """Linf: stripes, then windows that move to a face of the ball, with one sign per channel."""
 
     sides: Sides
 
     def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
-        """Vertical stripes: one sign per channel and column."""
+        """Start from vertical stripes: one sign per channel and column."""
         stripes = rng.signs(key, (x0.shape[1], 1, x0.shape[3]))
         return ball.project(x0, x0 + rows(ball.eps, x0) * stripes)
 
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, course: Course) -> Points:
-        """Two eps up or down on one window, projected."""
+    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
+        """Move one window by two eps, up or down, and project."""
         c, h, w = x0.shape[1:]
-        table = timetable(self.sides, course.steps, course.p0, h, w, t.device)
+        table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
         stage = table.stage[t]
         side, room = table.side[stage], table.room[stage]
-        lots = draw(key, torch.cat([room, torch.full_like(room[:, :1], 2).expand(-1, c)], 1))
-        push = 2 * ball.eps[:, None] * _signs(lots[:, 2:])
-        tall, wide = span(lots[:, 0], side, h), span(lots[:, 1], side, w)
+        draws = draw(key, torch.cat([room, torch.full_like(room[:, :1], 2).expand(-1, c)], 1))
+        push = 2 * ball.eps[:, None] * _signs(draws[:, 2:])
+        tall, wide = span(draws[:, 0], side, h), span(draws[:, 1], side, w)
         column = push[:, :, None, None] * tall[:, None, :, None]
         return ball.project(x0, torch.addcmul(x, column, wide[:, None, None].to(x.dtype)))
 
 
 @dataclass(frozen=True)
 class Bumps:
-    """L2 and L1: tiles of bumps, then the change of two windows is put on one, mixed with a bump of random sign."""
+    """L2 and L1: tiles of bumps, then the displacement of two windows moves to one, mixed with a random bump."""
 
-    moves: Transfer
+    moves: BudgetTransfer
     p: int
     decay: int
     sides: Sides
 
     def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
-        """Tiles of bumps, each with its own orientation, and its own sign in every channel."""
+        """Start from tiles of bumps with random orientations, and a random sign in every channel."""
         c, h, w = x0.shape[1:]
         count, tile, both = tiling(h, w, self.decay, self.p, x0.device)
         turned = rng.integers(rng.fold(key, 1), 2, (count,))[:, tile] > 0
@@ -93,20 +93,20 @@ class Bumps:
         d = signs * torch.where(turned, both[1], both[0])[:, None]
         return self.moves.put(ball, x0, d.view_as(x0))
 
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, course: Course) -> Points:
-        """Two windows of equal side, anywhere; the second is cleared."""
+    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
+        """Choose two windows of equal side; clear the second."""
         c, h, w = x0.shape[1:]
-        table = timetable(self.sides, course.steps, course.p0, h, w, t.device)
-        sides = tuple(self.sides.side(share, h, w) for share in shares(course.steps, course.p0))
+        table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
+        sides = tuple(self.sides.side(share, h, w) for share in shares(schedule.steps, schedule.p0))
         stage = table.stage[t]
         side, room = table.side[stage], table.room[stage]
         coins = torch.full_like(room[:, :1], 2).expand(-1, 1 + c)
-        lots = draw(key, torch.cat([room, room, coins], 1))
+        draws = draw(key, torch.cat([room, room, coins], 1))
         patterns = pattern_table(sides, self.decay, self.p, t.device)
-        block = stamp(patterns, stage, lots[:, 4], lots[:, 0], lots[:, 1], h, w)[:, None]
-        cleared = (span(lots[:, 2], side, h)[:, :, None] & span(lots[:, 3], side, w)[:, None]).view(-1, 1, h * w)
-        # A pattern has no zeros, so it marks its own window.
-        new = _signs(lots[:, 5:])[:, :, None] * block
+        block = stamp(patterns, stage, draws[:, 4], draws[:, 0], draws[:, 1], h, w)[:, None]
+        cleared = (span(draws[:, 2], side, h)[:, :, None] & span(draws[:, 3], side, w)[:, None]).view(-1, 1, h * w)
+        # A pattern has no zeros inside its window, so it marks the window.
+        new = _signs(draws[:, 5:])[:, :, None] * block
         d = self.moves.mix((x - x0).flatten(2), new, block != 0, cleared, ball.eps)
         place = self.moves.trim if c == 1 else self.moves.put
         return place(ball, x0, d.view_as(x0))
@@ -120,18 +120,18 @@ PROPOSALS: dict[type[Norm], Proposal] = {
 
 
 @dataclass(frozen=True)
-class Square(Attack[State]):
-    """Random search over square windows: keeps a random change of one window where the loss strictly grows.
+class Square(Attack[RandomSearchState]):
+    """Search randomly over square windows: keep a random move of one window where the loss strictly increases.
 
     Method: the window's share of the image starts at `p0` and halves at fixed iterations (11, 51, 201, 501, 1001, 2001,
-    4001, …: not rescaled to `steps`, as in AutoAttack). Linf: start from vertical stripes, push a window to a face of
-    the ball, one sign per channel. L2 and L1: start from tiles of bumps; the change in two windows is put on the first,
-    mixed with a bump of random sign and orientation; L2 rescales and clips, L1 projects exactly. Unlike the reference,
-    windows, signs and orientations are drawn per sample; a window may lie at every offset 0 … h − s (the reference
-    never draws the last one); and every image size works (tiles are centred along both sides, at least one pixel
-    wide). Cost per step: one forward; one more for the start. Reference: Andriushchenko et al. 2020; L1: Croce & Hein
-    2021.
-    Limits: gains slowly on models that are robust in earnest; its windows suit images, not tables or text.
+    4001, …; as in AutoAttack they are not rescaled to `steps`). Linf: start from vertical stripes; move a window to a
+    face of the ball, with one sign per channel. L2 and L1: start from tiles of bumps; the displacement of two windows
+    moves to the first, mixed with a bump of random sign and orientation; L2 rescales and clips, L1 projects exactly.
+    Different here: windows, signs and orientations are drawn per sample; a window may lie at every offset 0 … h − s
+    (the reference never draws the last one); every image size works (tiles are centred along both sides and at least
+    one pixel wide). Cost per step: one forward pass; one more for the start. Reference: Andriushchenko et al. 2020; L1:
+    Croce & Hein 2021.
+    Limits: progresses slowly on robust models. Its windows suit images, not tables or text.
 
     >>> Square().queries, Square(steps=100).name
     (5001, 'square')
@@ -144,14 +144,14 @@ class Square(Attack[State]):
     requires = Requires.LOGITS
 
     def __post_init__(self) -> None:
-        check(self.steps, self.p0, self.loss)
+        check_schedule(self.steps, self.p0, self.loss)
 
     def without_images(self) -> RandomSearch:
-        """What a plan runs instead where the inputs are not images."""
+        """Return the substitute for inputs that are not images."""
         return RandomSearch(self.steps, self.p0, self.loss)
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """Stripes or tiles, or where told."""
+    def init(self, p: Batch, ball: Ball) -> RandomSearchState:
+        """Start from stripes or tiles, or at the explicit start."""
         proposal = for_norm(PROPOSALS, ball.norm, self.name)
         if p.x.ndim != 4:
             raise PlanError(
@@ -160,11 +160,11 @@ class Square(Attack[State]):
                 remedy=f"Use RandomSearch(steps={self.steps}), which has no windows.",
             )
         start = proposal.first(p.x, rng.fold(p.key, 0), ball) if p.start is None else ball.project(p.x, p.start)
-        return begin(p, start)
+        return first_state(p, start)
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """Keep the better point, propose another window."""
+    def step(self, s: RandomSearchState, a: Response, p: Batch, ball: Ball) -> RandomSearchState:
+        """Keep the better point; propose another window."""
         s = accept(s, a)
-        proposal, course = for_norm(PROPOSALS, ball.norm, self.name), Course(self.steps, self.p0)
-        x = proposal.next(p.x, s.x_best, s.t, rng.fold(p.key, s.t + 1), ball, course)
+        proposal, schedule = for_norm(PROPOSALS, ball.norm, self.name), Schedule(self.steps, self.p0)
+        x = proposal.next(p.x, s.x_best, s.t, rng.fold(p.key, s.t + 1), ball, schedule)
         return replace(s, t=s.t + 1, x=x)

@@ -1,4 +1,4 @@
-"""Square's windows and patterns: side lengths, the L2 and L1 bumps, and tables that serve rows at any iteration."""
+"""The windows and patterns of Square: side lengths, L2 and L1 bumps, and tables for rows at any iteration."""
 
 import math
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.types import Keys, Labels
 
-# The start of L2 and L1 cuts the shorter side of the image in this many tiles.
+# The L2 and L1 start divides the shorter side of the image into this many tiles.
 TILES = 5
 
 
 @dataclass(frozen=True)
 class Sides:
-    """How a window's side follows from its share of the image: the least one, and whether even ones are enlarged."""
+    """How a window's side follows from its share of the image: the least side, and whether sides must be odd."""
 
     least: int = 1
     odd: bool = False
 
     def side(self, share: float, h: int, w: int) -> int:
-        """The side of a window that covers `share` of an h × w image.
+        """Return the side of a window that covers `share` of an h × w image.
 
         >>> [Sides().side(p, 32, 32) for p in (0.8, 0.4)], Sides(3, odd=True).side(0.4, 32, 32)
         ([29, 20], 21)
@@ -33,7 +33,7 @@ class Sides:
 
 
 def bump(a: int, b: int, decay: int, p: int) -> Tensor:
-    """An a × b hill of unit p-norm: at Chebyshev distance ρ from the middle Σ_{r ≥ ρ} (r + 1)^−decay, r up to the rim.
+    """Return an a × b hill of unit p-norm: Σ_{r ≥ ρ} (r + 1)^−decay at Chebyshev distance ρ from its middle.
 
     >>> bump(1, 3, 2, 1).tolist()
     [[0.1428..., 0.7142..., 0.1428...]]
@@ -47,14 +47,14 @@ def bump(a: int, b: int, decay: int, p: int) -> Tensor:
 
 
 def pattern(s: int, decay: int, p: int) -> Tensor:
-    """An s × s block of unit p-norm: a hill in the upper half, a hollow in the lower."""
+    """Return an s × s block of unit p-norm: a hill in the upper half, a negative one in the lower half."""
     block = torch.cat([bump(s // 2, s, decay, p), -bump(s - s // 2, s, decay, p)])
     return block.div(torch.linalg.vector_norm(block, p))
 
 
 @dataclass(frozen=True)
-class Timetable:
-    """For every iteration its stage; for every stage the window's side and the number of offsets down and across."""
+class WindowTable:
+    """The stage of every iteration; the window's side and its number of vertical and horizontal offsets per stage."""
 
     stage: Tensor
     side: Tensor
@@ -62,16 +62,16 @@ class Timetable:
 
 
 @table
-def timetable(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> Timetable:
-    """The table for one schedule and image size."""
+def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> WindowTable:
+    """Return the table for one schedule and image size."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
     room = [[h - s + 1, w - s + 1] for s in side]
-    return Timetable(*(torch.tensor(v, device=device) for v in (stages(steps), side, room)))
+    return WindowTable(*(torch.tensor(v, device=device) for v in (stages(steps), side, room)))
 
 
 @table
 def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.device) -> Tensor:
-    """Pattern and transpose of every side, in a frame of zeros: (sides, 2, S + 2, S + 2) with S the largest side."""
+    """Return pattern and transpose of every side, framed by zeros: (sides, 2, S + 2, S + 2), S the largest side."""
     largest = max(sides)
     table = torch.zeros(len(sides), 2, largest + 2, largest + 2)
     for k, s in enumerate(sides):
@@ -82,7 +82,7 @@ def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.devi
 
 @table
 def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
-    """How many tiles an image holds, the tile of every pixel, the tiled pattern and transpose (2, h·w; 0 around)."""
+    """Return the number of tiles, the tile of every pixel, and the tiled pattern and transpose (2, h·w)."""
     side = max(min(h, w) // TILES, 1)
     (di, i), (dj, j) = _cut(h, side), _cut(w, side)
     tile = i[:, None].clamp(min=0) * (w // side) + j[None].clamp(min=0)
@@ -93,7 +93,7 @@ def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[in
 
 
 def _cut(n: int, side: int) -> tuple[Tensor, Tensor]:
-    """For every position of a line of n: its place in its tile, and its tile (−1 on the margins); tiles are centred."""
+    """Return, for n positions in a line, the offset in the tile and the tile (−1 outside); tiles are centred."""
     count = n // side
     at = torch.arange(n) - (n - count * side) // 2
     inside = (at >= 0) & (at < count * side)
@@ -101,19 +101,19 @@ def _cut(n: int, side: int) -> tuple[Tensor, Tensor]:
 
 
 def draw(key: Keys, bound: Tensor) -> Tensor:
-    """One integer below every entry of `bound` (b, k), each from its own key."""
+    """Draw one integer below every entry of `bound`, shape (b, k), each from its own key."""
     b, k = bound.shape
     return rng.integers(rng.children(key, k).reshape(-1), bound.reshape(-1)).view(b, k)
 
 
 def span(start: Labels, side: Labels, n: int) -> Tensor:
-    """Which of n positions lie in start … start + side − 1: (b, n)."""
+    """Return which of n positions lie in start … start + side − 1, shape (b, n)."""
     at = torch.arange(n, device=start.device) - start[:, None]
     return (at >= 0) & (at < side[:, None])
 
 
 def stamp(table: Tensor, stage: Labels, turned: Labels, top: Labels, left: Labels, h: int, w: int) -> Tensor:
-    """The pattern of each row's stage and orientation with its corner at (top, left), zero elsewhere: (b, h·w)."""
+    """Return the pattern of each row's stage and orientation with its corner at (top, left), shape (b, h·w)."""
     wide = table.shape[-1]
     i = (torch.arange(1, h + 1, device=top.device) - top[:, None]).clamp(0, wide - 1)
     j = (torch.arange(1, w + 1, device=top.device) - left[:, None]).clamp(0, wide - 1)

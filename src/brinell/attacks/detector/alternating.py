@@ -1,41 +1,33 @@
-"""Alternating projections: on what the classifier and the detector demand to first order, then on the threat."""
+"""Alternating projections: on the linearised conditions of classifier and detector, then on the threat."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from brinell.attacks import _parameters as _check
-from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
+from brinell.attacks._common import PointState, start_in_ball
+from brinell.attacks._parameters import SIGNED_MARGINS, check_positive, check_whole
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops.rowwise import flat, rows
-from brinell.ops.types import Labels, Points, Scalars
+from brinell.ops.types import Scalars
 
-# Losses that are positive exactly where the aim is reached.
-SIGNED = ("margin", "minimum-margin", "margin-towards")
 TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The iterate."""
+class Alternating(Attack[PointState]):
+    """Step to the nearest point where both conditions hold to first order, project on the threat, and repeat.
 
-    t: Labels
-    x: Points
-
-
-@dataclass(frozen=True)
-class Alternating(Attack[State]):
-    """Steps to the nearest point where both aims are met to first order, then back into the threat, again and again.
-
-    Method: loss and score are linearised; the shortest Euclidean step after which both aims are met and exceeded by a
-    share of what is in reach of the threat (`beyond` at first, shrinking evenly to `at_last`) is taken, then the exact
-    projection on ball and box. Where both are linear these are projections on convex sets in turn, which meet if the
-    sets do. A step is never longer than the norm's steepest one of a radius. Cost per step: one forward, two
-    backwards; one more of each for the start. Reference: this project, after the method of alternating projections
-    (von Neumann 1933) and DeepFool's linearisation (Moosavi-Dezfooli et al. 2016).
-    Limits: a detector without a useful gradient leaves it with the classifier alone.
+    Method: loss and score are linearised. The attack takes the shortest Euclidean step after which both conditions hold
+    with a surplus, then projects exactly on ball and box. The surplus is a share of what the threat can reach; it
+    shrinks geometrically from `beyond` to `at_last`. If loss and score are linear, these are projections on two convex
+    sets in turn, which converge if the sets meet. No step is longer than the norm's steepest step of length eps.
+    Cost per step: one forward and two backward passes; one more of each for the start. Reference: this project, after
+    the method of alternating projections (von Neumann 1933) and DeepFool's linearisation (Moosavi-Dezfooli et al.
+    2016).
+    Limits: if the detector has no useful gradient, only the classifier is attacked.
 
     >>> Alternating(steps=50).queries
     51
@@ -49,10 +41,11 @@ class Alternating(Attack[State]):
     requires = Requires.DETECTOR
 
     def __post_init__(self) -> None:
-        _check.positive(steps=self.steps, beyond=self.beyond)
-        if self.loss not in SIGNED:
+        check_whole(steps=self.steps)
+        check_positive(beyond=self.beyond)
+        if self.loss not in SIGNED_MARGINS:
             raise PlanError(
-                expected=f"a loss among {', '.join(SIGNED)}", got=self.loss, remedy="Its size must be a margin."
+                expected=f"a loss among {', '.join(SIGNED_MARGINS)}", got=self.loss, remedy="Use a margin loss."
             )
 
     @property
@@ -60,16 +53,13 @@ class Alternating(Attack[State]):
         """Method and loss."""
         return f"alternating-{self.loss}"
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """The clean point, a uniform random start, or where told."""
-        if p.start is not None:
-            return State(torch.zeros_like(p.y), ball.project(p.x, p.start))
-        return State(torch.zeros_like(p.y), ball.inside(p.x, p.key) if self.random_start else p.x)
+    def init(self, p: Batch, ball: Ball) -> PointState:
+        """Start at the clean point, at a random point, or at the explicit start."""
+        return PointState(torch.zeros_like(p.y), start_in_ball(p, ball, self.random_start))
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """One joint step, one projection."""
-        free = 1.0 if ball.mask is None else ball.mask
-        up, down = flat(a.gradient * free), flat(-a.score_gradient * free)
+    def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
+        """Take one joint step, then project."""
+        up, down = flat(ball.masked(a.gradient)), flat(ball.masked(-a.score_gradient))
         share = (s.t.float() / self.steps).clamp(max=1.0)
         push = self.beyond * (self.at_last / self.beyond) ** share
         d = _shortest(
@@ -80,16 +70,16 @@ class Alternating(Attack[State]):
         )
         longest = ball.eps * flat(ball.steepest(a.gradient + a.score_gradient)).norm(dim=1)
         d = d * (longest / d.norm(dim=1).clamp(min=TINY)).clamp(max=1.0)[:, None]
-        return State(s.t + 1, ball.project(p.x, s.x + d.view_as(s.x)))
+        return PointState(s.t + 1, ball.project(p.x, s.x + d.view_as(s.x)))
 
 
 def _missing(value: Scalars, beyond: Scalars) -> Scalars:
-    """What an aim lacks to lie so far beyond zero; where it is no number, nothing."""
+    """Return what `value` lacks to the surplus `beyond`; 0 where it is not finite."""
     return torch.where(value.isfinite(), beyond - value, 0.0)
 
 
 def _shortest(a: Tensor, need: Tensor, b: Tensor, want: Tensor) -> Tensor:
-    """The shortest d with a · d ≥ need and b · d ≥ want, row by row; parallel gradients are served one at a time."""
+    """Return the shortest d with a · d ≥ need and b · d ≥ want per row; of parallel gradients only one is followed."""
     aa, bb, ab = (a * a).sum(1), (b * b).sum(1), (a * b).sum(1)
     only_a = rows(need.clamp(min=0) / aa.clamp(min=TINY), a) * a
     only_b = rows(want.clamp(min=0) / bb.clamp(min=TINY), b) * b

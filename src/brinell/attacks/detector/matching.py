@@ -1,4 +1,4 @@
-"""Imitation of a natural input of another class, by its logits or its features."""
+"""Imitation of a natural input of another class: matching its logits or its features."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.attacks import _parameters as _check
+from brinell.attacks._parameters import check_whole
 from brinell.attacks.gradient.apgd import APGD
 from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.references import References
@@ -19,8 +19,8 @@ OF = ("logits", "features")
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The Auto-PGD run, and the values it is to match."""
+class MatchingState(AttackState):
+    """The Auto-PGD run and the values to match."""
 
     t: Labels
     run: Any
@@ -28,27 +28,26 @@ class State(AttackState):
 
     @property
     def x(self) -> Points:
-        """The run's next point."""
+        """The next point of the run."""
         point: Points = self.run.x
         return point
 
     @property
     def aim(self) -> Doubles:
-        """What the run in progress aims at."""
+        """The values to match."""
         return self.target
 
 
 @dataclass(frozen=True)
-class Matching(Attack[State]):
-    """Auto-PGD towards the logits or features of a natural, accepted input of another class, which no detector minds.
+class Matching(Attack[MatchingState]):
+    """Run Auto-PGD towards the logits or features of a natural input of another class that the detector accepts.
 
-    Method: minimises the squared distance to one of the `references`, of the target class if there is one, else of any
-    class but the true one, drawn by the key. A calibrated classifier (`brinell.calibrated`) has references, and
-    `evaluate` fills them in. The detector itself is not asked. Cost per step: one forward, one backward; one more of
-    each for the start. Reference: Sabour et al. 2016, Adversarial manipulation of deep representations (features);
-    Tramèr et al. 2020, On adaptive attacks to adversarial example defenses (logits).
-    Limits: needs natural inputs whose features the detector accepts; a detector that reads other layers is not
-    imitated.
+    Method: minimises the squared distance to one of the `references`. It is drawn, by the key, from those of the target
+    class if there is one, else from all classes but the true one. A calibrated classifier (`brinell.calibrated`) has
+    references, and `evaluate` fills them in. The detector itself is not queried. Cost per step: one forward and one
+    backward pass; one more of each for the start. Reference: Sabour et al. 2016, Adversarial manipulation of deep
+    representations (features); Tramèr et al. 2020, On adaptive attacks to adversarial example defenses (logits).
+    Limits: needs natural inputs that the detector accepts. A detector that reads other layers is not deceived.
 
     >>> Matching(steps=50).name, Matching(steps=50, of="features").queries
     ('match-logits', 51)
@@ -59,7 +58,7 @@ class Matching(Attack[State]):
     references: References | None = None
 
     def __post_init__(self) -> None:
-        _check.positive(steps=self.steps)
+        check_whole(steps=self.steps)
         one_of("of", self.of, OF)
         if self.of == "features" and self.references is not None and self.references.features is None:
             raise PlanError(
@@ -70,7 +69,7 @@ class Matching(Attack[State]):
 
     @property
     def name(self) -> str:
-        """What is matched."""
+        """What the attack matches."""
         return f"match-{self.of}"
 
     @property
@@ -91,17 +90,17 @@ class Matching(Attack[State]):
     def _inner(self) -> APGD:
         return APGD(self.steps)
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """Draw what to match; start as Auto-PGD does."""
+    def init(self, p: Batch, ball: Ball) -> MatchingState:
+        """Draw the reference to match; start as Auto-PGD does."""
         run = self._inner.init(p, ball)
-        return State(run.t, run, self._drawn(p))
+        return MatchingState(run.t, run, self._draw_reference(p))
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """A step of Auto-PGD."""
+    def step(self, s: MatchingState, a: Response, p: Batch, ball: Ball) -> MatchingState:
+        """Take a step of Auto-PGD."""
         run = self._inner.step(replace(s.run, t=s.t), a, p, ball)
-        return State(run.t, run, s.target)
+        return MatchingState(run.t, run, s.target)
 
-    def _drawn(self, p: Batch) -> Tensor:
+    def _draw_reference(self, p: Batch) -> Tensor:
         if self.references is None:
             raise PlanError(
                 expected="references to match",
@@ -114,7 +113,7 @@ class Matching(Attack[State]):
         aimed = p.target[:, None] == classes
         fits = torch.where(aimed.any(1, keepdim=True), aimed, classes != p.y[:, None])
         if self.references.ids is not None:
-            assert p.id is not None, "references of samples are for rows that know theirs"
+            assert p.id is not None, "references of single samples need a batch with sample ids"
             fits = fits & (self.references.ids.to(p.y.device) == p.id[:, None])
         draw = rng.uniform(rng.fold(p.key, rng.digest("reference")), (len(classes),))
         return values.to(p.x.device)[torch.where(fits, draw, -1.0).argmax(1)]

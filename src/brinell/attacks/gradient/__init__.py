@@ -1,1 +1,11 @@
-"""Attacks that follow a loss's gradient inside the ball: FGSM, PGD, APGD and L1-APGD."""
+"""Attacks that follow the gradient of a loss inside a ball of fixed radius.
+
+`fgsm`: one step of full length. `pgd`: steps of fixed length, with or without momentum. `apgd`: Auto-PGD, whose step
+size adapts to its progress; in norms with sparse steps it uses the scheme in `apgd_l1`.
+"""
+
+from brinell.attacks.gradient.apgd import APGD
+from brinell.attacks.gradient.fgsm import FGSM
+from brinell.attacks.gradient.pgd import PGD
+
+__all__ = ["APGD", "FGSM", "PGD"]

@@ -1,4 +1,4 @@
-"""Auto-PGD: momentum and a step size that halves when progress stalls."""
+"""Auto-PGD: gradient steps with momentum and a step size that halves when progress stalls."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.attacks import _parameters as _check
+from brinell.attacks._parameters import check_loss, check_whole
 from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
 from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
@@ -17,14 +17,14 @@ from brinell.ops.device_cache import table
 from brinell.ops.rowwise import rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
-# Croce & Hein 2020, sec. 3: first look-back after 22 % of the steps, each period 3 % shorter, never under 6 %.
+# Croce & Hein 2020, sec. 3: first checkpoint after 22 % of the steps; each period is 3 % shorter, but at least 6 %.
 FIRST, SHRINK, FLOOR = 0.22, 0.03, 0.06
 MOMENTUM = 0.75
 QUIRKS = (None, "autoattack")
 
 
 def checkpoints(steps: int) -> tuple[int, ...]:
-    """Iterations after which APGD looks back, as the paper defines them: ⌈p_j N⌉.
+    """Return the checkpoints as the paper defines them: iterations ⌈p_j N⌉.
 
     >>> checkpoints(100), checkpoints(20)
     ((22, 41, 57, 70, 80, 87, 93, 99), (5, 9, 12, 14, 16, 18, 19, 20))
@@ -37,7 +37,7 @@ def checkpoints(steps: int) -> tuple[int, ...]:
 
 
 def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
-    """The same in the whole numbers of AutoAttack's code, which differ unless N is a multiple of 100.
+    """Return the checkpoints of AutoAttack's code, whose integer arithmetic differs unless N is a multiple of 100.
 
     >>> checkpoints_autoattack(20)[:5]
     (4, 7, 9, 10, 11)
@@ -53,7 +53,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
 
 @table
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
-    """Length of the period that ends after each iteration; 0 where none ends."""
+    """Return, per iteration, the length of the period that ends there; 0 where none ends."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
     table = torch.zeros(steps + 2, dtype=torch.float32)
     for last, here in pairwise((0, *marks)):
@@ -62,8 +62,8 @@ def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """Iterate, best point so far with its gradient and loss, and what the look-back needs."""
+class APGDState(AttackState):
+    """The current and previous points, the best point with its gradient and loss, and what the checkpoints need."""
 
     t: Labels
     x: Points
@@ -80,18 +80,18 @@ class State(AttackState):
 
 @dataclass(frozen=True)
 class APGD(Attack[Any]):
-    """Parameter-free PGD: the step starts at 2 eps and halves, from the best point, whenever progress stalls.
+    """Run PGD without a step size to tune: it starts at 2 eps and halves, from the best point, when progress stalls.
 
-    Method: gradient step plus momentum 0.75; at checkpoints the step is halved if fewer than ρ of the steps since the
-    last one increased the loss, or if neither step nor best loss changed. In L1 the sparse scheme of `apgd_sparse`,
-    with `larger_eps` starting at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
-    from the paper: whole-number checkpoints, ≤ instead of <, the first loss compared with 0 instead of the start's, no
-    halving for an unchanged best loss at the first checkpoint, L2 by scaling then clipping, and in L1 the sparsity of
-    an explicit start and of rounding specks, rounded up, and steps wasted on coordinates at a face of the box.
-    Cost per step: one forward, one backward; one more of each for the start. Reference: Croce & Hein 2020 (Linf, L2)
-    and 2021 (L1).
-    Limits: on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
-    gradients are masked, shattered or random; follow it with a black-box attack.
+    Method: a gradient step plus momentum 0.75. At checkpoints the step is halved if fewer than ρ of the steps since the
+    last one increased the loss, or if neither step nor best loss changed. L1 uses the sparse scheme of `apgd_l1`; with
+    `larger_eps` it first runs at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
+    from the paper: integer checkpoints; ≤ instead of <; the first loss is compared with 0 instead of the start's; no
+    halving for an unchanged best loss at the first checkpoint; L2 projects by scaling, then clipping; in L1 the
+    sparsity counts an explicit start and rounding residues and is rounded up, and steps push against the box.
+    Cost per step: one forward and one backward pass; one more of each for the start. Reference: Croce & Hein 2020
+    (Linf, L2) and 2021 (L1).
+    Limits: weak on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
+    gradients are masked, shattered or random. Follow it with a black-box attack.
 
     >>> APGD(steps=100, loss="dlr").queries
     101
@@ -104,8 +104,8 @@ class APGD(Attack[Any]):
     larger_eps: bool = False
 
     def __post_init__(self) -> None:
-        _check.a_loss(self.loss)
-        _check.positive(steps=self.steps)
+        check_loss(self.loss)
+        check_whole(steps=self.steps)
         one_of("quirks", self.quirks, QUIRKS)
 
     @property
@@ -115,7 +115,7 @@ class APGD(Attack[Any]):
 
     @property
     def queries(self) -> int:
-        """Every iterate and one start, or one per phase of the larger-eps schedule."""
+        """Every step and one start, or one start per phase of the larger-eps schedule."""
         return self.steps + (len(phase_lengths(self.steps)) if self.larger_eps else 1)
 
     @property
@@ -127,7 +127,7 @@ class APGD(Attack[Any]):
         return SparseAPGD(self.steps, self.larger_eps, quirks=self.quirks is not None)
 
     def init(self, p: Batch, ball: Ball) -> Any:
-        """AutoAttack's random start, or where told."""
+        """Start at AutoAttack's random start or at the explicit start."""
         if ball.norm.sparse:
             return self._sparse().init(p, ball)
         if self.larger_eps:
@@ -136,25 +136,25 @@ class APGD(Attack[Any]):
             )
         x = ball.start(p.x, p.key) if p.start is None else ball.retract(p.x, p.start)
         low = torch.full_like(ball.eps, -torch.inf)
-        return State(
+        return APGDState(
             t=torch.zeros_like(p.y), x=x, x_prev=x, x_best=x, g_best=torch.zeros_like(x), f_best=low, f_prev=low,
             f_check=low, step=2 * ball.eps, ups=torch.zeros_like(low),
-            # The paper's w_0 = 0 is a checkpoint without halving; in AutoAttack's code it counts as one with.
+            # The paper's checkpoint w_0 = 0 has no halving; AutoAttack's code counts it as one with halving.
             halved=torch.full_like(low, self.quirks is not None, dtype=torch.bool),
         )  # fmt: skip
 
     def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
-        """Take note of the answer, look back where it is time, move."""
+        """Record the response, adapt the step at checkpoints, move."""
         if ball.norm.sparse:
             return self._sparse().step(s, a, p, ball)
-        s, x, grad = self._look_back(self._observe(s, a), a.gradient)
+        s, x, grad = self._checkpoint(self._observe(s, a), a.gradient)
         project = ball.retract if self.quirks else ball.project
         z = project(p.x, x + rows(s.step, x) * ball.steepest(grad))
         weight = rows(torch.where(s.t == 0, 1.0, MOMENTUM), x)
         ahead = project(p.x, x + weight * (z - x) + (1 - weight) * (x - s.x_prev))
         return replace(s, t=s.t + 1, x=ahead, x_prev=x)
 
-    def _observe(self, s: State, a: Response) -> State:
+    def _observe(self, s: APGDState, a: Response) -> APGDState:
         first, better = s.t == 0, a.loss > s.f_best
         previous = torch.where(s.t == 1, 0.0, s.f_prev) if self.quirks else s.f_prev
         return replace(
@@ -167,8 +167,8 @@ class APGD(Attack[Any]):
             f_prev=a.loss,
         )
 
-    def _look_back(self, s: State, grad: Points) -> tuple[State, Points, Points]:
-        """At a checkpoint: halve the step and go on from the best point where progress stalled."""
+    def _checkpoint(self, s: APGDState, grad: Points) -> tuple[APGDState, Points, Points]:
+        """Halve the step and return to the best point in rows at a checkpoint whose progress stalled."""
         period = _table(self.steps, self.quirks, s.t.device)[s.t]
         due = period > 0
         few = s.ups <= self.rho * period if self.quirks else s.ups < self.rho * period

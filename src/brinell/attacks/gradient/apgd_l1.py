@@ -1,4 +1,4 @@
-"""APGD for norms with sparse steps (L1): how many coordinates move is steered by the best point's own sparsity."""
+"""APGD for norms with sparse steps (L1): the sparsity of the best point decides how many coordinates move."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,17 +12,18 @@ from brinell.ops.device_cache import table
 from brinell.ops.rowwise import flat, rows, where
 from brinell.ops.types import Labels, Points, Scalars
 
-# Croce & Hein 2021: a fifth of the coordinates at first, then 1/1.5 of those the best point changed; look every 4 % of
-# the steps; go back to a full step when the support shrank by 5 %, else divide the step by 1.5, never under eps / 10.
-SHARE, THINNER, LOOK_EVERY, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 10.0
-# Changes up to this size are rounding.
-SPECK = 2.0**-20
-# The larger-eps schedule: radii as multiples of eps, and the shares of the steps spent at the first two.
+# Croce & Hein 2021: steps move a fifth of the coordinates at first, then 1/1.5 of those that the best point changed.
+# Checkpoints every 4 % of the steps: back to a full step when the support shrank by 5 %, else the step is divided by
+# 1.5, down to eps / 10.
+SHARE, THINNER, PERIOD, SHRANK, SLOWER, SMALLEST = 0.2, 1.5, 0.04, 0.95, 1.5, 10.0
+# Changes up to this size are rounding errors.
+ROUNDING = 2.0**-20
+# The larger-eps schedule: radii as multiples of eps, and the share of the steps at each of the first two.
 RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
 
 
 def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
-    """Iterations at 3 eps, 2 eps and eps: the last phase is the longest, but not for all `steps` in AutoAttack's code.
+    """Return the iterations at 3 eps, 2 eps and eps. The last phase is the longest, except in AutoAttack's code.
 
     >>> phase_lengths(100), phase_lengths(7), phase_lengths(7, quirks=True)
     ((30, 30, 40), (2, 2, 3), (3, 3, 1))
@@ -34,28 +35,28 @@ def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
 
 @table
 def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For every answer: its number within its phase, whether the phase ends with it, whether a look-back is due."""
+    """Return per response: its number within its phase, whether it ends the phase, whether it is a checkpoint."""
     local, ends, due = [], [], []
     for n in lengths:
-        period = max(int(LOOK_EVERY * n), 1)
+        period = max(int(PERIOD * n), 1)
         for u in range(n + 1):
             local.append(u)
             ends.append(u == n)
             due.append(u > 0 and u % period == 0)
-    # One more entry: rows that have had all their answers stand there.
+    # One more entry for rows that have used all their queries.
     return tuple(torch.tensor([*v, v[-1]], device=device) for v in (local, ends, due))  # type: ignore[return-value]
 
 
 @table
 def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.device) -> Tensor:
-    """For every answer: the radius its point lies in, as a multiple of eps."""
+    """Return per response the radius of its point, as a multiple of eps."""
     table = [r for n, r in zip(lengths, radii, strict=True) for _ in range(n + 1)]
     return torch.tensor([*table, radii[-1]], dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """Iterate, best point with its gradient and loss, step, density of the steps, support at the last look."""
+class SparseAPGDState(AttackState):
+    """The current point, the best point with its gradient and loss, the step, its density, the last support."""
 
     t: Labels
     x: Points
@@ -68,13 +69,13 @@ class State(AttackState):
 
 
 def _unblocked(g: Points, x: Points) -> Points:
-    """Zero where a step along g would only push against the box, lest a few saturated coordinates take all of it."""
+    """Set g to zero where a step would push against the box, so that saturated coordinates do not use up the step."""
     return torch.where(((x >= HI) & (g > 0)) | ((x <= LO) & (g < 0)), 0.0, g)
 
 
 @dataclass(frozen=True)
 class SparseAPGD:
-    """The scheme behind `APGD` in L1; `quirks` follows AutoAttack's code (see `APGD`)."""
+    """The scheme that `APGD` uses in L1. `quirks` follows AutoAttack's code (see `APGD`)."""
 
     steps: int
     larger_eps: bool
@@ -90,28 +91,28 @@ class SparseAPGD:
 
     def _ball(self, ball: Ball, t: Labels) -> Ball:
         table = _radius(self._lengths, self._radii, t.device)
-        # Rows that have had all their answers are still stepped until they are replaced; they stand at the end.
+        # Rows that have used all their queries are still stepped until they are replaced.
         factor = table[t.clamp(max=len(table) - 1)]
         return replace(ball, eps=ball.eps * factor)
 
     def _changed(self, x: Points, x0: Points) -> Scalars:
-        """How many coordinates differ from the clean point; specks of rounding count only in AutoAttack's code."""
-        least = 0.0 if self.quirks else SPECK
+        """Count the coordinates that differ from the clean point; rounding errors count only in AutoAttack's code."""
+        least = 0.0 if self.quirks else ROUNDING
         return flat((x - x0).abs() > least).sum(1).to(x.dtype)
 
     def _thinner(self, support: Scalars, n: float) -> Scalars:
-        """The share of coordinates the next steps move: 1/1.5 of those changed, rounded down but at least one.
+        """Return the share of coordinates that the next steps move: 1/1.5 of those changed, but at least one.
 
-        AutoAttack's code rounds up, so that from two changed coordinates it never goes to one.
+        The count is rounded down. AutoAttack's code rounds up, so it never moves from two coordinates to one.
         """
         if self.quirks:
-            # Two divisions, in this order: where the count is whole, the last place decides whether one more moves.
+            # Two divisions in this order: for integer counts the last bit decides whether one more coordinate moves.
             return support / n / THINNER
-        # Half a coordinate less, so that the count survives its way through a share of n.
+        # Half a coordinate less, so that converting the count to a share of n and back does not change it.
         return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """A Gaussian start projected on the first radius, or where told."""
+    def init(self, p: Batch, ball: Ball) -> SparseAPGDState:
+        """Start at a Gaussian point projected on the first radius, or at the explicit start."""
         t = torch.zeros_like(p.y)
         around = self._ball(ball, t)
         if p.start is None:
@@ -124,7 +125,7 @@ class SparseAPGD:
         support = self._changed(x, p.x) if known else full
         density = self._thinner(support, n) if known else torch.full_like(full, SHARE)
         low = torch.full_like(full, -torch.inf)
-        return State(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
+        return SparseAPGDState(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
 
     def _random(self, p: Batch, around: Ball) -> Points:
         if not (self.quirks and self.larger_eps):
@@ -133,8 +134,8 @@ class SparseAPGD:
         x = p.x + (noise if around.mask is None else noise * around.mask)
         return self._corrected(around, p.x, x, x)
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """Take note, look back, move inside the phase's radius, or enter the next phase at the best point."""
+    def step(self, s: SparseAPGDState, a: Response, p: Batch, ball: Ball) -> SparseAPGDState:
+        """Record the response, adapt at checkpoints, and step in the phase's ball or enter the next phase."""
         local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device))
         better = (a.loss > s.f_best) | (local == 0)
         s = replace(
@@ -144,36 +145,38 @@ class SparseAPGD:
             f_best=torch.where(better, a.loss, s.f_best),
         )
         around = self._ball(ball, s.t)
-        s, x, grad = self._look_back(s, a.gradient, p, around, due)
+        s, x, grad = self._checkpoint(s, a.gradient, p, around, due)
         if not self.quirks:
             grad = _unblocked(grad, x)
         moved = self._project(around, p.x, x + self._move(grad, s, around))
         s = replace(s, t=s.t + 1, x=moved)
         return self._enter(s, p, ball, ends) if self.larger_eps else s
 
-    def _move(self, grad: Points, s: State, around: Ball) -> Points:
+    def _move(self, grad: Points, s: SparseAPGDState, around: Ball) -> Points:
         unit = around.steepest(grad, s.density)
         if not self.quirks:
             return rows(s.step, unit) * unit
-        # The step is shared among the coordinates by one division. A step times one over their number differs in the
-        # last place, which is what specks are made of.
+        # One division shares the step among the coordinates. Multiplying by the reciprocal differs in the last bit,
+        # which is where AutoAttack's rounding errors come from.
         signs = unit.sign()
         return rows(s.step, signs) * signs / rows(flat(signs).abs().sum(1).clamp(min=1), signs)
 
     def _project(self, around: Ball, x0: Points, x: Points) -> Points:
-        # AutoAttack's code takes the point apart into x0 and a change, and puts it together again to correct it.
+        # AutoAttack's code splits the point into x0 and a displacement and adds them again to correct it.
         return self._corrected(around, x0, x, x0 + (x - x0)) if self.quirks else around.project(x0, x)
 
     def _corrected(self, around: Ball, x0: Points, x: Points, base: Points) -> Points:
-        """The projection of x as AutoAttack's code has it: what it takes away is added to `base`, the unprojected x.
+        """Project x as AutoAttack's code does: add the correction to `base`, the unprojected x.
 
-        Rounding then leaves specks of one unit in the last place where the result should be x0, and they count as
-        changed coordinates: without them its sparsity, and so its trajectory, is not reproduced.
+        Rounding then leaves errors of one unit in the last place where the result should equal x0. AutoAttack's code
+        counts them as changed coordinates, so they are needed to reproduce its sparsity and its trajectory.
         """
         exact = around.project(x0, x)
         return (base + ((exact - x0) - (x - x0))).clamp(LO, HI) if self.quirks else exact
 
-    def _look_back(self, s: State, grad: Points, p: Batch, around: Ball, due: Tensor) -> tuple[State, Points, Points]:
+    def _checkpoint(
+        self, s: SparseAPGDState, grad: Points, p: Batch, around: Ball, due: Tensor
+    ) -> tuple[SparseAPGDState, Points, Points]:
         support = self._changed(s.x_best, p.x)
         sparser = support / s.support < SHRANK
         slower = torch.maximum(s.step / SLOWER, around.eps / SMALLEST)
@@ -188,8 +191,8 @@ class SparseAPGD:
         )
         return s, x, g
 
-    def _enter(self, s: State, p: Batch, ball: Ball, ends: Tensor) -> State:
-        """Where a phase ended: the next one starts at its best point, brought into the smaller radius."""
+    def _enter(self, s: SparseAPGDState, p: Batch, ball: Ball, ends: Tensor) -> SparseAPGDState:
+        """Start the next phase at the best point, projected on the smaller radius, in rows whose phase ended."""
         around = self._ball(ball, s.t)
         x = self._corrected(around, p.x, s.x_best, s.x_best)
         support = self._changed(x, p.x)

@@ -1,32 +1,24 @@
-"""Fast gradient sign method."""
+"""The fast gradient sign method."""
 
 from dataclasses import dataclass
 
 import torch
 
-from brinell.attacks import _parameters as _check
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.attacks._common import PointState, start_in_ball
+from brinell.attacks._parameters import check_loss
+from brinell.core.attack import Attack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.rowwise import rows
-from brinell.ops.types import Labels, Points
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The point to ask about."""
+class FGSM(Attack[PointState]):
+    """Take one step of length eps along the steepest direction of the norm.
 
-    t: Labels
-    x: Points
-
-
-@dataclass(frozen=True)
-class FGSM(Attack[State]):
-    """One step of full length along the steepest direction of the norm.
-
-    Method: x + eps · steepest(∇loss(x)), projected. Cost: two forwards and two backwards (the second looks at the
-    result). Reference: Goodfellow, Shlens & Szegedy 2015.
-    Limits: stronger attacks almost always find more: one step follows a curved loss badly, and models trained
-    against it can mask it (catastrophic overfitting).
+    Method: x + eps · steepest(∇loss(x)), projected. Cost: two forward and two backward passes (the second pair
+    evaluates the result). Reference: Goodfellow, Shlens & Szegedy 2015.
+    Limits: almost always weaker than iterated attacks, because one step follows a curved loss badly. Models trained
+    against it can mask their gradients (catastrophic overfitting).
 
     >>> FGSM().queries
     2
@@ -37,18 +29,18 @@ class FGSM(Attack[State]):
     queries = 2
 
     def __post_init__(self) -> None:
-        _check.a_loss(self.loss)
+        check_loss(self.loss)
 
     @property
     def name(self) -> str:
         """Method and loss."""
         return f"fgsm-{self.loss}"
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """Start at the clean point, or where told."""
-        return State(torch.zeros_like(p.y), p.x if p.start is None else ball.project(p.x, p.start))
+    def init(self, p: Batch, ball: Ball) -> PointState:
+        """Start at the clean point or at the explicit start."""
+        return PointState(torch.zeros_like(p.y), start_in_ball(p, ball, random=False))
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """The full step."""
+    def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
+        """Take the full step."""
         x = s.x + rows(ball.eps, s.x) * ball.steepest(a.gradient, self.density)
-        return State(s.t + 1, ball.project(p.x, x))
+        return PointState(s.t + 1, ball.project(p.x, x))

@@ -1,10 +1,11 @@
-"""Projected gradient descent with a fixed step, with and without momentum."""
+"""Projected gradient descent with steps of fixed length, with and without momentum."""
 
 from dataclasses import dataclass
 
 import torch
 
-from brinell.attacks import _parameters as _check
+from brinell.attacks._common import start_in_ball
+from brinell.attacks._parameters import check_loss, check_positive, check_whole
 from brinell.core.attack import Attack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.rowwise import flat, rows
@@ -12,8 +13,8 @@ from brinell.ops.types import Labels, Points
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The iterate and the accumulated direction."""
+class PGDState(AttackState):
+    """The current point and the accumulated direction."""
 
     t: Labels
     x: Points
@@ -21,14 +22,15 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class PGD(Attack[State]):
-    """Steps of fixed length `rel_step · eps` from a uniform random start; every iterate counts, not only the last.
+class PGD(Attack[PGDState]):
+    """Take steps of length `rel_step · eps` from a uniform random start. Every iterate counts, not only the last one.
 
-    Method: x ← P(x + rel_step · eps · steepest(g)), g the gradient or, with momentum μ, g ← μ g + ∇/‖∇‖₁. In L1 a step
-    moves the share `density` of the coordinates. Cost per step: one forward, one backward; one more of each to look at
-    the start. Reference: Madry et al. 2018; momentum: Dong et al. 2018; sparse L1 steps: Tramèr & Boneh 2019.
-    Limits: a step size that does not fit stalls or jumps about, and nothing in it notices; cross-entropy vanishes on
-    saturated logits. Never a sole attack.
+    Method: x ← P(x + rel_step · eps · steepest(g)), where g is the gradient or, with momentum μ, g ← μ g + ∇/‖∇‖₁. In
+    L1 a step moves the share `density` of the coordinates. Cost per step: one forward and one backward pass; one more
+    of each for the start. Reference: Madry et al. 2018; momentum: Dong et al. 2018; sparse L1 steps: Tramèr & Boneh
+    2019.
+    Limits: a badly chosen step size stalls or oscillates, and the attack does not notice. Cross-entropy vanishes on
+    saturated logits. Do not use it as the only attack.
 
     >>> PGD(steps=20).queries
     21
@@ -42,26 +44,23 @@ class PGD(Attack[State]):
     density: float = 0.01
 
     def __post_init__(self) -> None:
-        _check.a_loss(self.loss)
-        _check.positive(steps=self.steps, rel_step=self.rel_step)
+        check_loss(self.loss)
+        check_whole(steps=self.steps)
+        check_positive(rel_step=self.rel_step)
 
     @property
     def name(self) -> str:
         """Method and loss."""
         return f"{'mi-' if self.momentum else ''}pgd-{self.loss}"
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """A uniform random start, the clean point, or where told."""
-        if p.start is not None:
-            x = ball.project(p.x, p.start)
-        else:
-            x = ball.inside(p.x, p.key) if self.random_start else p.x
-        return State(torch.zeros_like(p.y), x, torch.zeros_like(p.x))
+    def init(self, p: Batch, ball: Ball) -> PGDState:
+        """Start at a random point, at the clean point, or at the explicit start."""
+        return PGDState(torch.zeros_like(p.y), start_in_ball(p, ball, self.random_start), torch.zeros_like(p.x))
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """One step of fixed length."""
+    def step(self, s: PGDState, a: Response, p: Batch, ball: Ball) -> PGDState:
+        """Take one step of fixed length."""
         g = a.gradient
         if self.momentum:
             g = self.momentum * s.direction + g / rows(flat(g).abs().sum(1) + 1e-12, g)
         x = s.x + self.rel_step * rows(ball.eps, g) * ball.steepest(g, self.density)
-        return State(s.t + 1, ball.project(p.x, x), g)
+        return PGDState(s.t + 1, ball.project(p.x, x), g)

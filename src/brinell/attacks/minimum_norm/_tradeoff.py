@@ -1,4 +1,4 @@
-"""The search over the constant that weighs the margin against the distance, one per row (Carlini & Wagner 2017)."""
+"""The search for the constant that weighs margin against distance, per row (Carlini & Wagner 2017)."""
 
 from dataclasses import dataclass, replace
 
@@ -6,15 +6,15 @@ import torch
 
 from brinell.ops.types import Labels, Mask, Scalars
 
-# While no constant succeeds it is multiplied by this.
+# The constant is multiplied by this until a round succeeds.
 GROW = 10.0
-# A round ends when the objective has not fallen below this share of its value at the last check, ten per round.
+# A round has ten checks. It ends at a check where the objective is above this share of its value at the last check.
 ENOUGH, CHECKS = 0.9999, 10
 
 
 @dataclass(frozen=True)
-class Search:
-    """The constant in use, the largest that failed, the smallest that succeeded; step and round; what was seen."""
+class ConstantSearch:
+    """The constant in use, the largest that failed and the smallest that succeeded; step, round and progress."""
 
     c: Scalars
     low: Scalars
@@ -25,28 +25,28 @@ class Search:
     last: Scalars
 
 
-def first(like: Scalars, y: Labels, c: float) -> Search:
-    """The search before its first round."""
+def first(like: Scalars, y: Labels, c: float) -> ConstantSearch:
+    """Return the search before its first round."""
     far, zero = torch.full_like(like, torch.inf), torch.zeros_like(y)
-    return Search(torch.full_like(like, c), torch.zeros_like(like), far, zero, zero, zero.bool(), far)
+    return ConstantSearch(torch.full_like(like, c), torch.zeros_like(like), far, zero, zero, zero.bool(), far)
 
 
-def observe(s: Search, objective: Scalars, hit: Mask, steps: int) -> tuple[Search, Mask]:
-    """One more step; and whether the round is over, because its steps are used up or nothing moves any more."""
+def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tuple[ConstantSearch, Mask]:
+    """Count one step, and return whether the round is over: no steps remain, or the objective stopped falling."""
     check = s.k % max(steps // CHECKS, 1) == 0
     still = check & (s.k > 0) & (objective > ENOUGH * s.last)
     last = torch.where(check, objective, s.last)
     return replace(s, k=s.k + 1, hit=s.hit | hit, last=last), still | (s.k + 1 >= steps)
 
 
-def settle(s: Search, over: Mask, rounds: int) -> Search:
-    """Rows whose round is over get a new constant; the last of ten or more rounds repeats the smallest that worked."""
+def next_constant(s: ConstantSearch, over: Mask, rounds: int) -> ConstantSearch:
+    """Choose a new constant in rows whose round is over; the last of ten or more rounds repeats the best one."""
     low = torch.where(over & ~s.hit, torch.maximum(s.low, s.c), s.low)
     high = torch.where(over & s.hit, torch.minimum(s.high, s.c), s.high)
     c = torch.where(high.isfinite(), (low + high) / 2, s.c * GROW)
     again = (s.round + 2 >= rounds) & high.isfinite() & (rounds >= 10)
     c = torch.where(over, torch.where(again, high, c), s.c)
-    return Search(
+    return ConstantSearch(
         c=c,
         low=low,
         high=high,

@@ -1,42 +1,39 @@
-"""Primal-dual attacks: descent on distance and margin, whose weights follow which of the two is wanting."""
+"""Primal-dual attacks: descent on distance and margin, with weights that a dual variable adapts."""
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from brinell.attacks import _parameters as _check
-from brinell.attacks.minimum_norm._common import (
-    ahead,
-    aimed,
-    begin,
+from brinell.attacks._common import (
+    MinimumNormAttack,
+    adam,
     exponential,
-    fooled,
-    free,
+    finite_loss,
     linear,
-    moved,
-    power,
+    misclassified,
+    start_in_box,
     unit,
 )
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.attacks._parameters import check_margin_loss, check_positive, check_whole
+from brinell.core.attack import AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, L2, LINF, Norm
 from brinell.ops.rowwise import flat, rows
 from brinell.ops.types import Labels, Points, Scalars
 
-# Matyasko & Chau 2021 and their code: Adam with rates down to a hundredth; the dual starts at 100 to 1 for the margin,
-# its steps fall from 0.1 to 0.01, its weights are means over about ten steps.
+# Matyasko & Chau 2021 and their code: Adam's rate falls to a hundredth. The dual variable starts at 100 to 1 for
+# the margin; its steps fall from 0.1 to 0.01; the weights are means over about ten steps.
 RATE_END, DUAL, DUAL_STEP, DUAL_END, DUAL_MOST = 0.01, -math.log(0.01), 0.1, 0.01, -math.log(1e-6)
-MEAN, BETA_1, BETA_2, TINY = 0.9, 0.9, 0.999, 1e-8
-# Five, as in their code, leave stiff and soft coordinates apart: up to 3 % above the closed form on linear models.
+MEAN = 0.9
+# Their code uses five, too few for badly scaled coordinates: up to 3 % above the closed form on linear models.
 INNER = 20
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """Iterate, Adam's two moments, the dual variable, and the margin's mean weight."""
+class PrimalDualState(AttackState):
+    """The point, the two moments of Adam, the dual variable, and the mean weight of the margin."""
 
     t: Labels
     x: Points
@@ -47,122 +44,97 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class PDGD(Attack[State]):
-    """Adam on the weighted sum of the Euclidean distance and the softened margin.
+class _PrimalDual(MinimumNormAttack[PrimalDualState]):
+    """What both attacks share: hyper-parameters, start, and the update of the dual variable."""
 
-    Method: minimises w₁ ‖d‖₂ + w₂ softplus(margin); the dual variable, the logit of w₂, rises by a falling step where
-    the point is not adversarial and falls where it is. Cost per step: one forward, one backward; one more of each for
-    the last point. Reference: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent adversarial attack".
-    Limits: its two learning rates do not adapt; a badly scaled model needs others.
+    steps: int = 500
+    rate: float = 0.1
+    loss: str = "margin"
+
+    def __post_init__(self) -> None:
+        check_margin_loss(self.loss)
+        check_whole(steps=self.steps)
+        check_positive(rate=self.rate)
+
+    def init(self, p: Batch, ball: Ball) -> PrimalDualState:
+        """Start at the clean point or at the explicit start."""
+        zero, one = torch.zeros_like(p.x), torch.ones_like(ball.eps)
+        dual = DUAL * one
+        return PrimalDualState(torch.zeros_like(p.y), start_in_box(p, ball), zero, zero, dual, _margin_weight(dual))
+
+    def _update_dual(self, s: PrimalDualState, a: Response, p: Batch) -> tuple[Scalars, Scalars]:
+        """Return the new dual variable and the mean weight of the margin."""
+        sign = torch.where(misclassified(a, p), -1.0, 1.0)
+        dual = (s.dual + linear(s.t, self.steps, DUAL_STEP, DUAL_END) * sign).clamp(-DUAL_MOST, DUAL_MOST)
+        return dual, MEAN * s.weight + (1 - MEAN) * _margin_weight(dual)
+
+    def _rate(self, t: Labels) -> Scalars:
+        return exponential(t, self.steps, self.rate, self.rate * RATE_END)
+
+
+@dataclass(frozen=True)
+class PDGD(_PrimalDual):
+    """Run Adam on the weighted sum of the Euclidean distance and the softplus of the margin.
+
+    Method: minimises w₁ ‖d‖₂ + w₂ softplus(margin). The dual variable, the logit of w₂, rises by a decreasing step
+    where the point is not adversarial and falls where it is. Cost per step: one forward and one backward pass; one more
+    of each for the last point. Reference: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent
+    adversarial attack".
+    Limits: its two learning rates do not adapt. A badly scaled model needs other values.
 
     >>> PDGD(steps=100).queries
     101
     """
 
-    steps: int = 500
-    rate: float = 0.1
-    loss: str = "margin"
-    minimum_norm = True
+    method = "pdgd"
     norms: ClassVar[tuple[Norm, ...]] = (L2,)
 
-    def __post_init__(self) -> None:
-        _check.margins(self.loss)
-        _check.positive(steps=self.steps, rate=self.rate)
-
-    @property
-    def name(self) -> str:
-        """Method, and whether it aims at a class."""
-        return "pdgd" + aimed(self.loss)
-
-    def init(self, p: Batch, ball: Ball) -> State:
-        """The clean point, or where told."""
-        return _first(p, ball)
-
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """One step of Adam on both terms."""
-        dual, weight = _dual(s, a, p, self.steps)
-        g = rows(1 - weight, s.x) * unit(s.x - p.x) - rows(weight, s.x) * _softened(a, ball)
-        m, v, denominator = _moments(s, g, self.queries)
-        rate = rows(exponential(s.t, self.steps, self.rate, self.rate * RATE_END), g)
-        d = s.x - p.x - rate * _unbiased(m, s.t, self.queries) / denominator
-        return State(s.t + 1, moved(p, d, ball), m, v, dual, weight)
+    def step(self, s: PrimalDualState, a: Response, p: Batch, ball: Ball) -> PrimalDualState:
+        """Take one step of Adam on both terms."""
+        dual, weight = self._update_dual(s, a, p)
+        g = rows(1 - weight, s.x) * unit(s.x - p.x) - rows(weight, s.x) * _softplus_descent(a, ball)
+        m, v, mean, size = adam(s.m, s.v, g, s.t + 1, self.queries)
+        d = s.x - p.x - rows(self._rate(s.t), g) * mean / size
+        return PrimalDualState(s.t + 1, ball.apply(p.x, d), m, v, dual, weight)
 
 
 @dataclass(frozen=True)
-class PDPGD(Attack[State]):
-    """Adam on the softened margin, then a proximal step on the distance.
+class PDPGD(_PrimalDual):
+    """Run Adam on the softplus of the margin, with a proximal step on the distance after each of its steps.
 
-    Method: as `PDGD`, with the distance taken out of the gradient and its proximal operator applied afterwards in
-    Adam's metric, by twenty inner steps. Cost per step: one forward, one backward; one more of each for the last point.
-    Reference: Matyasko & Chau 2021. Different here: twenty inner steps instead of at most five; no L0, where its
-    threshold keeps many times the coordinates needed.
-    Limits: its two learning rates do not adapt; a badly scaled model needs others.
+    Method: as `PDGD`, but the gradient leaves the distance out, and its proximal operator is applied afterwards in
+    Adam's metric, by twenty inner steps. Cost per step: one forward and one backward pass; one more of each for the
+    last point. Reference: Matyasko & Chau 2021. Different here: twenty inner steps instead of at most five; no L0,
+    where its threshold keeps many times the coordinates needed.
+    Limits: its two learning rates do not adapt. A badly scaled model needs other values.
 
     >>> PDPGD(steps=100).queries
     101
     """
 
-    steps: int = 500
-    rate: float = 0.1
-    loss: str = "margin"
-    minimum_norm = True
+    method = "pdpgd"
     norms: ClassVar[tuple[Norm, ...]] = (LINF, L2, L1)
 
-    def __post_init__(self) -> None:
-        _check.margins(self.loss)
-        _check.positive(steps=self.steps, rate=self.rate)
-
-    @property
-    def name(self) -> str:
-        """Method, and whether it aims at a class."""
-        return "pdpgd" + aimed(self.loss)
-
-    def init(self, p: Batch, ball: Ball) -> State:
-        """The clean point, or where told."""
-        return _first(p, ball)
-
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """One step of Adam on the margin, one proximal step on the distance."""
-        dual, weight = _dual(s, a, p, self.steps)
-        m, v, denominator = _moments(s, -_softened(a, ball), self.queries)
-        rate = exponential(s.t, self.steps, self.rate, self.rate * RATE_END)
-        there = s.x - p.x - rows(rate, s.x) * _unbiased(m, s.t, self.queries) / denominator
-        stiffest = flat(denominator).amax(1)
+    def step(self, s: PrimalDualState, a: Response, p: Batch, ball: Ball) -> PrimalDualState:
+        """Take one step of Adam on the margin, then one proximal step on the distance."""
+        dual, weight = self._update_dual(s, a, p)
+        m, v, mean, size = adam(s.m, s.v, -_softplus_descent(a, ball), s.t + 1, self.queries)
+        rate = self._rate(s.t)
+        target = s.x - p.x - rows(rate, s.x) * mean / size
+        stiffest = flat(size).amax(1)
         amount = (1 - weight) / weight * rate / stiffest
-        metric = denominator / rows(stiffest, denominator)
-        d = there
+        metric = size / rows(stiffest, size)
+        d = target
         for _ in range(INNER):
-            d = ball.norm.shrink(d - metric * (d - there), amount)
-        return State(s.t + 1, moved(p, d, ball), m, v, dual, weight)
+            d = ball.norm.shrink(d - metric * (d - target), amount)
+        return PrimalDualState(s.t + 1, ball.apply(p.x, d), m, v, dual, weight)
 
 
-def _first(p: Batch, ball: Ball) -> State:
-    zero, one = torch.zeros_like(p.x), torch.ones_like(ball.eps)
-    dual = DUAL * one
-    return State(torch.zeros_like(p.y), begin(p, ball), zero, zero, dual, _share(dual))
-
-
-def _share(dual: Scalars) -> Scalars:
-    """The weight of the margin."""
+def _margin_weight(dual: Scalars) -> Scalars:
     return dual.double().sigmoid().float()
 
 
-def _dual(s: State, a: Response, p: Batch, steps: int) -> tuple[Scalars, Scalars]:
-    wrong = torch.where(fooled(a, p), -1.0, 1.0)
-    dual = (s.dual + linear(s.t, steps, DUAL_STEP, DUAL_END) * wrong).clamp(-DUAL_MOST, DUAL_MOST)
-    return dual, MEAN * s.weight + (1 - MEAN) * _share(dual)
-
-
-def _softened(a: Response, ball: Ball) -> Points:
-    """The direction that lowers softplus(z_y − best other)."""
-    g = free(a.gradient, ball)
-    return g * rows((-ahead(a)).double().sigmoid().float(), g)
-
-
-def _moments(s: State, g: Points, steps: int) -> tuple[Points, Points, Points]:
-    m, v = BETA_1 * s.m + (1 - BETA_1) * g, BETA_2 * s.v + (1 - BETA_2) * g.square()
-    return m, v, (v / rows(1 - power(s.t + 1, steps, BETA_2), v)).sqrt() + TINY
-
-
-def _unbiased(m: Points, t: Labels, steps: int) -> Tensor:
-    return m / rows(1 - power(t + 1, steps, BETA_1), m)
+def _softplus_descent(a: Response, ball: Ball) -> Points:
+    """Return the direction that lowers softplus(z_y − best other)."""
+    g = ball.masked(a.gradient)
+    return g * rows((-finite_loss(a)).double().sigmoid().float(), g)

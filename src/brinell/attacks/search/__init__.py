@@ -1,1 +1,12 @@
-"""Attacks around other attacks: searches over the radius, and back towards the clean point."""
+"""Attacks around other attacks that search for the smallest distance.
+
+`bisect`: an attack of fixed radius in balls of growing, then bisected radius. `descend`: a minimum-norm attack, then an
+attack of fixed radius in ever smaller balls below the distance found. `refine`: a minimum-norm attack, then a bisection
+of the segment between the clean point and the nearest adversarial point.
+"""
+
+from brinell.attacks.search.bisect import Bisect
+from brinell.attacks.search.descend import Descend
+from brinell.attacks.search.refine import Refine
+
+__all__ = ["Bisect", "Descend", "Refine"]

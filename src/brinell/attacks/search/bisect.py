@@ -1,13 +1,13 @@
-"""Any attack of a fixed radius as one that looks for the smallest: a search over the radius, one per row."""
+"""A search over the radius that turns an attack of fixed radius into a minimum-norm attack."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from brinell.attacks._common import misclassified
 from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.gradient.pgd import PGD
-from brinell.attacks.minimum_norm._common import fooled
 from brinell.core.attack import AnyAttack, AttackState, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
@@ -15,13 +15,13 @@ from brinell.ops import rng
 from brinell.ops.rowwise import flat, where, where_rows
 from brinell.ops.types import Keys, Labels, Points, Scalars
 
-# The first radius unless told otherwise, as a share of the box's diameter: one level of 8 bits everywhere.
+# The default first radius as a share of the box's diameter: one 8-bit level in every coordinate.
 FIRST = 1 / 255
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The inner attack and its radius; the largest that failed, the smallest distance that broke; rounds so far."""
+class BisectState(AttackState):
+    """The inner attack and its radius; the largest radius that failed; the smallest successful distance; rounds."""
 
     t: Labels
     x: Points
@@ -35,24 +35,23 @@ class State(AttackState):
 
     @property
     def aim(self) -> Labels | None:
-        """The inner attack's own choice of targets, where it makes one."""
+        """The targets of the attack inside, if it chooses them."""
         chosen: Labels | None = self.inner.aim
         return chosen
 
 
 @dataclass(frozen=True)
-class Bisect(Wrapper[State]):
-    """Runs an attack in balls of growing radius until one succeeds, then bisects between failure and success.
+class Bisect(Wrapper[BisectState]):
+    """Run an attack in balls of growing radius until it succeeds, then bisect between failure and success.
 
     Method: the radius starts at `first` and is multiplied by `factor` after each failure, at most `grow` times and
-    never beyond the box; then `halve` rounds in the middle of the largest radius that failed and the smallest
-    distance that broke. A round ends at its first success, and every round has noise of its own. Cost: at most
-    `grow` + `halve` times the attack's. Reference: the search of Foolbox 2.4 around PGD, as "How to compare adversarial
-    robustness of classifiers from a global perspective" uses it (`paper_pgd`). Different here: success ends a round at
-    the distance of the point found, which may be below the radius, and the first bisection begins at the largest radius
-    that failed, not at 0.
-    Limits: costs a whole attack per halving, and inherits every weakness of the attack inside; success that is not
-    monotone in eps ends at some boundary, not at the nearest.
+    never beyond the box. Then `halve` rounds use the mean of the largest radius that failed and the smallest successful
+    distance. A round ends at its first success, and every round has its own noise. Cost: at most `grow` + `halve` times
+    that of the attack. Reference: the search of Foolbox 2.4 around PGD, as "How to compare adversarial robustness of
+    classifiers from a global perspective" uses it (`paper_pgd`). Different here: a success counts with its distance,
+    which may be below the radius, and the first bisection starts at the largest radius that failed, not at 0.
+    Limits: costs a whole attack per bisection and inherits every weakness of the attack inside. If success is not
+    monotone in eps, the search may miss the nearest boundary.
 
     >>> Bisect(PGD(steps=9), grow=2, halve=8).queries
     100
@@ -69,8 +68,8 @@ class Bisect(Wrapper[State]):
         if self.attack.minimum_norm or self.attack.leaves_ball:
             raise PlanError(
                 expected="an attack of a fixed radius",
-                got=f"{self.attack.name}, which looks for the smallest or leaves the ball",
-                remedy="Use it as it is, or without larger_eps.",
+                got=f"{self.attack.name}, which minimises the norm or leaves the ball",
+                remedy="Use it without Bisect, or without larger_eps.",
             )
         sound = self.factor > 1 and self.grow >= 1 and self.halve >= 0 and (self.first is None or self.first > 0)
         if not sound:
@@ -82,28 +81,28 @@ class Bisect(Wrapper[State]):
 
     @property
     def name(self) -> str:
-        """The attack's."""
+        """The name of the attack inside, with a prefix."""
         return f"bisect-{self.attack.name}"
 
     @property
     def queries(self) -> int:
-        """Every round to its end."""
+        """The queries of all rounds."""
         return (self.grow + self.halve) * self.attack.queries
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """The first round."""
+    def init(self, p: Batch, ball: Ball) -> BisectState:
+        """Start the first round."""
         first = FIRST * ball.norm.diameter(flat(p.x).shape[1]) if self.first is None else self.first
         eps = torch.minimum(torch.full_like(ball.eps, first), ball.span(p.x))
-        if p.start is not None:  # the first ball holds it
+        if p.start is not None:  # the first ball contains it
             eps = torch.maximum(eps, ball.norm.size(p.start - p.x))
         key, zero = rng.fold(p.key, 0), torch.zeros_like(p.y)
         inner = self.attack.init(replace(p, key=key), replace(ball, eps=eps))
         none = torch.zeros_like(eps)
-        return State(zero, inner.x, inner, eps, none, torch.full_like(eps, torch.inf), zero, zero, key)
+        return BisectState(zero, inner.x, inner, eps, none, torch.full_like(eps, torch.inf), zero, zero, key)
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """A step of the attack, or the next round with another radius."""
-        hit = fooled(a, p)
+    def step(self, s: BisectState, a: Response, p: Batch, ball: Ball) -> BisectState:
+        """Take a step of the attack, or start the next round with another radius."""
+        hit = misclassified(a, p)
         size = ball.norm.size(s.x - p.x)
         stepped = self.attack.step(s.inner, a, replace(p, key=s.key), replace(ball, eps=s.eps))
         over = hit | (stepped.t >= self.attack.queries)
@@ -113,14 +112,14 @@ class Bisect(Wrapper[State]):
         grown, halved = s.grown + (over & growing).long(), s.halved + (over & ~growing).long()
         span = ball.span(p.x)
         larger = torch.minimum(s.eps * self.factor, span)
-        # A radius beyond which nothing can fail leaves nothing to search.
+        # Once the whole box has failed, no radius remains.
         lost = high.isinf() & ((grown >= self.grow) | (low >= span))
         done = over & (lost | (halved >= self.halve) & high.isfinite())
         eps = torch.where(over, torch.where(high.isfinite(), (low.minimum(high) + high) / 2, larger), s.eps)
         key = torch.where(over, rng.fold(rng.fold(p.key, grown), halved), s.key)
         fresh = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=eps))
         inner = where_rows(over, fresh, stepped)
-        return State(
+        return BisectState(
             t=torch.where(done, self.queries, s.t + 1),
             x=where(done, s.x, inner.x),
             inner=inner,
@@ -134,10 +133,10 @@ class Bisect(Wrapper[State]):
 
 
 def paper_pgd() -> Bisect:
-    """PGD with the search over its radius as in the paper on robustness curves (Linf).
+    """Return PGD with the search over its radius from the paper on robustness curves (Linf).
 
-    Foolbox 2.4's numbers: 40 steps of a thirtieth of the radius from the clean point, first radius 0.3, × 1.5 at most
-    20 times, then 20 bisections.
+    The numbers of Foolbox 2.4: 40 steps of a thirtieth of the radius from the clean point; first radius 0.3; factor 1.5
+    at most 20 times; then 20 bisections.
 
     >>> paper_pgd().queries
     1640

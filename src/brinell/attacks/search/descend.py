@@ -1,13 +1,13 @@
-"""Down from a known distance: an attack of a fixed radius in ever smaller balls, as long as it succeeds."""
+"""A minimum-norm attack followed by an attack of fixed radius in ever smaller balls."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from brinell.attacks._common import misclassified
 from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.gradient.pgd import PGD
-from brinell.attacks.minimum_norm._common import fooled
 from brinell.attacks.minimum_norm.fmn import FMN
 from brinell.core.attack import AnyAttack, AttackState, Batch, Response
 from brinell.core.threat import Ball
@@ -17,16 +17,16 @@ from brinell.ops.norms import Norm
 from brinell.ops.rowwise import where, where_rows
 from brinell.ops.types import Keys, Labels, Mask, Points, Scalars
 
-# Losses that are the same as long as an attack has chosen no target.
+# Losses that agree as long as no target is chosen.
 TOWARDS = {"margin": "margin-towards"}
 
 
 @dataclass(frozen=True)
-class State(AttackState):
-    """The minimiser that comes first, then the inner attack and its radius; the smallest distance that broke.
+class DescendState(AttackState):
+    """The states of the minimum-norm attack and of the attack inside, its radius, and the smallest distance so far.
 
-    `down`: whether the row has left the minimiser; `cut`: by which share the radius lies below the distance; `tried`:
-    rounds so far.
+    `down` marks rows that have finished the minimum-norm attack. The radius is smaller than the distance by the share
+    `cut`. `tried` counts rounds.
     """
 
     t: Labels
@@ -42,8 +42,8 @@ class State(AttackState):
 
     @property
     def aim(self) -> Labels | None:
-        """The choice of targets of the attack in progress, where one of the two makes a choice."""
-        first, then = (part.aim for part in (self.before, self.inner))
+        """The targets of the attack in progress, if one of the two chooses them."""
+        first, then = (state.aim for state in (self.before, self.inner))
         if first is None and then is None:
             return None
         none = torch.full_like(self.t, -1)
@@ -51,16 +51,16 @@ class State(AttackState):
 
 
 @dataclass(frozen=True)
-class Descend(Wrapper[State]):
-    """Takes the distance a minimiser finds and runs an attack of a fixed radius just below it, again and again.
+class Descend(Wrapper[DescendState]):
+    """Run a minimum-norm attack, then an attack of fixed radius just below the distance found, again and again.
 
-    Method: a round's radius is the smallest distance that broke so far, less the share `cut`. Success lowers the
-    distance to that of the point found and the next round follows; failure halves the share. It is over when the share
-    falls below `least` or after `rounds` rounds, each with noise of its own. What is left standing by the attack at a
-    radius is so left standing here, up to twice `least`, unless the rounds run out.
-    Cost: the minimiser's, then at most `rounds` times the attack's.
+    Method: the radius of a round is the smallest distance so far, reduced by the share `cut`. A success lowers the
+    distance to that of the point found; a failure halves the share. The search ends when the share falls below `least`
+    or after `rounds` rounds, each with its own noise. The result is then at most a share of twice `least` above a
+    radius at which the attack inside fails, unless the rounds are used up.
+    Cost: that of the minimum-norm attack, then at most `rounds` times that of the attack inside.
     Reference: this project.
-    Limits: a sample that the minimiser does not break is not searched; inherits every weakness of the attack inside.
+    Limits: skips samples that the minimum-norm attack does not break. Inherits every weakness of the attack inside.
 
     >>> Descend(PGD(steps=9, loss="margin"), before=FMN(steps=50), rounds=5).queries
     101
@@ -77,20 +77,20 @@ class Descend(Wrapper[State]):
     def __post_init__(self) -> None:
         if self.attack.minimum_norm or self.attack.leaves_ball or not self.before.minimum_norm:
             raise PlanError(
-                expected="an attack of a fixed radius after one that looks for the smallest",
+                expected="an attack of a fixed radius after a minimum-norm attack",
                 got=f"{self.attack.name} after {self.before.name}",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN()).',
             )
         one = self.attack.loss in (self.before.loss, TOWARDS.get(self.before.loss))
         if not one or self.attack.requires is not self.before.requires:
             raise PlanError(
-                expected="two attacks that follow the same loss",
+                expected="two attacks with the same loss",
                 got=f"{self.attack.name} ({self.attack.loss}) and {self.before.name} ({self.before.loss})",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN(loss="margin")).',
             )
         if len(self.attack.query_pattern) > 1 or len(self.before.query_pattern) > 1:
             raise PlanError(
-                expected="attacks that need the same of every answer, since rows change over in their own time",
+                expected="attacks that require the same of every response, since rows switch at different times",
                 got=f"{self.attack.name} after {self.before.name}",
                 remedy="Use FMN before, not FAB.",
             )
@@ -103,37 +103,39 @@ class Descend(Wrapper[State]):
 
     @property
     def name(self) -> str:
-        """The attack's."""
+        """The name of the attack inside, with a prefix."""
         return f"descend-{self.attack.name}"
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Those of both."""
+        """The norms that both attacks support."""
         return tuple(n for n in self.before.norms if n in self.attack.norms)
 
     @property
     def queries(self) -> int:
-        """Every round to its end."""
+        """The queries of the minimum-norm attack and of all rounds."""
         return self.before.queries + self.rounds * self.attack.queries
 
     @property
     def usual_queries(self) -> int:
-        """The minimiser's, and every round as long as the attack takes as a rule."""
+        """The queries of the minimum-norm attack and the usual queries of all rounds."""
         return min(self.before.queries + self.rounds * self.attack.usual_queries, self.queries)
 
-    def init(self, p: Batch, ball: Ball) -> State:
-        """As the minimiser begins."""
+    def init(self, p: Batch, ball: Ball) -> DescendState:
+        """Start as the minimum-norm attack does."""
         before = self.before.init(p, ball)
         key, none = rng.fold(p.key, 0), torch.zeros_like(p.y)
         far = torch.full_like(ball.eps, torch.inf)
         span = ball.span(p.x)
         inner = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=span))
-        return State(none, before.x, before, inner, span, far, torch.full_like(span, self.cut), none.bool(), none, key)
+        return DescendState(
+            none, before.x, before, inner, span, far, torch.full_like(span, self.cut), none.bool(), none, key
+        )
 
-    def step(self, s: State, a: Response, p: Batch, ball: Ball) -> State:
-        """A step of the minimiser or of the attack, or the next round in another ball."""
+    def step(self, s: DescendState, a: Response, p: Batch, ball: Ball) -> DescendState:
+        """Take a step of the current attack, or start the next round in another ball."""
         size = ball.norm.size(s.x - p.x)
-        hit = fooled(a, p) & ball.allows(p.x, s.x) & (size < s.high)
+        hit = misclassified(a, p) & ball.allows(p.x, s.x) & (size < s.high)
         high = torch.where(hit, size, s.high)
         before = where_rows(s.down, s.before, self.before.step(s.before, a, p, ball))
         stepped = self.attack.step(s.inner, a, replace(p, key=s.key), replace(ball, eps=s.eps))
@@ -143,13 +145,13 @@ class Descend(Wrapper[State]):
         over, down = spent | won | failed, s.down | spent
         cut = torch.where(failed, s.cut / 2, s.cut)
         tried = s.tried + (won | failed).long()
-        # A row without an adversarial has nothing to go down from, one that is wrong by itself nowhere to go.
+        # Rows without an adversarial point have no distance to reduce; misclassified clean points have distance 0.
         done = over & (high.isinf() | (high <= 0) | (cut < self.least) | (tried >= self.rounds))
         eps = torch.where(over & high.isfinite(), high * (1 - cut), s.eps)
         key = torch.where(over, rng.fold(p.key, tried + 1), s.key)
         fresh = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=eps))
         inner = where_rows(over, fresh, where_rows(s.down, stepped, s.inner))
-        return State(
+        return DescendState(
             t=torch.where(done, self.queries, s.t + 1),
             x=where(done, s.x, where(down, inner.x, before.x)),
             before=before,

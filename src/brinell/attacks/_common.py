@@ -1,0 +1,129 @@
+"""What several attacks share: starting points, directions, schedules and Adam."""
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.core.threat import Ball
+from brinell.ops.device_cache import table
+from brinell.ops.losses import LOSSES
+from brinell.ops.rowwise import flat, rows
+from brinell.ops.types import Labels, Mask, Points, Scalars
+
+# Shorter gradients have no direction.
+FLAT = 1e-12
+# The constants of Adam (Kingma & Ba 2015).
+BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
+
+S = TypeVar("S", bound=AttackState)
+
+
+@dataclass(frozen=True)
+class PointState(AttackState):
+    """The state of an attack that needs nothing but its current point."""
+
+    t: Labels
+    x: Points
+
+
+class MinimumNormAttack(Attack[S]):
+    """An attack that looks for the smallest distance. Its name is the `method`, with "-t" for a targeted loss."""
+
+    method = ""
+    minimum_norm = True
+
+    @property
+    def name(self) -> str:
+        """The method, and whether it has a target class."""
+        return self.method + ("-t" if LOSSES[self.loss].targeted else "")
+
+
+def misclassified(a: Response, p: Batch) -> Mask:
+    """Return which queried points are misclassified; among tied logits the first counts, as in the engine."""
+    return (a.logits.argmax(1) != p.y) & a.logits.isfinite().all(1)
+
+
+def finite_loss(a: Response) -> Scalars:
+    """Return the loss, and 0 where it is not finite, so that such a row does not move."""
+    return a.loss.nan_to_num(0.0, 0.0, 0.0)
+
+
+def unit(g: Points) -> Points:
+    """Return g scaled to Euclidean length 1; zero where it is zero."""
+    return g / rows(flat(g).square().sum(1).sqrt().clamp(min=FLAT), g)
+
+
+def start_in_box(p: Batch, ball: Ball) -> Points:
+    """Return the explicit start, clipped to the box, or else the clean point."""
+    return p.x if p.start is None else p.start.clamp(*ball.bounds(p.x))
+
+
+def start_in_ball(p: Batch, ball: Ball, random: bool) -> Points:
+    """Return the explicit start, projected on the ball, or else a uniform random point or the clean point."""
+    if p.start is not None:
+        return ball.project(p.x, p.start)
+    return ball.inside(p.x, p.key) if random else p.x
+
+
+def adam(m: Points, v: Points, g: Points, k: Labels, steps: int) -> tuple[Points, Points, Points, Points]:
+    """Return the new moments of Adam at its k-th step, the unbiased mean, and the root mean square to divide it by."""
+    m, v = BETA_1 * m + (1 - BETA_1) * g, BETA_2 * v + (1 - BETA_2) * g.square()
+    mean = m / rows(1 - power(k, steps, BETA_1), m)
+    return m, v, mean, (v / rows(1 - power(k, steps, BETA_2), v)).sqrt() + TINY
+
+
+# Powers and cosines come from tables: computed on the fly, their last bits depend on the position in the tensor.
+@table
+def _table(kind: str, steps: int, first: float, last: float, device: torch.device) -> Tensor:
+    i = torch.arange(steps + 1, dtype=torch.float64)
+    values = {
+        "cosine": last + (first - last) * (1 + (math.pi * i / steps).cos()) / 2,
+        "exponential": first * (last / first) ** (i / steps),
+        "linear": first + (last - first) * i / steps,
+        "power": first**i,
+    }[kind]
+    return values.float().to(device)
+
+
+def _at(table: Tensor, i: Labels) -> Scalars:
+    return table[i.clamp(0, len(table) - 1)]
+
+
+def cosine(i: Labels, steps: int, first: float, last: float) -> Scalars:
+    """Interpolate from `first` at i = 0 to `last` at i = steps along half a cosine.
+
+    >>> cosine(torch.tensor([0, 5, 10]), 10, 1.0, 0.0).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    return _at(_table("cosine", steps, first, last, i.device), i)
+
+
+def exponential(i: Labels, steps: int, first: float, last: float) -> Scalars:
+    """Interpolate from `first` to `last` by a constant factor per step.
+
+    >>> exponential(torch.tensor([0, 1, 2]), 2, 1.0, 0.25).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    return _at(_table("exponential", steps, first, last, i.device), i)
+
+
+def linear(i: Labels, steps: int, first: float, last: float) -> Scalars:
+    """Interpolate from `first` to `last` by a constant difference per step.
+
+    >>> linear(torch.tensor([0, 1, 2]), 2, 1.0, 0.0).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    return _at(_table("linear", steps, first, last, i.device), i)
+
+
+def power(i: Labels, steps: int, base: float) -> Scalars:
+    """Return `base` to the power i, for i up to `steps`.
+
+    >>> power(torch.tensor([0, 3]), 9, 0.5).tolist()
+    [1.0, 0.125]
+    """
+    return _at(_table("power", steps, base, 0.0, i.device), i)
