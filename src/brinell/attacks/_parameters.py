@@ -17,7 +17,7 @@ def check_margin_loss(name: str) -> None:
     one_of("a margin loss", name, SIGNED_MARGINS)
 
 
-def check_positive(**numbers: float) -> None:
+def check_positive(**numbers: float | int) -> None:
     """Refuse numbers that are not positive."""
     for name, value in numbers.items():
         if not value > 0:
@@ -26,7 +26,7 @@ def check_positive(**numbers: float) -> None:
             )
 
 
-def check_whole(**numbers: int) -> None:
+def check_whole(**numbers: float | int) -> None:
     """Refuse numbers that are not positive integers."""
     for name, value in numbers.items():
         if not (isinstance(value, int) and value > 0):
