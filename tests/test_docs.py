@@ -68,6 +68,13 @@ def test_no_paths_of_somebodys_machine(page: Path) -> None:
     assert not re.search(r"/(home|root|work|tmp|Users)/", page.read_text())
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "design").glob("*.md")), ids=name)
+def test_files_named_on_design_pages_exist(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text())
+    files = re.findall(r"`((?:[\w.]+/)+\w+\.(?:py|md))`", text)
+    assert [f for f in files if not any((folder / f).exists() for folder in (ROOT, ROOT / "src" / "brinell"))] == []
+
+
 def test_the_page_of_plans_lists_every_plan() -> None:
     text = (ROOT / "docs" / "plans.md").read_text()
     listed = re.findall(r"^\| `([\w+-]+)` \| (weak|audited|standard) \|", text, re.MULTILINE)
