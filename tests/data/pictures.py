@@ -35,5 +35,5 @@ def cifar(shared: Path, n: int) -> Tensor:
         pytest.skip("needs CIFAR-10")
     with image.open(file) as sheet:
         strip = sheet.convert("RGB").crop((0, 0, 3200, 32 * -(-n // 100)))
-    tiles = torch.frombuffer(bytearray(strip.tobytes()), dtype=torch.uint8).view(-1, 32, 100, 32, 3)
-    return tiles.permute(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)[:n].float() / 255
+    images = torch.frombuffer(bytearray(strip.tobytes()), dtype=torch.uint8).view(-1, 32, 100, 32, 3)
+    return images.permute(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)[:n].float() / 255

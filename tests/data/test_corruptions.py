@@ -12,10 +12,20 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
 from brinell.core.dataset import Problem
-from brinell.data.corruptions import COMMON, CORRUPTIONS, EXTRA, SEVERITIES, blur, corrupt, corrupted, digital, weather
-from brinell.data.corruptions import images as parts
+from brinell.data.catalogue import IMAGENET_C
+from brinell.data.corruptions import (
+    COMMON,
+    CORRUPTIONS,
+    EXTRA,
+    SEVERITIES,
+    blur,
+    corrupt,
+    corrupted,
+    digital,
+    image_ops,
+    weather,
+)
 from brinell.data.corruptions.frost import PICTURES, _pictures
-from brinell.data.sets import IMAGENET_C
 from brinell.errors import InputError, PlanError
 from brinell.ops import rng
 
@@ -115,7 +125,7 @@ def test_results_have_256_levels(name, pictures):
 
 def test_levels_of_whole_numbers_stay():
     k = torch.arange(256.0)
-    assert torch.equal(parts.truncated(k / 255), k) and torch.equal(parts.truncated((k + 0.99) / 255), k)
+    assert torch.equal(image_ops.truncated(k / 255), k) and torch.equal(image_ops.truncated((k + 0.99) / 255), k)
 
 
 class OneDevice(TorchDispatchMode):
@@ -247,7 +257,7 @@ def test_motion_blur_draws_half_a_bell_along_the_ray():
     x = torch.zeros(4, 1, 33, 33)
     x[:, :, 16, 16] = 1
     angle = torch.tensor([0.0, 90.0, 180.0, 45.0])
-    y = parts.streaked(x, angle, 5, 2.0)
+    y = image_ops.streaked(x, angle, 5, 2.0)
     weights = np.exp(-(np.arange(11) ** 2) / 8.0)
     weights /= weights.sum()
     # What a pixel takes from a place i ahead is what that place gives to the pixel i behind.
@@ -317,7 +327,7 @@ def test_frost_lays_one_picture_over_any_image(pictures):
     assert float(laid[0].min()) >= 0 and float(laid[0].max()) <= 1 + 1e-6 and float(laid[0].std()) > 0.1
     assert torch.allclose(laid[0][:, 0] / laid[0][:, 2], torch.tensor(0.88), atol=1e-4)
     alone = weather.frost(pictures[:, :1], key, 0.0, 1.0)
-    assert torch.allclose(alone, parts.luma(weather.frost(pictures, key, 0.0, 1.0)), atol=1e-6)
+    assert torch.allclose(alone, image_ops.luma(weather.frost(pictures, key, 0.0, 1.0)), atol=1e-6)
 
 
 def test_frost_pictures_differ_and_span_dark_to_bright():

@@ -24,9 +24,9 @@ from serving import Source
 import brinell
 from brinell import InputError
 from brinell.data import SETS, check, fetch, layouts, load, place
-from brinell.data import sets as table
+from brinell.data import catalogue as table
+from brinell.data.catalogue import DataFile, DataSet
 from brinell.data.check import state
-from brinell.data.sets import File, Set
 from brinell.fetch import download, unpack
 
 OWNED = Path(tempfile.gettempdir()) / "brinell-owned"
@@ -50,18 +50,18 @@ def tar(folder: Path, mode: str = "w:gz") -> bytes:
     return out.getvalue()
 
 
-Serve = Callable[..., Set]
+Serve = Callable[..., DataSet]
 
 
 @pytest.fixture
 def serve(source: Source, home: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Lets a set be published on this machine: file names and contents; their digests are told unless `told` is off."""
 
-    def publish(name: str, blobs: dict[str, bytes], told: bool = True) -> Set:
+    def publish(name: str, blobs: dict[str, bytes], told: bool = True) -> DataSet:
         old = {f.name: f for f in SETS[name].files}
         source.files |= {f"/{file}": blob for file, blob in blobs.items()}
         files = tuple(
-            File(file, (f"{source.url}/{file}",), md5(blob) if told else None, old[file].holds, old[file].later)
+            DataFile(file, (f"{source.url}/{file}",), md5(blob) if told else None, old[file].holds, old[file].later)
             for file, blob in blobs.items()
         )
         monkeypatch.setitem(table.SETS, name, replace(SETS[name], files=files))
@@ -269,7 +269,7 @@ def test_what_is_there_already_stays(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from brinell.data import fetch, layouts, sets
+from brinell.data import fetch, layouts, catalogue
 from brinell.fetch import archive
 write, count = archive._write, 0
 def killed(place, file):
@@ -280,8 +280,8 @@ def killed(place, file):
         os.kill(os.getpid(), 9)
 archive._write = killed
 from dataclasses import replace
-s = sets.SETS["cifar10"]
-sets.SETS["cifar10"] = replace(s, files=(replace(s.files[0], sources=(sys.argv[1],), digest=None),))
+s = catalogue.SETS["cifar10"]
+catalogue.SETS["cifar10"] = replace(s, files=(replace(s.files[0], sources=(sys.argv[1],), digest=None),))
 fetch("cifar10")
 """
 
@@ -339,7 +339,7 @@ def test_a_file_that_changes_in_the_cache_is_refused(told: bool, home: Path, ser
 
 def test_a_file_that_cannot_be_read_is_refused(home: Path, serve: Serve, digits: Any) -> None:
     serve("mnist", {**digits, IDX[1]: digits[IDX[0]]}, told=False)
-    with pytest.raises(InputError, match="it starts with"):
+    with pytest.raises(InputError, match="the file starts with"):
         load("mnist")
     assert left(home) == sorted([f"data/mnist/{IDX[0]}", f"data/mnist/{IDX[0]}.sha256"])
 
@@ -432,7 +432,7 @@ def test_extra_images_are_fetched_when_they_are_loaded(serve: Serve, source: Sou
 @pytest.mark.parametrize("name", SETS)
 def test_the_table_is_sound(name: str) -> None:
     s = SETS[name]
-    parts = s.layout.choices()
+    parts = s.layout.subsets()
     assert {c.version or c.split for c in parts} <= set(s.sizes)
     for f in s.files:
         assert all(u.startswith(("https://", "http://")) and f.name in u for u in f.sources) and f.sources

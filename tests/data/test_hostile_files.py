@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from brinell import InputError
-from brinell.data import load, raw
-from brinell.data.arrays import read_file
-from brinell.data.mat import read_mat
+from brinell.data import array_formats, load
+from brinell.data.local_files import read_file
+from brinell.data.matlab import read_mat
 
 # Bytes that a bomb makes of a few, and those a reader may take for refusing it.
 BOMB, ROOM = 64 << 20, 8 << 20
@@ -45,7 +45,7 @@ def npy(shape: str, kind: str = "|u1", damage: bytes = b"") -> bytes:
 def test_sizes_that_cannot_be(shape: str, tmp_path: Path) -> None:
     (tmp_path / "fog.npy").write_bytes(npy(shape))
     with refused_in_little_room():
-        raw.tiles(tmp_path / "fog.npy")
+        array_formats.images(tmp_path / "fog.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as packed:
         packed.writestr("x.npy", npy(shape))
         packed.writestr("y.npy", npy("(3,)", "<i8"))
@@ -115,7 +115,7 @@ def test_a_packed_file_larger_than_it_says(tmp_path: Path) -> None:
     path = tmp_path / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(bytes((0, 0, 8, 1)) + struct.pack(">I", 5) + bytes(BOMB)))
     with refused_in_little_room("more than the 5 bytes"):
-        raw.idx(path, 1)
+        array_formats.idx(path, 1)
 
 
 @pytest.mark.parametrize("announced", [16, BOMB])

@@ -13,7 +13,14 @@ from published import imagenet, pixels
 
 from brinell import InputError, MissingExtra
 from brinell.data import PREPROCESSINGS, Preprocessing, load
-from brinell.data.images import BENCHMARK, Images, is_benchmark, middle, preprocessing, resized
+from brinell.data.image_folders import (
+    ROBUSTBENCH_LIST,
+    Images,
+    center_box,
+    is_robustbench_list,
+    preprocessing,
+    resized_shape,
+)
 
 
 def read(tmp_path: Path, values: Any, steps: str | Preprocessing) -> Any:
@@ -28,12 +35,12 @@ def read(tmp_path: Path, values: Any, steps: str | Preprocessing) -> Any:
 
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (100, 999), (257, 256), (1, 7)])
 def test_the_shorter_side_gets_the_length(size: tuple[int, int]) -> None:
-    width, height = resized(size, 256)
+    width, height = resized_shape(size, 256)
     assert min(width, height) == 256
     # int(256 · long / short), as torchvision computes it.
     assert max(width, height) == int(256 * max(size) / min(size))
     assert (width <= height) == (size[0] <= size[1])
-    assert resized(size, None) == size and resized(size, (224, 100)) == (100, 224)
+    assert resized_shape(size, None) == size and resized_shape(size, (224, 100)) == (100, 224)
 
 
 def test_nothing_is_done_without_preprocessing(tmp_path: Path) -> None:
@@ -59,7 +66,7 @@ def test_a_smaller_picture_is_framed_in_black(tmp_path: Path) -> None:
     wanted = np.zeros((288, 288, 3), np.uint8)
     wanted[94:194, 92:195] = values
     assert np.array_equal(read(tmp_path, values, "Crop288"), wanted)
-    assert middle((100, 103), 288) == (-94, -92, 194, 196)
+    assert center_box((100, 103), 288) == (-94, -92, 194, 196)
 
 
 @pytest.mark.parametrize("name", [n for n in PREPROCESSINGS if n not in ("none", "Crop288")])
@@ -170,7 +177,7 @@ def test_a_list_that_is_not_there(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.txt"):
         load(folder, paths=tmp_path / "none.txt")
     (tmp_path / "other.txt").write_text("cat/1.png\n")
-    assert len(BENCHMARK) == 64 and not is_benchmark(tmp_path / "other.txt")
+    assert len(ROBUSTBENCH_LIST) == 64 and not is_robustbench_list(tmp_path / "other.txt")
 
 
 def test_without_pillow_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

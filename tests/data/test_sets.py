@@ -18,7 +18,7 @@ from brinell import InputError
 from brinell.data import CORRUPTIONS_3D, SETS, load
 from brinell.data.check import check
 from brinell.data.corruptions import COMMON
-from brinell.data.mat import read_mat
+from brinell.data.matlab import read_mat
 from brinell.errors import PlanError
 from brinell.train.samples import as_samples
 
@@ -325,7 +325,7 @@ def test_damaged_arrays(spoil: Any, tmp_path: Path) -> None:
 def test_absent_files_are_named_with_their_place(name: str, tmp_path: Path) -> None:
     """Offline and with an empty cache, and with a root that has nothing."""
     s = SETS[name]
-    part = s.layout.choices()[0]
+    part = s.layout.subsets()[0]
     options = {"corruption": part.corruption, "severity": part.severity} if part.corruption else {}
     with pytest.raises(InputError) as caught:
         load(name, **options)
@@ -347,7 +347,7 @@ def test_the_corruptions_are_those_of_the_benchmark() -> None:
     assert len(set(COMMON)) == 15 and len(set(CORRUPTIONS_3D)) == 12
     held = [c for f in SETS["imagenet-c"].files for c in f.holds]
     assert sorted(held) == sorted(COMMON)
-    assert len(SETS["cifar10-c"].layout.choices()) == 75
+    assert len(SETS["cifar10-c"].layout.subsets()) == 75
 
 
 def real(shared: Path) -> tuple[Path, Any, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from brinell import InputError
 from brinell.data import load
-from brinell.data.folders import read
+from brinell.data.local_files import read
 from brinell.train.samples import as_samples
 
 R = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import torch
 from serving import Source
 
 from brinell.models.zoo import card as zoo_card
-from brinell.models.zoo.card import Card, File, Keys
+from brinell.models.zoo.card import Card, Keys, WeightFile
 
 __all__ = ["Source", "made"]
 
@@ -19,7 +19,7 @@ sys.modules["zoo_helpers"] = sys.modules[__name__]
 TINY = {"family": "wide-resnet", "depth": 10, "width": 1, "classes": 10}
 
 
-def made(name: str, *files: File, keys: Keys | None = None, network: Any = None) -> Card:
+def made(name: str, *files: WeightFile, keys: Keys | None = None, network: Any = None) -> Card:
     return Card(
         name=name,
         paper="",

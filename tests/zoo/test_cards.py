@@ -14,8 +14,8 @@ import brinell
 from brinell.errors import MissingExtra, ModelError, PlanError
 from brinell.models.arch import FAMILIES, network
 from brinell.models.zoo import build, cards, check, find, load
-from brinell.models.zoo.card import File
-from brinell.models.zoo.check import Checked
+from brinell.models.zoo.card import WeightFile
+from brinell.models.zoo.check import CheckedAccuracy
 
 
 def test_names_say_data_threat_and_model() -> None:
@@ -118,7 +118,7 @@ def test_networks_of_timm_get_options_strides_normalisation_and_weights(
         "classes": 5,
         "inputs": inputs,
     }
-    card = add(made("imagenet/Linf/Stub", File(("https://nowhere.invalid",)), network=config))
+    card = add(made("imagenet/Linf/Stub", WeightFile(("https://nowhere.invalid",)), network=config))
     net = Stub(5)
     path = home / "models" / f"{card.name}.pt"
     path.parent.mkdir(parents=True)
@@ -143,9 +143,9 @@ def test_the_demonstration_model_loads_offline_and_is_as_good_as_its_card(
 
 
 def test_margins_shrink_with_the_samples() -> None:
-    assert Checked("a", 10_000, 0.8500, 0.8504, 0.0005).ok
-    assert not Checked("a", 10_000, 0.8500, 0.8506, 0.0005).ok
-    assert not Checked("a", 10_000, 0.85, None, 0.1).ok
+    assert CheckedAccuracy("a", 10_000, 0.8500, 0.8504, 0.0005).ok
+    assert not CheckedAccuracy("a", 10_000, 0.8500, 0.8506, 0.0005).ok
+    assert not CheckedAccuracy("a", 10_000, 0.85, None, 0.1).ok
 
 
 def test_few_samples_get_a_binomial_margin() -> None:

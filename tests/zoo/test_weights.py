@@ -11,7 +11,7 @@ from zoo_helpers import TINY, made
 from brinell.errors import ModelError
 from brinell.models.arch import network
 from brinell.models.zoo import load
-from brinell.models.zoo.card import File, Keys
+from brinell.models.zoo.card import Keys, WeightFile
 from brinell.models.zoo.weights import fill, read, tensors
 
 ONE = torch.ones(1)
@@ -74,7 +74,12 @@ def test_old_checkpoints_without_counters_and_normalisation_load(tmp_path: Path,
     config = {**TINY, "inputs": half}
     net = network(config).eval()
     card = add(
-        made("cifar10/Linf/Old", File(("https://nowhere.invalid",)), keys=Keys(absent=("mu", "sigma")), network=config)
+        made(
+            "cifar10/Linf/Old",
+            WeightFile(("https://nowhere.invalid",)),
+            keys=Keys(absent=("mu", "sigma")),
+            network=config,
+        )
     )
     path = home / "models" / f"{card.name}.pt"
     path.parent.mkdir(parents=True)
@@ -89,7 +94,7 @@ def test_old_checkpoints_without_counters_and_normalisation_load(tmp_path: Path,
 def test_members_of_an_ensemble_come_from_their_own_files(home: Path, add: Any) -> None:
     config = {"family": "ensemble", "n": 2, "names": ["first", "second"], "member": TINY}
     net = network(config).eval()
-    files = [File(("https://nowhere.invalid",), into=f"models.{i}.") for i in range(2)]
+    files = [WeightFile(("https://nowhere.invalid",), into=f"models.{i}.") for i in range(2)]
     card = add(made("cifar10/Linf/Two", *files, network=config))
     (home / "models" / "cifar10" / "Linf").mkdir(parents=True)
     for i in range(2):

@@ -1,20 +1,27 @@
-"""Data sets by name, files and folders of one's own, and corruptions of images."""
+"""Data sets by name, the user's own files and folders, and common corruptions of images.
 
-from brinell.data.check import Checked, check
+`load` makes a Problem from a name, a file or a folder. The `catalogue` lists the data sets known by name; `layouts`
+says which files each one has on disk and reads them, with `array_formats` (CIFAR pickles, idx, .npy), `matlab` (SVHN)
+and `image_folders` (pictures, decoded on demand). `local_files` reads the user's own .npz and .safetensors files.
+`fetch` downloads published files into the cache and `check` compares them with what was published. `demo` is the data
+of the package itself, and `corruptions` the noise, blur, weather and digital corruptions of Hendrycks & Dietterich.
+"""
+
+from brinell.data.catalogue import CORRUPTIONS_3D, SETS, DataSet
+from brinell.data.check import CheckedSubset, check
 from brinell.data.corruptions import CORRUPTIONS, corrupt, corrupted
 from brinell.data.fetch import fetch, place
-from brinell.data.images import PREPROCESSINGS, Preprocessing
+from brinell.data.image_folders import PREPROCESSINGS, Preprocessing
 from brinell.data.load import load
-from brinell.data.sets import CORRUPTIONS_3D, SETS, Set
 
 __all__ = [
     "CORRUPTIONS",
     "CORRUPTIONS_3D",
     "PREPROCESSINGS",
     "SETS",
-    "Checked",
+    "CheckedSubset",
+    "DataSet",
     "Preprocessing",
-    "Set",
     "check",
     "corrupt",
     "corrupted",

@@ -1,21 +1,21 @@
-"""Whether the files of a data set are those that were published."""
+"""Check that the files of a data set are complete and unchanged."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from brinell.data.fetch import place, verified
-from brinell.data.images import Images
-from brinell.data.layouts import Choice, locate
-from brinell.data.sets import Set, find
+from brinell.data.catalogue import DataSet, find
+from brinell.data.fetch import place, verify_files
+from brinell.data.image_folders import Images
+from brinell.data.layouts import Subset, locate
 from brinell.errors import InputError
 
-__all__ = ["Checked", "check", "state"]
+__all__ = ["CheckedSubset", "check", "state"]
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A part of a data set: how many images there are and should be, and what is wrong with it, if anything."""
+class CheckedSubset:
+    """A subset of a data set: its number of images, the published number, and what is wrong with it, if anything."""
 
     name: str
     n: int | None
@@ -24,43 +24,43 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether it is there and whole."""
+        """Whether it is present and complete."""
         return not self.trouble
 
 
-def check(name: str, root: str | os.PathLike[str] | None = None) -> list[Checked]:
-    """Every part of a data set read from the cache or from `root`; nothing is fetched.
+def check(name: str, root: str | os.PathLike[str] | None = None) -> list[CheckedSubset]:
+    """Check every subset of a data set in the cache or in `root`, without fetching anything.
 
-    Method: numbers of images and classes must be the published ones, files in the cache have their digest; pictures are
-    counted and not decoded.
+    Method: the numbers of images and classes must be the published ones, and files in the cache must have the published
+    digest. Pictures are counted, not decoded.
     """
     s = find(name)
     base = place(name) if root is None else Path(root).expanduser()
-    # Parts that may be absent are looked at where they are.
-    further = [c for c in getattr(s.layout, "optional", ()) if locate(s.layout, c, base) is not None]
-    return [_part(s, choice, base, own=root is None) for choice in (*s.layout.choices(), *further)]
+    # Optional subsets are checked only if they are present.
+    optional = [c for c in s.layout.optional() if locate(s.layout, c, base) is not None]
+    return [_check(s, subset, base, cached=root is None) for subset in (*s.layout.subsets(), *optional)]
 
 
 def state(name: str) -> str:
-    """How much of a data set the cache has: "whole", "part", or "" for nothing."""
+    """Return how much of a data set the cache has: "whole", "part", or "" for nothing."""
     s = find(name)
-    found = [locate(s.layout, c, place(name)) is not None for c in s.layout.choices()]
-    return "whole" if all(found) else "part" if any(found) else ""
+    present = [locate(s.layout, c, place(name)) is not None for c in s.layout.subsets()]
+    return "whole" if all(present) else "part" if any(present) else ""
 
 
-def _part(s: Set, choice: Choice, base: Path, own: bool) -> Checked:
-    label, size = choice.label or choice.split, s.sizes[choice.version or choice.split]
-    folder = locate(s.layout, choice, base)
+def _check(s: DataSet, subset: Subset, base: Path, cached: bool) -> CheckedSubset:
+    label, size = subset.label or subset.split, s.sizes[subset.version or subset.split]
+    folder = locate(s.layout, subset, base)
     if folder is None:
-        return Checked(label, None, size, f"no {', '.join(s.layout.files(choice))}")
+        return CheckedSubset(label, None, size, f"no {', '.join(s.layout.files(subset))}")
     try:
-        if own:
-            verified(s, choice)
-        found = s.layout.read(folder, choice)
+        if cached:
+            verify_files(s, subset)
+        data = s.layout.read(folder, subset)
     except InputError as error:
-        return Checked(label, None, size, f"{error.got} instead of {error.expected}")
-    n, labels = (len(found), found.labels) if isinstance(found, Images) else (len(found.y), found.y)
+        return CheckedSubset(label, None, size, f"{error.got} instead of {error.expected}")
+    n, labels = (len(data), data.labels) if isinstance(data, Images) else (len(data.y), data.y)
     trouble = "" if n == size else f"{n:,} images instead of {size:,}"
     if n and not 0 <= min(labels) <= max(labels) < s.classes:
         trouble = f"labels from {min(labels)} to {max(labels)} instead of 0 to {s.classes - 1}"
-    return Checked(label, n, size, trouble)
+    return CheckedSubset(label, n, size, trouble)

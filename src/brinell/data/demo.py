@@ -12,7 +12,7 @@ __all__ = ["demo"]
 
 
 def demo() -> tuple[Float[Tensor, "1000 1 28 28"], Int[Tensor, "1000"]]:
-    """Images in [0, 1] (multiples of 1/255) and labels (int64); their order is that of the published test set.
+    """Return images in [0, 1] (multiples of 1/255) and labels (int64) in the order of the published test set.
 
     >>> x, y = demo()
     >>> x.shape, y[:5].tolist()

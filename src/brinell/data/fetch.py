@@ -1,21 +1,21 @@
-"""Data sets from where they are published into the cache: whole and checked, or not at all."""
+"""Download data sets into the cache and verify them. A file is complete and verified, or absent."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from brinell.data import raw
-from brinell.data.layouts import Choice, locate
-from brinell.data.mat import read_mat
-from brinell.data.sets import File, Set, find
+from brinell.data import array_formats
+from brinell.data.catalogue import DataFile, DataSet, find
+from brinell.data.layouts import Subset, locate
+from brinell.data.matlab import read_mat
 from brinell.errors import InputError
 from brinell.fetch import Progress, Wanted, obtain, unpack
 from brinell.paths import home
 
-__all__ = ["fetch", "place", "provide", "verified"]
+__all__ = ["fetch", "locate_or_fetch", "place", "verify_files"]
 
 
 def place(name: str) -> Path:
-    """The folder of the cache that holds the data set of this name; it need not exist yet.
+    """Return the cache folder of a data set, which may not exist yet.
 
     >>> place("mnist").parts[-2:]
     ('data', 'mnist')
@@ -24,82 +24,84 @@ def place(name: str) -> Path:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """Every file of a data set in the cache, whole and checked; what is there already is not fetched again.
+    """Download all files of a data set into the cache and verify them; files in the cache are not fetched again.
 
-    Large parts for training (SVHN's `extra`) wait until they are loaded. Archives are unpacked and not kept.
-    `progress` is called with bytes so far and in all, for each file anew.
+    Large subsets for training (`extra` of SVHN) are fetched when they are first loaded. Archives are unpacked and
+    deleted. `progress` is called with the bytes so far and the total, for each file.
     """
     s = find(name)
     if not s.files:
-        raise _absent(s, s.layout.choices()[0], place(name))
+        raise _missing_files(s, s.layout.subsets()[0], place(name))
     _fetch(s, [f for f in s.files if not f.later], progress)
     return place(name)
 
 
-def provide(s: Set, choice: Choice, root: Path | None = None) -> Path:
-    """The folder with the files of a part of a data set; fetched first if they are in no place and may be fetched."""
+def locate_or_fetch(s: DataSet, subset: Subset, root: Path | None = None) -> Path:
+    """Return the folder with the files of a subset; fetch them if they are absent and may be fetched automatically."""
     base = place(s.name) if root is None else root
-    found = locate(s.layout, choice, base)
-    if root is None and found is not None:
-        verified(s, choice)
+    folder = locate(s.layout, subset, base)
+    if root is None and folder is not None:
+        verify_files(s, subset)
     elif root is None and s.automatic:
-        _fetch(s, _needed(s, choice))
-        found = locate(s.layout, choice, base)
-    if found is None:
-        raise _absent(s, choice, base)
-    return found
+        _fetch(s, _needed(s, subset))
+        folder = locate(s.layout, subset, base)
+    if folder is None:
+        raise _missing_files(s, subset, base)
+    return folder
 
 
-def verified(s: Set, choice: Choice) -> None:
-    """An InputError if a file of the cache has changed since it came there."""
-    _fetch(s, [f for f in _needed(s, choice) if not f.holds and (place(s.name) / f.name).exists()])
+def verify_files(s: DataSet, subset: Subset) -> None:
+    """Raise an InputError if a file of the cache has changed since it was fetched."""
+    _fetch(s, [f for f in _needed(s, subset) if not f.holds and (place(s.name) / f.name).exists()])
 
 
-def _needed(s: Set, choice: Choice) -> list[File]:
-    names = {end for name in s.layout.files(choice) for end in (name, f"{name}.gz")}
+def _needed(s: DataSet, subset: Subset) -> list[DataFile]:
+    names = {end for name in s.layout.files(subset) for end in (name, f"{name}.gz")}
     return [f for f in s.files if f.holds or f.name in names]
 
 
-def _absent(s: Set, choice: Choice, base: Path) -> InputError:
-    files = ", ".join(s.layout.files(choice))
-    folders = [(base / p).as_posix() for p in s.layout.places(choice)]
-    remedy = "Pass as root a folder that has them, or leave it out to use the cache."
+def _missing_files(s: DataSet, subset: Subset, base: Path) -> InputError:
+    files = ", ".join(s.layout.files(subset))
+    folders = [(base / p).as_posix() for p in s.layout.places(subset)]
+    remedy = "Pass a folder that has them as root, or leave root out to use the cache."
     if s.automatic and base == place(s.name):
-        remedy = f"What is there is not whole: delete {base} to have it fetched anew, or pass root=."
+        remedy = f"The cached files are incomplete: delete {base} to fetch them again, or pass root=."
     elif s.by_hand:
-        remedy = f"{s.by_hand} and put them, or a link to them, at {folders[0]}; or pass root=, a folder that has them."
+        remedy = (
+            f"{s.by_hand} and put them, or a link to them, at {folders[0]}. Or pass a folder that has them as root."
+        )
     return InputError(
         expected=f"{s.title} on this machine: {files} in {' or '.join(folders)}", got="no such files", remedy=remedy
     )
 
 
-def _fetch(s: Set, files: Iterable[File], progress: Progress | None = None) -> None:
+def _fetch(s: DataSet, files: Iterable[DataFile], progress: Progress | None = None) -> None:
     files = list(files)
     try:
         for file in files:
             _file(s, file, progress)
     except InputError as error:
-        missing = [f for f in files if not _there(s, f)]
+        missing = [f for f in files if not _exists(s, f)]
         if not missing:
             raise
-        # All of them at once: who must do it by hand wants to do it once.
+        # Name all missing files, so that the user can download them in one go.
         wanted = "; ".join(f"{' or '.join(f.sources)} to {place(s.name) / f.name}" for f in missing)
         raise InputError(
             expected=error.expected,
             got=error.got,
-            remedy=f"Try again later (a download that was cut goes on where it was), or fetch by hand {wanted}; or "
-            "pass root=, a folder that has the data set already.",
+            remedy=f"Try again later (an interrupted download continues), or download {wanted}. Or pass a folder that "
+            "has the data set as root.",
         ) from error
 
 
-def _there(s: Set, file: File) -> bool:
+def _exists(s: DataSet, file: DataFile) -> bool:
     names = file.holds or (file.name,)
     return all((place(s.name) / name).exists() for name in names)
 
 
-def _file(s: Set, file: File, progress: Progress | None) -> None:
-    """One file into the cache; of an archive, what it holds."""
-    if file.holds and _there(s, file):
+def _file(s: DataSet, file: DataFile, progress: Progress | None) -> None:
+    """Fetch one file into the cache; unpack it if it is an archive."""
+    if file.holds and _exists(s, file):
         return
     wanted = Wanted(
         what=f"{file.name} of {s.title}",
@@ -111,26 +113,26 @@ def _file(s: Set, file: File, progress: Progress | None) -> None:
     if not file.holds:
         obtain(wanted, lambda path: _inspect(file, path), progress)
         return
-    by_hand = wanted.path.exists()
+    provided_by_user = wanted.path.exists()
     obtain(wanted, lambda path: _unpack(s, file, path), progress)
-    if not _there(s, file):
+    if not _exists(s, file):
         _unpack(s, file, wanted.path)
-    if not by_hand:
-        wanted.path.unlink(missing_ok=True)  # another process may have been here
+    if not provided_by_user:
+        wanted.path.unlink(missing_ok=True)  # another process may have deleted it
 
 
-def _inspect(file: File, path: Path) -> None:
-    """An InputError if a file cannot be read as what it will be."""
+def _inspect(file: DataFile, path: Path) -> None:
+    """Raise an InputError if a file cannot be read in its format."""
     if file.name.endswith(".mat"):
         read_mat(path, "X", "y")
     elif file.name.endswith(".npy"):
-        raw.mapped(path)
+        array_formats.mapped(path)
     else:
-        raw.idx(path, 3 if "idx3" in file.name else 1)
+        array_formats.idx(path, 3 if "idx3" in file.name else 1)
 
 
-def _unpack(s: Set, file: File, path: Path) -> None:
-    """What an archive holds into the cache; pickles and arrays in it are read once before they get their names."""
+def _unpack(s: DataSet, file: DataFile, path: Path) -> None:
+    """Unpack an archive into the cache; its files are read once before they get their final names."""
 
     def inspect(folder: Path) -> None:
         absent = [name for name in file.holds if not (folder / name).exists()]
@@ -138,16 +140,16 @@ def _unpack(s: Set, file: File, path: Path) -> None:
             raise InputError(
                 expected=f"{', '.join(absent)} in {file.name}",
                 got=", ".join(sorted(p.name for p in folder.iterdir())[:5]) or "nothing",
-                remedy="It is not the archive of this data set.",
+                remedy="This is not the archive of the data set.",
             )
-        for choice in [c for c in s.layout.choices() if s.layout.places(c)[0].split("/")[0] in file.holds]:
-            found = locate(s.layout, choice, folder)
-            if found is None:
+        for subset in [c for c in s.layout.subsets() if s.layout.places(c)[0].split("/")[0] in file.holds]:
+            subset_folder = locate(s.layout, subset, folder)
+            if subset_folder is None:
                 raise InputError(
-                    expected=f"{', '.join(s.layout.files(choice))} of {choice.label or choice.split} in {file.name}",
+                    expected=f"{', '.join(s.layout.files(subset))} of {subset.label or subset.split} in {file.name}",
                     got="no such files",
-                    remedy="It is not the archive of this data set.",
+                    remedy="This is not the archive of the data set.",
                 )
-            s.layout.read(found, choice)
+            s.layout.read(subset_folder, subset)
 
     unpack(path, place(s.name), f"{file.name} of {s.title}", InputError, inspect)

@@ -1,4 +1,4 @@
-"""A Problem from a name, a file or a folder."""
+"""Load a Problem from the name of a data set, a file or a folder."""
 
 import difflib
 import os
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from brinell.core.dataset import Problem
-from brinell.data import folders
-from brinell.data.arrays import ENDS, read_file
+from brinell.data import local_files
+from brinell.data.catalogue import SETS, DataSet
 from brinell.data.demo import demo
-from brinell.data.fetch import provide
-from brinell.data.images import Images, Preprocessing, class_folders, is_benchmark, preprocessing
-from brinell.data.layouts import SEVERITIES, Arrays, Choice
-from brinell.data.sets import SETS, Set
+from brinell.data.fetch import locate_or_fetch
+from brinell.data.image_folders import Images, Preprocessing, class_folders, is_robustbench_list, preprocessing
+from brinell.data.layouts import SEVERITIES, Arrays, Subset
+from brinell.data.local_files import SUFFIXES, read_file
 from brinell.errors import InputError, one_of
 
 DEMO, FOLDER, NPZ = "demo", "folder:", "npz:"
@@ -34,14 +34,15 @@ def load(
     paths: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> Problem:
-    """The named data set, or a file or folder; values in [0, 1], in their published order; `n` takes the first n.
+    """Load a data set, a file or a folder as a Problem with values in [0, 1]; `n` keeps the first n samples.
 
-    A name is "demo" or one of `brinell.data.SETS`; "folder:PATH" or a path is a folder as CIFAR or MNIST are published
-    or of class folders with pictures; "npz:PATH" or a path is a .npz or .safetensors file with `x`, `y` and optionally
-    `ids`. Of a named set, `split` is "test" (unless given), "train" or, of SVHN, "extra"; `corruption` and `severity`
-    (1 to 5) choose from corrupted sets, `version` from CIFAR-10.1; for pictures, `preprocessing` is a name or a
-    `Preprocessing`, `paths` a text file that lists the wanted ones. `root` is a folder that has the set; without it the
-    cache, into which what is published freely is fetched when first asked for. Pictures are decoded as they are needed.
+    `source` is "demo", one of `brinell.data.SETS`, a file or a folder. A folder ("folder:PATH" or a path) has the
+    published files of CIFAR or MNIST, or one folder of pictures per class. A file ("npz:PATH" or a path) is a .npz or
+    .safetensors file with `x`, `y` and optionally `ids`. For named data sets, `split` is "test" (the default), "train"
+    or "extra" (SVHN only); `corruption` and `severity` (1 to 5) select from corrupted data sets, `version` from
+    CIFAR-10.1. For pictures, `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the
+    pictures to use. `root` is a folder that has the data set. The default is the cache; freely available data sets are
+    fetched into it on first use. Pictures are decoded on demand.
 
     >>> len(load("demo", n=100))
     100
@@ -64,17 +65,17 @@ def load(
         raise InputError(
             expected="the name of a data set, a file or a folder",
             got=type(source).__name__,
-            remedy="Arrays make a problem as they are: brinell.Problem(x, y).",
+            remedy="Make a problem from arrays with brinell.Problem(x, y).",
         )
     name = os.fspath(source)
     if name == DEMO:
-        _refuse(given, (), name)
+        _refuse_options(given, (), name)
         x, y = demo()
         problem = Problem(x, y, name=DEMO)
     elif name in SETS:
         problem = _named(SETS[name], n, given)
     elif name.startswith(NPZ):
-        _refuse(given, (), name)
+        _refuse_options(given, (), name)
         problem = _file(Path(name.removeprefix(NPZ)))
     else:
         problem = _path(Path(name.removeprefix(FOLDER)), given)
@@ -82,81 +83,81 @@ def load(
 
 
 def arrays(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]:
-    """The arrays x (bytes, or floats in [0, 1]) and y of a named set, a file or a published folder, for training."""
+    """Return the arrays x (bytes, or floats in [0, 1]) and y of a data set, a file or a folder, for training."""
     s = SETS.get(os.fspath(source))
     if s is None:
-        return folders.read(os.fspath(source).removeprefix(FOLDER).removeprefix(NPZ), split)
-    choice = _choice(s, {"split": split})
-    found = s.layout.read(provide(s, choice), choice)
-    if isinstance(found, Images):
-        raise InputError(
-            expected="data that fit in memory", got=s.title, remedy="Train on it with a Dataset of your own."
-        )
-    return {"x": _checked(found, s).x, "y": found.y}
+        return local_files.read(os.fspath(source).removeprefix(FOLDER).removeprefix(NPZ), split)
+    subset = _subset(s, {"split": split})
+    data = s.layout.read(locate_or_fetch(s, subset), subset)
+    if isinstance(data, Images):
+        raise InputError(expected="data that fit in memory", got=s.title, remedy="Train on your own Dataset instead.")
+    return {"x": _checked(data, s).x, "y": data.y}
 
 
-def _refuse(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
+def _refuse_options(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
     wrong = [k for k in given if k not in known]
     if wrong:
         raise InputError(
-            expected=f"for {what} {', '.join(known) or 'no'} options",
+            expected=f"{' and '.join(known) or 'no options'} for {what}",
             got=", ".join(f"{k}={given[k]}" for k in wrong),
             remedy="Leave it out.",
         )
 
 
-def _choice(s: Set, given: dict[str, Any]) -> Choice:
-    """The part of a set that the options name, checked."""
-    _refuse({k: v for k, v in given.items() if (k, v) != ("split", "test")}, (*s.layout.options, "root"), s.name)
-    choice = Choice(paths=given.get("paths"), steps=preprocessing(given.get("preprocessing", s.preprocessing)))
+def _subset(s: DataSet, given: dict[str, Any]) -> Subset:
+    """Return the subset that the options select, or raise an error."""
+    _refuse_options(
+        {k: v for k, v in given.items() if (k, v) != ("split", "test")}, (*s.layout.options, "root"), s.name
+    )
+    subset = Subset(paths=given.get("paths"), steps=preprocessing(given.get("preprocessing", s.preprocessing)))
     if "split" in s.layout.options:
-        choice = replace(choice, split=one_of("a split", given.get("split", "test"), s.sizes))
+        subset = replace(subset, split=one_of("a split", given.get("split", "test"), s.sizes))
     if "version" in s.layout.options:
-        choice = replace(choice, version=one_of("a version", given.get("version", next(iter(s.sizes))), s.sizes))
+        subset = replace(subset, version=one_of("a version", given.get("version", next(iter(s.sizes))), s.sizes))
     if "corruption" in s.layout.options:
-        known = (*getattr(s.layout, "corruptions", ()), *getattr(s.layout, "extra", ()))
+        known = s.layout.corruption_names()
         kind, strength = given.get("corruption"), given.get("severity")
         if kind is None or strength not in SEVERITIES:
             raise InputError(
                 expected=f"a corruption and a severity from 1 to 5 for {s.title}",
                 got=f"{kind or 'no corruption'}, {'no severity' if strength is None else strength}",
-                remedy=f'E.g. brinell.data.load("{s.name}", corruption="{known[0]}", severity=3).',
+                remedy=f'For example brinell.data.load("{s.name}", corruption="{known[0]}", severity=3).',
             )
-        choice = replace(choice, corruption=one_of("a corruption", kind, known), severity=strength)
-    return choice
+        subset = replace(subset, corruption=one_of("a corruption", kind, known), severity=strength)
+    return subset
 
 
-def _named(s: Set, n: int | None, given: dict[str, Any]) -> Problem:
-    choice = _choice(s, given)
-    found = s.layout.read(provide(s, choice, given.get("root")), choice)
-    name = "/".join(p for p in (s.name, choice.label) if p)
-    if isinstance(found, Images):
-        return Problem(found, name=f"{name}/{_words(given.get('preprocessing', s.preprocessing), choice.paths)}")
-    x, y = _checked(Arrays(found.x[:n], found.y[:n]), s)
+def _named(s: DataSet, n: int | None, given: dict[str, Any]) -> Problem:
+    subset = _subset(s, given)
+    data = s.layout.read(locate_or_fetch(s, subset, given.get("root")), subset)
+    name = "/".join(p for p in (s.name, subset.label) if p)
+    if isinstance(data, Images):
+        return Problem(data, name=f"{name}/{_describe(given.get('preprocessing', s.preprocessing), subset.paths)}")
+    x, y = _checked(Arrays(data.x[:n], data.y[:n]), s)
     return Problem(_points(x), y, name=name)
 
 
-def _words(steps: str | Preprocessing, paths: Path | None) -> str:
-    """How pictures were made and chosen, for the name of a problem."""
-    made = steps if isinstance(steps, str) else f"{steps.interpolation}-{steps.resize}-{steps.crop}"
+def _describe(steps: str | Preprocessing, paths: Path | None) -> str:
+    """Return the preprocessing and the selection of pictures as text, for the name of a problem."""
+    text = steps if isinstance(steps, str) else f"{steps.interpolation}-{steps.resize}-{steps.crop}"
     if paths is None:
-        return made
-    return f"{made}/{'robustbench-5000' if is_benchmark(paths) else paths.stem}"
+        return text
+    return f"{text}/{'robustbench-5000' if is_robustbench_list(paths) else paths.stem}"
 
 
 def _points(x: Any) -> Any:
-    """Bytes as floats in [0, 1]."""
+    """Convert bytes to floats in [0, 1]."""
     return np.float32(x) / LEVELS
 
 
-def _checked(found: Arrays, s: Set) -> Arrays:
-    if len(found.y) and not 0 <= found.y.min() <= found.y.max() < s.classes:
+def _checked(data: Arrays, s: DataSet) -> Arrays:
+    if len(data.y) and not 0 <= data.y.min() <= data.y.max() < s.classes:
         raise InputError(
             expected=f"labels from 0 to {s.classes - 1} in {s.title}",
-            got=f"{found.y.min()} to {found.y.max()}",
+            got=f"{data.y.min()} to {data.y.max()}",
             remedy="These are the files of another data set.",
         )
-    return found
+    return data
 
 
 def _file(path: Path) -> Problem:
@@ -172,15 +173,15 @@ def _path(path: Path, given: dict[str, Any]) -> Problem:
             got=f"{path}, which does not exist",
             remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the path.",
         )
-    if not path.is_dir() or path.suffix in ENDS:
-        _refuse(given, (), path.name)
+    if not path.is_dir() or path.suffix in SUFFIXES:
+        _refuse_options(given, (), path.name)
         return _file(path)
-    if not folders.published(path) and any(p.is_dir() for p in path.iterdir()):
-        _refuse(given, ("preprocessing", "paths"), f"class folders {path.name}")
+    if not local_files.published(path) and any(p.is_dir() for p in path.iterdir()):
+        _refuse_options(given, ("preprocessing", "paths"), f"class folders {path.name}")
         steps = given.get("preprocessing", "none")
-        found = class_folders(path, preprocessing(steps), given.get("paths"))
-        return Problem(found, name=f"{path.name}/{_words(steps, given.get('paths'))}")
-    _refuse(given, ("split",), f"folder {path.name}")
-    stored = folders.read(path, given.get("split", "test"))
-    # Only a folder says for sure that its bytes are images of 256 levels.
+        images = class_folders(path, preprocessing(steps), given.get("paths"))
+        return Problem(images, name=f"{path.name}/{_describe(steps, given.get('paths'))}")
+    _refuse_options(given, ("split",), f"folder {path.name}")
+    stored = local_files.read(path, given.get("split", "test"))
+    # Bytes in a published folder are certainly images with 256 levels.
     return Problem(_points(stored["x"]), stored["y"], name=path.name)

@@ -12,8 +12,8 @@ from brinell import data
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import download_bar, make_table, print_facts, print_json, print_table
 from brinell.data.check import state
-from brinell.data.images import BENCHMARK
-from brinell.data.sets import Set, find
+from brinell.data.image_folders import ROBUSTBENCH_LIST
+from brinell.data.catalogue import DataSet, find
 
 app = typer.Typer(no_args_is_help=True, help="List, show, download and check data sets.")
 
@@ -21,8 +21,8 @@ Name = Annotated[str, typer.Argument(help="A data set, e.g. cifar10.")]
 Names = Annotated[list[str], typer.Argument(help="Data sets, e.g. cifar10 mnist.")]
 
 
-def _card(s: Set) -> dict[str, Any]:
-    parts = s.layout.choices()
+def _card(s: DataSet) -> dict[str, Any]:
+    parts = s.layout.subsets()
     return {
         "name": s.name,
         "title": s.title,
@@ -53,7 +53,7 @@ def list_(json: options.Json = False) -> None:
     print_table(make_table("", columns, rows), Console())
 
 
-def _images(s: Set) -> str:
+def _images(s: DataSet) -> str:
     return ", ".join(f"{n:,} {part}" for part, n in s.sizes.items())
 
 
@@ -73,7 +73,7 @@ def show(name: Name, json: options.Json = False) -> None:
         "options": ", ".join(s.layout.options),
         "corruptions": ", ".join(card["corruptions"]),
         "preprocessing": card["preprocessing"] or "",
-        "benchmark list, sha256": BENCHMARK if "paths" in s.layout.options else "",
+        "benchmark list, sha256": ROBUSTBENCH_LIST if "paths" in s.layout.options else "",
         "sources": "\n".join(f"{' or '.join(f.sources)} ({f.digest or 'digest unknown'})" for f in s.files),
         "downloaded when loaded": "yes" if s.automatic else "no",
         "manual download": s.by_hand,
@@ -90,7 +90,7 @@ def fetch(names: Names, quiet: options.Quiet = False) -> None:
         typer.echo(str(_fetched(s, quiet)))
 
 
-def _fetched(s: Set, quiet: bool) -> Path:
+def _fetched(s: DataSet, quiet: bool) -> Path:
     with download_bar(quiet) as bar:
         task = bar.add_task(s.name, total=None)
         return data.fetch(s.name, lambda done, total: bar.update(task, completed=done, total=total))

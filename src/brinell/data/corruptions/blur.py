@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from brinell.data.corruptions.images import (
+from brinell.data.corruptions.image_ops import (
     LEVELS,
     Images,
     along,

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from brinell.data.corruptions.images import (
+from brinell.data.corruptions.image_ops import (
     LEVELS,
     Images,
     along,

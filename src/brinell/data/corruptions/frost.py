@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from brinell.data.corruptions.images import Images, along, gaussian_matrix, luma, symmetric
+from brinell.data.corruptions.image_ops import Images, along, gaussian_matrix, luma, symmetric
 from brinell.ops import rng
 from brinell.ops.types import Keys
 

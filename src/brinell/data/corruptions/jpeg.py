@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from brinell.data.corruptions.images import LEVELS, Images, edge, nearest
+from brinell.data.corruptions.image_ops import LEVELS, Images, edge, nearest
 from brinell.ops.types import Keys
 
 BLOCK, MIDDLE = 8, 128

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from brinell.data.corruptions.images import LEVELS, Images, nearest
+from brinell.data.corruptions.image_ops import LEVELS, Images, nearest
 from brinell.ops import rng
 from brinell.ops.types import Keys
 

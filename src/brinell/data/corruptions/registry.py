@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from brinell.data.corruptions import blur, digital, noise, weather
-from brinell.data.corruptions.images import LEVELS, Images, truncated
+from brinell.data.corruptions.image_ops import LEVELS, Images, truncated
 from brinell.data.corruptions.jpeg import jpeg_compression
 from brinell.errors import InputError, one_of
 from brinell.ops import rng

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from brinell.data.corruptions.frost import frost_at
-from brinell.data.corruptions.images import (
+from brinell.data.corruptions.image_ops import (
     LEVELS,
     SLACK,
     Images,

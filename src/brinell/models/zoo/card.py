@@ -11,11 +11,11 @@ from typing import Any
 
 from brinell.errors import PlanError
 
-__all__ = ["Card", "File", "Keys", "cards", "find"]
+__all__ = ["Card", "Keys", "WeightFile", "cards", "find"]
 
 
 @dataclass(frozen=True)
-class File:
+class WeightFile:
     """One file of weights: where it is published, its sha256 where known, and the part of the network it fills."""
 
     sources: tuple[str, ...]
@@ -56,7 +56,7 @@ class Card:
     licence: str
     architecture: str
     network: Mapping[str, Any] | None
-    files: tuple[File, ...]
+    files: tuple[WeightFile, ...]
     keys: Keys
     eps: str | None
     clean_accuracy: float | None
@@ -90,7 +90,7 @@ def _tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _card(stored: Mapping[str, Any]) -> Card:
-    parts = {"files": tuple(File(**_tuples(f)) for f in stored["files"]), "keys": Keys(**_tuples(stored["keys"]))}
+    parts = {"files": tuple(WeightFile(**_tuples(f)) for f in stored["files"]), "keys": Keys(**_tuples(stored["keys"]))}
     return Card(**{**stored, **parts})
 
 

@@ -11,8 +11,8 @@ from brinell.errors import ModelError
 from brinell.models.arch import network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.models.zoo.card import Card, find
-from brinell.models.zoo.edge import from_timm
 from brinell.models.zoo.fetch import Progress, fetch
+from brinell.models.zoo.timm import build_with_timm
 from brinell.models.zoo.weights import fill, read, tensors
 
 __all__ = ["build", "load"]
@@ -32,7 +32,7 @@ def _config(card: Card) -> Mapping[str, Any]:
 
 def _network(card: Card) -> nn.Module:
     config = _config(card)
-    return from_timm(config) if config["family"] == TIMM else network(config)
+    return build_with_timm(config) if config["family"] == TIMM else network(config)
 
 
 def build(name: str) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Folders of pictures, one per class, decoded as they are needed. The only file here that needs Pillow."""
+"""Folders of pictures, one per class, decoded on demand. The only file here that needs Pillow."""
 
 import hashlib
 import os
@@ -16,21 +16,21 @@ from torch.utils.data import Dataset
 
 from brinell.errors import InputError, MissingExtra, error_text, one_of
 
-__all__ = ["BENCHMARK", "PREPROCESSINGS", "Images", "Preprocessing", "class_folders", "preprocessing"]
+__all__ = ["PREPROCESSINGS", "ROBUSTBENCH_LIST", "Images", "Preprocessing", "class_folders", "preprocessing"]
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".webp", ".tif", ".tiff")
-# RobustBench measures ImageNet models on 5,000 of the validation images; the sha256 of the file that lists them.
-BENCHMARK = "d4121626d07722a0126c35b1563042e46a546f1a05ce705f2cdc635896d58574"
+# SHA-256 of the list of 5,000 validation images on which RobustBench evaluates ImageNet models.
+ROBUSTBENCH_LIST = "d4121626d07722a0126c35b1563042e46a546f1a05ce705f2cdc635896d58574"
 SPLITS = {"train", "val", "test"}
 LEVELS = 255
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens to a picture before a model sees it: the size, then the middle of it.
+    """Preprocessing of a picture: resize, then center crop.
 
-    `resize` is the length of the shorter side, or height and width; `crop` the side of the square cut out of the
-    middle, filled up with black where the picture is smaller. None: left as it is. Bytes become value / 255.
+    `resize` is the length of the shorter side, or height and width. `crop` is the side of the square center crop,
+    padded with black if the picture is smaller. None skips the step. Bytes become value / 255.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -48,7 +48,7 @@ PREPROCESSINGS = {
 
 
 def preprocessing(wanted: str | Preprocessing) -> Preprocessing:
-    """The one of this name, or the given one.
+    """Return a preprocessing by name, or unchanged.
 
     >>> preprocessing("Res256Crop224")
     Preprocessing(resize=256, crop=224, interpolation='bilinear')
@@ -63,17 +63,17 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise MissingExtra(
-            expected="Pillow, which decodes pictures",
-            got="no such package",
+            expected="the package Pillow, which decodes pictures",
+            got="an installation without it",
             remedy="Install it: pip install 'brinell[images]'.",
         ) from None
     return Image
 
 
-def resized(size: tuple[int, int], wanted: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Width and height after `resize`; the longer side is rounded down.
+def resized_shape(size: tuple[int, int], wanted: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Return width and height after `resize`; the longer side is rounded down.
 
-    >>> resized((500, 375), 256)
+    >>> resized_shape((500, 375), 256)
     (341, 256)
     """
     if wanted is None:
@@ -84,12 +84,12 @@ def resized(size: tuple[int, int], wanted: int | tuple[int, int] | None) -> tupl
     return (wanted, wanted * height // width) if width <= height else (wanted * width // height, wanted)
 
 
-def middle(size: tuple[int, int], side: int) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a square in the middle; beyond the picture where it is smaller.
+def center_box(size: tuple[int, int], side: int) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of the square center crop, which may extend beyond a small picture.
 
-    A missing odd pixel is added on the right and at the bottom; one too many is cut off where half rounds to even.
+    An odd missing pixel is added at the right and bottom. An odd surplus pixel is cut by rounding half to even.
 
-    >>> middle((341, 256), 224), middle((223, 224), 224)
+    >>> center_box((341, 256), 224), center_box((223, 224), 224)
     ((58, 16, 282, 240), (0, 0, 224, 224))
     """
     left, top = (round((s - side) / 2) if s >= side else -((side - s) // 2) for s in size)
@@ -97,7 +97,7 @@ def middle(size: tuple[int, int], side: int) -> tuple[int, int, int, int]:
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """Pictures by their paths, read when asked for: (3, height, width) in [0, 1], and a label."""
+    """A data set of picture files, decoded on access to (3, height, width) in [0, 1], with labels."""
 
     def __init__(self, files: Sequence[Path], labels: Sequence[int], steps: Preprocessing) -> None:
         one_of("an interpolation", steps.interpolation, ("nearest", "bilinear", "bicubic", "lanczos"))
@@ -110,16 +110,16 @@ class Images(Dataset[tuple[Tensor, int]]):
         x = self._picture(self.files[i])
         if x.shape[1:] != self._size:
             raise InputError(
-                expected=f"pictures of one size, {self._size[1]} x {self._size[0]} like the first",
+                expected=f"pictures of one size, {self._size[1]} x {self._size[0]} like the first one",
                 got=f"{x.shape[2]} x {x.shape[1]} in {self.files[i]}",
-                remedy="Choose a preprocessing that crops or resizes them, e.g. Res256Crop224.",
+                remedy="Choose a preprocessing that crops or resizes them, for example Res256Crop224.",
             )
         return x, self.labels[i]
 
-    def __getitems__(self, places: list[int]) -> list[tuple[Tensor, int]]:
-        # Decoding leaves Python alone, so that threads help.
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
+        # Decoding releases the GIL, so threads run in parallel.
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            return list(pool.map(self.__getitem__, places))
+            return list(pool.map(self.__getitem__, indices))
 
     @cached_property
     def _size(self) -> tuple[int, ...]:
@@ -136,33 +136,33 @@ class Images(Dataset[tuple[Tensor, int]]):
                 got=error_text(error),
                 remedy="Restore the file.",
             ) from error
-        size = resized(image.size, self.steps.resize)
+        size = resized_shape(image.size, self.steps.resize)
         if size != image.size:
             image = image.resize(size, pillow.Resampling[self.steps.interpolation.upper()])
         if self.steps.crop is not None:
-            image = image.crop(middle(image.size, self.steps.crop))
+            image = image.crop(center_box(image.size, self.steps.crop))
         values = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         return values.to(torch.float32) / LEVELS
 
 
 def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None, classes: int | None = None) -> Images:
-    """The pictures of a folder of class folders; a label is a folder's place in sorted order.
+    """Return the pictures of a folder of class folders; the label is the position of a class folder in sorted order.
 
-    `paths` names a text file that chooses pictures and their order, a line each: class folder/file. `classes` is how
-    many folders there must be: one that is missing would move the labels of all that follow.
+    `paths` is a text file that selects pictures and their order, one "class folder/file" per line. `classes` is the
+    required number of class folders, because a missing folder would shift the labels of all later ones.
     """
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if classes is not None and len(names) != classes:
         raise InputError(
             expected=f"{classes} class folders in {folder}",
             got=f"{len(names)}",
-            remedy="Make empty folders for classes without pictures: a label is a folder's place in sorted order.",
+            remedy="Make empty folders for classes without pictures. A label is a folder's position in sorted order.",
         )
     if not names or set(names) <= SPLITS:
         raise InputError(
             expected=f"class folders in {folder}",
             got=", ".join(names) or "no folders",
-            remedy="Name the folder that holds one folder for each class.",
+            remedy="Pass the folder that holds one folder per class.",
         )
     label = {name: i for i, name in enumerate(names)}
     chosen = _listed(paths, label) if paths is not None else _all(folder, names)
@@ -172,11 +172,11 @@ def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None,
 
 
 def _all(folder: Path, names: list[str]) -> list[tuple[str, str]]:
-    found = []
+    pictures = []
     for name in names:
-        inside = sorted(e.name for e in os.scandir(folder / name) if e.name.lower().endswith(SUFFIXES))
-        found += [(name, file) for file in inside]
-    return found
+        files = sorted(e.name for e in os.scandir(folder / name) if e.name.lower().endswith(SUFFIXES))
+        pictures += [(name, file) for file in files]
+    return pictures
 
 
 def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
@@ -184,9 +184,9 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
         lines = [line.strip() for line in paths.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            expected="a text file of paths, a line each: class folder/file",
+            expected='a text file with one "class folder/file" per line',
             got=f"{paths} ({type(error).__name__})",
-            remedy="Check paths.",
+            remedy="Check the argument paths.",
         ) from error
     found = [PurePosixPath(line).parts[-2:] for line in lines]
     bad = next(
@@ -211,6 +211,6 @@ def _refuse_absent(files: list[Path], folder: Path) -> None:
         )
 
 
-def is_benchmark(paths: Path) -> bool:
-    """Whether this is RobustBench's list of 5,000 pictures."""
-    return hashlib.sha256(paths.read_bytes()).hexdigest() == BENCHMARK
+def is_robustbench_list(paths: Path) -> bool:
+    """Return whether a file is RobustBench's list of 5,000 pictures."""
+    return hashlib.sha256(paths.read_bytes()).hexdigest() == ROBUSTBENCH_LIST

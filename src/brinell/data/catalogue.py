@@ -1,13 +1,22 @@
-"""The data sets known by name: what they are, how they lie on disk, where they are published. Data only."""
+"""The data sets known by name: what they are, how they are stored, where they are published. Data only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brinell.data.corruptions import COMMON, EXTRA
-from brinell.data.layouts import ClassFolders, CorruptedArrays, CorruptedFolders, Idx, Layout, Mat, Pickled, Versions
+from brinell.data.layouts import (
+    ClassFolders,
+    CorruptedArrays,
+    CorruptedFolders,
+    IdxFiles,
+    Layout,
+    MatlabFiles,
+    PickledBatches,
+    VersionedArrays,
+)
 from brinell.errors import one_of
 
-__all__ = ["CORRUPTIONS_3D", "SETS", "File", "Set", "find"]
+__all__ = ["CORRUPTIONS_3D", "SETS", "DataFile", "DataSet", "find"]
 
 # Kar et al. 2022.
 CORRUPTIONS_3D = (
@@ -17,11 +26,11 @@ CORRUPTIONS_3D = (
 
 
 @dataclass(frozen=True)
-class File:
-    """A published file: its name, its addresses, its digest ("md5:…" or "sha256:…") where known.
+class DataFile:
+    """A published file: its name, its URLs, and its digest ("md5:…" or "sha256:…") if known.
 
-    `holds` names what lies at the top of an archive; empty for a file that is used as it is. One that comes `later` is
-    fetched when its part is loaded, not with the whole set.
+    `holds` lists the top-level entries of an archive; it is empty for other files. A file marked `later` is fetched
+    when its subset is first loaded, not with the whole data set.
     """
 
     name: str
@@ -32,11 +41,11 @@ class File:
 
 
 @dataclass(frozen=True)
-class Set:
-    """A data set: `sizes` are the images of every split or version, `automatic` whether loading may fetch it.
+class DataSet:
+    """A published data set; `sizes` are the numbers of images of every split or version.
 
-    `preprocessing` is the name of what is done to pictures unless told otherwise; `by_hand` says what to do where it
-    cannot be fetched.
+    `automatic` says whether `load` may fetch it. `preprocessing` is the default preprocessing of pictures. `by_hand`
+    tells the user what to do if it cannot be fetched.
     """
 
     name: str
@@ -45,14 +54,14 @@ class Set:
     classes: int
     sizes: Mapping[str, int]
     layout: Layout
-    files: tuple[File, ...] = ()
+    files: tuple[DataFile, ...] = ()
     automatic: bool = True
     preprocessing: str = "none"
     by_hand: str = ""
 
 
-def _same(base: str, *files: tuple[str, str | None]) -> tuple[File, ...]:
-    return tuple(File(name, (base + name,), None if md5 is None else f"md5:{md5}") for name, md5 in files)
+def _same(base: str, *files: tuple[str, str | None]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(name, (base + name,), None if md5 is None else f"md5:{md5}") for name, md5 in files)
 
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
@@ -71,17 +80,17 @@ SIZES = {"test": 10_000, "train": 50_000}
 SETS = {
     s.name: s
     for s in (
-        Set(
+        DataSet(
             name="cifar10",
             title="CIFAR-10",
             paper="Krizhevsky 2009, Learning multiple layers of features from tiny images",
             classes=10,
             sizes=SIZES,
-            layout=Pickled(
+            layout=PickledBatches(
                 "cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "labels"
             ),
             files=(
-                File(
+                DataFile(
                     "cifar-10-python.tar.gz",
                     (f"{TORONTO}cifar-10-python.tar.gz",),
                     "md5:c58f30108f718f92721af3b95e74349a",
@@ -89,15 +98,15 @@ SETS = {
                 ),
             ),
         ),
-        Set(
+        DataSet(
             name="cifar100",
             title="CIFAR-100",
             paper="Krizhevsky 2009, Learning multiple layers of features from tiny images",
             classes=100,
             sizes=SIZES,
-            layout=Pickled("cifar-100-python", ("train",), ("test",), "fine_labels"),
+            layout=PickledBatches("cifar-100-python", ("train",), ("test",), "fine_labels"),
             files=(
-                File(
+                DataFile(
                     "cifar-100-python.tar.gz",
                     (f"{TORONTO}cifar-100-python.tar.gz",),
                     "md5:eb9058c3a382ffc7106e4002c42a8d85",
@@ -105,13 +114,13 @@ SETS = {
                 ),
             ),
         ),
-        Set(
+        DataSet(
             name="mnist",
             title="MNIST",
             paper="LeCun, Bottou, Bengio and Haffner 1998, Gradient-based learning applied to document recognition",
             classes=10,
             sizes={"test": 10_000, "train": 60_000},
-            layout=Idx("MNIST"),
+            layout=IdxFiles("MNIST"),
             files=_same(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
                 ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
@@ -120,13 +129,13 @@ SETS = {
                 ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
             ),
         ),
-        Set(
+        DataSet(
             name="fashion-mnist",
             title="Fashion-MNIST",
             paper="Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747",
             classes=10,
             sizes={"test": 10_000, "train": 60_000},
-            layout=Idx("FashionMNIST"),
+            layout=IdxFiles("FashionMNIST"),
             files=_same(
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
                 ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
@@ -135,21 +144,21 @@ SETS = {
                 ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
             ),
         ),
-        Set(
+        DataSet(
             name="svhn",
             title="SVHN",
             paper="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
             classes=10,
             sizes={"test": 26_032, "train": 73_257, "extra": 531_131},
-            layout=Mat(),
+            layout=MatlabFiles(),
             files=(
                 *_same(
                     HOUSES,
                     ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
                     ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
                 ),
-                # Easier images for training, more than a gigabyte of them.
-                File(
+                # Easier training images, more than a gigabyte.
+                DataFile(
                     "extra_32x32.mat",
                     (f"{HOUSES}extra_32x32.mat",),
                     "md5:a93ce644f1a588dc4d68dda5feec44a7",
@@ -157,7 +166,7 @@ SETS = {
                 ),
             ),
         ),
-        Set(
+        DataSet(
             name="imagenet",
             title="ImageNet (ILSVRC 2012)",
             paper="Russakovsky et al. 2015, arXiv:1409.0575",
@@ -166,10 +175,9 @@ SETS = {
             layout=ClassFolders(),
             automatic=False,
             preprocessing="Res256Crop224",
-            by_hand="It is given to holders of an account at image-net.org only: sort the validation images into 1,000 "
-            "class folders",
+            by_hand="Download it with an account at image-net.org, sort the validation images into 1,000 class folders",
         ),
-        Set(
+        DataSet(
             name="cifar10-c",
             title="CIFAR-10-C",
             paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
@@ -177,7 +185,7 @@ SETS = {
             sizes={"test": 10_000},
             layout=CorruptedArrays("CIFAR-10-C", COMMON, EXTRA),
             files=(
-                File(
+                DataFile(
                     "CIFAR-10-C.tar",
                     (ZENODO.format(2535967, "CIFAR-10-C.tar"),),
                     "md5:56bf5dcef84df0e2308c6dcbcbbd8499",
@@ -185,7 +193,7 @@ SETS = {
                 ),
             ),
         ),
-        Set(
+        DataSet(
             name="cifar100-c",
             title="CIFAR-100-C",
             paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
@@ -193,7 +201,7 @@ SETS = {
             sizes={"test": 10_000},
             layout=CorruptedArrays("CIFAR-100-C", COMMON, EXTRA),
             files=(
-                File(
+                DataFile(
                     "CIFAR-100-C.tar",
                     (ZENODO.format(3555552, "CIFAR-100-C.tar"),),
                     "md5:11f0ed0f1191edbf9fa23466ae6021d3",
@@ -201,7 +209,7 @@ SETS = {
                 ),
             ),
         ),
-        Set(
+        DataSet(
             name="imagenet-c",
             title="ImageNet-C",
             paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
@@ -209,32 +217,32 @@ SETS = {
             sizes={"test": 50_000},
             layout=CorruptedFolders("ImageNet-C", COMMON, EXTRA),
             files=tuple(
-                File(f"{part}.tar", (ZENODO.format(2235448, f"{part}.tar"),), f"md5:{md5}", holds)
+                DataFile(f"{part}.tar", (ZENODO.format(2235448, f"{part}.tar"),), f"md5:{md5}", holds)
                 for part, (md5, holds) in IMAGENET_C.items()
             ),
             automatic=False,
             preprocessing="Res224",
             by_hand="Its four archives are large (50 GB): call brinell data fetch imagenet-c, or unpack them",
         ),
-        Set(
+        DataSet(
             name="imagenet-3dcc",
             title="ImageNet-3DCC",
             paper="Kar, Yeo, Atanov and Zamir 2022, arXiv:2203.01441",
             classes=1000,
             sizes={"test": 50_000},
             layout=CorruptedFolders("ImageNet-3DCC", CORRUPTIONS_3D),
-            files=tuple(File(f"{c}.tar.gz", (f"{EPFL}{c}.tar.gz",), None, (c,)) for c in CORRUPTIONS_3D),
+            files=tuple(DataFile(f"{c}.tar.gz", (f"{EPFL}{c}.tar.gz",), None, (c,)) for c in CORRUPTIONS_3D),
             automatic=False,
             preprocessing="Res224",
             by_hand="Its twelve archives are large: call brinell data fetch imagenet-3dcc, or unpack them",
         ),
-        Set(
+        DataSet(
             name="cifar10.1",
             title="CIFAR-10.1",
             paper="Recht, Roelofs, Schmidt and Shankar 2018, arXiv:1806.00451",
             classes=10,
             sizes={"v6": 2_000, "v4": 2_021},
-            layout=Versions(("v6", "v4")),
+            layout=VersionedArrays(("v6", "v4")),
             files=_same(
                 RECHT, *((f"cifar10.1_{v}_{part}.npy", None) for v in ("v6", "v4") for part in ("data", "labels"))
             ),
@@ -243,8 +251,8 @@ SETS = {
 }
 
 
-def find(name: str) -> Set:
-    """The data set of this name.
+def find(name: str) -> DataSet:
+    """Return the data set with this name.
 
     >>> find("cifar10").title
     'CIFAR-10'

@@ -7,10 +7,10 @@ from torch import nn
 
 from brinell.errors import MissingExtra
 
-__all__ = ["from_timm"]
+__all__ = ["build_with_timm"]
 
 
-def from_timm(config: Mapping[str, Any]) -> nn.Module:
+def build_with_timm(config: Mapping[str, Any]) -> nn.Module:
     """The network timm knows by this name, with the card's options and strides; its normalisation stays outside."""
     try:
         import timm

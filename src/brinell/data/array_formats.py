@@ -1,4 +1,4 @@
-"""Files of plain arrays as data sets are published: the pickles of CIFAR, idx files, .npy files."""
+"""Read the file formats of published data sets: CIFAR pickles, idx files, .npy files. Files cannot run code."""
 
 import gzip
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from brinell.errors import InputError, error_text
 
 GZIP = b"\x1f\x8b"
-# Whatever numpy's readers make of bytes that are no array: sizes beyond any memory, headers that do not end.
+# Errors that numpy's readers raise for damaged files: impossible sizes, headers without an end.
 DAMAGE = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError, RuntimeError),
     *(TokenError, zlib.error),
@@ -21,19 +21,19 @@ DAMAGE = (
 
 
 def _empty(*_: Any) -> Any:
-    """What numpy begins an array with; its size and values come afterwards, and must agree with each other."""
+    """Return the empty array from which numpy restores an array; shape and values follow and must agree."""
     return np.ndarray((0,), np.uint8)
 
 
 def _latin(text: str, encoding: str) -> bytes:
-    """Bytes as old pickles write them. Other encodings could make much of little, again and again."""
+    """Return bytes as old pickles store them. Other encodings could expand small files without limit."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"the file asks for the encoding {encoding!r}")
     return text.encode("latin-1")
 
 
-# What a pickle of CIFAR needs besides plain Python values. Anything else in it could be a call to anything, and these
-# are called as arrays are written and in no other way: an array of any size could be asked for otherwise.
+# The only functions that a CIFAR pickle needs. Any other one could run code. These accept only the arguments that
+# numpy writes, because other arguments could allocate arrays of any size.
 ALLOWED = {
     ("numpy", "ndarray"): "the class of arrays",
     ("numpy", "dtype"): np.dtype,
@@ -44,16 +44,16 @@ ALLOWED = {
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads numpy arrays and plain values, and nothing that runs."""
+    """Unpickles numpy arrays and plain values only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"the file asks for {module}.{name}")
         return ALLOWED[module, name]
 
 
 def unreadable(path: Path, error: Exception) -> InputError:
-    """What to say of a file that is not what its name promises."""
+    """Return the error for a file that does not have the expected format."""
     return InputError(
         expected=f"a readable file {path.name} of plain arrays",
         got=error_text(error),
@@ -62,25 +62,25 @@ def unreadable(path: Path, error: Exception) -> InputError:
 
 
 def cifar(path: Path, labels: bytes) -> tuple[Any, Any]:
-    """Images (n, 3, 32, 32) of bytes and labels of one batch of CIFAR; nothing in the pickle is run."""
+    """Read byte images (n, 3, 32, 32) and labels of one CIFAR batch without running code in the pickle."""
     try:
         with open(path, "rb") as file:
             stored = _Arrays(file, encoding="bytes").load()
         x, y = stored[b"data"], stored[labels]
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8:
-            raise ValueError(f"its data are {getattr(x, 'dtype', type(x).__name__)}, not bytes")
+            raise ValueError(f"the data are {getattr(x, 'dtype', type(x).__name__)}, not bytes")
         if not isinstance(y, list | np.ndarray) or len(y) != len(x) or any(int(v) != v for v in y):
-            raise ValueError(f"it has {len(x)} images and not as many whole numbers as labels")
+            raise ValueError(f"the file has {len(x)} images but not as many integer labels")
         return x.reshape(-1, 3, 32, 32), np.asarray(y, dtype=np.int64)
-    # Whatever bytes make of a pickle reader, they are not CIFAR.
+    # A damaged or hostile pickle can raise any exception.
     except Exception as error:
         raise unreadable(path, error) from error
 
 
 def idx(path: Path, rank: int) -> Any:
-    """The bytes of an idx file, packed or not: two zeros, 8 for bytes, the rank, big-endian sizes, the data.
+    """Read the bytes of an idx file, compressed or not: two zeros, 8 for bytes, the rank, big-endian sizes, the data.
 
-    Of a packed file no more is unpacked than its sizes announce.
+    No more bytes are decompressed than the sizes declare.
     """
     try:
         with path.open("rb") as file:
@@ -88,35 +88,35 @@ def idx(path: Path, rank: int) -> Any:
         with gzip.open(path) if packed else path.open("rb") as file:
             start = file.read(4)
             if start != bytes((0, 0, 8, rank)):
-                raise ValueError(f"it starts with {start!r}")
+                raise ValueError(f"the file starts with {start!r}")
             shape = tuple(int(n) for n in np.frombuffer(file.read(4 * rank), ">u4", count=rank))
             values = file.read(math.prod(shape))
             if file.read(1):
-                raise ValueError(f"it holds more than the {math.prod(shape)} bytes it announces")
+                raise ValueError(f"the file holds more than the {math.prod(shape)} bytes that it declares")
         return np.frombuffer(values, np.uint8).reshape(shape).copy()
     except DAMAGE as error:
         raise unreadable(path, error) from error
 
 
 def mapped(path: Path) -> Any:
-    """The array of a .npy file, read from disk where it is looked at."""
+    """Memory-map the array of a .npy file."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except DAMAGE as error:
         raise unreadable(path, error) from error
 
 
-def tiles(path: Path) -> Any:
-    """Images (n, 32, 32, 3) of bytes of a .npy file, as (n, 3, 32, 32), read where they are looked at."""
+def images(path: Path) -> Any:
+    """Memory-map byte images (n, 32, 32, 3) of a .npy file as (n, 3, 32, 32)."""
     x = mapped(path)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1:] != (32, 32, 3):
-        raise unreadable(path, ValueError(f"it holds {x.dtype} of shape {x.shape}, not bytes (n, 32, 32, 3)"))
+        raise unreadable(path, ValueError(f"the file holds {x.dtype} of shape {x.shape}, not bytes (n, 32, 32, 3)"))
     return x.transpose(0, 3, 1, 2)
 
 
 def labels(path: Path, n: int) -> Any:
-    """The n labels of a .npy file."""
+    """Read the n labels of a .npy file."""
     y = mapped(path)
     if y.shape != (n,) or y.dtype.kind not in "iu":
-        raise unreadable(path, ValueError(f"it holds {y.dtype} of shape {y.shape}, not {n} labels"))
+        raise unreadable(path, ValueError(f"the file holds {y.dtype} of shape {y.shape}, not {n} labels"))
     return np.array(y, dtype=np.int64)
