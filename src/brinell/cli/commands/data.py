@@ -11,9 +11,9 @@ from rich.text import Text
 from brinell import data
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import download_bar, make_table, print_facts, print_json, print_table
+from brinell.data.catalogue import DataSet, find
 from brinell.data.check import state
 from brinell.data.image_folders import ROBUSTBENCH_LIST
-from brinell.data.catalogue import DataSet, find
 
 app = typer.Typer(no_args_is_help=True, help="List, show, download and check data sets.")
 
