@@ -26,7 +26,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_audit_is_shown(brinell: Any, here: Path) -> None:
     code, out, err = brinell(*FAST[:-1], "--out", "run")
     assert code == 0, err
-    assert "survivors attacked at full strength" in " ".join(out.replace("│", " ").split())
+    assert "survivors attacked by the full plan" in " ".join(out.replace("│", " ").split())
     assert "of which the audit" in out
     told, a = json.loads(brinell(*FAST).out)["audit"], Run.open("run").audit
     assert a is not None

@@ -150,7 +150,7 @@ def test_a_random_model_is_never_called_reliable():
     strong = plan([attacks.FGSM()], strength="standard")
     run = evaluate(net.eval(), data, Linf("1/255"), strong, progress=False)
     assert run.clean_accuracy.value < 0.25
-    assert "verdict.md#guessing" in [reason.docs for reason in run.verdict.reasons]
+    assert "verdict.md#guessing" in [finding.anchor for finding in run.verdict.findings]
     assert run.verdict.level == "suspicious"
     good = evaluate("demo", data, Linf("1/255"), strong, progress=False)
-    assert "verdict.md#guessing" not in [reason.docs for reason in good.verdict.reasons]
+    assert "verdict.md#guessing" not in [finding.anchor for finding in good.verdict.findings]

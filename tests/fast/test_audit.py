@@ -118,8 +118,11 @@ def test_the_numbers_of_an_audit_by_hand() -> None:
     assert (c.missed, c.bound, c.objects, c.complete) == (0, 0.0, False, True)
     # Never more than there are left.
     assert Audit(10, 4, 4, 20, 2, FREE).missed == 2
-    assert "2 fell; then all the others were" in str(c)
-    assert "4 of 10 survivors attacked at full strength, 0 fell: at most 4 more (20.0 points, 95 %)" in str(a)
+    assert "2 broken; then it attacked all others" in str(c)
+    assert (
+        "4 of 10 survivors attacked by the full plan, 0 broken: it would break at most 4 more (20.0 points, 95 %)"
+        in str(a)
+    )
 
 
 def test_an_audit_of_nobody_says_nothing() -> None:

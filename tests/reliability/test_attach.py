@@ -50,9 +50,9 @@ def test_a_plan_that_fails_makes_the_run_suspicious_and_the_reason_says_so(tmp_p
     (check,) = [c for c in run.checks if c["name"] == "active test"]
     assert check["level"] == "warn"
     assert run.verdict.level == "suspicious"
-    (reason,) = [r for r in run.verdict.reasons if "active test" in r]
-    assert reason.docs == "verdict.md#check-that-warns"
-    assert "Verdict: failed." in reason
+    (finding,) = [f for f in run.verdict.findings if "active test" in f.message]
+    assert finding.anchor == "verdict.md#check-that-warns"
+    assert "Verdict: failed." in finding.message
 
 
 def test_a_second_test_replaces_the_first(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def probed(net: Any, data: Any, plan: Any, tmp_path: Path, threat: Any = THREAT)
 def test_a_probe_that_finds_no_gradient_makes_the_run_suspicious_and_says_what_to_do(tmp_path: Path) -> None:
     blind = brinell.plan([PGD(5), Square(20)], name="blind", strength="standard")
     run = probed(brinell.wrap(Scaled().eval()), brinell.data.load("demo", 8), blind, tmp_path)
-    (reason,) = [r for r in run.verdict.reasons if "unavailable gradients" in r]
-    assert reason.docs == "verdict.md#probe-of-gradients"
-    assert reason.startswith("Probe of pgd-ce, unavailable gradients: ")
+    (finding,) = [f for f in run.verdict.findings if "unavailable gradients" in f.message]
+    assert finding.anchor == "verdict.md#probe-of-gradients"
+    assert finding.message.startswith("Probe of pgd-ce, unavailable gradients: ")
     (item,) = [i for i in run.probes[0]["items"] if i["name"] == "unavailable gradients"]
     assert item["level"] != "ok"
-    assert item["mitigation"] in reason
+    assert item["mitigation"] in finding.message
     assert run.verdict.level == "suspicious"
 
 
@@ -105,8 +105,8 @@ def test_what_one_attack_lacks_in_strength_counts_only_where_it_is_alone(tmp_pat
     for run in (alone, beside):
         (item,) = [i for i in run.probes[0]["items"] if i["name"] == "incomplete optimisation"]
         assert item["level"] != "ok"
-    (reason,) = [r for r in alone.verdict.reasons if "incomplete optimisation" in r]
-    assert reason.docs == "verdict.md#probe-of-strength"
+    (finding,) = [f for f in alone.verdict.findings if "incomplete optimisation" in f.message]
+    assert finding.anchor == "verdict.md#probe-of-strength"
     assert not [r for r in beside.verdict.reasons if "incomplete optimisation" in r]
 
 

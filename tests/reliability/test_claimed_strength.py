@@ -34,8 +34,8 @@ def graded(attacks: list[Any], eps: float = 0.001, strength: str = "standard", *
 )
 def test_a_plan_that_only_calls_itself_strong_is_suspicious(attacks: list[Any], said: str) -> None:
     run = graded(attacks)
-    (reason,) = [r for r in run.verdict.reasons if "is called strong, but" in r]
-    assert run.verdict.level == "suspicious" and said in reason and reason.docs == "verdict.md#weak-plan"
+    (finding,) = [f for f in run.verdict.findings if "is called strong, but" in f.message]
+    assert run.verdict.level == "suspicious" and said in finding.message and finding.anchor == "verdict.md#weak-plan"
 
 
 def test_one_that_is_strong_enough_is_reliable() -> None:

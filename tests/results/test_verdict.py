@@ -12,8 +12,8 @@ def check(level: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("checks", "text"),
     [
-        ([], "reliable: No rule of the verdict objects."),
-        ([check("ok")], "reliable: No rule of the verdict objects."),
+        ([], "reliable: No check found a problem."),
+        ([check("ok")], "reliable: No check found a problem."),
         ([check("warn")], "suspicious: Check gradient warns: it is warn."),
         ([check("strange")], "suspicious: Check gradient warns: it is strange."),
         ([check("fail")], "invalid: Check gradient failed: it is fail."),
@@ -53,16 +53,18 @@ def test_the_worst_check_decides(tmp_path, world, checks, text: str) -> None:
     ],
 )
 def test_the_rules_of_suspicion(tmp_path, world, samples, options, text: str) -> None:
-    assert world.run(tmp_path, samples, **options).verdict == Verdict("suspicious", (text,))
+    verdict = world.run(tmp_path, samples, **options).verdict
+    assert (verdict.level, verdict.reasons) == ("suspicious", (text,))
 
 
 def test_a_finished_run_without_rows_is_invalid(tmp_path, world) -> None:
-    assert world.run(tmp_path, {}).verdict == Verdict("invalid", ("The Run has no rows.",))
+    verdict = world.run(tmp_path, {}).verdict
+    assert (verdict.level, verdict.reasons) == ("invalid", ("The Run has no rows.",))
 
 
 def probe(attack: str, **levels: str) -> dict:
     items = [
-        {"name": name.replace("_", " "), "level": level, "sentence": "it is so", "mitigation": "do this"}
+        {"name": name.replace("_", " "), "level": level, "sentence": "it is so", "mitigation": "Do this."}
         for name, level in levels.items()
     ]
     return {"attack": attack, "samples": 4, "items": items}
@@ -81,10 +83,13 @@ def test_probes_object_with_a_reason_and_a_place(tmp_path, world) -> None:
     )
     assert run.verdict.level == "suspicious"
     assert run.verdict.reasons == (
-        "Probe of a, unavailable gradients: it is so; do this.",
-        "Probe of b, unconstrained failure: it is so; do this.",
+        "Probe of a, unavailable gradients: it is so. Do this.",
+        "Probe of b, unconstrained failure: it is so. Do this.",
     )
-    assert [r.docs for r in run.verdict.reasons] == ["verdict.md#probe-of-gradients", "verdict.md#probe-of-the-attack"]
+    assert [finding.anchor for finding in run.verdict.findings] == [
+        "verdict.md#probe-of-gradients",
+        "verdict.md#probe-of-the-attack",
+    ]
 
 
 def test_probes_that_find_nothing_and_weakness_of_one_attack_among_several_change_nothing(tmp_path, world) -> None:
@@ -132,11 +137,13 @@ def test_a_model_that_guesses_has_nothing_to_break(
     assert run.chance_accuracy == pytest.approx(chance, abs=0.01)
     assert (run.verdict.level == "suspicious") is guesses
     if guesses:
-        (reason,) = run.verdict.reasons
-        assert reason.startswith(f"Nothing to break: the clean accuracy, {run.clean_accuracy}, is not clearly above")
-        assert reason.docs == "verdict.md#guessing"
+        (finding,) = run.verdict.findings
+        assert finding.message.startswith(
+            f"Nothing to break: the clean accuracy, {run.clean_accuracy}, is not clearly above"
+        )
+        assert finding.anchor == "verdict.md#guessing"
 
 
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:
     run = answered(tmp_path, world, TEN, np.zeros(200), finished=False)
-    assert [reason.docs for reason in run.verdict.reasons] == ["verdict.md#unfinished"]
+    assert [finding.anchor for finding in run.verdict.findings] == ["verdict.md#unfinished"]

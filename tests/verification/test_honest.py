@@ -80,7 +80,7 @@ def test_an_audit_of_another_size_is_no_other_plan(audit: float, tmp_path: Path)
     assert len(run.survivors()) > 2
     found = review([run.path], NET, PROBLEM, rerun=3)
     assert found.ok, found
-    assert found.parts[0].alike == found.parts[0].rerun == 3
+    assert found.submissions[0].alike == found.submissions[0].rerun == 3
 
 
 class Rounds(nn.Module):
@@ -152,7 +152,7 @@ def test_samples_without_an_answer_do_not_stop_a_review(tmp_path: Path) -> None:
     run = evaluate(Mute().eval(), PROBLEM, Linf(0.001), "fgsm", out=tmp_path / "run", progress=False)
     found = [review([run.path], Mute().eval(), PROBLEM, rerun=1, seed=s) for s in range(6)]
     assert all(r.ok for r in found)
-    assert {r.parts[0].rerun for r in found} == {0, 1}, "some of the chosen samples must have no answer"
+    assert {r.submissions[0].rerun for r in found} == {0, 1}, "some of the chosen samples must have no answer"
 
 
 def test_radii_of_nobody_are_not_given_to_others(tmp_path: Path) -> None:

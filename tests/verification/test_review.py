@@ -78,7 +78,7 @@ def edit_adversarial(run: Path, change: Callable[[np.ndarray, np.ndarray], np.nd
 def test_an_honest_bundle_holds(run: Path) -> None:
     told = Run.open(run)
     result = review([bundled(run)], "demo", rerun=4)
-    part = result.parts[0]
+    part = result.submissions[0]
     assert result.ok and (part.rerun, part.alike) == (4, 4)
     assert part.held == part.checked == len(told.adversarials().ids)
     assert (result.bound, result.clean_accuracy) == (told.robust_accuracy, told.clean_accuracy)
@@ -112,11 +112,11 @@ def test_which_samples_are_run_again_depends_on_the_seed_and_the_run(run: Path) 
 def test_an_adversarial_that_is_none_is_refused(reason: str, change: Any, run: Path) -> None:
     sample = edit_adversarial(run, change)
     result = review([bundled(run)], "demo", rerun=2)
-    assert not result.ok and dict(result.parts[0].failures) == {sample: reason}
+    assert not result.ok and dict(result.submissions[0].failures) == {sample: reason}
     assert f"Refused: Failed: sample {sample} ({reason})." in str(result)
     # It counts for nothing, and nothing was run again for a submission that is refused anyway.
     assert result.bound.k == Run.open(run).robust_accuracy.k + 1
-    assert result.parts[0].rerun == 0
+    assert result.submissions[0].rerun == 0
 
 
 def one(rows: list[dict[str, Any]], **change: Any) -> None:
@@ -131,8 +131,8 @@ def one(rows: list[dict[str, Any]], **change: Any) -> None:
     [
         ("have an adversarial and are not broken", lambda rows: one(rows, broken=False, verified=None)),
         ("beyond eps", lambda rows: one(rows, distance=0.11)),
-        ("no attack of the plan", lambda rows: one(rows, attack="apgd-ce")),
-        ("other numbers than the plan's", lambda rows: one(rows, attack_hash="0")),
+        ("not an attack of the plan", lambda rows: one(rows, attack="apgd-ce")),
+        ("other parameters than the plan's", lambda rows: one(rows, attack_hash="0")),
         ("seeds", lambda rows: one(rows, seed=1)),
         ("no adversarial stored", lambda rows: one(rows, adv_shard=None, adv_row=None)),
     ],
@@ -155,7 +155,7 @@ def test_a_wrong_clean_answer_is_refused(run: Path) -> None:
     assert wrong
     edit_rows(run, lie)
     result = review([bundled(run)], "demo", rerun=0)
-    assert result.parts[0].failures[wrong[0]].startswith("the clean input is misclassified")
+    assert result.submissions[0].failures[wrong[0]].startswith("the clean input is misclassified")
     assert "lack a row of some attack" in str(result)
 
 
@@ -171,7 +171,7 @@ def test_an_inconsistent_clean_row_is_told(run: Path) -> None:
                 r.update(broken=False, verified=None)
 
     edit_rows(run, lie)
-    assert any("misclassified clean inputs are not counted" in s for s in contradictions(Run.open(run)))
+    assert any("misclassified clean inputs are not counted" in f.message for f in contradictions(Run.open(run)))
 
 
 def test_robustness_that_is_only_told_is_found_by_running_again(run: Path) -> None:
@@ -186,13 +186,14 @@ def test_robustness_that_is_only_told_is_found_by_running_again(run: Path) -> No
                 r.update(adv_margin=-1.0, first_broken_at=None, adv_shard=None, adv_row=None)
 
     edit_rows(run, lie)
-    assert contradictions(Run.open(run)) == [f"{len(fallen)} adversarials are stored that no row refers to."]
+    messages = [finding.message for finding in contradictions(Run.open(run))]
+    assert messages == [f"{len(fallen)} adversarials are stored that no row refers to."]
     shutil.rmtree(run / "adversarials")
     assert contradictions(Run.open(run)) == []
     bundle = bundled(run)
     assert review([bundle], "demo", rerun=0).ok
     result = review([bundle], "demo", rerun=N)
-    failed = result.parts[0].failures
+    failed = result.submissions[0].failures
     assert dict(failed) == dict.fromkeys(sorted(fallen), "counted as robust, broken when run again")
     assert {s.by for s in result.samples if s.by} == {"run.zip, run again"}
     assert result.bound.k == Run.open(run).robust_accuracy.k - len(fallen)
@@ -248,7 +249,7 @@ def test_lists_that_the_verdict_cannot_read_are_refused(fields: dict[str, Any], 
 @pytest.mark.parametrize("cost", [{"forwards": -5}, {"seconds": float("nan")}])
 def test_costs_that_are_none_are_told(cost: dict[str, Any], run: Path) -> None:
     edit_rows(run, lambda rows: rows[0].update(cost))
-    assert "cost less than nothing" in str(review([bundled(run)], "demo", rerun=0))
+    assert "negative or non-finite cost" in str(review([bundled(run)], "demo", rerun=0))
 
 
 @pytest.mark.parametrize("reference", [{"adv_row": None}, {"adv_row": -1}, {"adv_shard": "../../other"}])
@@ -272,11 +273,11 @@ def test_another_model_or_other_data_are_told(run: Path, honest: Path) -> None:
     data = brinell.data.load("demo", N)
     x = data.x.clone()
     x[5] = x[6]
-    said = review([bundle], "demo", Problem(x, data.y), rerun=0).parts[0].failures
+    said = review([bundle], "demo", Problem(x, data.y), rerun=0).submissions[0].failures
     assert said[5] == "the clean input is not the one that was attacked"
     y = data.y.clone()
     y[5] = (y[5] + 1) % 10
-    assert review([bundle], "demo", Problem(data.x, y), rerun=0).parts[0].failures[5].startswith("the label is")
+    assert review([bundle], "demo", Problem(data.x, y), rerun=0).submissions[0].failures[5].startswith("the label is")
 
 
 def test_checks_that_were_made_better_are_told(run: Path) -> None:
@@ -300,7 +301,7 @@ def test_a_plan_of_ones_own_is_not_run_again(run: Path) -> None:
     out = run.parent / "own"
     data = brinell.data.load("demo", 8)
     evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
-    part = review([bundled(out)], "demo", data).parts[0]
+    part = review([bundled(out)], "demo", data).submissions[0]
     assert part.ok and part.rerun == 0 and "none of Brinell's" in part.notes[0]
 
 
@@ -314,7 +315,7 @@ def test_a_plan_with_other_numbers_is_told(run: Path) -> None:
     edit_manifest(run, weaker)
     hashed = Run.open(run).manifest["identity"]["plan"]["stages"][0]["hash"]
     edit_rows(run, lambda rows: [r.update(attack_hash=hashed) for r in rows if r["attack"] != "clean"] and None)
-    assert "Its plan has other numbers than pgd20" in str(review([bundled(run)], "demo", rerun=1))
+    assert "Its plan has other parameters than pgd20" in str(review([bundled(run)], "demo", rerun=1))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (28, 28), (1, 28, 29)])
@@ -389,7 +390,7 @@ def test_finds_of_other_attacks_count_where_they_hold(end: str, world: Any, tmp_
     arrays = {"ids": np.flatnonzero(inside).astype(np.int64), "x": np.ascontiguousarray(x[inside])}
     np.savez(path, **arrays) if end == "npz" else save_file(arrays, path)
     result = review([path], model, data, L2(eps))
-    assert result.ok and result.parts[0].held == inside.sum() == 8
+    assert result.ok and result.submissions[0].held == inside.sum() == 8
     assert result.bound == Proportion(4, 12)
     for known in result.samples:
         assert (known.by == path.name) == bool(inside[known.id])
@@ -401,12 +402,12 @@ def test_images_that_break_nothing_are_no_fault_and_those_too_far_are(world: Any
     whole = np.where((far * 1.001 <= eps)[:, None, None, None], x, data.x.numpy())
     np.savez(tmp_path / "whole.npz", ids=np.arange(12), x=whole)
     result = review([tmp_path / "whole.npz"], model, data, L2(eps))
-    assert result.ok and (result.parts[0].checked, result.parts[0].held) == (12, 8)
+    assert result.ok and (result.submissions[0].checked, result.submissions[0].held) == (12, 8)
     np.savez(tmp_path / "far.npz", ids=np.arange(12), x=x)
     result = review([tmp_path / "far.npz"], model, data, L2(eps))
     assert not result.ok and result.bound == Proportion(4, 12)
-    assert set(result.parts[0].failures.values()) == {"further than eps"}
-    assert set(result.parts[0].failures) == set(np.flatnonzero(far * 1.001 > eps).tolist())
+    assert set(result.submissions[0].failures.values()) == {"further than eps"}
+    assert set(result.submissions[0].failures) == set(np.flatnonzero(far * 1.001 > eps).tolist())
 
 
 def test_the_union_and_the_nearest(world: Any, tmp_path: Path) -> None:
@@ -478,7 +479,7 @@ def test_radii_of_their_own(tmp_path: Path) -> None:
     eps = torch.linspace(0.02, 0.2, 12, dtype=torch.float64)
     told = evaluate("demo", data, Linf(eps), "fgsm", out=tmp_path / "run", progress=False)
     result = review([bundled(tmp_path / "run")], "demo", data, rerun=5)
-    assert result.ok and result.parts[0].alike == 5 and result.bound == told.robust_accuracy
+    assert result.ok and result.submissions[0].alike == 5 and result.bound == told.robust_accuracy
 
 
 def test_radii_for_other_samples_are_refused(run: Path) -> None:
@@ -497,7 +498,7 @@ def test_two_threats_are_refused(run: Path, tmp_path: Path) -> None:
 def test_runs_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     shutil.copytree(run, tmp_path / "b" / "run")
-    names = [p.name for p in review([run, tmp_path / "b" / "run"], "demo", rerun=0).parts]
+    names = [p.name for p in review([run, tmp_path / "b" / "run"], "demo", rerun=0).submissions]
     assert names == [str(run), str(tmp_path / "b" / "run")]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from brinell.analysis.intervals import DRAWS, Floats, Ints, basic_bootstrap, percent, uniforms
 from brinell.analysis.predictions import AnyRun, open_run
 from brinell.errors import InputError, RunError
-from brinell.results import CLEAN, Interval, Proportion, row_queries
+from brinell.results import Evidence, Interval, Proportion, is_evidence, row_queries
 from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 
@@ -99,7 +99,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     """
     run = open_run(run)
     table = run.rows()
-    clean = table.filter(row_queries.is_attack(table, CLEAN))
+    clean = table.filter(is_evidence(table, Evidence.CLEAN))
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
         raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Let the evaluation go on.")

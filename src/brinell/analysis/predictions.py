@@ -21,7 +21,7 @@ from brinell.engine.attack_batch import attack_batch
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
 from brinell.ops import rng
-from brinell.results import CLEAN, Run
+from brinell.results import Evidence, Run, is_evidence
 from brinell.results.format.manifest import MISCLASSIFY
 
 # Samples read at a time, at most and at least (whole blocks of every kind of device), and values: half a thousand
@@ -150,7 +150,7 @@ def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
 def _clean_rows(run: Run) -> dict[int, tuple[str, int]]:
     """Of every sample of a Run: the hash of its input, and its label."""
     rows = run.rows()
-    clean = np.asarray(rows["attack"]) == CLEAN
+    clean = is_evidence(rows, Evidence.CLEAN)
     columns = (np.asarray(rows[c])[clean].tolist() for c in ("sample_id", "x_sha256", "label"))
     return {i: (digest, label) for i, digest, label in zip(*columns, strict=True)}
 

@@ -19,7 +19,7 @@ from brinell.errors import RunError
 from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import adapt
-from brinell.results import CLEAN, Run
+from brinell.results import Evidence, Run, is_evidence
 
 
 def curve(
@@ -112,7 +112,7 @@ def _without(
 
 def _covers(run: Run, ids: Any) -> bool:
     rows = run.rows()
-    clean = np.asarray(rows["attack"]) == CLEAN
+    clean = is_evidence(rows, Evidence.CLEAN)
     return bool(np.isin(ids, np.asarray(rows["sample_id"])[clean]).all())
 
 

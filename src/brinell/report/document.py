@@ -109,7 +109,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         robust=run.robust_accuracy,
         gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy)),
         level=run.verdict.level,
-        reasons=tuple((str(reason), advice(getattr(reason, "docs", ""))) for reason in run.verdict.reasons),
+        reasons=tuple((finding.message, advice(finding.anchor)) for finding in run.verdict.findings),
         stages=figures.stages(run),
         pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
         breaks=breaks,

@@ -30,7 +30,7 @@ def facts(run: Run) -> dict[str, Any]:
         "verdict": {
             "level": run.verdict.level,
             "reasons": list(run.verdict.reasons),
-            "docs": [getattr(reason, "docs", "") for reason in run.verdict.reasons],
+            "docs": [finding.anchor for finding in run.verdict.findings],
         },
         "notes": run.notes,
         "threat": run.identity.threat.raw,

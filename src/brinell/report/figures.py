@@ -9,7 +9,7 @@ import numpy as np
 from brinell.report.charts.scales import step
 from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
 from brinell.report.outcomes import Floats, Ints, Marks, SampleOutcomes
-from brinell.results import CLEAN, Cost, Proportion, Run, counted
+from brinell.results import CLEAN, Cost, Evidence, Proportion, Run, counted, is_evidence
 from brinell.results.analyses import Cell, Figure, Series, Table
 from brinell.results.row_queries import cost as cost_of
 from brinell.results.row_queries import is_attack
@@ -106,7 +106,7 @@ def breaks(run: Run, s: SampleOutcomes) -> Table:
     table, rows = run.rows(), []
     verified = counted(table)
     at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
-    times = np.bincount(at[verified & ~is_attack(table, CLEAN)], minlength=len(s))
+    times = np.bincount(at[verified & is_evidence(table, Evidence.ATTACK)], minlength=len(s))
     soon = np.asarray(table["first_broken_at"].cast("float64"), dtype=np.float64)
     for i, stage in enumerate(run.stages()):
         mine = is_attack(table, stage.attack) & verified

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results import CLEAN, Run, counted
+from brinell.results import Evidence, Run, counted, is_evidence
 from brinell.results.row_queries import ids_of, is_attack
 
 Ints = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ def sample_outcomes(run: Run) -> SampleOutcomes:
     (6, 2)
     """
     table = run.rows()
-    clean, fallen = is_attack(table, CLEAN), counted(table)
+    clean, fallen = is_evidence(table, Evidence.CLEAN), counted(table)
     first = table.filter(clean)
     ids = ids_of(first)
     at = np.searchsorted(ids, ids_of(table))

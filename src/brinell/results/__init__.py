@@ -4,7 +4,7 @@ from brinell.results.audit_bound import Audit, audit
 from brinell.results.compare import Comparison, compare
 from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, new_manifest
-from brinell.results.format.schema import AUDIT, CLEAN, ROWS, SCHEMA_VERSION, conform, counted
+from brinell.results.format.schema import AUDIT, CLEAN, ROWS, SCHEMA_VERSION, Evidence, conform, counted, is_evidence
 from brinell.results.format.writer import Writer
 from brinell.results.merge import merge
 from brinell.results.repeats import Repeats, repeated
@@ -34,6 +34,7 @@ __all__ = [
     "Comparison",
     "Cost",
     "Difference",
+    "Evidence",
     "Interval",
     "Proportion",
     "Repeats",
@@ -48,6 +49,7 @@ __all__ = [
     "counted",
     "differences",
     "hidden",
+    "is_evidence",
     "judge",
     "mcnemar",
     "merge",

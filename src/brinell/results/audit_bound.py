@@ -1,4 +1,4 @@
-"""What a plan that saves passes may have missed, from survivors attacked at full strength at random."""
+"""The audit of a short plan: a bound on what it missed, from randomly drawn survivors attacked by the full plan."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,19 +15,19 @@ from brinell.results.statistics import Proportion, hidden
 if TYPE_CHECKING:
     from brinell.results.run import Run
 
-# So many of all samples, missed for certain (95 %), are too much for a plan that promises the full plan's number; a
-# single one never is, since one can be missed by any attack.
+# A short plan that missed more than this share of all samples (with 95 % confidence) is not as strong as the full plan.
+# A single sample is tolerated.
 TOO_MUCH = 0.001
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Survivors of the short plan, how many of them were attacked at full strength, and how many of those fell.
+    """The survivors of the short plan, how many the full plan attacked, and how many of those it broke (`found`).
 
-    `n` are all samples of the Run; `rest` are the survivors that were never attacked at full strength, by `attacks`.
+    `n` is the number of samples of the Run. `rest` survivors were not attacked by the `attacks` of the full plan.
 
     >>> print(Audit(survivors=480, audited=60, found=0, n=1000, rest=420, cost=Cost(1, 1, 0.0, 60)))
-    60 of 480 survivors attacked at full strength, 0 fell: at most 21 more (2.1 points, 95 %) may have been missed
+    60 of 480 survivors attacked by the full plan, 0 broken: it would break at most 21 more (2.1 points, 95 %)
     """
 
     survivors: int
@@ -40,14 +40,14 @@ class Audit:
 
     @property
     def missed(self) -> int:
-        """Upper 95 % bound on the survivors that still stand though the full plan would break them."""
+        """Upper 95 % bound on the remaining survivors that the full plan would break."""
         if not self.rest:
             return 0
         return min(hidden(self.found, self.audited, self.survivors)[1] - self.found, self.rest)
 
     @property
     def bound(self) -> float:
-        """The same as a share of all samples: how much lower the full plan's robust accuracy may be."""
+        """`missed` as a share of all samples: how much lower the full plan's robust accuracy can be."""
         return self.missed / max(self.n, 1)
 
     @property
@@ -57,48 +57,48 @@ class Audit:
 
     @property
     def objects(self) -> bool:
-        """Whether the short plan is shown to have missed too much, and the rest was not attacked."""
+        """Whether the short plan provably missed too much, and the rest was not attacked."""
         return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
     def too_small(self, accuracy: Proportion) -> bool:
-        """Whether more may have been missed than the robust accuracy is uncertain by anyway."""
+        """Return whether `bound` exceeds the sampling error of the robust accuracy."""
         return self.bound > (accuracy.high - accuracy.low) / 2
 
     @property
     def complete(self) -> bool:
-        """Whether every survivor was attacked at full strength, so that nothing is left to chance."""
+        """Whether the full plan attacked every survivor."""
         return not self.rest
 
     def __str__(self) -> str:
-        head = f"{self.audited:,} of {self.survivors:,} survivors attacked at full strength, {self.found:,} fell"
+        head = f"{self.audited:,} of {self.survivors:,} survivors attacked by the full plan, {self.found:,} broken"
         if self.complete:
-            return f"{head}; then all the others were"
-        return f"{head}: at most {self.missed:,} more ({100 * self.bound:.1f} points, 95 %) may have been missed"
+            return f"{head}; then it attacked all others"
+        return f"{head}: it would break at most {self.missed:,} more ({100 * self.bound:.1f} points, 95 %)"
 
 
 def audit(run: "Run") -> Audit | None:
-    """The audit of a Run whose plan has one; None for other plans."""
+    """Return the audit of a Run, None for a plan without one."""
     full = [stage.name for stage in run.identity.plan.audit_stages]
     if not full:
         return None
     short = [stage.name for stage in run.identity.plan.main_stages]
     table = run.numbers()
-    left = row_queries.survivors(table, short)
+    short_survivors = row_queries.survivors(table, short)
     ids = row_queries.ids_of(table)
-    standing = run.survivors()
-    covered = standing
+    survivors = run.survivors()
+    covered = survivors
     for name in full:
         covered = np.intersect1d(covered, ids[row_queries.is_attack(table, name)])
-    # Chosen, and either fallen or attacked by all of it: an audit that was interrupted has looked at fewer.
-    chosen = np.intersect1d(np.unique(ids[flagged(table, AUDIT)]), left)
-    audited = np.union1d(np.setdiff1d(chosen, standing), np.intersect1d(chosen, covered))
+    # Drawn, and either broken or attacked by the whole full plan: an interrupted audit has fewer.
+    drawn = np.intersect1d(np.unique(ids[flagged(table, AUDIT)]), short_survivors)
+    audited = np.union1d(np.setdiff1d(drawn, survivors), np.intersect1d(drawn, covered))
     rows = table.filter(pc.is_in(table["attack"], pa.array(full, pa.string())))
     return Audit(
-        survivors=len(left),
+        survivors=len(short_survivors),
         audited=len(audited),
-        found=len(np.setdiff1d(audited, standing)),
+        found=len(np.setdiff1d(audited, survivors)),
         n=run.clean_accuracy.n,
-        rest=len(standing) - len(covered),
+        rest=len(survivors) - len(covered),
         cost=row_queries.cost(rows, over=len(np.unique(row_queries.ids_of(rows)))),
         attacks=tuple(full),
     )

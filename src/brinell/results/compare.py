@@ -8,7 +8,7 @@ import numpy as np
 from brinell.errors import RunError
 from brinell.results import row_queries
 from brinell.results.format.manifest import differences
-from brinell.results.format.schema import CLEAN
+from brinell.results.format.schema import Evidence, is_evidence
 from brinell.results.run import Run
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
 
@@ -128,7 +128,7 @@ def _common(a: Run, b: Run) -> row_queries.Ids:
 
 
 def _hashes(run: Run) -> dict[int, str]:
-    table = run.rows().filter(row_queries.is_attack(run.rows(), CLEAN))
+    table = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     return dict(zip(table["sample_id"].to_pylist(), table["x_sha256"].to_pylist(), strict=True))
 
 

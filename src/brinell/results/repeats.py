@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results.format.schema import CLEAN
-from brinell.results.row_queries import is_attack, samples
+from brinell.results.format.schema import Evidence, is_evidence
+from brinell.results.row_queries import samples
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -70,7 +70,7 @@ def repeated(run: "Run") -> Repeats | None:
     if len(passes) != 1 or len(samples(table)) < len(samples(run.numbers())):
         return None
     fooled = np.array(table["judged"].to_pylist(), dtype=bool)
-    clean = is_attack(table, CLEAN)
+    clean = is_evidence(table, Evidence.CLEAN)
     ids = np.asarray(table["sample_id"], dtype=np.int64)
     # Stable: rows stand in the order of the plan, the clean one first.
     order = np.lexsort((-_votes(table, fooled), ids))
@@ -88,7 +88,7 @@ def _allowed(table: pa.Table) -> Fooled:
     """Mark the clean rows, the broken ones, and those that most passes were not fooled by."""
     most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
     broken: Fooled = np.asarray(table["broken"], dtype=bool)
-    allowed: Fooled = is_attack(table, CLEAN) | broken | ~most
+    allowed: Fooled = is_evidence(table, Evidence.CLEAN) | broken | ~most
     return allowed
 
 

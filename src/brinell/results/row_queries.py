@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
-from brinell.results.format.schema import CLEAN, counted
+from brinell.results.format.schema import CLEAN, Evidence, counted, is_evidence
 
 Ids = npt.NDArray[np.int64]
 
@@ -73,7 +73,7 @@ def is_attack(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 
 def samples(table: pa.Table) -> Ids:
     """Return the ids of all samples, sorted: those with a clean row."""
-    return np.unique(ids_of(table)[is_attack(table, CLEAN)])
+    return np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)])
 
 
 def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
@@ -83,8 +83,8 @@ def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
     of a model that always says one class it is the share of that class. With labels of one class only it tells nothing.
     ``table`` needs the labels and predictions of the clean rows; None where nothing can be said.
     """
-    _, first = np.unique(ids_of(table)[is_attack(table, CLEAN)], return_index=True)
-    table = table.filter(pa.array(is_attack(table, CLEAN))).take(first)
+    _, first = np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)], return_index=True)
+    table = table.filter(pa.array(is_evidence(table, Evidence.CLEAN))).take(first)
     labels, answers = (np.asarray(table[name], dtype=np.int64) for name in ("label", "clean_pred"))
     found = [1 / classes] if classes else []
     if len(np.unique(labels)) > 1:

@@ -17,7 +17,7 @@ from brinell.results.audit_bound import Audit, audit
 from brinell.results.card import card
 from brinell.results.format import files
 from brinell.results.format.manifest import Environment, Identity, Manifest, decode
-from brinell.results.format.schema import CLEAN, NUMBERS, counted
+from brinell.results.format.schema import NUMBERS, Evidence, counted, is_evidence
 from brinell.results.repeats import Repeats, repeated
 from brinell.results.row_queries import Cost, Ids, StageResult
 from brinell.results.statistics import Proportion
@@ -129,7 +129,7 @@ class Run:
                 remedy="Evaluate with the same arguments into another folder, keeping them: the outcomes are the same.",
             )
         table = self.rows()
-        table = table.filter(pa.array(counted(table) & ~row_queries.is_attack(table, CLEAN)))
+        table = table.filter(pa.array(counted(table) & is_evidence(table, Evidence.ATTACK)))
         table = table.filter(pc.is_valid(table["adv_shard"]))
         distance = np.asarray(pc.fill_null(table["distance"], np.inf), dtype=np.float64)
         ids = row_queries.ids_of(table)
@@ -151,6 +151,12 @@ class Run:
     def findings(self) -> list[Finding]:
         """The checks of the evaluation as findings."""
         return self._manifest.findings
+
+    @property
+    def randomised(self) -> bool:
+        """Whether repeated draws judge the model and its answers indeed differ between passes."""
+        deterministic = any(check.name == "randomised" and check.level == "info" for check in self.findings)
+        return self.identity.plan.draws > 1 and not deterministic
 
     @property
     def probes(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Can the number be believed? One table of rules, each with the reason it gives."""
+"""The verdict: can the robust accuracy be trusted? One table of rules, each with its message."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from brinell.finding import Finding, Level
 from brinell.results import row_queries
 from brinell.results.effort import shortfalls
 from brinell.results.format.manifest import EVADE
@@ -17,56 +18,49 @@ if TYPE_CHECKING:
 VerdictLevel = Literal["reliable", "suspicious", "invalid"]
 VERDICT_LEVELS: tuple[VerdictLevel, ...] = ("reliable", "suspicious", "invalid")
 STRONGER = "autoattack"
-# What a plan calls itself; anything else, and nothing, is weak.
+# The strengths of plans that are not weak.
 STRONG = ("standard", "audited")
-# Where every rule is explained, with what to do.
+# The page that explains every rule and its remedy.
 PAGE = "verdict.md"
-
-
-class Reason(str):
-    """A sentence, and the place in the documentation that says what to do about it.
-
-    >>> reason = Reason("The Run has no rows.", "verdict.md#no-rows")
-    >>> reason, reason.docs
-    ('The Run has no rows.', 'verdict.md#no-rows')
-    """
-
-    docs: str
-
-    def __new__(cls, text: str, docs: str) -> "Reason":
-        """Equal to its text: where it leads is no part of what it says."""
-        reason = super().__new__(cls, text)
-        reason.docs = docs
-        return reason
+FINDING_LEVELS: dict[VerdictLevel, Level] = {"reliable": "ok", "suspicious": "warn", "invalid": "fail"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A level of trust and the reasons for it; those of a Run have `docs`, a page and an anchor of the documentation.
+    """A level of trust, and the findings that lower it; `anchor` of each is a place in the documentation.
 
-    >>> print(Verdict("suspicious", ("The Run is not finished.",)))
+    >>> print(Verdict("suspicious", (Finding("unfinished", "warn", "The Run is not finished."),)))
     suspicious: The Run is not finished.
     >>> print(Verdict("reliable"))
-    reliable: No rule of the verdict objects.
+    reliable: No check found a problem.
     """
 
     level: VerdictLevel
-    reasons: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The messages of the findings."""
+        return tuple(finding.message for finding in self.findings)
 
     def __str__(self) -> str:
-        return f"{self.level}: {' '.join(self.reasons) or 'No rule of the verdict objects.'}"
+        return f"{self.level}: {' '.join(self.reasons) or 'No check found a problem.'}"
 
 
 def judge(run: "Run") -> Verdict:
-    """Return the worst level any rule reaches, with every reason, the gravest first.
+    """Return the worst level that any rule reaches, and every finding, the worst first.
 
     >>> from brinell.results import Run
     >>> judge(Run.open("tests/results/golden_run_v1")).level
     'suspicious'
     """
-    found = [(level, Reason(text, f"{PAGE}#{anchor}")) for level, anchor, rule in RULES for text in rule(run)]
+    found = [
+        (level, Finding(anchor.replace("-", " "), FINDING_LEVELS[level], message, anchor=f"{PAGE}#{anchor}"))
+        for level, anchor, rule in RULES
+        for message in rule(run)
+    ]
     worst = max((level for level, _ in found), key=VERDICT_LEVELS.index, default=VERDICT_LEVELS[0])
-    return Verdict(worst, tuple(reason for _, reason in found))
+    return Verdict(worst, tuple(finding for _, finding in found))
 
 
 def _failed(run: "Run") -> Iterable[str]:
@@ -83,8 +77,8 @@ def _warned(run: "Run") -> Iterable[str]:
 
 
 def _unverified(run: "Run") -> Iterable[str]:
-    if _randomised(run):
-        return  # judged on repeated draws: what does not hold there was never claimed
+    if run.randomised:
+        return  # repeated draws judge: an adversarial that fails them is not claimed
     table = run.numbers()
     count = int((np.asarray(table["broken"], dtype=bool) & ~counted(table)).sum())
     if count == 1:
@@ -136,61 +130,54 @@ def _weak(run: "Run") -> Iterable[str]:
 
 
 def _claimed(run: "Run") -> Iterable[str]:
-    name, lacks = run.identity.plan.name, list(shortfalls(run))
-    if lacks:
+    name, missing = run.identity.plan.name, list(shortfalls(run))
+    if missing:
         what = "The audit of" if run.identity.plan.audited else "The plan"
-        yield f"{what} {name} is called strong, but {'; '.join(lacks)}: run the plan {STRONGER}."
+        yield f"{what} {name} is called strong, but {'; '.join(missing)}: run the plan {STRONGER}."
 
 
 def _audited(run: "Run") -> Iterable[str]:
-    found = run.audit
+    audit, name = run.audit, run.identity.plan.name
     if not run.identity.plan.audited or not run.finished:
         return
-    name = run.identity.plan.name
-    if found is None:
+    if audit is None:
         yield (
             f"The plan {name} saves passes and was not audited, so what it may have missed is unknown; evaluate into "
             f"another folder with an audit, or use the plan {STRONGER}."
         )
         return
     more = f"evaluate again with resume and escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
-    if found.objects:
+    if audit.objects:
         yield (
-            f"The audit objects: {found.found} of {found.audited} survivors fell to the full plan, so the plan {name} "
-            f"missed at least {100 * found.at_least:.1f} points (95 %); {more}."
+            f"The audit objects: {audit.found} of {audit.audited} survivors fell to the full plan, so the plan {name} "
+            f"missed at least {100 * audit.at_least:.1f} points (95 %); {more}."
         )
         return
-    if found.too_small(run.robust_accuracy):
+    if audit.too_small(run.robust_accuracy):
         yield (
-            f"The audit is too small to vouch for the plan {name}: after {found.audited} samples up to "
-            f"{100 * found.bound:.1f} points may have been missed, more than the sampling error; {more}."
+            f"The audit is too small to vouch for the plan {name}: after {audit.audited} samples up to "
+            f"{100 * audit.bound:.1f} points may have been missed, more than the sampling error; {more}."
         )
 
 
-def _randomised(run: "Run") -> bool:
-    """Whether the model is judged by repeated draws, and is random indeed."""
-    steady = any(finding.name == "randomised" and finding.level == "info" for finding in run.findings)
-    return run.identity.plan.draws > 1 and not steady
-
-
-# Black-box attacks may find this share of the samples that gradient attacks missed (AutoAttack's rule: 0.2 points).
-LUCK = 0.002
+# A black-box attack may break this share of the samples that gradient attacks missed (AutoAttack: 0.2 points).
+TOLERATED = 0.002
 
 
 def _black_box_wins(run: "Run") -> Iterable[str]:
-    if _randomised(run):
-        return  # on a randomised model every attack is one more draw
+    if run.randomised:
+        return  # with a randomised model every attack is one more draw
     rows = run.numbers()
-    ids, fell = row_queries.ids_of(rows), counted(rows)
-    followed = ids[:0]
+    ids, verified = row_queries.ids_of(rows), counted(rows)
+    by_gradient = ids[:0]
     any_gradient = False
     for stage in run.identity.plan.main_stages:  # the audit has a rule of its own
-        broken = ids[row_queries.is_attack(rows, stage.name) & fell]
+        broken = ids[row_queries.is_attack(rows, stage.name) & verified]
         if not stage.black_box:
-            followed, any_gradient = np.union1d(followed, broken), True
+            by_gradient, any_gradient = np.union1d(by_gradient, broken), True
             continue
-        alone = len(np.setdiff1d(broken, followed))
-        if any_gradient and alone > LUCK * max(run.clean_accuracy.n, 1):
+        alone = len(np.setdiff1d(broken, by_gradient))
+        if any_gradient and alone > TOLERATED * max(run.clean_accuracy.n, 1):
             yield (
                 f"The black-box attack {stage.name} broke {_samples(alone)} that the gradient "
                 "attacks before it did not: gradients may be masked."
@@ -204,15 +191,15 @@ def _non_finite(run: "Run") -> Iterable[str]:
         yield f"{_samples(count)} counted as robust got NaN or infinite logits inside the threat."
 
 
-# What probes look at: whether gradients lead anywhere, whether the attack works at all, and how far it gets. The first
-# two concern every attack of the plan; what one lacks in strength the others may make up for.
+# Probes test gradients, whether the attack works, and its strength. The first two matter for every attack of the plan;
+# a weak attack does not where the plan has others.
 GRADIENTS = ("unavailable gradients", "unstable predictions", "loss surface")
 WORKING = ("unconstrained failure", "transfer failure")
 STRENGTH = ("silent success", "incomplete optimisation", "black box", "more steps", "random noise")
 
 
 def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], Iterable[str]]:
-    """A rule about these items of the Run's probes; with `alone` only where the plan has no other attack."""
+    """Return a rule about probe findings of these names; with `alone`, only for plans with one attack."""
 
     def rule(run: "Run") -> Iterable[str]:
         if alone and len(run.identity.plan.main_stages) > 1:
@@ -250,4 +237,4 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("suspicious", "probe-of-the-attack", _probed(WORKING)),
     ("suspicious", "probe-of-strength", _probed(STRENGTH, alone=True)),
 )
-"""Level, anchor on the page of the verdict, and rule; the gravest first."""
+"""Level, anchor on the page of the verdict, and rule; the worst level first."""

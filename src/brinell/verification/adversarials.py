@@ -1,8 +1,8 @@
-"""A second look at a stored Run: every adversarial has to be what its row says, on this model and these samples."""
+"""Verify the stored adversarials of a Run on the model and the data."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +15,24 @@ from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
 from brinell.errors import RunError
-from brinell.results import CLEAN, Run, counted
+from brinell.results import Run, counted
 from brinell.results.format.manifest import MISCLASSIFY
-from brinell.verification.randomised import doubt, ever_fooled
+from brinell.results.format.schema import Evidence, is_evidence
+from brinell.verification.randomised import doubtful_note, ever_fooled
+from brinell.verification.result import VerificationFindings, failures
 
 SLACK = 1e-6
-# Why a point does not reach a goal, where it is not a matter of the class alone.
+CHUNK = 4096
+OTHER_INPUT = "the clean input is not the one that was attacked"
 WRONGLY_BROKEN = "the clean input is classified correctly"
 WRONGLY_ACCEPTED = "the clean input is misclassified or rejected, and the Run counts it as right"
 WRONGLY_RIGHT = "the clean input is misclassified, and the Run counts it as right"
+# Why a point does not meet a criterion that involves a detector.
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
 
-def goal_of(run: Run) -> Criterion:
-    """The goal a Run was made for; Runs from before there were others are about the class."""
+def criterion_of(run: Run) -> Criterion:
+    """Return the adversarial criterion of a Run."""
     name = run.identity.criterion
     if name not in CRITERIA:
         raise RunError(
@@ -37,120 +41,120 @@ def goal_of(run: Run) -> Criterion:
     return CRITERIA[name]
 
 
-def missed_goal(criterion: Criterion) -> str:
-    """Why a point that does not reach the goal fails."""
+def missed_criterion(criterion: Criterion) -> str:
+    """Return why a point that does not meet the criterion fails."""
     return MISSED.get(criterion.name, "not misclassified")
 
 
 @dataclass(frozen=True)
-class Verification:
-    """The outcome of re-checking a Run: how many adversarials were looked at, and what is wrong with which sample.
+class Verification(VerificationFindings):
+    """The verification of a Run: the number of adversarials that were checked, and the findings.
 
-    `objections` are sentences about rows that do not fit the manifest or each other, `notes` what is no fault. Of a
-    randomised model `doubtful` adversarials fool some passes, this time not most of them.
+    `attacked` are the samples that an attack broke. `doubtful` are those whose adversarial fools some passes of a
+    randomised model, this time not most of them.
 
-    >>> print(Verification(3, {7: "not misclassified"}))
+    >>> from brinell.finding import Finding
+    >>> print(Verification(3, findings=(Finding("sample", "fail", "not misclassified", sample=7),)))
     2 of 3 adversarials verified; 1 sample failed: sample 7 (not misclassified)
-    >>> print(Verification(3, objections=("The rows have the seeds [1], the manifest 0.",)))
+    >>> print(Verification(3, findings=(Finding("seeds", "fail", "The rows have the seeds [1], the manifest 0."),)))
     3 of 3 adversarials verified. Refused: The rows have the seeds [1], the manifest 0.
     """
 
     checked: int
-    failures: Mapping[int, str] = field(default_factory=dict)
-    objections: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     attacked: frozenset[int] | None = None
     doubtful: frozenset[int] = frozenset()
 
     @property
-    def ok(self) -> bool:
-        """Whether every adversarial holds and the rows are what the manifest says."""
-        return not self.failures and not self.objections
-
-    @property
     def held(self) -> int:
-        """Adversarials that hold."""
+        """The number of adversarials that hold."""
         wrong = {i for i in self.failures if self.attacked is None or i in self.attacked}
         return self.checked - len(wrong | self.doubtful)
 
     def __str__(self) -> str:
         text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
         if n:
-            some = ", ".join(f"sample {i} ({why})" for i, why in list(self.failures.items())[:5])
-            text += f"; {n} sample{'s' * (n > 1)} failed: {some}{' …' if n > 5 else ''}"
+            text += f"; {n} sample{'s' * (n > 1)} failed: {self.first_failures()}{' …' if n > 5 else ''}"
         more = [*([f"Refused: {' '.join(self.objections)}"] if self.objections else []), *self.notes]
         return ". ".join([text, " ".join(more)]) if more else text
 
 
-def reasons(
+def first_defects(
     ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
-    """For every point, the first thing that is wrong with it as an adversarial; "" where nothing is."""
-    oracle = oracle.sized(CLAIMS_BLOCK)  # as they were asked about when they were verified
+    """Return the first defect of every point as an adversarial, "" for a point without one."""
+    oracle = oracle.sized(CLAIMS_BLOCK)  # the batch size of the first verification
     fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),
         (~ball.allows(x0, x), "outside the box"),
         (~ball.contains(x0, x), "further than eps"),
-        (2 * fooled.sum(1) <= draws, missed_goal(criterion)),
+        (2 * fooled.sum(1) <= draws, missed_criterion(criterion)),
     ]
-    return [next((why for mask, why in tests if bool(mask[i])), "") for i in range(len(x))]
+    return [next((defect for mask, defect in tests if bool(mask[i])), "") for i in range(len(x))]
 
 
-def recheck(run: Run, classifier: Classifier, problem: Problem, threat: Threat, oracle: Oracle) -> Verification:
-    """Re-check the adversarial of every sample that counts as broken by an attack; one that has none fails."""
+def verify_adversarials(
+    run: Run, classifier: Classifier, problem: Problem, threat: Threat, oracle: Oracle
+) -> Verification:
+    """Check the adversarial of every sample that an attack broke, and every clean prediction.
+
+    A sample without a stored adversarial fails. A randomised model is judged by the majority of as many passes as when
+    the Run was made.
+    """
     adv = run.adversarials()
-    where = {int(i): k for k, i in enumerate(adv.ids)}
-    hashes, labels, told = _stored(run)
-    # A randomised model is judged as it was when the Run was made: by the majority of so many passes.
-    draws = run.identity.plan.draws
-    criterion = goal_of(run)
-    failures = {i: "no adversarial stored" for i in hashes if i not in where}
+    position = {int(i): k for k, i in enumerate(adv.ids)}
+    hashes, labels, distances = _stored(run)
+    draws, criterion = run.identity.plan.draws, criterion_of(run)
+    failed = {i: "no adversarial stored" for i in hashes if i not in position}
     seen: set[int] = set()
     doubtful: set[int] = set()
-    for chunk in problem.chunks(4096):
-        rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in where]
-        if not rows:
+    for chunk in problem.chunks(CHUNK):
+        index = _rows_of(chunk.ids, position)
+        if not len(index):
             continue
-        index = torch.tensor(rows)
         ids = chunk.ids[index].tolist()
         device = classifier.device
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
-        x = torch.from_numpy(np.stack([adv.x[where[i]] for i in ids])).to(device)
+        x = torch.from_numpy(np.stack([adv.x[position[i]] for i in ids])).to(device)
         ball = threat.ball(index + chunk.offset, device)
-        said = reasons(ball, criterion, oracle, x0, x, y, y, draws)
-        missed = [k for k, why in enumerate(said) if draws > 1 and why == missed_goal(criterion)]
+        defects = first_defects(ball, criterion, oracle, x0, x, y, y, draws)
+        missed = [k for k, defect in enumerate(defects) if draws > 1 and defect == missed_criterion(criterion)]
         for k, fooled in zip(missed, ever_fooled(criterion, oracle, x[missed], y[missed], draws), strict=True):
-            said[k] = "" if fooled else said[k]
+            defects[k] = "" if fooled else defects[k]
             doubtful |= {ids[k]} if fooled else set()
-        failures |= {i: why for i, why in zip(ids, said, strict=True) if why}
+        failed |= {i: defect for i, defect in zip(ids, defects, strict=True) if defect}
         for i, d in zip(ids, ball.distance(x0, x).tolist(), strict=True):
-            # Told in float64, and the same wherever it is measured but for the order of a sum.
-            if i not in failures and not abs(d - told.get(i, d)) <= SLACK * max(d, SLACK):
-                failures[i] = f"the distance is {d:.6g}, the Run tells of {told[i]:.6g}"
+            # In float64 only the order of a sum can make a difference.
+            if i not in failed and not abs(d - distances.get(i, d)) <= SLACK * max(d, SLACK):
+                failed[i] = f"the distance is {d:.6g}, the Run tells of {distances[i]:.6g}"
         for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):
             if hashes.get(i) != digest:
-                failures[i] = "the clean input is not the one that was attacked"
+                failed[i] = OTHER_INPUT
         for i, label in zip(ids, chunk.y[index].tolist(), strict=True):
             if labels.get(i) != label:
-                failures[i] = f"the label is {label}, the Run was made with {labels.get(i)}"
+                failed[i] = f"the label is {label}, the Run was made with {labels.get(i)}"
         seen |= set(ids)
-    if len(seen) < len(where):
+    if len(seen) < len(position):
         raise RunError(
-            expected=f"all {len(where)} attacked samples in the problem",
+            expected=f"all {len(position)} attacked samples in the problem",
             got=f"{len(seen)} of them",
             remedy="Verify with the data the Run was made from (same ids).",
         )
-    failures = {**_clean_failures(run, classifier, problem, oracle), **failures}
-    doubtful -= set(failures)
-    notes = tuple(doubt(len(doubtful), draws))
-    return Verification(len(hashes), failures, (), notes, frozenset(hashes), frozenset(doubtful))
+    failed = {**_clean_failures(run, classifier, problem, oracle), **failed}
+    doubtful -= set(failed)
+    findings = (*failures(failed), *doubtful_note(len(doubtful), draws))
+    return Verification(len(hashes), frozenset(hashes), frozenset(doubtful), findings=findings)
+
+
+def _rows_of(ids: Tensor, wanted: Collection[int]) -> Tensor:
+    """Return the rows of a chunk whose samples are wanted."""
+    return torch.tensor([row for row, i in enumerate(ids.tolist()) if i in wanted], dtype=torch.long)
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
-    """Hashes of the inputs, labels and distances of the samples that attacks broke; of several distances the least."""
+    """Return input hash, label and smallest distance of the samples that attacks broke."""
     rows = run.rows()
-    rows = rows.filter(pa.array(counted(rows) & (np.asarray(rows["attack"]) != CLEAN)))
+    rows = rows.filter(pa.array(counted(rows) & is_evidence(rows, Evidence.ATTACK)))
     ids = rows["sample_id"].to_pylist()
     hashes = dict(zip(ids, rows["x_sha256"].to_pylist(), strict=True))
     nearest: dict[int, float] = {}
@@ -160,22 +164,22 @@ def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]
 
 
 def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: Oracle) -> dict[int, str]:
-    """Samples whose clean input the model judges otherwise than the Run says."""
-    rows = run.rows().filter(pa.array(np.asarray(run.rows()["attack"]) == CLEAN))
-    told = dict(zip(rows["sample_id"].to_pylist(), counted(rows).tolist(), strict=True))
+    """Return the samples whose clean prediction differs from the one in the Run."""
+    rows = run.rows().filter(pa.array(is_evidence(run.rows(), Evidence.CLEAN)))
+    broken = dict(zip(rows["sample_id"].to_pylist(), counted(rows).tolist(), strict=True))
     if run.identity.plan.draws > 1:
         return {}
-    failures: dict[int, str] = {}
-    for chunk in problem.chunks(4096):
-        index = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in told], dtype=torch.long)
+    failed: dict[int, str] = {}
+    for chunk in problem.chunks(CHUNK):
+        index = _rows_of(chunk.ids, broken)
         if not len(index):
             continue
         out = oracle.output(chunk.x[index].to(classifier.device))
         right = (out.logits.argmax(1).cpu() == chunk.y[index]) & out.logits.isfinite().all(1).cpu()
-        if out.reject is not None and goal_of(run).name != MISCLASSIFY:
+        if out.reject is not None and criterion_of(run).name != MISCLASSIFY:
             right &= (out.reject <= 0).cpu()
-        for i, good in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
-            if good == told[i]:
+        for i, correct in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
+            if correct == broken[i]:
                 wrong = WRONGLY_RIGHT if out.reject is None else WRONGLY_ACCEPTED
-                failures[i] = WRONGLY_BROKEN if good else wrong
-    return failures
+                failed[i] = WRONGLY_BROKEN if correct else wrong
+    return failed

@@ -1,4 +1,4 @@
-"""Whether a Run is about the data and the model at hand; of its adversarials nothing is asked yet."""
+"""Check that a Run belongs to the data and the model at hand; its adversarials are checked elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,20 +13,20 @@ from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import PlanError, RunError
 from brinell.evaluation import coerce
-from brinell.results import CLEAN, Run, row_queries
+from brinell.finding import Finding
+from brinell.results import Evidence, Run, is_evidence, row_queries
 from brinell.results.format.files import read_all_rows
-from brinell.verification.adversarials import WRONGLY_RIGHT
-
-CHUNK = 4096
+from brinell.verification.adversarials import CHUNK, OTHER_INPUT, WRONGLY_RIGHT
+from brinell.verification.result import objection
 
 
 def refuse_shapes(run: Run, data: Problem) -> None:
-    """A RunError for images that are not of the data's shape, which arithmetic might stretch to it."""
+    """Refuse adversarials whose shape differs from the data's; broadcasting might hide the difference."""
     try:
         shape = run.adversarials().x.shape[1:]
     except (ValueError, IndexError) as error:
         raise RunError(
-            expected="adversarials of one shape", got=f"others ({error})", remedy="The Run is refused."
+            expected="adversarials of one shape", got=f"several ({error})", remedy="The Run is refused."
         ) from error
     if shape and tuple(shape) != data.shape():
         raise RunError(
@@ -35,8 +35,10 @@ def refuse_shapes(run: Run, data: Problem) -> None:
 
 
 def threat_for(run: Run, data: Problem) -> Threat:
-    """The threat of a Run, radii of single samples in the order of this data; samples that are not the Run's have one
-    that is never used."""
+    """Return the threat of a Run, with the radii of single samples in the order of this data.
+
+    Samples that the Run does not have get the largest radius, which is never used.
+    """
     threat, radii = coerce.threat_of(run), run.sample_radii
     if not isinstance(threat.eps, Tensor):
         return threat
@@ -48,89 +50,94 @@ def threat_for(run: Run, data: Problem) -> Threat:
 
 
 def _refuse_other_order(run: Run, data: Problem) -> None:
-    """A RunError where a Run does not say whose its radii are and the data are not in the order it was made in."""
-    ids = _as_written(run)
+    """Refuse data in another order than the Run's, where the Run does not say which sample has which radius."""
+    ids = _ids_as_written(run)
     if first_ids(data, len(ids)) != ids and data.fingerprint() != run.identity.data.fingerprint:
         raise RunError(
-            expected="the samples in the order the Run was made with, since it does not say whose its radii are",
+            expected="the samples in the order the Run was made with: it does not say which sample has which radius",
             got="another order",
-            remedy="Pass the data as they were then, or evaluate again: Runs made now say it.",
+            remedy="Pass the data in that order, or evaluate again: new Runs store the ids.",
         )
 
 
-def foreign(run: Run, model: Classifier) -> Iterator[str]:
+def other_model(run: Run, model: Classifier) -> Iterator[Finding]:
+    """Yield a finding if the model has another fingerprint than the Run's."""
     stored = run.identity.model.fingerprint
     if stored != model.fingerprint:
-        yield f"It was made with another model: fingerprint {str(stored)[:16]}…, not {model.fingerprint[:16]}…."
+        message = f"It was made with another model: fingerprint {str(stored)[:16]}…, not {model.fingerprint[:16]}…."
+        yield objection("model fingerprint", message)
 
 
-def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[str]:
-    """As many classes as the model has: guessing is judged by them."""
+def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[Finding]:
+    """Yield a finding if the model has another number of classes than the Run says: chance accuracy depends on it."""
     stored = run.identity.model.classes
-    here = oracle.output(next(data.chunks(1)).x.to(oracle.classifier.device)).logits.shape[1]
-    if stored is not None and stored != here:
-        yield f"It tells of {stored} classes, and the model has {here}."
+    classes = oracle.output(next(data.chunks(1)).x.to(oracle.classifier.device)).logits.shape[1]
+    if stored is not None and stored != classes:
+        yield objection("classes", f"It tells of {stored} classes, and the model has {classes}.")
 
 
-def strengthened(run: Run) -> Iterator[str]:
-    """A plan of Brinell's under its name is as strong as it is here: the verdict depends on it."""
+def other_strength(run: Run) -> Iterator[Finding]:
+    """Yield a finding if a plan of Brinell's is stored with another strength: the verdict depends on it."""
     stored = run.identity.plan
     try:
-        here = by_name(stored.name).strength
+        strength = by_name(stored.name).strength
     except PlanError:
         return
-    if "strength" in stored.raw and stored.strength != here:
-        yield f"Its plan {stored.name} is called {stored.strength!r}, and is {here!r}."
+    if "strength" in stored.raw and stored.strength != strength:
+        yield objection("strength", f"Its plan {stored.name} is called {stored.strength!r}, and is {strength!r}.")
 
 
 def first_ids(data: Problem, n: int) -> list[int]:
-    """The ids of the first n samples."""
+    """Return the ids of the first n samples."""
     chunks = data.chunks(CHUNK)
-    found: list[int] = []
-    while len(found) < n and (chunk := next(chunks, None)) is not None:
-        found += chunk.ids.tolist()
-    return found[:n]
+    ids: list[int] = []
+    while len(ids) < n and (chunk := next(chunks, None)) is not None:
+        ids += chunk.ids.tolist()
+    return ids[:n]
 
 
-def other_data(run: Run, data: Problem) -> Iterator[str]:
-    """The data's fingerprint, where it can be told: of all the Run's samples, in the order they were read in then.
+def other_data(run: Run, data: Problem) -> Iterator[Finding]:
+    """Yield a finding if the data have another fingerprint than the Run's.
 
-    A fingerprint depends on the order, and of a Run that has not seen all its samples nothing follows from it.
+    A fingerprint depends on the order of the samples. It is compared only where the Run has all its samples and the
+    data begin with them in the same order.
     """
-    stored, ids = run.identity.data, _as_written(run)
+    stored, ids = run.identity.data, _ids_as_written(run)
     streamed = str(stored.fingerprint).startswith("stream-")
-    known = len(ids) == stored.n and not stored.sources
-    if not known or streamed != data.streamed or first_ids(data, len(ids)) != ids:
+    complete = len(ids) == stored.n and not stored.sources
+    if not complete or streamed != data.streamed or first_ids(data, len(ids)) != ids:
         return
-    if stored.fingerprint != (here := data[: len(ids)].fingerprint()):
-        yield f"It was made with other data: fingerprint {str(stored.fingerprint)[:16]}…, not {here[:16]}…."
+    if stored.fingerprint != (fingerprint := data[: len(ids)].fingerprint()):
+        message = f"It was made with other data: fingerprint {str(stored.fingerprint)[:16]}…, not {fingerprint[:16]}…."
+        yield objection("data fingerprint", message)
 
 
-def _as_written(run: Run) -> list[int]:
-    """The samples in the order in which their clean rows were stored: that of the data, unless workers shared it."""
+def _ids_as_written(run: Run) -> list[int]:
+    """Return the samples in the order of their clean rows: that of the data, unless several workers wrote them."""
     rows = read_all_rows(run.path, columns=("sample_id", "attack"))
-    return list(dict.fromkeys(row_queries.ids_of(rows)[row_queries.is_attack(rows, CLEAN)].tolist()))
+    return list(dict.fromkeys(row_queries.ids_of(rows)[is_evidence(rows, Evidence.CLEAN)].tolist()))
 
 
-def facts(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
-    """Samples whose input or label are not what the Run says; all of them, broken or not.
+def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
+    """Return the samples, broken or not, whose input or label differs from the data.
 
-    With `right`, which has whether the model is right about every clean input, also their clean outcome.
+    `right` says of every sample whether the model classifies the clean input correctly. With it, samples that the Run
+    wrongly counts as right fail too.
     """
-    rows = run.rows().filter(row_queries.is_attack(run.rows(), CLEAN))
+    rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))
-    told = {i: (sha, label, broken) for i, sha, label, broken in zip(*columns, strict=True)}
-    failures = dict.fromkeys(told, "no such sample in the data")
+    stored = {i: (digest, label, broken) for i, digest, label, broken in zip(*columns, strict=True)}
+    failed = dict.fromkeys(stored, "no such sample in the data")
     for chunk in data.chunks(CHUNK):
-        mine = [r for r, i in enumerate(chunk.ids.tolist()) if i in told]
-        for r, digest_ in zip(mine, sample_hashes(chunk.x[mine]) if mine else [], strict=True):
-            i = int(chunk.ids[r])
-            sha, label, broken = told[i]
-            del failures[i]
-            if sha != digest_:
-                failures[i] = "the clean input is not the one that was attacked"
-            elif label != int(chunk.y[r]):
-                failures[i] = f"the label is {int(chunk.y[r])}, the Run was made with {label}"
+        rows_here = [row for row, i in enumerate(chunk.ids.tolist()) if i in stored]
+        for row, digest_here in zip(rows_here, sample_hashes(chunk.x[rows_here]) if rows_here else [], strict=True):
+            i = int(chunk.ids[row])
+            digest, label, broken = stored[i]
+            del failed[i]
+            if digest != digest_here:
+                failed[i] = OTHER_INPUT
+            elif label != int(chunk.y[row]):
+                failed[i] = f"the label is {int(chunk.y[row])}, the Run was made with {label}"
             elif right is not None and not broken and not right[i]:
-                failures[i] = WRONGLY_RIGHT
-    return failures
+                failed[i] = WRONGLY_RIGHT
+    return failed

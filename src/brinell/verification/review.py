@@ -1,4 +1,4 @@
-"""What all submissions together leave standing: the best known bound on a model's robust accuracy."""
+"""Review submissions together: the best known upper bound on a model's robust accuracy."""
 
 import os
 import re
@@ -25,10 +25,10 @@ from brinell.leaderboard import records
 from brinell.leaderboard.definitions import LEADERBOARDS
 from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Adversarials, Proportion, Run, row_queries
-from brinell.verification.adversarials import goal_of
+from brinell.verification.adversarials import CHUNK, criterion_of
 from brinell.verification.bundle import digest
 from brinell.verification.consistency import refuse_incomplete, refuse_many
-from brinell.verification.provenance import CHUNK, first_ids, threat_for
+from brinell.verification.provenance import first_ids, threat_for
 from brinell.verification.submission import (
     CheckedSubmission,
     SampleStatus,
@@ -40,7 +40,7 @@ from brinell.verification.submission import (
 
 RERUN = 16
 AGAIN = "run again"
-# Of a drawn seed: more than anybody can prepare for, and exact in any reader of JSON.
+# Bits of a drawn seed: too many to prepare for, and exact in any JSON reader.
 SEED_BITS = 48
 
 
@@ -48,7 +48,7 @@ SEED_BITS = 48
 class Review:
     """All submissions together: the best known bound on a model's robust accuracy, sample by sample."""
 
-    parts: tuple[CheckedSubmission, ...]
+    submissions: tuple[CheckedSubmission, ...]
     samples: tuple[SampleStatus, ...]
     threat: str
     seed: int = 0
@@ -56,26 +56,31 @@ class Review:
     @property
     def ok(self) -> bool:
         """Whether no submission is refused."""
-        return all(part.ok for part in self.parts)
+        return all(submission.ok for submission in self.submissions)
+
+    @property
+    def parts(self) -> tuple[CheckedSubmission, ...]:
+        """The submissions, under their name in earlier versions."""
+        return self.submissions
 
     @property
     def clean_accuracy(self) -> Proportion:
-        """Samples whose clean input is right."""
+        """Samples whose clean input is classified correctly."""
         return Proportion(sum(s.right for s in self.samples), len(self.samples))
 
     @property
     def bound(self) -> Proportion:
-        """Samples that nothing in any submission breaks: the best known bound on the robust accuracy."""
+        """Samples that no submission breaks: the best known upper bound on the robust accuracy."""
         return Proportion(sum(s.standing for s in self.samples), len(self.samples))
 
     def __str__(self) -> str:
-        head = [str(part) for part in self.parts]
+        head = [str(submission) for submission in self.submissions]
         bound = f"best known robust accuracy under {self.threat}: {self.bound}"
-        chosen = [f"samples to run again chosen by seed {self.seed}"] if any(p.rerun for p in self.parts) else []
+        chosen = [f"samples to run again chosen by seed {self.seed}"] if any(s.rerun for s in self.submissions) else []
         return "\n".join([*head, *chosen, f"clean accuracy: {self.clean_accuracy}", bound])
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for scripts."""
+        """Return everything as plain data, for scripts."""
         whole = {"clean_accuracy": self.clean_accuracy, "bound": self.bound}
         return {
             "ok": self.ok,
@@ -88,13 +93,13 @@ class Review:
                     "ok": p.ok,
                     "checked": p.checked,
                     "held": p.held,
-                    "failures": {str(i): why for i, why in p.failures.items()},
+                    "failures": {str(i): message for i, message in p.failures.items()},
                     "objections": list(p.objections),
                     "rerun": p.rerun,
                     "alike": p.alike,
                     "notes": list(p.notes),
                 }
-                for p in self.parts
+                for p in self.submissions
             ],
             "samples": [{"id": s.id, "right": s.right, "distance": s.distance, "by": s.by} for s in self.samples],
         }
@@ -109,17 +114,17 @@ def review(
     rerun: int = RERUN,
     seed: int | None = None,
 ) -> Review:
-    """Check submissions on the model, and say what all of them together leave standing.
+    """Check submissions on the model, and return the samples that none of them breaks.
 
     A submission is a bundle of `brinell submit`, the folder of a Run, or a .npz or .safetensors file with `ids` and
-    `x`, adversarials of whatever attack. `problem` is what `brinell.evaluate` takes; without it the data set that the
-    Runs name. `threat` is needed where no Run tells it.
+    `x`, the adversarials of any attack. `problem` is what `brinell.evaluate` takes; the default is the data set that
+    the Runs name. `threat` is needed where there is no Run.
 
-    Method: every adversarial is asked about again (class, distance in float64, box, finiteness). Of Runs also hashes,
-    schema, the fit of rows, manifest, model and data, all clean predictions, and `rerun` samples attacked again, chosen
-    by `seed` and the Run's hash. Without a seed one is drawn, which whoever made the Run could not know; the result
-    tells it, and with it the same samples are chosen. Of files only images that leave the threat are held against them.
-    Cost: a forward per sample and adversarial, and the plan on `rerun` samples per Run.
+    Method: every adversarial is verified again (class, float64 distance, box, finiteness). For Runs, hashes and schema
+    are checked, rows are compared with manifest, model and data, clean predictions are repeated, and `rerun` samples
+    are attacked again. `seed` and the hash of the Run choose these samples. Without a seed one is drawn and returned,
+    so that the author of a Run cannot know it in advance. In a file, only points outside the threat are failures.
+    Cost: one forward pass per sample and adversarial, and the plan on `rerun` samples per Run.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:8], brinell.Linf(0.1), "fgsm", progress=False)
@@ -134,8 +139,8 @@ def review(
     model = coerce.as_classifier(classifier)
     model_checks.check_train_mode(model)
     with ExitStack() as stack:
-        held = _named([(Path(path), open_submission(Path(path), stack)) for path in submissions])
-        runs = [thing for thing in held.values() if isinstance(thing, Run)]
+        opened = _named([(Path(path), open_submission(Path(path), stack)) for path in submissions])
+        runs = [entry for entry in opened.values() if isinstance(entry, Run)]
         for run in runs:
             _refuse_unreadable(run)
         data = _data(runs) if problem is None else coerce.as_problem(problem)
@@ -143,29 +148,29 @@ def review(
         ball.check(data.shape(), len(data))
         drawn = secrets.randbits(SEED_BITS) if seed is None else seed
         with exact(model.device):
-            return _review(held, model, data, ball, rerun, drawn)
+            return _review(opened, model, data, ball, rerun, drawn)
 
 
 def _refuse_unreadable(run: Run) -> None:
-    """A RunError for a Run that cannot be checked at all, before its rows are read."""
+    """Refuse a Run that cannot be checked, before its rows are read."""
     refuse_incomplete(run)
     refuse_many(run)
-    goal_of(run)
+    criterion_of(run)
 
 
 def certify(submission: str | os.PathLike[str], result: Review, classifier: Any, problem: Any = None) -> Record:
-    """The verified record of a submission that a review found nothing wrong with, after samples were run again.
+    """Return the verified record of a submission that passed a review in which samples were run again.
 
-    Facts about the model and its name are taken from the record in the submission; every number is computed anew, the
-    restrictions are looked at again, and what other submissions broke of the same samples makes the best known
-    accuracy. The record must name the data and the norm of the Run, and the samples must be the first of the data.
+    Name and description of the model come from the record in the submission. Every number is computed anew, the
+    restrictions are checked again, and all submissions together give the best known accuracy. The record must name the
+    data and the norm of the Run, and the samples must be the first of the data.
     """
     path = Path(submission)
-    own = next((part for part in result.parts if part.name in (path.name, str(path))), None)
-    if own is None or not own.ok or not own.rerun:
+    checked = next((s for s in result.submissions if s.name in (path.name, str(path))), None)
+    if checked is None or not checked.ok or not checked.rerun:
         raise RunError(
             expected="a submission that holds, with samples run again",
-            got=f"{path.name}, which {'was not reviewed' if own is None else 'does not' if not own.ok else 'had none'}",
+            got=f"{path.name}, which {_why_not(checked)}",
             remedy="Only such a one gets a verified record.",
         )
     with ExitStack() as stack:
@@ -174,30 +179,36 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
             raise RunError(
                 expected="a Run with a record", got=f"{path.name} without", remedy="Make it with brinell benchmark."
             )
-        if digest(run.path) != own.root:
+        if digest(run.path) != checked.root:
             raise RunError(
                 expected="the submission that was reviewed", got="one that has changed since", remedy="Review it again."
             )
-        told = records.read(run.path / RECORD)
-        facts = {k: getattr(told, k) for k in records.ABOUT}
-        record = records.of_run(run, told.dataset, told.threat, told.name, facts)
+        submitted = records.read(run.path / RECORD)
+        facts = {k: getattr(submitted, k) for k in records.ABOUT}
+        record = records.of_run(run, submitted.dataset, submitted.threat, submitted.name, facts)
         model = coerce.as_classifier(classifier)
         data = _data([run]) if problem is None else coerce.as_problem(problem)
         ids = set(row_queries.samples(run.numbers()).tolist())
-        _refuse_elsewhere(run, told, data, ids)
-        found = check_restrictions(model, data, coerce.threat_of(run))
-    violated = tuple(f"{c.name}: {c.message}" for c in found if c.level == "fail")
-    own_bound = Proportion(sum(s.standing for s in result.samples if s.id in ids), len(ids))
-    return replace(records.with_bound(record, own_bound), run=path.name, restrictions=violated)
+        _refuse_other_leaderboard(run, submitted, data, ids)
+        restrictions = check_restrictions(model, data, coerce.threat_of(run))
+    violated = tuple(f"{c.name}: {c.message}" for c in restrictions if c.level == "fail")
+    bound = Proportion(sum(s.standing for s in result.samples if s.id in ids), len(ids))
+    return replace(records.with_bound(record, bound), run=path.name, restrictions=violated)
 
 
-def _refuse_elsewhere(run: Run, told: Record, data: Problem, ids: set[int]) -> None:
-    """A RunError where a record claims a place on a leaderboard that its Run is not about."""
+def _why_not(checked: CheckedSubmission | None) -> str:
+    if checked is None:
+        return "was not reviewed"
+    return "had none" if checked.ok else "does not"
+
+
+def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[int]) -> None:
+    """Refuse a record for another leaderboard than its Run belongs to."""
     norm, name = run.identity.threat.norm, run.identity.data.name
     known = {b.dataset for b in LEADERBOARDS}
     claims = (
-        ("the norm of its Run", told.threat, norm, told.threat == norm),
-        ("the data of its Run", told.dataset, name, told.dataset == name or name not in known),
+        ("the norm of its Run", record.threat, norm, record.threat == norm),
+        ("the data of its Run", record.dataset, name, record.dataset == name or name not in known),
     )
     for what, claimed, truth, fits in claims:
         if not fits:
@@ -214,29 +225,28 @@ def _review(
     held: Mapping[str, "Run | Adversarials"], model: Classifier, data: Problem, threat: Threat, rerun: int, seed: int
 ) -> Review:
     oracle = Oracle(model, default_block(model.device))
-    runs = [thing for thing in held.values() if isinstance(thing, Run)]
+    runs = [entry for entry in held.values() if isinstance(entry, Run)]
     scope = set[int]().union(*(row_queries.samples(run.numbers()).tolist() for run in runs))
-    criterion = goal_of(runs[0]) if runs else _goal(oracle, data)
+    criterion = criterion_of(runs[0]) if runs else _default_criterion(oracle, data)
     draws = max([run.identity.plan.draws for run in runs], default=1)
     table = _Table(_clean(oracle, data, scope, draws))
-    parts = []
-    for name, thing in held.items():
-        if isinstance(thing, Run):
-            part, good, again = check_run(name, thing, oracle, data, threat, table.samples, rerun, seed)
-            parts.append(part)
-            found = {name: good, **({f"{name}, {AGAIN}": again} if len(again.ids) else {})}
+    results = []
+    for name, entry in held.items():
+        if isinstance(entry, Run):
+            result, good, again = check_run(name, entry, oracle, data, threat, table.samples, rerun, seed)
+            holding = {name: good, **({f"{name}, {AGAIN}": again} if len(again.ids) else {})}
         else:
-            found, checked = check_file(name, thing, oracle, data, threat, criterion, draws, table.samples)
-            parts.append(checked)
-        for by, adversarials in found.items():
+            holding, result = check_file(name, entry, oracle, data, threat, criterion, draws, table.samples)
+        results.append(result)
+        for by, adversarials in holding.items():
             for i, distance in distances(adversarials, data, threat):
                 table.offer(i, distance, by)
-    return Review(tuple(parts), tuple(table.samples[i] for i in sorted(table.samples)), repr(threat), seed)
+    return Review(tuple(results), tuple(table.samples[i] for i in sorted(table.samples)), repr(threat), seed)
 
 
 @dataclass
 class _Table:
-    """The samples by id, with the nearest adversarial so far."""
+    """The samples by id, each with its nearest adversarial so far."""
 
     samples: dict[int, SampleStatus]
 
@@ -247,16 +257,16 @@ class _Table:
 
 
 def _named(pairs: list[tuple[Path, "Run | Adversarials"]]) -> dict[str, "Run | Adversarials"]:
-    """Submissions by the name of their file, or by their path where two are called the same."""
+    """Return the submissions by file name, or by path where two have the same name."""
     names = [path.name for path, _ in pairs]
-    return {(path.name if names.count(path.name) == 1 else str(path)): thing for path, thing in pairs}
+    return {(path.name if names.count(path.name) == 1 else str(path)): entry for path, entry in pairs}
 
 
 def _data(runs: list[Run]) -> Problem:
-    """The data set that the Runs name; the hashes of its samples are compared later."""
+    """Return the data set that the Runs name; the hashes of its samples are compared later."""
     named = {(run.identity.data.name, run.identity.data.n or 0) for run in runs}
     names = {name for name, _ in named}
-    # A name, no path: whoever made the Run does not choose what is read here.
+    # A name, not a path: the author of a Run must not choose which files are read here.
     if len(names) != 1 or not all(isinstance(n, str) and re.fullmatch(r"\w[\w.-]*", n) for n in names):
         raise InputError(
             expected="the data, since the submissions do not name one data set",
@@ -270,25 +280,25 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
     threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [coerce.as_threat(threat)])
     if not threats:
         raise InputError(
-            expected="a threat, since no Run tells one", got="none", remedy="Pass threat= (--norm and --eps)."
+            expected="a threat, since there is no Run", got="none", remedy="Pass threat= (--norm and --eps)."
         )
     for other in threats[1:]:
         first, second = ({k: v for k, v in t.to_json().items() if k != "eps_text"} for t in (threats[0], other))
         if first != second:
             raise RunError(
-                expected="submissions for one threat", got=f"{threats[0]} and {other}", remedy="Verify them apart."
+                expected="submissions for one threat", got=f"{threats[0]} and {other}", remedy="Review them separately."
             )
     return threats[0]
 
 
-def _goal(oracle: Oracle, data: Problem) -> Criterion:
+def _default_criterion(oracle: Oracle, data: Problem) -> Criterion:
     first = next(data.chunks(1))
     answered = model_checks.first_forward(oracle, first)
     return Misclassified() if answered.reject is None else Evades()
 
 
 def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, SampleStatus]:
-    """Every sample that Runs are about (all, without Runs), and whether its clean input is right."""
+    """Return the samples of the Runs (all samples without Runs), and whether each clean prediction is right."""
     out: dict[int, SampleStatus] = {}
     for chunk in data.chunks(CHUNK):
         x = chunk.x.to(oracle.classifier.device)

@@ -1,4 +1,4 @@
-"""A Run verified: what its user calls; `recheck` does the work."""
+"""`brinell.verify`: check a stored Run against its manifest, the data and the model."""
 
 import os
 from dataclasses import replace
@@ -11,18 +11,18 @@ from brinell.engine import precision as precisions
 from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation import coerce
 from brinell.results import Run
-from brinell.verification import provenance as agreement
-from brinell.verification.adversarials import Verification, recheck
+from brinell.verification import provenance
+from brinell.verification.adversarials import Verification, verify_adversarials
 from brinell.verification.consistency import contradictions
+from brinell.verification.result import as_notes, failures, note
 
 
 def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -> Verification:
-    """Re-check a Run: its rows against its manifest and the data, and every stored adversarial on the model.
+    """Verify a Run: its rows against its manifest and the data, and every stored adversarial on the model.
 
-    Method: schema, numbers of rows, ids, labels, hashes of inputs, attacks and their numbers, seed, threat and counts
-    must agree; of each adversarial class, distance in float64, box, finiteness and origin are looked at, and the model
-    is asked about every clean input. What a Run lacks because it is unfinished is no fault. A model with another
-    fingerprint than the Run's is told in the notes.
+    Method: schema, row counts, ids, labels, input hashes, attacks and their parameters, seed, threat and counts must
+    agree. Class, float64 distance, box, finiteness and origin of each adversarial are checked, and every clean
+    prediction. Rows that an unfinished Run lacks are no fault. A model with another fingerprint is noted.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:32]
@@ -33,16 +33,18 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)
     objections = contradictions(opened, whole=opened.finished)
-    threat = agreement.threat_for(opened, data)
+    threat = provenance.threat_for(opened, data)
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
-    agreement.refuse_shapes(opened, data)
+    provenance.refuse_shapes(opened, data)
     model_checks.check_train_mode(model)
-    objections += [*agreement.other_data(opened, data), *agreement.strengthened(opened)]
-    notes = [*agreement.foreign(opened, model), *([] if opened.finished else ["The Run is not finished."])]
+    objections += [*provenance.other_data(opened, data), *provenance.other_strength(opened)]
+    notes = as_notes(provenance.other_model(opened, model))
+    notes += [] if opened.finished else [note("unfinished", "The Run is not finished.")]
     with precisions.exact(model.device):
         oracle = Oracle(model, default_block(model.device))
-        found = recheck(opened, model, data, threat, oracle)
-        objections += agreement.other_classes(opened, oracle, data)
-    failures = {**found.failures, **agreement.facts(opened, data)}
-    return replace(found, failures=failures, objections=tuple(objections), notes=(*found.notes, *notes))
+        result = verify_adversarials(opened, model, data, threat, oracle)
+        objections += provenance.other_classes(opened, oracle, data)
+    failed = failures({**result.failures, **provenance.sample_failures(opened, data)})
+    earlier_notes = [finding for finding in result.findings if finding.level == "info"]
+    return replace(result, findings=(*objections, *failed, *earlier_notes, *notes))

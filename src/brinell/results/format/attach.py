@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
-import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError
 from brinell.results.format.files import Adversarials
-from brinell.results.format.schema import CLEAN, conform, counted
+from brinell.results.format.schema import Evidence, conform, counted, is_evidence
 
 
 def pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> Adversarials:
@@ -27,7 +26,7 @@ def pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> Adver
 
 def refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
     """Return the rows with adv_shard and adv_row filled in for the given samples."""
-    attacked = ~np.asarray(pc.equal(table["attack"], CLEAN), dtype=bool)
+    attacked = is_evidence(table, Evidence.ATTACK)
     broken = np.asarray(table["broken"], dtype=bool)
     rows = _match(table, ids, attacked & counted(table)) or _match(table, ids, attacked & broken)
     if rows is None:

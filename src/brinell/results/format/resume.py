@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import RunError
 from brinell.results.format import files
-from brinell.results.format.schema import CLEAN, counted
+from brinell.results.format.schema import Evidence, counted, is_evidence
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class StoredRows:
         count = 0
         for name in self.spans:
             rows = files.read_rows(files.rows_file(self.path, name), ("sample_id", "attack"))
-            own = np.asarray(rows["sample_id"])[np.asarray(pc.equal(rows["attack"], CLEAN), dtype=bool)]
+            own = np.asarray(rows["sample_id"])[is_evidence(rows, Evidence.CLEAN)]
             count += int((~np.isin(own, ids)).sum())
         return count
 

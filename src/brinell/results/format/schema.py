@@ -1,10 +1,12 @@
 """The columns of a Run: one row per (sample, attack).
 
-Adding a nullable column keeps SCHEMA_VERSION, because readers drop columns they do not know and fill nullable columns
-they do not find. Any other change raises it.
+A row is a piece of evidence about a sample: its clean prediction, an attack, or (not produced yet) a certificate.
+A new nullable column keeps SCHEMA_VERSION: readers drop unknown columns and fill missing nullable ones with nulls.
+Any other change raises it.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -15,42 +17,51 @@ from brinell.errors import InputError
 
 SCHEMA_VERSION = 1
 CLEAN = "clean"
-"""Name of the pseudo-attack that does nothing; every sample has one such row, broken where the model errs by itself."""
+"""The name in column `attack` of the clean row. Every sample has one; it is broken where the model is wrong."""
+
+
+class Evidence(Enum):
+    """The kinds of evidence that a row can hold about a sample."""
+
+    CLEAN = "clean"
+    ATTACK = "attack"
+    CERTIFICATE = "certificate"
+
 
 NUMBERS = ("sample_id", "attack", "broken", "forwards", "backwards", "seconds", "verified", "judged", "chosen", "flags")
-"""The columns that accuracies, costs and the verdict are computed from."""
+"""The columns from which accuracies, costs and the verdict are computed."""
 
 AUDIT = "audit"
-"""Flag of the rows of samples that were chosen at random for the full plan's attacks."""
+"""The flag of rows of samples that were drawn for the audit."""
 
 
-def _must(name: str, kind: pa.DataType) -> pa.Field:
+def _required(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
 ROWS: pa.Schema = pa.schema(
     [
-        _must("sample_id", pa.int64()),
-        _must("x_sha256", pa.string()),
-        _must("label", pa.int64()),
-        _must("clean_pred", pa.int64()),
-        _must("clean_margin", pa.float32()),  # best wrong logit minus true logit: > 0 means misclassified
-        _must("attack", pa.string()),  # name of the stage in the plan, or CLEAN
-        _must("attack_hash", pa.string()),
+        _required("sample_id", pa.int64()),
+        _required("x_sha256", pa.string()),
+        _required("label", pa.int64()),
+        _required("clean_pred", pa.int64()),
+        _required("clean_margin", pa.float32()),  # best wrong logit minus true logit: > 0 means misclassified
+        _required("attack", pa.string()),  # name of the stage in the plan, or CLEAN
+        _required("attack_hash", pa.string()),
         pa.field("restart", pa.int32()),
         pa.field("target", pa.int32()),  # class index
-        _must("seed", pa.int64()),
-        _must("broken", pa.bool_()),
+        _required("seed", pa.int64()),
+        _required("broken", pa.bool_()),
         pa.field("adv_pred", pa.int64()),
         pa.field("adv_margin", pa.float32()),  # largest margin seen
         pa.field("best_loss", pa.float32()),  # largest value of the attack's own loss seen
         pa.field("distance", pa.float64()),
         pa.field("first_broken_at", pa.int32()),
-        _must("forwards", pa.int64()),
-        _must("backwards", pa.int64()),
-        _must("seconds", pa.float64()),
-        _must("precision", pa.string()),
-        _must("device", pa.string()),
+        _required("forwards", pa.int64()),
+        _required("backwards", pa.int64()),
+        _required("seconds", pa.float64()),
+        _required("precision", pa.string()),
+        _required("device", pa.string()),
         pa.field("verified", pa.bool_()),  # null where not broken
         pa.field("verified_8bit", pa.bool_()),
         pa.field("judged", pa.list_(pa.bool_())),  # randomised models: which of the fresh passes were fooled
@@ -63,9 +74,9 @@ ROWS: pa.Schema = pa.schema(
 
 
 def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
-    """Return the table with exactly the columns of ROWS: later columns dropped, missing nullable ones null.
+    """Return the table with the columns of ROWS, or those of them in `names`.
 
-    With ``names``, only with these of them.
+    Unknown columns are dropped; missing nullable columns are filled with nulls.
 
     >>> old = ROWS.empty_table().drop_columns(["verified_8bit"])
     >>> conform(old.append_column("added_later", pa.array([], pa.int8()))).schema == ROWS
@@ -82,6 +93,19 @@ def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
     return pa.table([_conform(table, field) for field in wanted], schema=wanted)
 
 
+def is_evidence(table: pa.Table, kind: Evidence) -> npt.NDArray[np.bool_]:
+    """Mark the rows of one kind of evidence; no row is a certificate yet.
+
+    >>> rows = pa.table({"attack": ["clean", "pgd"]})
+    >>> is_evidence(rows, Evidence.CLEAN).tolist(), is_evidence(rows, Evidence.ATTACK).tolist()
+    ([True, False], [False, True])
+    """
+    clean = np.asarray(pc.equal(table["attack"], CLEAN), dtype=bool)
+    if kind is Evidence.CERTIFICATE:
+        return np.zeros(len(clean), dtype=bool)
+    return clean if kind is Evidence.CLEAN else ~clean
+
+
 def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
     """Mark the rows that count as broken: broken and verified.
 
@@ -94,12 +118,12 @@ def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
 def flagged(table: pa.Table, flag: str) -> npt.NDArray[np.bool_]:
     """Mark the rows that carry the flag.
 
-    >>> flagged(pa.table({"flags": [["odd"], [], ["audit", "odd"]]}), "odd").tolist()
+    >>> flagged(pa.table({"flags": [["nan"], [], ["audit", "nan"]]}), "nan").tolist()
     [True, False, True]
     """
     column = table["flags"].combine_chunks()
     mask = np.zeros(table.num_rows, dtype=bool)
-    # List by list would make a Python object of every row.
+    # Flattened: a loop over the lists would make a Python object of every row.
     mask[
         np.asarray(pc.list_parent_indices(column))[np.asarray(pc.equal(pc.list_flatten(column), flag), dtype=bool)]
     ] = 1

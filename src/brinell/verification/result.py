@@ -1,0 +1,60 @@
+"""The findings of a verification, sorted into failures, objections and notes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from brinell.finding import Finding
+
+SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationFindings:
+    """The findings of a verification. A failure is about one sample, an objection about the Run; a note is no fault."""
+
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed and nothing is objected to."""
+        return all(finding.level != "fail" for finding in self.findings)
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """What is wrong with which sample, by id."""
+        return {f.sample: f.message for f in self.findings if f.level == "fail" and f.sample is not None}
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """What is wrong with the Run as a whole."""
+        return tuple(f.message for f in self.findings if f.level == "fail" and f.sample is None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing and no fault."""
+        return tuple(f.message for f in self.findings if f.level == "info")
+
+    def first_failures(self) -> str:
+        """Return the first failures as text."""
+        shown = [f"sample {i} ({message})" for i, message in list(self.failures.items())[:SHOWN]]
+        return ", ".join(shown)
+
+
+def failures(by_sample: Mapping[int, str]) -> list[Finding]:
+    """Return a finding for every failed sample."""
+    return [Finding("sample", "fail", message, sample=i) for i, message in by_sample.items()]
+
+
+def objection(name: str, message: str) -> Finding:
+    """Return a finding against a whole Run."""
+    return Finding(name, "fail", message)
+
+
+def note(name: str, message: str) -> Finding:
+    """Return a finding that is no fault."""
+    return Finding(name, "info", message)
+
+
+def as_notes(findings: Iterable[Finding]) -> list[Finding]:
+    """Return objections as notes: where they are worth knowing and no fault."""
+    return [note(finding.name, finding.message) for finding in findings]
