@@ -232,9 +232,9 @@ def test_the_demo_model_conforms():
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda z, x: z - z.mean(0), "other rows|place"),
+        (lambda z, x: z - z.mean(0), "other rows|position"),
         (lambda z, x: z + torch.rand_like(z), "two passes"),
-        (lambda z, x: z.detach(), "cuts the gradient"),
+        (lambda z, x: z.detach(), "detaches the gradient"),
         (lambda z, x: z * torch.nan, "finite"),
         (lambda z, x: z + (z.flip(1) - z).detach(), "finite differences"),
     ],

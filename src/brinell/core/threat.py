@@ -1,4 +1,4 @@
-"""What an adversarial may be: a norm ball around the clean point, intersected with the unit box and a mask."""
+"""The threat model: a norm ball around the clean point, intersected with the unit box and an optional mask."""
 
 import base64
 import math
@@ -16,16 +16,16 @@ from brinell.ops.rowwise import flat
 from brinell.ops.types import Keys, Mask, Points, Scalars
 
 LO, HI = 0.0, 1.0
-# Distances are checked in float64 against eps with this relative slack, for the rounding of x0 + d to float32.
+# Relative tolerance when float64 distances are compared with eps, for the rounding of x0 + d to float32.
 TOLERANCE = 1e-6
-# How a threat without a radius is written: any distance is allowed, and attacks look for the smallest.
+# How a threat without a radius is written.
 UNLIMITED = "inf"
 
 Eps = float | int | str | Tensor
 
 
 def parse_eps(eps: float | int | str) -> float:
-    """A number, or a fraction such as "8/255".
+    """Read a number or a fraction such as "8/255".
 
     >>> round(parse_eps("8/255"), 4)
     0.0314
@@ -45,38 +45,38 @@ def parse_eps(eps: float | int | str) -> float:
 
 @dataclass(frozen=True)
 class Ball:
-    """A threat for a batch of rows: one radius per row. What attacks see."""
+    """The threat for a batch, as attacks see it: one radius per row."""
 
     norm: Norm
     eps: Scalars
     mask: Tensor | None = None
 
     def _limits(self, x0: Points) -> tuple[Points | float, Points | float]:
-        """What the box and the mask leave free: the least and the greatest value of every coordinate."""
+        """Return the smallest and the largest value of every coordinate that box and mask allow."""
         if self.mask is None:
             return LO, HI
         return torch.where(self.mask, LO, x0), torch.where(self.mask, HI, x0)
 
     def bounds(self, x0: Points) -> tuple[Points, Points]:
-        """The same as tensors of x0's shape."""
+        """Return the smallest and the largest allowed values as tensors of x0's shape."""
         lo, hi = self._limits(x0)
         return torch.zeros_like(x0) + lo, torch.zeros_like(x0) + hi
 
     def project(self, x0: Points, x: Points) -> Points:
-        """The nearest allowed point."""
+        """Return the nearest allowed point."""
         return self.norm.nearest(x0, x, self.eps, *self._limits(x0))
 
     def retract(self, x0: Points, x: Points) -> Points:
-        """AutoAttack's map into the allowed set (`Norm.retract`)."""
+        """Map x into the allowed set as AutoAttack does (`Norm.retract`)."""
         return self.norm.retract(x0, x, self.eps, *self._limits(x0))
 
     def span(self, x0: Points) -> Scalars:
-        """The distance from x0 to the point of the box that is furthest from it."""
+        """Return the distance from x0 to the farthest point of the box."""
         lo, hi = self.bounds(x0)
         return self.norm.size(torch.maximum(x0 - lo, hi - x0))
 
     def within_box(self, x0: Points) -> "Ball":
-        """The same with finite radii: none is larger than the box is wide."""
+        """Return the ball with finite radii: none exceeds the distance to the farthest point of the box."""
         return Ball(self.norm, torch.minimum(self.eps, self.span(x0)), self.mask)
 
     def subset(self, index: Tensor) -> "Ball":
@@ -92,45 +92,45 @@ class Ball:
         return g if self.mask is None else g * self.mask
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
-        """A step of size 1 along the allowed coordinates (`Norm.steepest`)."""
+        """Return the steepest step of size 1 in the allowed coordinates (`Norm.steepest`)."""
         return self.norm.steepest(self.masked(g), density)
 
     def reach(self, g: Points) -> Scalars:
-        """How much a linear function with gradient g can grow within eps (the box left aside)."""
+        """Return how much a linear function with gradient g can grow within eps, ignoring the box."""
         return self.eps * self.norm.dual_size(self.masked(g))
 
     def inside(self, x0: Points, key: Keys) -> Points:
-        """A uniform random start in the ball, projected on the box."""
+        """Draw a uniform random point of the ball, projected on the box."""
         return self.project(x0, x0 + self.norm.inside(key, tuple(x0.shape[1:]), self.eps))
 
     def start(self, x0: Points, key: Keys) -> Points:
-        """AutoAttack's random start: far out in the ball, projected on the box."""
+        """Draw AutoAttack's random start, far from the centre of the ball, and bring it into the box."""
         d = self.norm.start(key, tuple(x0.shape[1:]), self.eps)
-        # Clipping shrinks every coordinate towards x0, so for Linf and L2 this stays in the ball, as in the reference.
+        # Clipping moves every coordinate towards x0, so in Linf and L2 points stay in the ball, as in the reference.
         return self.retract(x0, x0 + d)
 
     def surface(self, x0: Points, key: Keys, corner: bool = False) -> Points:
-        """A random point at distance eps (less where the box ends before): on the sphere, or at a corner."""
+        """Draw a point at distance eps (less where the box is smaller): on the sphere, or at a corner."""
         v = self.norm.direction(key, tuple(x0.shape[1:]), corner)
         lo, hi = self.bounds(x0)
         d = self.norm.stretch(self.masked(v), self.eps, lo - x0, hi - x0)
         return self.project(x0, x0 + d)
 
     def distance(self, x0: Points, x: Points) -> Scalars:
-        """‖x − x0‖ in float64."""
+        """Return ‖x − x0‖ in float64."""
         d = x.double() - x0.double()
-        # A lone row is doubled: reductions over a single long row are split over threads and round differently.
+        # A single row is doubled: torch splits the sum over a single long row among threads, which rounds differently.
         return self.norm.size(d) if len(d) != 1 else self.norm.size(torch.cat([d, d]))[:1]
 
     def allows(self, x0: Points, x: Points) -> Mask:
-        """Finite, in the box, and equal to x0 where masked: everything but the radius."""
+        """Return whether x is finite, in the box, and equal to x0 where masked. The radius is not checked."""
         least, greatest = torch.aminmax(flat(x), dim=1)
-        # A NaN is its row's least and greatest value and fails the comparisons.
+        # With a NaN in a row both extremes are NaN, and the comparisons fail.
         inside = (least >= LO) & (greatest <= HI)
         return inside if self.mask is None else inside & flat((x == x0) | self.mask).all(1)
 
     def contains(self, x0: Points, x: Points) -> Mask:
-        """Allowed and within eps, the distance taken in float64."""
+        """Return whether x is allowed and within eps, by its float64 distance."""
         return self.allows(x0, x) & (self.distance(x0, x) <= self.eps.double() * (1 + TOLERANCE))
 
 
@@ -138,7 +138,7 @@ class Ball:
 class Threat:
     """A norm, a radius (one, or one per sample) and an optional mask of the coordinates that may change.
 
-    Without a radius (`L2()`) any distance is allowed, and attacks look for the smallest at which a sample breaks.
+    Without a radius (`L2()`) any distance is allowed, and attacks look for the smallest adversarial distance.
 
     >>> L2(0.5), Linf("8/255"), L2()
     (L2(eps=0.5), Linf(eps=8/255), L2(eps=inf))
@@ -155,11 +155,11 @@ class Threat:
 
     @property
     def unlimited(self) -> bool:
-        """Whether there is no radius."""
+        """Whether the threat has no radius."""
         return not isinstance(self.eps, Tensor) and math.isinf(self.eps)
 
     def ball(self, rows_: Tensor, device: torch.device) -> Ball:
-        """The ball for the samples at positions `rows_` of the problem."""
+        """Return the ball for the samples at the positions `rows_` of the dataset."""
         eps = (
             self.eps[rows_.to(self.eps.device)] if isinstance(self.eps, Tensor) else torch.full((len(rows_),), self.eps)
         )
@@ -179,32 +179,32 @@ class Threat:
         return self.ball(torch.arange(len(x0)), x0.device).apply(x0, delta)
 
     def check(self, shape: tuple[int, ...], n: int | None) -> None:
-        """Refuse a radius that covers the whole box, a per-sample eps or a mask of the wrong shape."""
+        """Refuse a radius that covers the whole box, and a per-sample eps or a mask of the wrong shape."""
         size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
         if largest >= self.norm.diameter(size) and not self.unlimited:
             raise ThreatError(
                 expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the box's diameter (n = {size})",
                 got=f"eps = {largest:.4g}",
-                remedy="Inputs live in [0, 1]: divide an eps given in 0-255 units by 255.",
+                remedy="Inputs lie in [0, 1]: divide an eps in 0-255 units by 255.",
             )
         if isinstance(self.eps, Tensor) and n is not None and len(self.eps) != n:
             raise ThreatError(
                 expected=f"one eps, or one per sample ({n})",
                 got=f"{len(self.eps)}",
-                remedy="Give eps the problem's length.",
+                remedy="Give one eps per sample of the dataset.",
             )
         if self.mask is not None and tuple(self.mask.shape) != shape:
             raise ThreatError(
                 expected=f"a mask of one sample's shape {shape}",
                 got=f"shape {tuple(self.mask.shape)}",
-                remedy="Use True where a coordinate may change, False where it may not.",
+                remedy="Give one boolean per coordinate: True where it may change.",
             )
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest of a Run."""
-        # JSON has no infinity: a threat without a radius has none there either.
-        alone = None if self.unlimited else self.eps
-        eps = self.eps.tolist() if isinstance(self.eps, Tensor) else alone
+        """Return the entry for the manifest of a Run."""
+        # JSON has no infinity: None means no radius.
+        single = None if self.unlimited else self.eps
+        eps = self.eps.tolist() if isinstance(self.eps, Tensor) else single
         out: dict[str, Any] = {"norm": self.norm.name, "eps": eps, "eps_text": self.text, "box": [LO, HI]}
         if self.mask is not None:
             bits = np.packbits(self.mask.cpu().numpy().reshape(-1))
@@ -213,7 +213,7 @@ class Threat:
 
 
 def from_json(stored: dict[str, Any]) -> Threat:
-    """The threat of a manifest.
+    """Read the threat from a manifest.
 
     >>> from_json(Linf("8/255").to_json())
     Linf(eps=8/255)
@@ -224,12 +224,12 @@ def from_json(stored: dict[str, Any]) -> Threat:
         bits = np.frombuffer(base64.b64decode(stored["mask"]["bits"]), dtype=np.uint8)
         shape = tuple(stored["mask"]["shape"])
         mask = torch.from_numpy(np.unpackbits(bits)[: int(np.prod(shape))].reshape(shape)).bool()
-    found = threat(stored["norm"], math.inf if eps is None else eps, mask)
-    return replace(found, text=stored.get("eps_text", found.text))
+    read = threat(stored["norm"], math.inf if eps is None else eps, mask)
+    return replace(read, text=stored.get("eps_text", read.text))
 
 
 def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
-    """A threat by the name of its norm.
+    """Return the threat with the norm of this name.
 
     >>> threat("L1", 12)
     L1(eps=12)
@@ -247,11 +247,11 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     unlimited = not many and value == math.inf
     if not sound or not (unlimited or bool(((numbers > 0) & numbers.isfinite()).all())):
         raise ThreatError(expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Use Linf('8/255').")
-    # In Linf the unit box decides at once; L2 and L1 need to know the number of inputs (`Threat.check`).
+    # In Linf the unit box bounds eps for any input size; `Threat.check` does so in the other norms.
     bounded = SIZES[norm].diameter(1) == SIZES[norm].diameter(2)
     if bounded and not unlimited and float(numbers.max()) > HI - LO:
         raise ThreatError(
-            expected=f"a {norm} eps of at most 1, since inputs live in [0, 1]",
+            expected=f"a {norm} eps of at most 1, since inputs lie in [0, 1]",
             got=f"eps = {float(numbers.max()):.4g}",
             remedy=f"If that is in 0-255 units, write '{eps}/255'.",
         )
@@ -260,7 +260,7 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
 
 
 def Linf(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
-    """No coordinate moves further than eps.
+    """Return the threat in which no coordinate changes by more than eps.
 
     >>> Linf("8/255")
     Linf(eps=8/255)
@@ -269,7 +269,7 @@ def Linf(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
 
 
 def L2(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
-    """Euclidean distance at most eps.
+    """Return the threat of a Euclidean distance of at most eps.
 
     >>> L2(0.5)
     L2(eps=0.5)
@@ -278,7 +278,7 @@ def L2(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
 
 
 def L1(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
-    """Sum of absolute changes at most eps.
+    """Return the threat of a sum of absolute changes of at most eps.
 
     >>> L1(12)
     L1(eps=12)
@@ -287,7 +287,7 @@ def L1(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
 
 
 def L0(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
-    """At most eps coordinates change; only some attacks can work with that.
+    """Return the threat in which at most eps coordinates change. Only some attacks support it.
 
     >>> L0(5)
     L0(eps=5)

@@ -1,4 +1,4 @@
-"""Tables of numbers that attacks look up: made once per device, and constants to whoever compiles the look-up."""
+"""Tables of constants, built once per device."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,10 +8,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def table(function: F) -> F:
-    """Remember what a function of plain numbers and a device returns; its tensors must not be written to.
+    """Cache the results of a function of plain numbers and a device. The returned tensors must not be written to.
 
-    A compiled step that finds the result here takes it as it is, instead of making it from the host's numbers at every
-    call: whoever compiles a step calls it once as it is before.
+    A compiled step treats a cached result as a constant instead of rebuilding it from host numbers at every call. Call
+    a step once before compiling it, so that the cache is filled.
 
     >>> import torch
     >>> @table
@@ -20,14 +20,14 @@ def table(function: F) -> F:
     >>> squares(3, torch.device("cpu")) is squares(3, torch.device("cpu"))
     True
     """
-    kept: dict[tuple[Any, ...], Any] = {}
+    cache: dict[tuple[Any, ...], Any] = {}
 
     @wraps(function)
     def look_up(*arguments: Any) -> Any:
-        if arguments not in kept:
-            kept[arguments] = function(*arguments)
-        return kept[arguments]
+        if arguments not in cache:
+            cache[arguments] = function(*arguments)
+        return cache[arguments]
 
-    remembering: Any = look_up
-    found: F = remembering
-    return found
+    cached: Any = look_up
+    typed: F = cached
+    return typed

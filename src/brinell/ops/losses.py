@@ -1,4 +1,4 @@
-"""Losses of one sign: (logits, labels, targets) -> one value per row, larger is worse for the model."""
+"""Losses: functions of (logits, labels, targets) with one value per row. Attacks maximise all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from brinell.ops.types import Doubles, Labels, Logits, Scalars
 
-# Croce & Hein 2020 divide by a difference of logits that may vanish; the reference adds this.
+# Croce & Hein 2020 divide by a difference of logits that may be zero; their code adds this.
 TINY = 1e-12
 
 
@@ -21,12 +21,12 @@ def _ranked(logits: Tensor, n: int) -> Tensor:
 
 
 def best_other(logits: Logits, y: Labels) -> Scalars:
-    """The largest logit of a class other than `y`."""
+    """Return the largest logit of a class other than y."""
     return logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 
 def likeliest_wrong(logits: Logits, y: Labels, k: int) -> Tensor:
-    """The k classes with the largest logits, the true one left out: shape (b, k), likeliest first.
+    """Return the k wrong classes with the largest logits, likeliest first: shape (b, k).
 
     >>> likeliest_wrong(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([0]), 2).tolist()
     [[2, 1]]
@@ -36,7 +36,7 @@ def likeliest_wrong(logits: Logits, y: Labels, k: int) -> Tensor:
 
 
 def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Best wrong logit minus the true one (Carlini & Wagner 2017): positive means misclassified.
+    """Return the best wrong logit minus the true one (Carlini & Wagner 2017): positive means misclassified.
 
     >>> margin(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([0])).item()
     2.0
@@ -45,72 +45,72 @@ def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
 
 
 def ce(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Cross-entropy of the true class."""
+    """Return the cross-entropy of the true class."""
     return logits.logsumexp(1) - _at(logits, y)
 
 
 def ce_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Log-probability of the target class."""
+    """Return the log-probability of the target class."""
     return _at(logits, t) - logits.logsumexp(1)
 
 
 def dlr(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Difference of logits ratio, Croce & Hein 2020, eq. 6: the margin over z_(1) − z_(3). Needs three classes."""
+    """Return the difference of logits ratio (Croce & Hein 2020, eq. 6): margin / (z_(1) − z_(3)), for three classes."""
     top = _ranked(logits, 3)
-    # As in the definition: the competitor is the runner-up where the true class leads, the leader elsewhere.
+    # As defined, the competitor is the runner-up where the true class has the largest logit, else the leader.
     leads = logits.argmax(1) == y
     return (torch.where(leads, top[:, 1], top[:, 0]) - _at(logits, y)) / (top[:, 0] - top[:, 2] + TINY)
 
 
 def dlr_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Targeted DLR, Croce & Hein 2020, eq. 7: z_t − z_y over z_(1) − (z_(3) + z_(4)) / 2. Needs four classes."""
+    """Return the targeted DLR (Croce & Hein 2020, eq. 7): (z_t − z_y) / (z_(1) − (z_(3) + z_(4)) / 2)."""
     top = _ranked(logits, 4)
     return (_at(logits, t) - _at(logits, y)) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
 
 
 def minimum_margin(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """z_t − z_y for one target (the Minimum-Margin attack): unbounded and free of any rescaling."""
+    """Return z_t − z_y for one target (the Minimum-Margin attack): unbounded and without rescaling."""
     return _at(logits, t) - _at(logits, y)
 
 
 def margin_towards(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """The minimum margin where there is a target, the untargeted margin where t is −1."""
+    """Return the minimum margin where there is a target, the untargeted margin where t is −1."""
     best = logits.scatter(1, y[:, None], -torch.inf).argmax(1)
     return minimum_margin(logits, y, torch.where(t < 0, best, t))
 
 
 def mm_softmax(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """The minimum margin of the probabilities."""
+    """Return the minimum margin of the probabilities."""
     return minimum_margin(logits.softmax(1), y, t)
 
 
 def mm_sigmoid(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """The minimum margin of the logits' logistic functions."""
+    """Return the minimum margin of the sigmoids of the logits."""
     return minimum_margin(logits.sigmoid(), y, t)
 
 
 def _over(size: Tensor) -> Tensor:
-    """A divisor that keeps its sign and stays away from zero."""
+    """Return a divisor with the same sign that is bounded away from zero."""
     return torch.where(size < 0, size.clamp(max=-TINY), size.clamp(min=TINY))
 
 
 def mm_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """The minimum margin over the true logit."""
+    """Return the minimum margin divided by the true logit."""
     return minimum_margin(logits, y, t) / _over(_at(logits, y))
 
 
 def mm_sum(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """The minimum margin over the sum of both logits."""
+    """Return the minimum margin divided by the sum of both logits."""
     return minimum_margin(logits, y, t) / _over(_at(logits, y) + _at(logits, t))
 
 
 def mm_min_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """The minimum margin over the range of the logits."""
+    """Return the minimum margin divided by the range of the logits."""
     return minimum_margin(logits, y, t) / (logits.amax(1) - logits.amin(1) + TINY)
 
 
 def match(values: Doubles, y: Labels, t: Doubles) -> Scalars:
-    """Minus half the squared distance from the values to match, which stand where others have the target class."""
+    """Return minus half the squared distance from the values to match, which are passed in place of target classes."""
     return -(values - t).square().sum(1) / 2
 
 
@@ -119,9 +119,10 @@ LOGITS = "logits"
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss, whether it needs a target, the fewest classes it is defined for and what stands in below that.
+    """A loss: its function, whether it needs a target, and the fewest classes for which it is defined.
 
-    `of` is the part of the model's answer it is about; one that `matches` is given values instead of a target class.
+    With fewer `classes` the loss `instead` replaces it. `of` is the model output that it reads. A loss that `matches`
+    receives values in place of target classes.
     """
 
     function: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -140,7 +141,7 @@ LOSSES: dict[str, Loss] = {
     "dlr-targeted": Loss(dlr_targeted, targeted=True, classes=4, instead="minimum-margin"),
     "minimum-margin": Loss(minimum_margin, targeted=True),
     "margin-towards": Loss(margin_towards),
-    # Rescalings of the minimum margin, compared in the Minimum-Margin paper's Tables 2 and 4.
+    # Rescalings of the minimum margin (Tables 2 and 4 of the Minimum-Margin paper).
     "mm-softmax": Loss(mm_softmax, targeted=True),
     "mm-sigmoid": Loss(mm_sigmoid, targeted=True),
     "mm-max": Loss(mm_max, targeted=True),
@@ -150,4 +151,4 @@ LOSSES: dict[str, Loss] = {
     "match-logits": Loss(match, matches=True),
     "match-features": Loss(match, of="features", matches=True),
 }
-"""By name. With fewer than `classes` classes DLR's denominator loses its meaning and `instead` is used."""
+"""All losses by name. With fewer classes than `classes` the denominator of DLR is meaningless."""

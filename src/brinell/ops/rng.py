@@ -1,10 +1,9 @@
-"""Keyed, stateless noise: a value depends on its key and its position, and on nothing else.
+"""Keyed, stateless noise: a value depends on its key and its position only.
 
-A key is one int64 per row. Integer arithmetic wraps modulo 2^64 in the same way on every device, so keys, integers and
-uniforms are bit-identical on CPU and GPU, in any batch and in any order. Logarithms, cosines and powers are not: their
-last bit changes with the device and even with an element's place in the tensor (vector units finish a tensor's end with
-other code). They are therefore taken in float64 and rounded to float32, which leaves such a difference one chance in
-10⁹.
+A key is one int64 per row. Integer arithmetic wraps modulo 2^64 on every device, so keys, integers and uniforms are
+bit-identical on CPU and GPU, in any batch and in any order. Logarithms, cosines and powers are not: their last bit
+depends on the device and even on the position in the tensor, since vector units process the end of a tensor with other
+code. They are therefore computed in float64 and rounded to float32; a difference then has a chance of one in 10⁹.
 """
 
 import hashlib
@@ -18,19 +17,19 @@ from brinell.ops.types import Keys, Points
 
 
 def _signed(word: int) -> int:
-    """The int64 with the same 64 bits as the unsigned `word`."""
+    """Return the int64 with the same 64 bits as the unsigned `word`."""
     return word - (1 << 64) if word >> 63 else word
 
 
 # Multipliers and shifts of the SplitMix64 finaliser (Steele, Lea & Flood 2014; constants: Stafford's variant 13).
 _MUL_1, _MUL_2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
-# Odd increments that keep the two uses of a key apart: deriving keys, and counting elements.
+# Odd increments that separate the two uses of a key: deriving keys, and counting elements.
 _DERIVE, _COUNT = _signed(0x9E3779B97F4A7C15), _signed(0xD1B54A32D192ED03)
 _MANTISSA = 24
 
 
 def _shift_right(z: Tensor, n: int) -> Tensor:
-    """Logical right shift of int64 (torch's own shift copies the sign bit)."""
+    """Shift int64 right logically (torch's shift copies the sign bit)."""
     return (z >> n) & ((1 << (64 - n)) - 1)
 
 
@@ -41,30 +40,30 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def digest(text: str) -> int:
-    """A fixed integer for a name, to fold into keys."""
+    """Return a fixed integer for a name, to fold into keys."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
 
 
 def fold(key: Keys, data: int | Keys) -> Keys:
-    """A new key from a key and an integer: different integers give independent keys.
+    """Derive a new key from a key and an integer. Different integers give independent keys.
 
     >>> a = fold(torch.tensor([1, 2]), 7)
     >>> bool((a == fold(torch.tensor([1, 2]), 7)).all()), bool((a == fold(torch.tensor([1, 2]), 8)).any())
     (True, False)
     """
-    # Mixing before and after the addition keeps fold(fold(k, a), b) apart from fold(fold(k, b), a).
+    # Mixing before and after the addition makes fold(fold(k, a), b) differ from fold(fold(k, b), a).
     step = _signed(data * _DERIVE % (1 << 64)) if isinstance(data, int) else data * _DERIVE
     return _mix(_mix(key ^ _DERIVE) + step)
 
 
 @table
 def _steps(n: int, device: torch.device) -> Tensor:
-    """What `fold` adds for the integers below n; as a table for the same reason as `_counter`."""
+    """Return what `fold` adds for the integers below n; a table for the same reason as `_counter`."""
     return torch.arange(n, device=device) * _DERIVE
 
 
 def children(key: Keys, n: int) -> Tensor:
-    """fold(key, 0) … fold(key, n − 1), shape (b, n).
+    """Return fold(key, 0) … fold(key, n − 1), shape (b, n).
 
     >>> key = torch.tensor([1, 2])
     >>> bool((children(key, 3)[:, 2] == fold(key, 2)).all())
@@ -74,23 +73,23 @@ def children(key: Keys, n: int) -> Tensor:
 
 
 def keys(seed: int, ids: Keys) -> Keys:
-    """One key per sample id."""
+    """Return one key per sample id."""
     return fold(fold(torch.zeros_like(ids), seed), ids)
 
 
 @table
 def _counter(n: int, device: torch.device) -> Tensor:
-    """The increments of `n` elements; as a table, because compilers for GPUs take multiples of positions for 32 bit."""
+    """Return the increments of n elements; a table, because GPU compilers compute multiples of positions in 32 bits."""
     return torch.arange(1, n + 1, device=device) * _COUNT
 
 
 def bits(key: Keys, n: int) -> Tensor:
-    """`n` independent 64-bit words per key, as int64 of shape (b, n)."""
+    """Return n independent 64-bit words per key, as int64 of shape (b, n)."""
     return _mix(_mix(key)[:, None] + _counter(n, key.device))
 
 
 def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Uniform in [0, 1) with 24 bits, `shape` per row.
+    """Draw uniformly from [0, 1) with 24 bits, `shape` per row.
 
     >>> uniform(keys(0, torch.arange(2)), (3,)).shape
     torch.Size([2, 3])
@@ -100,24 +99,24 @@ def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
 
 
 def integers(key: Keys, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Integers in 0 … high − 1 (high below 2^31), `shape` per row; `high` may be one bound per row."""
+    """Draw integers from 0 … high − 1 (high below 2^31), `shape` per row; `high` may be one bound per row."""
     words = _shift_right(bits(key, math.prod(shape)), 64 - 31).view(-1, *shape)
     bound = high.view(-1, *[1] * len(shape)) if isinstance(high, Tensor) else high
     return (words * bound) >> 31
 
 
 def signs(key: Keys, shape: tuple[int, ...]) -> Points:
-    """−1 or +1 with equal chance, `shape` per row."""
+    """Draw −1 or +1 with equal probability, `shape` per row."""
     return torch.where(bits(key, math.prod(shape)) < 0, -1.0, 1.0).float().view(-1, *shape)
 
 
 def normal(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Standard normal, `shape` per row (Box-Muller)."""
+    """Draw from the standard normal distribution, `shape` per row (Box-Muller)."""
     u, v = uniform(fold(key, 1), shape).double(), uniform(fold(key, 2), shape).double()
     # 1 − u lies in (0, 1], so the logarithm is finite.
     return ((-2 * (1 - u).log()).sqrt() * (2 * math.pi * v).cos()).float()
 
 
 def exponential(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Standard exponential, `shape` per row."""
+    """Draw from the standard exponential distribution, `shape` per row."""
     return -(1 - uniform(key, shape).double()).log().float()

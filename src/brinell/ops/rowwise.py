@@ -1,4 +1,4 @@
-"""Broadcasting, choosing and moving rows, for tensors and for dataclasses of row tensors."""
+"""Select, merge, copy and compare rows of tensors and of dataclasses of row tensors."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -11,12 +11,12 @@ S = TypeVar("S")
 
 
 def rows(v: Tensor, like: Tensor) -> Tensor:
-    """Shape (b,) to (b, 1, …, 1), so that it broadcasts over `like`."""
+    """Reshape (b,) to (b, 1, …, 1), so that it broadcasts over `like`."""
     return v.view(-1, *[1] * (like.ndim - 1))
 
 
 def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Rows of `a` where the mask is true, of `b` elsewhere.
+    """Return rows of `a` where the mask is true, rows of `b` elsewhere.
 
     >>> where(torch.tensor([True, False]), torch.ones(2, 2), torch.zeros(2, 2)).tolist()
     [[1.0, 1.0], [0.0, 0.0]]
@@ -25,9 +25,9 @@ def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _each(function: Callable[..., Any], first: S, *others: S) -> S:
-    """Apply to every field of dataclasses of row tensors; fields that are None stay None; nested dataclasses too."""
-    parts = {f.name: _apply(function, [getattr(s, f.name) for s in (first, *others)]) for f in fields(first)}  # type: ignore[arg-type]
-    return type(first)(**parts)
+    """Apply a function to every field of dataclasses of row tensors, nested ones included; None stays None."""
+    values = {f.name: _apply(function, [getattr(s, f.name) for s in (first, *others)]) for f in fields(first)}  # type: ignore[arg-type]
+    return type(first)(**values)
 
 
 def _apply(function: Callable[..., Any], values: list[Any]) -> Any:
@@ -37,60 +37,60 @@ def _apply(function: Callable[..., Any], values: list[Any]) -> Any:
 
 
 def take(state: S, index: Tensor) -> S:
-    """The rows at `index`, of every field."""
+    """Return the rows at `index` of every field."""
     return _each(lambda v: v[index], state)
 
 
 def where_rows(mask: Tensor, a: S, b: S) -> S:
-    """`where` for every field of two dataclasses of row tensors."""
+    """Apply `where` to every field of two dataclasses of row tensors."""
     return _each(lambda v, w: where(mask, v, w), a, b)
 
 
 def put(state: S, index: Tensor, new: S) -> S:
-    """A copy of the state whose rows at `index` are those of `new`."""
+    """Return a copy of the state whose rows at `index` are those of `new`."""
     return _each(lambda v, n: v.index_copy(0, index, n), state, new)
 
 
 def clone(state: S) -> S:
-    """The same numbers in memory of their own, each field apart."""
+    """Copy every field."""
     return _each(lambda v: v.clone(), state)
 
 
 def overwrite(state: S, new: S) -> None:
-    """Write the numbers of `new` into the memory of `state`, whose shapes and kinds must be the same.
+    """Write the values of `new` into the memory of `state`, which must have the same shapes and dtypes.
 
-    A field of `new` may be another field of `state` as it was: it is read before that is written.
+    A field of `new` may share memory with another field of `state`: it is copied before that field is overwritten.
     """
-    own: set[int] = set()
+    memory: set[int] = set()
 
     def note(v: Tensor) -> Tensor:
-        own.add(v.untyped_storage().data_ptr())
+        memory.add(v.untyped_storage().data_ptr())
         return v
 
     _each(note, state)
-    # Numbers of a kind are copied together: a device takes longer to begin with each field than to copy most of them.
-    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    # Fields of one dtype are copied together: launching a kernel per field takes longer than most copies.
+    by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
 
     def pair(v: Tensor, n: Tensor) -> Tensor:
         assert v.shape == n.shape and v.dtype == n.dtype, f"{tuple(n.shape)} {n.dtype} for {tuple(v.shape)} {v.dtype}"
         if n is not v:
-            olds, news = kinds.setdefault(v.dtype, ([], []))
+            olds, news = by_dtype.setdefault(v.dtype, ([], []))
             olds.append(v)
-            news.append(n.clone() if n.untyped_storage().data_ptr() in own else n)
+            news.append(n.clone() if n.untyped_storage().data_ptr() in memory else n)
         return v
 
     _each(pair, state, new)
-    for olds, news in kinds.values():
+    for olds, news in by_dtype.values():
         torch._foreach_copy_(olds, news)
 
 
 def overwrite_rows(state: S, index: Tensor, new: S) -> None:
-    """Write the rows of `new` over those of `state` at `index`."""
+    """Overwrite the rows of `state` at `index` with those of `new`."""
     _each(lambda v, n: v.index_copy_(0, index, n), state, new)
 
 
 def same(a: S, b: S) -> bool:
-    """Whether all numbers of two dataclasses of row tensors are equal, NaN to NaN."""
+    """Return whether all values of two dataclasses of row tensors are equal; NaN equals NaN."""
     equal: list[Tensor] = []
 
     def compare(v: Tensor, w: Tensor) -> Tensor:
@@ -102,31 +102,31 @@ def same(a: S, b: S) -> bool:
 
 
 def flat(x: Tensor) -> Tensor:
-    """Shape (b, n): one flat row per sample."""
+    """Reshape to (b, n): one flat row per sample."""
     return x.reshape(len(x), -1)
 
 
-def concat(parts: "list[S]") -> S:
-    """One dataclass of row tensors from several."""
-    return parts[0] if len(parts) == 1 else _each(lambda *v: torch.cat(v), *parts)
+def concat(states: "list[S]") -> S:
+    """Concatenate dataclasses of row tensors."""
+    return states[0] if len(states) == 1 else _each(lambda *v: torch.cat(v), *states)
 
 
 def head(state: S, n: int) -> S:
-    """The first n rows of every field."""
+    """Return the first n rows of every field."""
     return _each(lambda v: v[:n], state)
 
 
-def average(parts: "list[S]") -> S:
-    """The mean of several dataclasses of row tensors, field by field."""
-    return _each(lambda *v: torch.stack(v).mean(0), *parts)
+def average(states: "list[S]") -> S:
+    """Average dataclasses of row tensors, field by field."""
+    return _each(lambda *v: torch.stack(v).mean(0), *states)
 
 
-# Elements summed by one matrix product; torch's own running sum on a GPU adds in an order that changes from run to run.
+# Elements summed by one matrix product. torch's cumulative sum on a GPU adds in an order that varies between runs.
 _SPAN = 64
 
 
 def running_sum(v: Tensor) -> Tensor:
-    """Cumulative sums along each row, (b, n), the same from run to run on every device.
+    """Return cumulative sums along each row, (b, n), reproducible on every device.
 
     >>> running_sum(torch.tensor([[1.0, 2.0, 3.0]])).tolist()
     [[1.0, 3.0, 6.0]]
@@ -135,7 +135,7 @@ def running_sum(v: Tensor) -> Tensor:
 
 
 def span_sums(v: Tensor) -> Tensor:
-    """Cumulative sums by products with a triangle of ones, span by span, then over the spans."""
+    """Return cumulative sums by products with a triangle of ones, span by span, then over the spans."""
     b, n = v.shape
     if n <= 1:
         return v

@@ -1,4 +1,4 @@
-"""Shapes as types: `b` rows, `*shape` of one sample, `k` classes."""
+"""Tensor shapes as types: `b` rows, `*shape` of one sample, `k` classes."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor

@@ -1,4 +1,9 @@
-"""For writers of attacks, norms and classifiers: conformance checks, and worlds with known answers."""
+"""For authors of attacks, norms and classifiers: conformance checks, and models with known distances.
+
+`attacks`, `norms` and `classifiers` hold `check_attack`, `check_norm` and `check_classifier`. They raise
+AssertionError with the contract that is broken. `worlds` holds linear and ReLU models whose distances to the decision
+boundary are known in closed form. The tests of Brinell use them too.
+"""
 
 from brinell.testing.attacks import check_attack
 from brinell.testing.classifiers import check_classifier

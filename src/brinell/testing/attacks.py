@@ -1,7 +1,4 @@
-"""What every attack must hold, as a check that anyone can run on their own.
-
-It raises AssertionError with a sentence that says what was broken; nothing is returned.
-"""
+"""The conformance check of attacks. It raises AssertionError with the contract that is broken."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -24,8 +21,8 @@ from brinell.testing.require import require
 CLASSES = 5
 
 
-class _Bent(nn.Module):
-    """A small smooth network with fixed weights: nothing about it is linear, and every class wins somewhere."""
+class _SmoothNet(nn.Module):
+    """A small smooth nonlinear network with fixed weights, in which every class is predicted somewhere."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -37,32 +34,32 @@ class _Bent(nn.Module):
         return self.hidden((flat(x) - 0.5) @ self.first.T) @ self.second.T
 
 
-def _watching(x: Tensor) -> Tensor:
-    """A smooth detector: high in the middle of every other coordinate."""
+def _detector_score(x: Tensor) -> Tensor:
+    """Return the score of a smooth detector, which is high in the middle of every other coordinate."""
     return torch.cos(3 * (flat(x)[:, ::2] - 0.5)).mean(1) - 0.7
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """An attack in front of a model that answers every row by itself."""
+    """An attack and a model that evaluates every row separately."""
 
     attack: AnyAttack
     oracle: Oracle
     steps: int
 
-    def answer(self, s: Any, p: Batch) -> Response:
+    def respond(self, s: Any, p: Batch) -> Response:
         turns, chosen = self.attack.query_pattern, s.aim
         target = p.target if chosen is None else chosen
-        # Every row of a trial has had the same number of answers, unless it is done and only follows.
+        # All rows have had the same number of responses, except those that are finished.
         return self.oracle.query(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
     def follow(self, p: Batch, ball: Ball, spoil: "Callable[[Response], Response]" = lambda a: a) -> "list[Any]":
-        """The states after 0, 1, … answers, while there are rows that may ask."""
+        """Return the states after 0, 1, … responses, while some rows have queries to make."""
         states = [self.attack.init(p, ball)]
         for _ in range(self.steps):
             if bool((states[-1].t >= self.attack.queries).all()):
                 break
-            states.append(self.attack.step(states[-1], spoil(self.answer(states[-1], p)), p, ball))
+            states.append(self.attack.step(states[-1], spoil(self.respond(states[-1], p)), p, ball))
         return states
 
 
@@ -75,21 +72,21 @@ def check_attack(
     steps: int = 12,
     eps: float = 0.1,
 ) -> None:
-    """Check that an attack keeps the contract of `brinell.core.attack.Attack` in every given norm, or in all its own.
+    """Check that an attack keeps the contract of `brinell.core.attack.Attack` in the given norms, or in all its norms.
 
-    Its description is sound; its state has one row per sample; `init` and `step` are pure, treat every row by itself,
-    draw noise only through the key, count their answers, respect box, ball and mask, take an explicit start, and
-    survive answers that are not finite. `eps` is in Linf; the other norms get the radius of the same volume, roughly.
-    An attack that looks for the smallest distance must also do so without any radius.
+    Its declared members are valid. Its state has one row per sample. `init` and `step` are pure, treat every row
+    independently, draw noise only through the key, count their responses, respect box, ball and mask, use an explicit
+    start, and survive responses that are not finite. `eps` is the Linf radius; other norms get a radius of roughly the
+    same volume. A minimum-norm attack must also work without a radius.
 
     >>> from brinell.attacks import PGD
     >>> check_attack(PGD(steps=3))
     """
     _check_description(attack)
     size = int(torch.Size(shape).numel())
-    # One row per model call: the answer to a row cannot depend on its neighbours.
-    net = _Bent(size).eval()
-    trial = _Trial(attack, Oracle(wrap(net, detector=_watching, features="hidden"), 1), steps)
+    # One row per model call, so that the response to a row cannot depend on other rows.
+    net = _SmoothNet(size).eval()
+    trial = _Trial(attack, Oracle(wrap(net, detector=_detector_score, features="hidden"), 1), steps)
     p = _rows(attack, trial.oracle, samples, shape)
     mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
     for norm in attack.norms if norms is None else norms:
@@ -109,19 +106,19 @@ def check_attack(
 
 
 def _check_description(attack: AnyAttack) -> None:
-    require(isinstance(attack, Attack), f"{attack!r} lacks a part of the protocol brinell.core.attack.Attack")
+    require(isinstance(attack, Attack), f"{attack!r} is not a brinell.core.attack.Attack")
     frozen = is_dataclass(attack) and type(attack).__dataclass_params__.frozen
     require(frozen, "an attack must be a frozen dataclass")
     require(attack.name and attack.name == attack.name.lower(), f"the name {attack.name!r} must be lower case")
     require(attack.loss in LOSSES, f"the loss {attack.loss!r} is not in brinell.ops.losses.LOSSES")
-    require(isinstance(attack.requires, Requires), f"needs must be a Needs, not {attack.requires!r}")
+    require(isinstance(attack.requires, Requires), f"requires must be a Requires, not {attack.requires!r}")
     require(isinstance(attack.queries, int) and attack.queries >= 1, f"queries must be at least 1: {attack.queries}")
-    require(isinstance(attack.minimum_norm, bool), "minimises must be True or False")
+    require(isinstance(attack.minimum_norm, bool), "minimum_norm must be True or False")
 
 
 def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> Batch:
     key = rng.keys(7, torch.arange(n))
-    # A quarter of the coordinates lie on the border of the box.
+    # Some coordinates lie on the boundary of the box.
     x = (1.4 * rng.uniform(rng.fold(key, 1), shape) - 0.2).clamp(0, 1)
     order = oracle.output(x).logits.argsort(1, descending=True)
     target = order[:, 1] if LOSSES[attack.loss].targeted else torch.full((n,), -1)
@@ -129,22 +126,22 @@ def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> 
 
 
 def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
-    """Names and tensors of a state, nested dataclasses included."""
-    found: list[tuple[str, Tensor]] = []
+    """Return names and tensors of a state, nested dataclasses included."""
+    tensors: list[tuple[str, Tensor]] = []
     for f in fields(state):
         value = getattr(state, f.name)
         if isinstance(value, Tensor):
-            found.append((f.name, value))
+            tensors.append((f.name, value))
         elif value is not None:
             require(is_dataclass(value), f"the state's field {f.name} is neither a tensor, a dataclass nor None")
-            found += [(f"{f.name}.{name}", v) for name, v in _each_tensor(value)]
-    return found
+            tensors += [(f"{f.name}.{name}", v) for name, v in _each_tensor(value)]
+    return tensors
 
 
 def _check_states(attack: AnyAttack, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     where = f"{attack.name} in {ball.norm.name}" + ("" if ball.mask is None else " with a mask")
-    free = attack.minimum_norm or attack.leaves_ball
-    wide = replace(ball, eps=torch.full_like(ball.eps, torch.inf)) if free else ball
+    beyond = attack.minimum_norm or attack.leaves_ball
+    wide = replace(ball, eps=torch.full_like(ball.eps, torch.inf)) if beyond else ball
     last = torch.full_like(p.y, -1)
     for i, s in enumerate(states):
         for name, value in _each_tensor(s):
@@ -160,7 +157,7 @@ def _check_states(attack: AnyAttack, states: Sequence[Any], p: Batch, ball: Ball
 
 
 def _frozen(*values: Any) -> "list[Tensor]":
-    """Copies of every tensor in some dataclasses, to see later whether they were changed."""
+    """Copy every tensor in some dataclasses, to detect later changes."""
     return [t.clone() for v in values for _, t in _each_tensor(v)]
 
 
@@ -175,13 +172,13 @@ def _check_purity(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) ->
     before = _frozen(p), ball.eps.clone()
     require(_equal(attack.init(p, ball), states[0]), f"{where}: init gives two results for one input")
     for s, after in pairwise(states):
-        a = trial.answer(s, p)
+        a = trial.respond(s, p)
         inputs = _frozen(s, a)
         require(_equal(attack.step(s, a, p, ball), after), f"{where}: step gives two results for one input")
         kept = all(torch.equal(u, v) for u, v in zip(inputs, _frozen(s, a), strict=True))
         require(kept, f"{where}: step changes its inputs in place")
     same = all(torch.equal(u, v) for u, v in zip(before[0], _frozen(p), strict=True))
-    require(same and torch.equal(before[1], ball.eps), f"{where}: the rows or the radius were changed in place")
+    require(same and torch.equal(before[1], ball.eps), f"{where}: the batch or the radius was changed in place")
     untouched = torch.equal(generator, torch.get_rng_state())
     require(untouched, f"{where}: noise was drawn from a global generator instead of the key")
 
@@ -204,7 +201,7 @@ def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
 
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
-    """The first row's answers are not numbers (its gradient is zero, as the engine makes it): it must not spread."""
+    """Make the first row's responses NaN, with zero gradients as in the engine: this must not affect other rows."""
     where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
 
     def spoil(a: Response) -> Response:
@@ -216,5 +213,7 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -
 
     rest = torch.arange(1, len(p.y))
     for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):
-        require(s.x.isfinite().all(), f"{where}: answers that are not finite make step {i} propose such points")
-        require(_equal(take(s, rest), take(states[i], rest)), f"{where}: answers that are not finite reach other rows")
+        require(s.x.isfinite().all(), f"{where}: responses that are not finite lead to such points in step {i}")
+        require(
+            _equal(take(s, rest), take(states[i], rest)), f"{where}: responses that are not finite affect other rows"
+        )

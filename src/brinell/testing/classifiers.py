@@ -1,4 +1,4 @@
-"""What every classifier must hold, as a check that anyone can run on their own."""
+"""The conformance check of classifiers."""
 
 import torch
 from torch import Tensor
@@ -9,17 +9,17 @@ from brinell.testing.require import require
 
 
 def check_classifier(classifier: Classifier, x: Tensor) -> None:
-    """Check that a classifier answers every row by itself, repeatably and, if it says so, with gradients.
+    """Check that a classifier evaluates rows independently, reproducibly and, if differentiable, with gradients.
 
-    `x` are at least four inputs in [0, 1].
+    `x` holds at least four inputs in [0, 1].
 
     >>> from brinell.models.wrap import wrap
     >>> net = torch.nn.Linear(12, 3).eval()
     >>> check_classifier(wrap(net), torch.rand(4, 12))
     """
-    require(isinstance(classifier, Classifier), f"{classifier!r} lacks a part of brinell.core.model.Classifier")
+    require(isinstance(classifier, Classifier), f"{classifier!r} lacks members of brinell.core.model.Classifier")
     require(len(x) >= 4, "give at least four inputs")
-    require(not classifier.modes(), f"parts in train mode: {classifier.modes()}")
+    require(not classifier.modes(), f"modules in train mode: {classifier.modes()}")
     require(classifier.fingerprint == classifier.fingerprint, "the fingerprint changes from call to call")
     before = x.clone()
     with torch.no_grad():
@@ -32,8 +32,10 @@ def check_classifier(classifier: Classifier, x: Tensor) -> None:
     require(logits.dtype == torch.float32 and logits.isfinite().all(), "logits must be finite float32 numbers")
     slack = 1e-5 * float(logits.abs().max())
     require(torch.allclose(logits, again, 1e-4, slack), "two passes over the same input differ")
-    require(torch.allclose(logits.flip(0), flipped, 1e-4, slack), "a row's answer depends on its place in the batch")
-    require(torch.allclose(logits[1:3], part, 1e-4, slack), "a row's answer depends on the other rows")
+    require(
+        torch.allclose(logits.flip(0), flipped, 1e-4, slack), "the logits of a row depend on its position in the batch"
+    )
+    require(torch.allclose(logits[1:3], part, 1e-4, slack), "the logits of a row depend on the other rows")
     if classifier.differentiable:
         _check_gradient(classifier, x)
 
@@ -41,10 +43,10 @@ def check_classifier(classifier: Classifier, x: Tensor) -> None:
 def _check_gradient(classifier: Classifier, x: Tensor) -> None:
     point = x.detach().clone().requires_grad_()
     logits = classifier.forward(point).logits
-    require(logits.requires_grad, "differentiable, but forward cuts the gradient")
+    require(logits.requires_grad, "the classifier declares itself differentiable, but forward detaches the gradient")
     grad = torch.autograd.grad(logits[:, 0].sum(), point)[0]
     require(grad.isfinite().all(), "gradients must be finite")
-    # A short step along the gradient must change the logit as the gradient says, for most rows (kinks excepted).
+    # For most rows a short step along the gradient changes the logit as predicted; a few may cross a kink.
     slope = flat(grad).norm(dim=1)
     h = 1e-2
     step = rows(h / slope.clamp(min=1e-12), grad) * grad

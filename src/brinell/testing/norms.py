@@ -1,4 +1,4 @@
-"""What every norm must hold, as a check that anyone can run on their own."""
+"""The conformance check of norms."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from brinell.testing.require import require
 
 
 def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 16) -> None:
-    """Check that a norm is one, that its dual is its dual, that projections and random points lie where they must.
+    """Check the axioms of a norm, its dual, its projections, its steps to hyperplanes and its random points.
 
     >>> from brinell.ops.norms import NORMS
     >>> check_norm(NORMS["L2"], sizes=(3,))
@@ -52,7 +52,7 @@ def _check_steepest(norm: Norm, g: Tensor, other: Tensor) -> None:
 
 
 def _box(key: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """What the box leaves free around points of which some lie on its border."""
+    """Return the room in the box around random points, some of which lie on its boundary."""
     x0 = (1.4 * rng.uniform(rng.fold(key, 3), (n,)) - 0.2).clamp(0, 1)
     return -x0, 1 - x0
 
@@ -67,7 +67,7 @@ def _check_project(norm: Norm, key: Tensor, d: Tensor, eps: Tensor) -> None:
         require((size <= eps.double() * (1 + TOLERANCE)).all(), f"{norm.name}: a projection leaves the ball")
         again = norm.project(z, eps, lo, hi)
         require(torch.allclose(again, z, rtol=1e-5, atol=1e-7), f"{norm.name}: projecting twice moves a point")
-        # Obtuse angle: no feasible point lies further along v − z than z itself.
+        # Optimality: no feasible point lies further along v − z than z.
         rival = norm.inside(rng.fold(key, 4), tuple(v.shape[1:]), eps).clamp(lo, hi)
         along = ((v - z) * (rival - z)).double().sum(1)
         scale = (v - z).double().norm(dim=1) * eps.double() + 1e-12

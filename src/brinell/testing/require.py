@@ -1,9 +1,9 @@
-"""How the conformance checks object."""
+"""The assertion of the conformance checks."""
 
 from typing import Any
 
 
 def require(condition: Any, message: str) -> None:
-    """An AssertionError with this sentence unless the condition holds."""
+    """Raise AssertionError with this message unless the condition holds."""
     if not bool(condition):
         raise AssertionError(message)

@@ -1,4 +1,4 @@
-"""Worlds whose answers are known in closed form: linear classifiers, and how far every sample is from the boundary."""
+"""Models with known distances: linear classifiers with closed-form distances, and small ReLU networks."""
 
 import math
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rowwise import flat
 
-# Samples lie this far around the centre of the box. Their distance is below that in every norm, and above the second
-# number in one of them: the sum of changes is the largest of the sizes.
+# Samples lie within SPREAD of the centre of the box. Their distance is below SPREAD in every norm and above LEAST in
+# L1, where distances are largest.
 SPREAD, LEAST = 0.3, 0.05
 
 
@@ -29,7 +29,7 @@ class _Linear(nn.Module):
 
 @dataclass(frozen=True)
 class LinearWorld:
-    """Logits W·x + b, samples x of any shape (flattened) and their labels: all samples are classified correctly."""
+    """A linear model W·x + b, samples of any shape (flattened) and their labels, all classified correctly."""
 
     weight: Tensor
     bias: Tensor
@@ -42,22 +42,23 @@ class LinearWorld:
         return wrap(_Linear(self.weight, self.bias).eval(), name="linear world")
 
     def gaps(self) -> tuple[Tensor, Tensor]:
-        """Per sample and class j, in float64: z_y − z_j, (b, k), and what closes it, w_j − w_y, (b, k, n)."""
+        """Return, per sample and class j in float64, the gap z_y − z_j, (b, k), and its normal w_j − w_y, (b, k, n)."""
         z = flat(self.x).double() @ self.weight.double().T + self.bias.double()
         slope = self.weight.double()[None] - self.weight.double()[self.y][:, None]
         return z.gather(1, self.y[:, None]) - z, slope
 
     def distances(self, norm: Norm | str) -> Tensor:
-        """How far every class is, (b, k) in float64: z_y − z_j over the dual norm of w_j − w_y; inf for the own class.
+        """Return the distance to every class, (b, k) in float64: z_y − z_j over the dual norm of w_j − w_y.
 
-        The box does not bind where `linear_world` placed the samples; elsewhere see `boxed_distances`.
+        It is inf for the true class. It ignores the box, which does not matter for the samples of `linear_world`; see
+        `boxed_distances` for others.
         """
         gap, slope = self.gaps()
         dual = _norm(norm).dual_size(slope.flatten(0, 1)).view_as(gap)
         return torch.where(dual > 0, gap / dual, torch.inf)
 
     def boxed_distances(self, norm: Norm | str) -> Tensor:
-        """The same inside the unit box: the shortest way to the hyperplane; inf where the box ends before."""
+        """Return the distances inside the unit box; inf where the box does not reach the hyperplane."""
         (gap, slope), x = self.gaps(), flat(self.x).double()
         each = x[:, None].expand_as(slope).flatten(0, 1)
         w = slope.flatten(0, 1)
@@ -67,7 +68,7 @@ class LinearWorld:
         return size.view_as(gap)
 
     def distance(self, norm: Norm | str) -> Tensor:
-        """The smallest distance at which a sample breaks: that of the nearest class. One value per sample, float64."""
+        """Return the smallest adversarial distance per sample, that of the nearest class, in float64."""
         return self.distances(norm).amin(1)
 
 
@@ -80,7 +81,7 @@ def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _fits(world: LinearWorld) -> Tensor:
-    """Whether the boundary's nearest points lie inside the box in every norm, not too far nor too near; (b,)."""
+    """Return which samples have their nearest boundary points inside the box in every norm, at suitable distances."""
     free = torch.stack([world.distance(norm) for norm in NORMS.values()])
     boxed = torch.stack([world.boxed_distances(norm).amin(1) for norm in NORMS.values()])
     roomy = (boxed <= free * (1 + 1e-9)).all(0)
@@ -88,17 +89,17 @@ def _fits(world: LinearWorld) -> Tensor:
 
 
 def _placed(weight: Tensor, bias: Tensor, shape: tuple[int, ...], n: int, seed: int) -> LinearWorld:
-    """The first n of many random samples around the box's centre whose nearest boundary points lie in the box."""
+    """Return the first n random samples around the centre whose nearest boundary points lie in the box."""
     x = 0.5 + SPREAD * (2 * rng.uniform(rng.keys(seed + 1, torch.arange(64 * n)), shape) - 1)
     y = (flat(x).double() @ weight.double().T + bias.double()).argmax(1)
     keep = _fits(LinearWorld(weight, bias, x, y)).nonzero()[:n, 0]
     if len(keep) < n:
-        raise ValueError(f"only {len(keep)} of {64 * n} samples of this world fit; ask for fewer, or another seed")
+        raise ValueError(f"only {len(keep)} of {64 * n} samples are suitable; use a smaller n or another seed")
     return LinearWorld(weight, bias, x[keep], y[keep])
 
 
 def linear_world(classes: int = 3, shape: tuple[int, ...] = (24,), n: int = 16, seed: int = 0) -> LinearWorld:
-    """A random linear classifier and n samples well inside the box; the same for the same arguments.
+    """Return a random linear classifier and n samples well inside the box; deterministic in the arguments.
 
     >>> world = linear_world(classes=4, shape=(1, 5, 5), n=8)
     >>> world.x.shape, bool((world.distance("L1") >= world.distance("L2")).all())
@@ -106,15 +107,15 @@ def linear_world(classes: int = 3, shape: tuple[int, ...] = (24,), n: int = 16, 
     """
     size = math.prod(shape)
     weight = _noise(seed, 1, (classes, size))
-    # All logits are near 0 in the middle of the box, so that every class has samples.
+    # All logits are near 0 at the centre of the box, so that every class has samples.
     bias = -weight.sum(1) / 2 + 0.1 * _noise(seed, 2, (classes,))
     return _placed(weight, bias, shape, n, seed)
 
 
 def duel(classes: int = 4, shape: tuple[int, ...] = (24,), n: int = 16, seed: int = 0) -> LinearWorld:
-    """A linear world of two classes; the others exist, but are far behind everywhere.
+    """Return a linear world in which only two classes compete; the logits of the others are far lower everywhere.
 
-    With a single rival no untargeted loss can go astray: its largest value in the ball lies at the closed-form point.
+    With one competitor every untargeted loss has its maximum in the ball at the closed-form point.
 
     >>> world = duel(classes=5, n=4)
     >>> world.classifier.forward(world.x).logits.shape, int(world.y.max())
@@ -140,7 +141,7 @@ class _Relu(nn.Module):
 
 @dataclass(frozen=True)
 class ReluWorld:
-    """Logits V·max(W·x + a, 0) + b with few hidden units: small enough to go through all patterns of active ones."""
+    """A network V·max(W·x + a, 0) + b with so few hidden units that all activation patterns can be enumerated."""
 
     first: Tensor
     offset: Tensor
@@ -156,14 +157,14 @@ class ReluWorld:
 
 
 def relu_world(inputs: int = 4, hidden: int = 5, classes: int = 2, n: int = 8, seed: int = 0) -> ReluWorld:
-    """A random network with one hidden layer and n samples in the box; the same for the same arguments.
+    """Return a random network with one hidden layer and n samples in the box; deterministic in the arguments.
 
     >>> world = relu_world(n=3)
     >>> bool((world.classifier.forward(world.x).logits.argmax(1) == world.y).all())
     True
     """
     first, second = _noise(seed, 3, (hidden, inputs)), _noise(seed, 4, (classes, hidden))
-    # Units switch, and classes change, near the middle of the box.
+    # Units switch and classes change near the centre of the box.
     offset = -first.sum(1) / 2 + 0.2 * _noise(seed, 5, (hidden,))
     middle = (0.5 * first.sum(1) + offset).relu()
     x = rng.uniform(rng.keys(seed + 2, torch.arange(n)), (inputs,))
