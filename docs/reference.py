@@ -1,4 +1,4 @@
-"""Writes the pages of the documentation that are made of docstrings: a page per attack, per plan, and the interface."""
+"""Write the documentation pages made of docstrings: one per attack, one per plan, and the interface."""
 
 import dataclasses
 import inspect
@@ -12,20 +12,20 @@ import brinell
 from brinell.attacks.catalogue import PLANS
 from brinell.core.plan import Plan, Stage
 
-BROKEN = "A sample that breaks leaves at once."
+BROKEN = "A sample leaves the attack when it breaks."
 STRENGTHS = {
     "weak": "The result is an upper bound only, and the verdict [says so](../../verdict.md#weak-plan).",
-    "audited": "A sample of what it left standing is attacked at full strength, and the result carries a bound on what "
-    "was missed. Masked gradients end it early: the audit and the checks are there to notice.",
-    "standard": "The field's yardstick, not a proof: randomised models need `autoattack-rand`, models with a detector "
-    "the plan `detector`, and a defence that was built against these attacks an attack built against it.",
+    "audited": "A random sample of the survivors is attacked at full strength, and the Run reports a bound on what was "
+    "missed. Masked gradients make the plan stop early; the audit and the checks detect this.",
+    "standard": "The standard of the field, but no proof. Randomised models need `autoattack-rand`, and models with a "
+    "detector the plan `detector`. A defence built against these attacks needs an attack built against it.",
 }
 LABELS = ("Method", "Cost per step", "Cost", "Reference", "Limits")
 LABEL = re.compile(rf"(?:(?<=\n)|(?<=\. )|(?<=\.\n))({'|'.join(LABELS)}): (.)")
 
 
 def write(folder: Path) -> None:
-    """Make all pages anew."""
+    """Write all pages."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, text in pages():
         path = folder / name
@@ -34,20 +34,20 @@ def write(folder: Path) -> None:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Name and Markdown of every page."""
+    """Yield name and Markdown of every page."""
     attacks = [getattr(brinell.attacks, name) for name in brinell.attacks.__all__]
-    yield "attacks/index.md", _index("Attacks", "One method each.", [(slug(a), a.__name__, first(a)) for a in attacks])
+    yield "attacks/index.md", _index("Attacks", "One page per attack.", [(slug(a), a.__name__, first(a)) for a in attacks])
     for cls in attacks:
         yield f"attacks/{slug(cls)}.md", attack_page(cls)
     listed = [(p.name.replace("+", "-plus"), p.name, p.description) for p in PLANS.values()]
-    yield "plans/index.md", _index("Plans", "Attacks combined, by name.", listed)
+    yield "plans/index.md", _index("Plans", "Combinations of attacks, by name.", listed)
     for (name, *_), p in zip(listed, PLANS.values(), strict=True):
         yield f"plans/{name}.md", plan_page(p)
     yield "api.md", api_page()
 
 
 def slug(cls: type) -> str:
-    """The name of an attack's page.
+    """Return the name of the page of an attack.
 
     >>> slug(brinell.attacks.HopSkipJump)
     'hopskipjump'
@@ -56,25 +56,25 @@ def slug(cls: type) -> str:
 
 
 def first(thing: object) -> str:
-    """The first sentence of a docstring."""
+    """Return the first sentence of a docstring."""
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def attack_page(cls: type) -> str:
-    """Method, cost, reference, limits and settings of an attack, from its docstring."""
+    """Return method, cost, reference, limits and settings of an attack, from its docstring."""
     lines = [f"# {cls.__name__}", "", document(cls), "", "## Settings", "", "| setting | default |", "|---|---|"]
-    # What a subclass or a class attribute fixes is not a setting.
+    # A class attribute is not a setting.
     fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
     lines += [f"| `{f.name}` | `{_default(f)}` |" for f in fields]
     plans = [p.name for p in PLANS.values() if any(_holds(s.attack, cls) for s in _stages(p))]
     if plans:
         links = ", ".join(f"[{name}](../plans/{name.replace('+', '-plus')}.md)" for name in plans)
-        lines += ["", f"Plans with it: {links}."]
+        lines += ["", f"Plans with this attack: {links}."]
     return "\n".join([*lines, ""])
 
 
 def plan_page(plan: Plan) -> str:
-    """What a plan runs, at what cost at most, and where it comes from."""
+    """Return the stages of a plan, their largest cost and the reference."""
     lines = [f"# Plan `{plan.name}`", "", f"{plan.description}.", ""]
     lines += [f"Strength: *{plan.strength}*. {STRENGTHS[plan.strength]}", "", f"Reference: {plan.citation}.", ""]
     lines += ["| stage | attack | targets | restarts | model calls per sample at most |", "|---|---|---|---|---|"]
@@ -82,9 +82,9 @@ def plan_page(plan: Plan) -> str:
         page = f"[{type(s.attack).__name__}](../attacks/{slug(type(s.attack))}.md)"
         targets, calls = len(s.ranks) or 1, s.attack.queries * (len(s.ranks) or 1) * s.restarts * s.eot
         lines.append(f"| {s.name} | {page} | {targets} | {s.restarts} | {calls:,} |")
-    lines += ["", "A model call is a forward, with a backward where the attack uses gradients.", BROKEN]
+    lines += ["", "A model call is a forward pass, plus a backward pass if the attack uses gradients.", BROKEN]
     if "L2" not in _by_norm(plan) and len(set(_by_norm(plan).values())) > 1:
-        lines += ["", "In L1 the stages have more restarts, fewer targets and larger radii first."]
+        lines += ["", "In L1 the stages have more restarts and fewer targets, and start with larger radii."]
     if "L2" in _by_norm(plan):
         lines += ["", "Which stages run depends on the norm."]
     lines += ["", "```bash", f"brinell evaluate --model M --data D --eps 8/255 --plan {plan.name}", "```", ""]
@@ -92,7 +92,7 @@ def plan_page(plan: Plan) -> str:
 
 
 def api_page() -> str:
-    """Every public name: signature and docstring."""
+    """Return signature and docstring of every public name."""
     lines = ["# Interface", "", "Every public name. [The Python page](../python.md) has an example of each.", ""]
     for name in brinell.__all__:
         thing = getattr(brinell, name)
@@ -132,13 +132,13 @@ def _signature(thing: Any) -> str:
         sign = inspect.signature(thing)
     except (TypeError, ValueError):
         return "(…)"
-    # Defaults and names; the types are in the source, and would fill the page.
+    # Names and defaults only: the types would fill the page.
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in sign.parameters.values()]
     return re.sub(r"<[^<>]*>", "…", str(sign.replace(parameters=plain, return_annotation=inspect.Signature.empty)))
 
 
 def document(thing: object) -> str:
-    """A docstring as Markdown: labels in bold on lines of their own, examples as blocks."""
+    """Return a docstring as Markdown: labels in bold on separate lines, examples as blocks."""
     text = inspect.getdoc(thing) or ""
     prose, _, example = text.partition("\n>>> ")
     prose = LABEL.sub(lambda m: f"\n\n**{m[1]}.** {m[2].upper()}", "\n" + prose).strip().replace("|", "\\|")
@@ -156,7 +156,7 @@ def _stages(plan: Plan) -> list[Stage]:
 
 
 def _holds(attack: Any, cls: type) -> bool:
-    return type(attack) is cls or (hasattr(attack, "attack") and _holds(attack.attack, cls))
+    return type(attack) is cls or any(_holds(getattr(attack, field), cls) for field in attack.parts)
 
 
 def _default(field: Any) -> str:

@@ -1,7 +1,8 @@
-"""Every Python block of the documentation runs, what it prints is what the page says, and links lead somewhere."""
+"""Every Python block of the documentation runs and prints what the page shows; links, names and files exist."""
 
 import contextlib
 import doctest
+import importlib
 import io
 import re
 import tempfile
@@ -28,22 +29,22 @@ def name(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[tuple[str, str, int]]:
-    """Language, text and line of every block."""
+    """Return language, text and line of every block."""
     text = page.read_text()
     return [(m[1], m[2], text[: m.start()].count("\n") + 2) for m in BLOCK.finditer(text)]
 
 
 def run(page: Path) -> None:
-    found, names = blocks(page), {"__name__": "__docs__"}
-    for i, (language, code, line) in enumerate(found):
+    fenced, names = blocks(page), {"__name__": "__docs__"}
+    for i, (language, code, line) in enumerate(fenced):
         if language != "python":
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            # Blank lines in front, so that a traceback names the line of the page.
+            # Blank lines in front make a traceback name the line of the page.
             exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
-        if i + 1 < len(found) and found[i + 1][0] == "text":
-            wanted = found[i + 1][1]
+        if i + 1 < len(fenced) and fenced[i + 1][0] == "text":
+            wanted = fenced[i + 1][1]
             assert CHECKER.check_output(wanted, printed.getvalue(), LOOSE), (
                 f"{name(page)}:{line} prints\n{printed.getvalue()}"
             )
@@ -64,8 +65,28 @@ def test_relative_links_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_no_paths_of_somebodys_machine(page: Path) -> None:
+def test_no_paths_of_one_machine(page: Path) -> None:
     assert not re.search(r"/(home|root|work|tmp|Users)/", page.read_text())
+
+
+def exists(dotted: str) -> bool:
+    """Return whether a dotted name is a module or an attribute of one."""
+    thing: Any = brinell
+    for i, part in enumerate(dotted.split(".")[1:], 2):
+        if hasattr(thing, part):
+            thing = getattr(thing, part)
+            continue
+        try:
+            thing = importlib.import_module(".".join(dotted.split(".")[:i]))
+        except ImportError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES[:1] + PAGES[2:], ids=name)  # the changelog keeps old names
+def test_names_in_the_text_exist(page: Path) -> None:
+    names = set(re.findall(r"`(brinell(?:\.\w+)+)(?![\w*])", BLOCK.sub("", page.read_text())))
+    assert [n for n in sorted(names) if not n.endswith(".yaml") and not exists(n)] == []
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "design").glob("*.md")), ids=name)

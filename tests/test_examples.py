@@ -1,4 +1,4 @@
-"""Every code cell of every notebook in examples/ runs, in order, in a fresh folder; little is stored in them."""
+"""Every code cell of every notebook in examples/ runs, in order, in a fresh folder. Stored outputs are small."""
 
 import ast
 import json
@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
-# Stored outputs of one notebook, in bytes of JSON: enough for a table, not for pictures.
+# Stored outputs of one notebook, in bytes of JSON: enough for a table, not for figures.
 OUTPUTS = 20_000
 
 
@@ -41,7 +41,7 @@ def test_cells_run_in_order(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def close(names: dict[str, Any]) -> None:
-    """Figures outlive the cells that drew them."""
+    """Close all figures."""
     if "plt" in names:
         names["plt"].close("all")
 
@@ -49,7 +49,7 @@ def close(names: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
 def test_cells_are_plain_python(path: Path) -> None:
     for text in code(path):
-        ast.parse(text)  # a magic or a shell line is no Python
+        ast.parse(text)  # a magic or a shell line is not Python
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name)

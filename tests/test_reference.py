@@ -1,4 +1,4 @@
-"""The pages that are made of docstrings say what a reader of an attack's or a plan's page needs."""
+"""The pages made of docstrings hold what a reader of an attack or a plan needs."""
 
 import importlib.util
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_every_plan_has_a_page_with_its_stages(pages: dict[str, str]) -> None:
 
 
 def test_the_cost_of_autoattack_is_the_known_one(pages: dict[str, str]) -> None:
-    """101 + 9 · 101 + 9 · 200 + 5,001 questions."""
+    """101 + 9 · 101 + 9 · 200 + 5,001 queries."""
     page = pages["plans/autoattack.md"]
     assert [n for n in ("| 101 |", "| 909 |", "| 1,800 |", "| 5,001 |") if n not in page] == []
 
@@ -51,8 +51,8 @@ def test_the_interface_has_every_public_name(pages: dict[str, str]) -> None:
     assert {f"brinell.{name}" for name in brinell.__all__} <= headings
 
 
-def test_labels_begin_lines_of_their_own(reference: ModuleType) -> None:
-    class Told:
+def test_labels_begin_new_paragraphs(reference: ModuleType) -> None:
+    class Documented:
         """Does a thing.
 
         Method: it does. Cost: none; more. Reference: A 2020.
@@ -62,7 +62,7 @@ def test_labels_begin_lines_of_their_own(reference: ModuleType) -> None:
         1
         """
 
-    assert reference.document(Told) == (
+    assert reference.document(Documented) == (
         "Does a thing.\n\n**Method.** It does.\n\n**Cost.** None; more.\n\n**Reference.** A 2020.\n\n"
         "**Limits.** Many.\n\n```pycon\n>>> 1\n1\n```"
     )

@@ -1,4 +1,4 @@
-"""Draws docs/images/corruptions.png: a small picture under every corruption at every severity.
+"""Draw docs/images/corruptions.png: a small image under every corruption at every severity.
 
 Usage: python docs/images/corruptions.py OUT.png    (needs matplotlib)
 """

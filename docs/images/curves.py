@@ -1,4 +1,4 @@
-"""Draws docs/images/curves.svg: the demonstration model beside a copy trained without attacks.
+"""Draw docs/images/curves.svg: the curves of the demo model and of a copy trained without attacks.
 
 Usage: python docs/images/curves.py OUT.svg    (needs matplotlib)
 """

@@ -1,6 +1,6 @@
-"""Make report.png: the first screen of the report of AutoAttack on 150 of the embedded images.
+"""Draw docs/images/report.png: the first screen of the report of AutoAttack on 150 of the embedded images.
 
-Run: python docs/images/report.py [FOLDER OF THE RUN]; needs Chromium, and some minutes where the Run does not exist.
+Run: python docs/images/report.py [FOLDER OF THE RUN]; needs Chromium, and some minutes if the Run does not exist.
 """
 
 import sys

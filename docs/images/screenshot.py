@@ -1,4 +1,4 @@
-"""Make demo.svg: what `brinell demo --out run` shows on a terminal of 100 columns.
+"""Draw docs/images/demo.svg: the output of `brinell demo --out run` on a terminal of 100 columns.
 
 Run: python docs/images/screenshot.py
 """
@@ -17,7 +17,7 @@ from brinell.cli._shared.run_output import print_run
 from brinell.cli.commands.demo import EPS, PLAN
 
 HERE = Path(__file__).resolve().parent
-# Otherwise a viewer would fetch fonts from the network.
+# Remove web fonts, which a viewer would load from the network.
 WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
