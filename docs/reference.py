@@ -36,7 +36,10 @@ def write(folder: Path) -> None:
 def pages() -> Iterator[tuple[str, str]]:
     """Yield name and Markdown of every page."""
     attacks = [getattr(brinell.attacks, name) for name in brinell.attacks.__all__]
-    yield "attacks/index.md", _index("Attacks", "One page per attack.", [(slug(a), a.__name__, first(a)) for a in attacks])
+    yield (
+        "attacks/index.md",
+        _index("Attacks", "One page per attack.", [(slug(a), a.__name__, first(a)) for a in attacks]),
+    )
     for cls in attacks:
         yield f"attacks/{slug(cls)}.md", attack_page(cls)
     listed = [(p.name.replace("+", "-plus"), p.name, p.description) for p in PLANS.values()]
