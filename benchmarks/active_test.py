@@ -24,14 +24,15 @@ from mm_cifar import model_and_data
 from torch import Tensor
 
 from brinell.attacks import PGD
-from brinell.core.attack import Batch
+from brinell.core.attack import Attempt, Batch
 from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.threat import threat
 from brinell.engine import precision
 from brinell.engine.attack_batch import attack_batch
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.slots import Samples
 from brinell.evaluation.coerce import as_classifier
 from brinell.ops import rng
 from brinell.ops.rowwise import take
@@ -64,20 +65,19 @@ class Ways:
         self.binary, self.ball = binary, t.ball(tasks.at, x.device)
         zero = torch.zeros_like(tasks.ids)
         key = rng.fold(rng.keys(0, tasks.ids), rng.digest(ATTACK.name))
-        self.work = Work(x, zero, key, self.ball.eps, zero[:, None] - 1, id=tasks.ids)
+        self.work = Samples.of(x, zero, key, self.ball.eps, zero[:, None] - 1, id=tasks.ids)
 
-    def engine(self, work: Work, slots: int, block: int) -> Tensor:
+    def engine(self, work: Samples, slots: int, block: int) -> Tensor:
         """The engine of the library, early exit."""
-        norm_ball = self.ball
         engine = Engine(
             Oracle(self.binary, block),
             ATTACK,
             Misclassified(),
-            lambda eps: replace(norm_ball, eps=eps),
+            self.ball,
             (Attempt(),),
             slots,
         )
-        broken = torch.zeros(len(work), dtype=torch.bool, device=work.x.device)
+        broken = torch.zeros(len(work), dtype=torch.bool, device=work.device)
         for at, record in engine.run(work):
             broken[at] = record.broken
         return broken

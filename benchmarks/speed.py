@@ -27,7 +27,8 @@ import brinell
 from brinell.attacks.catalogue import by_name
 from brinell.core.attack import Requires
 from brinell.engine import oracle as oracles
-from brinell.engine.micro_batch import undisturbed
+from brinell.engine.accelerate import accelerated
+from brinell.engine.cuda.graphs import no_garbage_collection
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import exact
 from brinell.evaluation.plan import audited
@@ -54,7 +55,7 @@ class Bare:
             with torch.cuda.stream(self.stream):
                 self._calls()
                 self.graph = torch.cuda.CUDAGraph()
-                with undisturbed(), torch.cuda.graph(self.graph, stream=self.stream):
+                with no_garbage_collection(), torch.cuda.graph(self.graph, stream=self.stream):
                     self._calls()
 
     def _calls(self) -> None:
@@ -92,7 +93,7 @@ def rate(make: Callable[[], Bare], block: int, lanes: int, device: torch.device,
 
 def asked(clf: Any, block: int, precision: str, execution: str) -> Oracle:
     """The oracle an evaluation would have."""
-    return Oracle(clf, block, precision=precision, compiled=execution == "compile")
+    return accelerated(Oracle(clf, block, precision=precision), clf.device, fuse=execution == "compile")
 
 
 def ways(device: torch.device) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,7 @@ class Tracer:
 def main() -> None:
     """Print both numbers and what they count."""
     x, y = demo()
-    net, tracer = demo_net(), Tracer()
+    net, tracer = demo_net().layers, Tracer()
     net.register_forward_pre_hook(tracer.model_called)
     sys.setprofile(tracer.profile)
     try:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from brinell.attacks.minimum_norm.fab import FAB
-from brinell.core.attack import Batch, Requires, Response
+from brinell.core.attack import Attempt, Batch, Requires, Response
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import Ball, Threat, threat
 from brinell.engine.best_so_far import Best
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.errors import PlanError
 from brinell.models.wrap import wrap
 from brinell.ops import rng
@@ -36,10 +36,8 @@ def run(net, x, y, attack, norm, targets=None, attempts=ONE, slots=256, early_ex
     ball = threat_.ball(torch.arange(len(x)), torch.device("cpu"))
     targets = torch.full((len(y), len(attempts)), -1) if targets is None else targets
     oracle = Oracle(wrap(net), 32)
-    engine = Engine(
-        oracle, attack, Misclassified(), lambda e: replace(ball, eps=e), attempts, slots, early_exit=early_exit
-    )
-    parts = list(engine.run(Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets, start)))
+    engine = Engine(oracle, attack, Misclassified(), ball, attempts, slots, early_exit=early_exit)
+    parts = list(engine.run(Samples.of(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets, start)))
     order = torch.cat([at for at, _ in parts]).argsort()
     return take(concat([r for _, r in parts]), order)
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from brinell.attacks.black_box.random_search import MOVES, RandomSearch, RandomSearchState, shares, stage
 from brinell.attacks.black_box.square import PROPOSALS, Square
 from brinell.attacks.black_box.square_patterns import Sides, bump, draw, pattern, pattern_table, stamp, tiling
-from brinell.core.attack import Batch, Requires, Response
+from brinell.core.attack import Attempt, Batch, Requires, Response
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import L2, Ball, Linf, Threat, threat
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.errors import PlanError
 from brinell.models.wrap import wrap
 from brinell.ops import rng
@@ -322,12 +323,12 @@ def run_engine(attack, net: nn.Module, x: Tensor, y: Tensor, t: Threat, slots: i
         Oracle(wrap(net), 32),
         attack,
         Misclassified(),
-        lambda eps: replace(ball, eps=eps),
+        ball,
         (Attempt(),),
         slots,
         early_exit,
     )
-    work = Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, torch.full((len(x), 1), -1))
+    work = Samples.of(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, torch.full((len(x), 1), -1))
     done = list(engine.run(work))
     at = torch.cat([at for at, _ in done]).argsort()
     record = take(concat([r for _, r in done]), at)

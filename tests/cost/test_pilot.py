@@ -1,7 +1,6 @@
 """The parts of the probe that have exact answers: who is tried, and what a schedule of slots costs."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 from brinell import Restarts, Targets
 from brinell.attacks import FAB, PGD
-from brinell.core.attack import Requires
+from brinell.core.attack import Attempt, Requires
 from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.threat import Linf
@@ -17,11 +16,13 @@ from brinell.cost import pilot
 from brinell.cost.extrapolate import predict
 from brinell.cost.outcomes import RemainingWork
 from brinell.cost.pilot import Pace, schedule, spread
-from brinell.engine.cuda import sync as looks
-from brinell.engine.loop import Attempt, Engine, Work
-from brinell.engine.micro_batch import GraphCache
+from brinell.engine.cuda import sync
+from brinell.engine.cuda.graphs import GraphCache
+from brinell.engine.cuda.scheduler import ConcurrentScheduler
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
-from brinell.evaluation import coerce
+from brinell.engine.slots import Samples
+from brinell.evaluation import coerce, run_stage
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import StageContext
 from brinell.testing import duel
@@ -59,10 +60,10 @@ def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
     threat = Linf(float(world.distance("Linf").median()))
     ball = threat.ball(torch.zeros(1, dtype=torch.long), world.x.device)
     engine = Engine(
-        Counting(world.classifier, block), PGD(12, 0.15), Misclassified(), lambda e: replace(ball, eps=e),
+        Counting(world.classifier, block), PGD(12, 0.15), Misclassified(), ball,
         (Attempt(), Attempt(0, 1)), slots,
     )  # fmt: skip
-    work = Work(world.x, world.y, torch.arange(20), torch.full((20,), float(threat.eps)), torch.full((20, 2), -1))
+    work = Samples.of(world.x, world.y, torch.arange(20), torch.full((20,), float(threat.eps)), torch.full((20, 2), -1))
     answers = np.zeros(20, dtype=np.int64)
     for which, r in engine.run(work):
         answers[which.numpy()] = r.forwards.numpy()
@@ -105,7 +106,8 @@ def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pyt
 @pytest.mark.parametrize("each", [PGD(1), PGD(10), PGD(20), PGD(50)], ids=lambda a: f"{a.steps} steps")
 def test_looks_of_any_length_are_counted_by_their_iterations(each: PGD, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the host looks seldom, a look comes sooner where budgets end: a clock of one second per iteration shows."""
-    monkeypatch.setitem(looks.LOOK, "cpu", 10)
+    monkeypatch.setitem(sync.INTERVAL, "cpu", 10)
+    monkeypatch.setattr(run_stage, "scheduler_for", lambda *_: ConcurrentScheduler)
     world, calls = duel(classes=3, n=20), [0]
 
     class Counting(Oracle):

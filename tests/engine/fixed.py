@@ -1,16 +1,19 @@
-"""Lanes of fixed memory without a device, a world to run them in, and attacks of every kind."""
+"""Micro-batches of fixed memory without a device, a world to run them in, and attacks of every kind."""
 
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
-from brinell.core.attack import Attack, AttackState, Requires
+from brinell.core.attack import Attack, AttackState, Attempt, Requires
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import L1, L2, Linf
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.accelerate import scheduler_for
+from brinell.engine.cuda.graphs import DeviceMicroBatch
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import clone, concat, overwrite, overwrite_rows, take, where
@@ -18,42 +21,30 @@ from brinell.ops.rowwise import clone, concat, overwrite, overwrite_rows, take, 
 ONE_LEG = (Attempt(),)
 
 
-@dataclass
-class Fixed:
-    """What `Recorded` does, without a device: the memory stays, and the host knows what was true when it left."""
+@dataclass(eq=False)
+class Fixed(DeviceMicroBatch):
+    """What `CapturedMicroBatch` does, without a device: fixed memory, and flags as of the last advance."""
 
-    entry: InitVar[object]
-    busy: list
-    iterations: object
-    begin: object
-    repeats: int = 1
     depth: int = 2
+    reusable: bool = True
 
     def __post_init__(self, entry):
-        self.slots = clone(self.begin(entry))
-        self.ages = [0] * len(self.busy)
+        super().__post_init__(entry)
+        self.slots = clone(self.slots)
         self.flags, self.entered = [], []
-
-    @property
-    def pending(self):
-        return len(self.flags)
 
     def advance(self, times=1):
         assert self.pending < self.depth
         for _ in range(times):
-            overwrite(self.slots, self.iterations(self.slots))
+            overwrite(self.slots, self.step(self.slots))
         self.flags.append(self.slots.live.tolist())
         self.entered.append(set())
+        self.pending = len(self.flags)
 
     def running(self):
-        new = self.entered.pop(0)
-        return [alive or i in new for i, alive in enumerate(self.flags.pop(0))]
-
-    def part(self, places, of):
-        return take(of(self.slots), torch.tensor(places))
-
-    def enter(self, places, entry):
-        self.write(places, self.begin(entry))
+        new, flags = self.entered.pop(0), self.flags.pop(0)
+        self.pending = len(self.flags)
+        return [alive or i in new for i, alive in enumerate(flags)]
 
     def write(self, places, new):
         overwrite_rows(self.slots, torch.tensor(places), new)
@@ -65,7 +56,7 @@ class Fixed:
 
 
 class Counting(Fixed):
-    """Says how many iterations all lanes have made, each about a whole block."""
+    """Says how many iterations all micro-batches have made, each about a whole block."""
 
     made = 0
 
@@ -109,10 +100,10 @@ def run(
         [(y + 1 + k) % 6 if attempts[0].rank else torch.full_like(y, -1) for k in range(len(attempts))], 1
     )
     engine = Engine(
-        oracle or Oracle(classifier, 8), attack, Misclassified(), lambda e: replace(ball, eps=e), attempts, slots,
-        early_exit, graph_cache=graph_cache,
+        oracle or Oracle(classifier, 8), attack, Misclassified(), ball, attempts, slots,
+        early_exit, scheduler=scheduler_for(oracle or Oracle(classifier, 8), graph_cache),
     )  # fmt: skip
-    work = Work(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
+    work = Samples.of(x[at], y[at], rng.keys(0, at), ball.eps, targets[at])
     parts = list(engine.run(work))
     positions = torch.cat([p for p, _ in parts])
     assert sorted(positions.tolist()) == list(range(len(x))), "every sample exactly once"
@@ -144,7 +135,7 @@ class Rolling(Attack[Any]):
 
     def step(self, s, a, p, ball):
         moved = s.x + 0.02 * a.gradient.sign() + 0.75 * (s.x - s.before)
-        # The first answer only looks.
+        # The first answer only sync.
         return self.State(s.t + 1, where(s.t > 0, ball.project(p.x, moved), s.x), s.x)
 
 

@@ -1,7 +1,6 @@
 """Empty slots run later legs of samples under way, and nothing that comes out is another."""
 
 import importlib
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,12 +8,14 @@ from tests.engine.fixed import CASES, Counting, Fixed, images, run
 
 import brinell
 from brinell.attacks import PGD
+from brinell.core.attack import Attempt
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
-from brinell.engine.cuda.speculative import Ahead
-from brinell.engine.loop import Attempt, Engine, Work
-from brinell.engine.micro_batch import GraphCache
+from brinell.engine.cuda.graphs import GraphCache
+from brinell.engine.cuda.speculative import SpeculativeScheduler
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import same
@@ -94,21 +95,21 @@ def test_records_that_nobody_wants_are_let_go():
     ball = Linf(0.05).ball(torch.arange(16), x.device)
     attempts = tuple(Attempt(0, k) for k in range(4))
     engine = Engine(
-        Oracle(classifier, 8), PGD(steps=3), Misclassified(), lambda e: replace(ball, eps=e), attempts, 16,
-        graph_cache=GraphCache(make=Fixed),
+        Oracle(classifier, 8), PGD(steps=3), Misclassified(), ball, attempts, 16,
     )  # fmt: skip
-    flight = Ahead(engine, Work(x, y, rng.keys(0, torch.arange(16)), ball.eps, torch.full((16, 4), -1)))
-    while flight.lanes:
-        lane = flight.lanes.pop(0)
-        flight.settle(lane)
-        if any(lane.busy):
-            flight.advance(lane)
-            flight.lanes.append(lane)
-        list(flight.collect())
-        rows = [r for c in flight.courses.values() for r in (c.so_far, *c.apart.values()) if r is not None]
-        held = {id(r.records): len(r.records.forwards) for r in rows}
+    samples = Samples.of(x, y, rng.keys(0, torch.arange(16)), ball.eps, torch.full((16, 4), -1))
+    scheduler = SpeculativeScheduler(engine, samples, graph_cache=GraphCache(make=Fixed))
+    while scheduler.micro_batches:
+        micro_batch = scheduler.micro_batches.pop(0)
+        scheduler.retire(micro_batch)
+        if any(micro_batch.busy):
+            scheduler.advance(micro_batch)
+            scheduler.micro_batches.append(micro_batch)
+        list(scheduler.drain())
+        rows = [r for s in scheduler.under_way.values() for r in (s.so_far, *s.ended.values()) if r is not None]
+        held = {id(r.best): len(r.best.forwards) for r in rows}
         assert sum(held.values()) <= len(rows) + 16
-    assert not flight.courses
+    assert not scheduler.under_way
 
 
 def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
@@ -117,7 +118,6 @@ def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
     data, threat = brinell.data.load("demo", 24), Linf(0.15)
     plain = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     # As on a GPU, without one.
-    monkeypatch.setattr(stages, "_engine", lambda *a, _make=stages._engine: replace(_make(*a), graph_cache=made[0]))
     made = [GraphCache(make=Fixed)]
     monkeypatch.setattr(
         prepare, "StageContext", lambda *a, **k: stages.StageContext(*a, **{**k, "graph_cache": made[0]})
@@ -125,5 +125,5 @@ def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
     run = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     assert run.survivors().tolist() == plain.survivors().tolist()
     assert run.cost.forwards == plain.cost.forwards
-    [note] = [n for n in run.manifest["notes"] if "not needed" in n]
+    [note] = [n for n in run.manifest["notes"] if "extra forward" in n]
     assert f"up to {made[0].unneeded_forwards:,} extra forward passes" in note and made[0].unneeded_forwards > 0

@@ -8,8 +8,9 @@ from tests.engine.fixed import Counting, Fixed, images, run
 
 from brinell.attacks import Pursuit
 from brinell.core.threat import L1, L2, Linf
+from brinell.engine.cuda.graphs import GraphCache
+from brinell.engine.cuda.parallel_restarts import ParallelRestarts
 from brinell.engine.loop import Engine
-from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.rowwise import same
@@ -22,14 +23,13 @@ NORMS = {"Linf": (Linf, 1), "L2": (L2, 2), "L1": (L1, torch.inf)}
 def begun(monkeypatch):
     """The branches that are begun, counted from 0."""
     seen = []
-    begin = Engine.begin
+    begin = ParallelRestarts.begin
 
-    def look(engine, entry):
-        if entry.which is not None:
-            seen.extend(entry.which[entry.which >= 0].tolist())
-        return begin(engine, entry)
+    def look(scheduler, entry):
+        seen.extend(entry.which[entry.which >= 0].tolist())
+        return begin(scheduler, entry)
 
-    monkeypatch.setattr(Engine, "begin", look)
+    monkeypatch.setattr(ParallelRestarts, "begin", look)
     return seen
 
 

@@ -7,6 +7,7 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 import brinell
 from brinell.core.attack import Requires
 from brinell.core.threat import Linf
+from brinell.engine.accelerate import accelerated
 from brinell.engine.cuda.compile import Refusals
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -101,7 +102,9 @@ def test_a_way_back_that_cannot_be_compiled(monkeypatch, rows):
     net = torch.nn.Linear(3, 2).eval()
     x, y = torch.rand(rows, 3), torch.zeros(rows, dtype=torch.long)
     notes = []
-    plain, compiled = (Oracle(wrap(net), rows, notes.append, compiled=c) for c in (False, True))
+    plain, compiled = (
+        accelerated(Oracle(wrap(net), rows, notes.append), torch.device("cpu"), c) for c in (False, True)
+    )
     expected, got = ((o.query(x, y, y - 1, "margin", Requires.GRAD) for _ in range(2)) for o in (plain, compiled))
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a.gradient, b.gradient) and torch.equal(a.logits, b.logits)

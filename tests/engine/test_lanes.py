@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,14 +10,17 @@ from tests.engine.fixed import CASES, Fixed, images, run
 
 import brinell
 from brinell.attacks import APGD, PGD
+from brinell.core.attack import Attempt
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
-from brinell.engine.cuda import sync as looks
+from brinell.engine.accelerate import accelerated, concurrent_scheduler
+from brinell.engine.cuda import sync
 from brinell.engine.cuda.execution import resolve_execution
+from brinell.engine.cuda.graphs import CapturedMicroBatch, GraphCache, MismatchError, no_garbage_collection
 from brinell.engine.events import Note
-from brinell.engine.loop import Attempt, Engine, Work
-from brinell.engine.micro_batch import GraphCache, MismatchError, Recorded, undisturbed
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, same, take
@@ -28,7 +32,7 @@ def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
     attack, t, attempts = CASES[case]
     world = images()
     expected = run(*world, t, attack, attempts=attempts)
-    monkeypatch.setitem(looks.LOOK, "cpu", look)
+    monkeypatch.setitem(sync.INTERVAL, "cpu", look)
     for slots in (8, 16):
         got = run(*world, t, attack, GraphCache(make=Fixed), attempts=attempts, slots=slots)
         assert same(got, expected), f"{slots} slots"
@@ -76,7 +80,7 @@ def test_lanes_are_used_again():
     # Another oracle may be another model, precision or way to compile.
     run(*world, Linf(0.05), PGD(steps=5), graph_cache, oracle=replace(oracle, precision="bfloat16"))
     assert len(made) == 6
-    assert len(graph_cache.functions) == 3
+    assert len(graph_cache.steps) == 3
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])
@@ -90,7 +94,7 @@ def test_what_cannot_be_recorded_is_called(error):
     assert same(run(*world, Linf(0.05), APGD(steps=9), graph_cache), expected)
     assert graph_cache.failed and not any(graph_cache.idle.values())
     before = len(notes)
-    assert before >= 1 and all(isinstance(n, Note) and "not recorded" in n.text for n in notes)
+    assert before >= 1 and all(isinstance(n, Note) and "cannot capture" in n.text for n in notes)
     assert same(run(*world, Linf(0.05), APGD(steps=9), graph_cache), expected)
     assert len(notes) == before
 
@@ -102,8 +106,8 @@ def test_samples_may_have_some_of_the_legs_only():
     targets = torch.stack([(y + 1 + k) % 6 for k in range(3)], 1)
 
     def records(some, columns, of=None):
-        engine = Engine(Oracle(classifier, 8), attack, Misclassified(), lambda e: replace(ball, eps=e), some, 16)
-        work = Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets[:, columns], attempts=of)
+        engine = Engine(Oracle(classifier, 8), attack, Misclassified(), ball, some, 16)
+        work = Samples.of(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets[:, columns], attempts=of)
         parts = list(engine.run(work))
         return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
 
@@ -121,13 +125,13 @@ def test_samples_may_have_some_of_the_legs_only():
 
 def test_the_garbage_collector_rests_while_something_is_recorded():
     assert gc.isenabled()
-    with undisturbed():
+    with no_garbage_collection():
         assert not gc.isenabled()
-        with undisturbed():
+        with no_garbage_collection():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(RuntimeError, match="capture"), undisturbed():
+    with pytest.raises(RuntimeError, match="capture"), no_garbage_collection():
         raise RuntimeError("capture")
     assert gc.isenabled()
 
@@ -143,7 +147,7 @@ def test_recorded_lanes(case):
     world = (replace(classifier, device=device), x.to(device), y.to(device))
     ball = t.ball(torch.arange(len(x)), device)
     results = []
-    for graph_cache in (None, GraphCache(make=Recorded)):
+    for graph_cache in (None, GraphCache(make=CapturedMicroBatch)):
         targets = torch.stack(
             [(world[2] + 1 + k) % 6 if attempts[0].rank else world[2] * 0 - 1 for k in range(len(attempts))], 1
         )
@@ -151,12 +155,12 @@ def test_recorded_lanes(case):
             Oracle(world[0], 8),
             attack,
             Misclassified(),
-            lambda e: replace(ball, eps=e),
+            ball,
             attempts,
             24,
-            graph_cache=graph_cache,
+            scheduler=partial(concurrent_scheduler, graph_cache),
         )
-        work = Work(world[1], world[2], rng.keys(0, torch.arange(len(x), device=device)), ball.eps, targets)
+        work = Samples.of(world[1], world[2], rng.keys(0, torch.arange(len(x), device=device)), ball.eps, targets)
         parts = list(engine.run(work))
         results.append(take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort()))
         assert graph_cache is None or not graph_cache.failed
@@ -179,10 +183,10 @@ def test_a_model_that_counts_on_the_host_is_not_recorded():
     classifier = replace(wrap(Counting().eval()), device=x.device)
     graph_cache = GraphCache()
     engine = Engine(
-        Oracle(classifier, 8), PGD(steps=3), Misclassified(), lambda e: replace(ball, eps=e), (Attempt(),), 8,
-        graph_cache=graph_cache,
+        Oracle(classifier, 8), PGD(steps=3), Misclassified(), ball, (Attempt(),), 8,
+        scheduler=partial(concurrent_scheduler, graph_cache),
     )  # fmt: skip
-    list(engine.run(Work(x, y, rng.keys(0, torch.arange(8, device="cuda")), ball.eps, y[:, None] - 1)))
+    list(engine.run(Samples.of(x, y, rng.keys(0, torch.arange(8, device="cuda")), ball.eps, y[:, None] - 1)))
     assert graph_cache.failed
 
 
@@ -221,7 +225,7 @@ def test_compiled_runs_are_other_runs(tmp_path, monkeypatch):
 def test_compiled_steps_agree_with_called_ones(case):
     attack, t, attempts = CASES[case]
     world = images()
-    oracles = (Oracle(world[0], 8, compiled=c) for c in (False, True))
+    oracles = (accelerated(Oracle(world[0], 8), torch.device("cpu"), fuse=c) for c in (False, True))
     plain, fused = (run(*world, t, attack, attempts=attempts, slots=8, oracle=o) for o in oracles)
     assert torch.equal(plain.broken, fused.broken)
     assert torch.equal(plain.forwards, fused.forwards)

@@ -9,12 +9,14 @@ import torch
 
 import brinell
 from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
-from brinell.core.attack import Attack, Requires
+from brinell.core.attack import Attack, Attempt, Requires
 from brinell.core.criterion import Misclassified, Targeted
 from brinell.core.threat import L2, Linf, threat
-from brinell.engine.cuda import sync as looks
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.cuda import sync
+from brinell.engine.cuda.scheduler import ConcurrentScheduler
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, take
@@ -42,10 +44,8 @@ def run(
     ball = t.ball(torch.arange(len(x)), torch.device("cpu"))
     targets = torch.full((len(y), len(attempts)), -1) if targets is None else targets
     oracle = Oracle(classifier, block)
-    engine = Engine(
-        oracle, attack, criterion or Misclassified(), lambda e: replace(ball, eps=e), attempts, slots, **options
-    )
-    parts = list(engine.run(Work(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets, start)))
+    engine = Engine(oracle, attack, criterion or Misclassified(), ball, attempts, slots, **options)
+    parts = list(engine.run(Samples.of(x, y, rng.keys(0, torch.arange(len(x))), ball.eps, targets, start)))
     assert sorted(torch.cat([at for at, _ in parts]).tolist()) == list(range(len(x))), "every sample exactly once"
     return take(concat([r for _, r in parts]), torch.cat([at for at, _ in parts]).argsort())
 
@@ -355,8 +355,9 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
     attempts, args = (Attempt(2, 0), Attempt(2, 1), Attempt(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
     often = run(*args, attempts=attempts, targets=order, slots=10, early_exit=early_exit)
-    monkeypatch.setitem(looks.LOOK, "cpu", 5)
-    seldom = run(*args, attempts=attempts, targets=order, slots=10, early_exit=early_exit)
+    monkeypatch.setitem(sync.INTERVAL, "cpu", 5)
+    options = {"early_exit": early_exit, "scheduler": ConcurrentScheduler}
+    seldom = run(*args, attempts=attempts, targets=order, slots=10, **options)
     for name, value in vars(often).items():
         assert torch.equal(value, getattr(seldom, name)), name
 
@@ -368,8 +369,8 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
 )
 def test_looks_come_in_whole_cycles(attack, every, each):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert (looks.sync_interval(attack, gpu), looks.stride(attack, gpu)) == (every, each)
-    assert looks.sync_interval(attack, cpu) == looks.stride(attack, cpu) == len(attack.query_pattern)
+    assert (sync.sync_interval(attack, gpu), sync.iterations_per_step(attack, gpu)) == (every, each)
+    assert sync.sync_interval(attack, cpu) == sync.iterations_per_step(attack, cpu) == len(attack.query_pattern)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_looks_come_in_whole_cycles(attack, every, each):
 def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, attack, asked):
     """A look comes where budgets end, however seldom the others are."""
     world, net, _ = counting
-    monkeypatch.setitem(looks.LOOK, "cpu", 10)
+    monkeypatch.setitem(sync.INTERVAL, "cpu", 10)
     attempts = (Attempt(2, 0), Attempt(3, 0)) if attack.name == "fab-t" else (Attempt(), Attempt(0, 1))
     order = world.distances("Linf").argsort(1)[:, :2] if attack.name == "fab-t" else None
     n = len(world.x)
@@ -393,5 +394,6 @@ def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, 
         slots=n,
         block=n,
         early_exit=False,
+        scheduler=ConcurrentScheduler,
     )
     assert net.calls == 2 * asked

@@ -9,12 +9,14 @@ from torch._functorch import config as functorch_config
 
 import brinell
 from brinell.attacks import APGD
-from brinell.core.attack import Requires
+from brinell.core.attack import Attempt, Requires
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import L2
+from brinell.engine.accelerate import accelerated
 from brinell.engine.events import Shrunk
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import KINDS, Oracle, other_blocks
+from brinell.engine.slots import Samples
 from brinell.errors import ModelError
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops import rng
@@ -136,7 +138,7 @@ def test_what_the_model_lacks_is_said(world, loss, requires, why):
 
 def test_the_observer_sees_every_point_once_and_changes_nothing(world):
     ball, eps = L2(0.3).ball(torch.arange(40), torch.device("cpu")), torch.full((40,), 0.3)
-    work = Work(world.x, world.y, rng.keys(0, torch.arange(40)), eps, torch.full((40, 2), -1))
+    work = Samples.of(world.x, world.y, rng.keys(0, torch.arange(40)), eps, torch.full((40, 2), -1))
     seen = []
 
     def look(s, a):
@@ -147,7 +149,7 @@ def test_the_observer_sees_every_point_once_and_changes_nothing(world):
     def run(observe):
         attempts = (Attempt(0, 0), Attempt(0, 1))
         engine = Engine(
-            Oracle(world.classifier, 8), APGD(3, "margin"), Misclassified(), lambda e: replace(ball, eps=e), attempts,
+            Oracle(world.classifier, 8), APGD(3, "margin"), Misclassified(), ball, attempts,
             16, early_exit=False, observe=observe,
         )  # fmt: skip
         parts = list(engine.run(work))
@@ -279,7 +281,7 @@ def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled
     """The compiler looks at this setting when the way back is gone, and refuses a second one otherwise."""
     monkeypatch.setattr(torch, "compile", lambda f, **options: f)
     net = Watched().eval()
-    oracle, y = Oracle(wrap(net), 4, compiled=compiled), torch.zeros(4).long()
+    oracle, y = accelerated(Oracle(wrap(net), 4), torch.device("cpu"), compiled), torch.zeros(4).long()
     before = functorch_config.donated_buffer
     a = oracle.query(torch.rand(4, 4), y, y - 1, "margin", Requires.JACOBIAN)
     assert a.jacobian.shape == (4, 3, 4)
@@ -289,10 +291,10 @@ def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled
 def test_sizes_of_calls_are_one_model_and_shrink_with_it():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert set(other_blocks(gpu)) <= set(KINDS) and not other_blocks(cpu)
-    usual = Oracle(wrap(torch.nn.Linear(4, 3).eval()), 32)
+    usual = accelerated(Oracle(wrap(torch.nn.Linear(4, 3).eval()), 32), cpu, fuse=True)
     kind = {"cpu": 8}
     small = usual.sized(kind)
-    assert small.block == 8 and usual.sized(kind) is small and small._networks is usual._networks
+    assert small.block == 8 and usual.sized(kind) is small and small._shared is usual._shared
     assert usual.sized({"cpu": 32}) is usual and usual.sized({"cpu": 64}).block == 64
     usual.block = 16  # as after memory ran out
     assert usual.sized({"cpu": 64}) is usual

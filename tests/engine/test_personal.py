@@ -1,18 +1,19 @@
 """A classifier that is another one for every sample: each row is answered by its own sample's model, in any slot."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from brinell.attacks import APGD, FAB, PGD
-from brinell.core.attack import Batch, Requires
+from brinell.core.attack import Attempt, Batch, Requires
 from brinell.core.criterion import Misclassified
-from brinell.core.model import Output, Personal, answer
+from brinell.core.model import Classifier, Output
 from brinell.core.threat import L2
 from brinell.engine.attack_batch import attack_batch
-from brinell.engine.loop import Attempt, Engine, Work
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Samples
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, flat, take
 from brinell.testing import linear_world
@@ -23,12 +24,13 @@ WEIGHT = rng.normal(rng.keys(5, IDS), (6,))
 
 
 @dataclass(frozen=True)
-class Halfspaces:
+class Halfspaces(Classifier):
     """Sample i has its own half-space, w_i·(x − 1/2) > b_i; asked without ids it does not answer."""
 
     weight: torch.Tensor
     bias: torch.Tensor
     name = "halfspaces"
+    per_sample = True
     fingerprint = "halfspaces"
     differentiable = True
     device = torch.device("cpu")
@@ -63,10 +65,8 @@ def run(model, attack, order, eps, slots, block):
     ids = IDS[order]
     ball = L2(eps).ball(torch.arange(N), torch.device("cpu"))
     x, y = torch.full((N, 6), 0.5), torch.zeros(N, dtype=torch.long)
-    engine = Engine(
-        Oracle(model, block), attack, Misclassified(), lambda e: replace(ball, eps=e), (Attempt(), Attempt(0, 1)), slots
-    )
-    work = Work(x, y, rng.keys(0, ids), ball.eps, torch.full((N, 2), -1), id=ids)
+    engine = Engine(Oracle(model, block), attack, Misclassified(), ball, (Attempt(), Attempt(0, 1)), slots)
+    work = Samples.of(x, y, rng.keys(0, ids), ball.eps, torch.full((N, 2), -1), id=ids)
     parts = list(engine.run(work))
     return take(concat([r for _, r in parts]), torch.cat([at for at, _ in parts]).argsort())
 
@@ -100,8 +100,8 @@ def test_outputs_gradients_and_padding_follow_the_ids(model):
 def test_ordinary_classifiers_do_not_see_ids():
     world = linear_world(classes=3, n=8)
     ids = torch.arange(8)
-    assert not isinstance(world.classifier, Personal)
-    with_ids, without = answer(world.classifier, world.x, ids), answer(world.classifier, world.x)
+    assert not world.classifier.per_sample
+    with_ids, without = world.classifier.forward_of(world.x, ids), world.classifier.forward(world.x)
     assert torch.equal(with_ids.logits, without.logits)
     oracle = Oracle(world.classifier, 3)
     assert torch.equal(oracle.output(world.x, ids).logits, oracle.output(world.x).logits)

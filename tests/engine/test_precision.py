@@ -114,7 +114,7 @@ def test_unsure_points_are_kept_only_where_float32_settles_them(eps, draws, prec
 
     def engine(*given, **more):
         made = Engine(*given, **more)
-        seen.append(made.settled)
+        seen.append(made.refined)
         return made
 
     monkeypatch.setattr(run_stage, "Engine", engine)

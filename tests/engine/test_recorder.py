@@ -8,7 +8,8 @@ import torch
 from brinell.core.attack import Batch, Response
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
-from brinell.engine.best_so_far import BestSoFar, blank, joined
+from brinell.engine.attack_step import BestSoFar
+from brinell.engine.best_so_far import blank, joined
 from brinell.ops import rng
 from brinell.ops.rowwise import same
 
@@ -39,7 +40,7 @@ def test_joined(seed, nearest, slack):
     ball = Linf(0.1).ball(torch.arange(N), torch.device("cpu"))
 
     def see(r, attempt, x, a, live):
-        r = recorder.see(r, x, a, rows, ball, live, y + attempt)
+        r = recorder.update(r, x, a, rows, ball, live, y + attempt)
         return replace(r, forwards=r.forwards + live, backwards=r.backwards + live)
 
     one_after_another, apart = blank(x0), [blank(x0) for _ in range(ATTEMPTS_BLOCK)]

@@ -9,7 +9,7 @@ import torch
 from brinell.attacks import APGD, Pursuit, Square
 from brinell.core.plan import Restarts, Targets, stage
 from brinell.core.threat import Linf
-from brinell.engine.micro_batch import GraphCache
+from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.evaluation import run_stage
 from brinell.evaluation.run_stage import StageContext, stage_oracle

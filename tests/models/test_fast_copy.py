@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brinell.engine.oracle import Oracle, as_good
+from brinell.engine.cuda.oracle import AcceleratedOracle, as_good
 from brinell.models import bpda
 from brinell.models.fast_copy.fused_relu import ConvolutionRelu, fuse_relus, same_function
 from brinell.models.fast_copy.inference_copy import inference_copy
@@ -212,8 +212,8 @@ def test_ways_back_and_chances_are_not_lost(first: nn.Module) -> None:
 def test_the_oracle_takes_it_only_where_it_is_the_same(precision: str) -> None:
     def asked(first: nn.Module, which: str, compiled: bool = True) -> nn.Module:
         net = settled(nn.Sequential(first, Residual(), nn.Flatten(), nn.Linear(200, 4))).float()
-        oracle = Oracle(wrap(net), 8, precision=which, compiled=compiled)
-        guide = oracle._laid_out(oracle.classifier.copy, torch.rand(8, 8, 5, 5))  # type: ignore[attr-defined]
+        oracle = AcceleratedOracle(wrap(net), 8, precision=which, fuse=compiled)
+        guide = oracle._fast_copy(torch.rand(8, 8, 5, 5))
         module: nn.Module = guide.module  # type: ignore[attr-defined]
         return module
 

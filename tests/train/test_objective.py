@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from brinell import PlanError, attacks, wrap
 from brinell.core.attack import Batch
+from brinell.core.model import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.attack_batch import attack_batch, frozen_eval
 from brinell.engine.oracle import Oracle
@@ -85,7 +86,7 @@ def test_best_is_the_largest_loss_seen(points: Any) -> None:
     model, p, space = wrap(net()), rows(*points), ball(8)
     seen: list[Tensor] = []
 
-    class Watching:
+    class Watching(Classifier):
         device, differentiable, allow, name, fingerprint = model.device, True, frozenset(), "", ""
 
         def forward(self, x: Tensor) -> Any:

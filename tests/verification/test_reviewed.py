@@ -10,7 +10,8 @@ from brinell.core.attack import Batch, Response
 from brinell.core.criterion import Misclassified
 from brinell.core.plan import plan
 from brinell.core.threat import L2, Linf
-from brinell.engine.best_so_far import BestSoFar, blank
+from brinell.engine.attack_step import BestSoFar
+from brinell.engine.best_so_far import blank
 from brinell.evaluation.plan import adapt
 
 
@@ -74,7 +75,7 @@ def test_a_sure_adversarial_is_not_given_up_for_a_nearer_doubtful_one() -> None:
     # Nearer by a hair's breadth of margin, then farther and certain, then nearer again in doubt.
     for at, margin in ((0.1, 0.001), (0.3, 1.0), (0.05, 0.001), (0.2, 1.0)):
         logits = torch.tensor([[0.0, margin, -1.0]])
-        r = recorder.see(r, x0 + at, Response(logits, logits[:, 1]), p, ball, live, attempt)
+        r = recorder.update(r, x0 + at, Response(logits, logits[:, 1]), p, ball, live, attempt)
     assert r.broken.all() and r.x[0, 0].item() == pytest.approx(0.2)
 
 

@@ -128,6 +128,7 @@ class Pursuit(Attack[PursuitState]):
     loss = "margin-towards"
     name = "pursuit"
     abandons_early = True
+    parallel_restarts = True
 
     def __post_init__(self) -> None:
         check_whole(steps=self.steps)
@@ -249,25 +250,25 @@ class Pursuit(Attack[PursuitState]):
         )
         return replace(s, run=self._begin(s, over & ~done, p, ball))
 
-    def alone(self, s: PursuitState) -> PursuitState:
+    def before_restarts(self, s: PursuitState) -> PursuitState:
         """Return the state of samples that end before their repetitions."""
         return replace(s, until=torch.full_like(s.until, self.targets))
 
-    def seed(self, s: PursuitState) -> RepetitionSeed:
+    def restart_seed(self, s: PursuitState) -> RepetitionSeed:
         """Return what repetitions need to know."""
         return RepetitionSeed(s.later, s.closest, s.towards)
 
-    def unseeded(self, y: Labels) -> RepetitionSeed:
+    def no_seed(self, y: Labels) -> RepetitionSeed:
         """Return the seed of samples about which nothing is known."""
         far = torch.full(y.shape, torch.inf, device=y.device)
         return RepetitionSeed(torch.zeros_like(far), far, torch.full_like(y, -1))
 
-    def branches(self, seed: RepetitionSeed) -> Labels:
-        """Return the number of repetitions for samples that ended `alone`."""
+    def restart_count(self, seed: RepetitionSeed) -> Labels:
+        """Return the number of repetitions for samples that ended before them."""
         near = [_near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
         return torch.stack([torch.zeros_like(seed.towards), *near]).sum(0)
 
-    def branch(self, seed: RepetitionSeed, which: Labels, p: Batch, ball: Ball) -> PursuitState:
+    def restart(self, seed: RepetitionSeed, which: Labels, p: Batch, ball: Ball) -> PursuitState:
         """Return the start of one repetition per sample, counted from 0."""
         attempt = self.targets + 1 + which
         far, none = torch.full_like(seed.closest, torch.inf), torch.full_like(which, -1)

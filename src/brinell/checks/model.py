@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.dataset import Chunk
-from brinell.core.model import Classifier, Output, answer
+from brinell.core.model import Classifier, Output
 from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError, error_text
 from brinell.finding import Finding
@@ -133,7 +133,7 @@ def last_function(classifier: Classifier, x: Tensor) -> str:
     """Which squashing function computed the outputs: "sigmoid", "softmax", or "" where none or none can be seen."""
     try:
         with torch.enable_grad():
-            node = answer(classifier, x.detach().clone().requires_grad_()).logits.grad_fn
+            node = classifier.forward(x.detach().clone().requires_grad_()).logits.grad_fn
     except Exception:  # a black box, or whatever the model itself raises: its other checks will tell
         return ""
     while node is not None:

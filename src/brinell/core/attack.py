@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
@@ -216,6 +216,34 @@ class Attack(Generic[S]):
         """The attack to use where inputs are not images; None: this one works on any input."""
         return None
 
+    @property
+    def parallel_restarts(self) -> bool:
+        """Whether samples end with independent restarts that accelerators may run side by side.
+
+        The five methods below describe them. In sequence, in the sample's own row, they give the same result.
+        """
+        return False
+
+    def before_restarts(self, s: S) -> S:
+        """Return the state of samples that end before their restarts."""
+        raise NotImplementedError
+
+    def restart_seed(self, s: S) -> Any:
+        """Return what the restarts know of samples that have ended so, one row each."""
+        raise NotImplementedError
+
+    def no_seed(self, y: Labels) -> Any:
+        """Return the seed of samples of which nothing is known."""
+        raise NotImplementedError
+
+    def restart_count(self, seed: Any) -> Labels:
+        """Return how many restarts the samples need."""
+        raise NotImplementedError
+
+    def restart(self, seed: Any, which: Labels, p: Batch, ball: Ball) -> S:
+        """Return the state at the beginning of one restart per sample, counted from 0."""
+        raise NotImplementedError
+
     def init(self, p: Batch, ball: Ball) -> S:
         """Return the state before the first response."""
         raise NotImplementedError
@@ -226,31 +254,3 @@ class Attack(Generic[S]):
 
 
 AnyAttack = Attack[Any]
-
-
-@runtime_checkable
-class Branching(Protocol):
-    """An attack whose samples end with runs that do not depend on one another, so that they may be made side by side.
-
-    One after another, in the sample's own row, they give the same.
-    """
-
-    def alone(self, s: Any) -> Any:
-        """The same samples, to end before these runs."""
-
-    def seed(self, s: Any) -> Any:
-        """What these runs have to know of samples that have ended so, one row each."""
-
-    def unseeded(self, y: Labels) -> Any:
-        """The same for samples of which nothing is known."""
-
-    def branches(self, seed: Any) -> Labels:
-        """How many of these runs the samples want."""
-
-    def branch(self, seed: Any, which: Labels, p: Batch, ball: Ball) -> Any:
-        """The state at the beginning of one of them per sample, counted from 0."""
-
-
-def branching(attack: AnyAttack) -> Branching | None:
-    """The attack, if it is one of those."""
-    return attack if isinstance(attack, Branching) else None

@@ -1,18 +1,18 @@
-"""What is attacked: rows in, rows out, plus facts about itself."""
+"""The classifier under attack: inputs in, logits out, plus facts about itself."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from brinell.ops.types import Doubles, Labels, Logits, Points, Scalars
 
 
 @dataclass(frozen=True)
 class Output:
-    """A model's answer: logits, and for models with a detector a score that is positive where the input is rejected.
+    """The output of a model: logits, and for a model with a detector a score that is positive for rejected inputs.
 
-    `features`, one flat row each, come from models that were told which layer gives them.
+    `features` holds one flat row per input if the model names the layer that gives them.
     """
 
     logits: Logits
@@ -20,53 +20,107 @@ class Output:
     features: Doubles | None = None
 
 
-@runtime_checkable
-class Classifier(Protocol):
-    """Inputs in the unit box, one row of logits per row of input, differentiable through autograd unless it says so."""
+class Classifier:
+    """Map inputs in the unit box to one row of logits each, differentiable through autograd by default.
+
+    Members with a default below may be left out.
+    """
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A name for reports."""
+        return type(self).__name__
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that decides the output."""
+        """A hash of everything that determines the output."""
+        raise NotImplementedError
 
     @property
     def differentiable(self) -> bool:
         """Whether autograd through `forward` gives the input gradient."""
+        return True
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs must be."""
+        """The device that inputs must be on."""
+        return torch.device("cpu")
 
     @property
     def allow(self) -> frozenset[str]:
-        """Defects the user knows of: they are stored as flags instead of refused."""
+        """Names of known defects: the Run stores them as flags instead of refusing the model."""
+        return frozenset()
+
+    @property
+    def per_sample(self) -> bool:
+        """Whether the classifier differs from sample to sample: the engine then calls `forward_of` with sample ids."""
+        return False
 
     def forward(self, x: Points) -> Output:
-        """The model's answer for a batch of points in [0, 1]."""
-
-    def to(self, device: torch.device) -> "Classifier":
-        """The same classifier elsewhere."""
-
-    def dtypes(self) -> set[str]:
-        """Kinds of numbers the weights are stored in."""
-
-    def modes(self) -> list[str]:
-        """Names of parts that are in train mode (empty: none)."""
-
-
-@runtime_checkable
-class Personal(Protocol):
-    """A classifier that is another one for every sample: it is told which sample each row belongs to."""
+        """Return the output for a batch of points in [0, 1]."""
+        raise NotImplementedError
 
     def forward_of(self, x: Points, id: Labels) -> Output:
-        """The answer for points that belong to the samples `id`."""
+        """Return the output for points that belong to the samples `id`."""
+        return self.forward(x)
+
+    def to(self, device: torch.device) -> "Classifier":
+        """Return this classifier on a device."""
+        raise NotImplementedError
+
+    def copy(self, kept: torch.dtype | None = None, tried_on: Tensor | None = None) -> "Classifier | None":
+        """Return a frozen copy that is faster on an accelerator, None if there is none.
+
+        `kept` is the type that stores the weights. `tried_on` are inputs that the copy may trace.
+        """
+        return None
+
+    def dtypes(self) -> set[str]:
+        """Return the types that store the weights."""
+        return set()
+
+    def modes(self) -> list[str]:
+        """Return the names of modules in train mode."""
+        return []
 
 
-def answer(classifier: Classifier, x: Points, id: Labels | None = None) -> Output:
-    """The classifier's answer; the samples' ids reach only a classifier that asks for them."""
-    if id is not None and isinstance(classifier, Personal):
-        return classifier.forward_of(x, id)
-    return classifier.forward(x)
+class DelegatingClassifier(Classifier):
+    """A classifier built on another one: it shares name, device and the other facts with `base`."""
+
+    @property
+    def base(self) -> Classifier:
+        """The classifier underneath."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """As the classifier underneath."""
+        return self.base.name
+
+    @property
+    def fingerprint(self) -> str:
+        """As the classifier underneath."""
+        return self.base.fingerprint
+
+    @property
+    def differentiable(self) -> bool:
+        """As the classifier underneath."""
+        return self.base.differentiable
+
+    @property
+    def device(self) -> torch.device:
+        """As the classifier underneath."""
+        return self.base.device
+
+    @property
+    def allow(self) -> frozenset[str]:
+        """As the classifier underneath."""
+        return self.base.allow
+
+    def dtypes(self) -> set[str]:
+        """As the classifier underneath."""
+        return self.base.dtypes()
+
+    def modes(self) -> list[str]:
+        """As the classifier underneath."""
+        return self.base.modes()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from brinell.core.plan import Stage, Stages
+from brinell.engine.accelerate import accelerated
 from brinell.engine.cuda.autotune import replayed_seconds
 from brinell.engine.oracle import Oracle
 from brinell.evaluation.rows import Clean
@@ -203,7 +204,8 @@ def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext
     block = context.oracle.block
     while block > 1 and block > most:
         block //= 2
-    oracle = Oracle(context.oracle.classifier, block, precision=context.oracle.precision)
+    plain = Oracle(context.oracle.classifier, block, precision=context.oracle.precision)
+    oracle = accelerated(plain, plain.classifier.device)
     # Randomised models too end with their first success here: to know who falls, not at which pass.
     early = context.early_exit or context.draws > 1
     return replace(context, oracle=oracle, draws=1, early_exit=early, graph_cache=None)

@@ -12,6 +12,7 @@ import torch
 from brinell.core.attack import Requires
 from brinell.core.plan import Stage, Stages
 from brinell.cost.pilot import Clock, Ints, Stopwatch, positions, preserve_rng
+from brinell.engine.accelerate import accelerated
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import AUTO, FLOAT32, candidates
 from brinell.evaluation.rows import Clean
@@ -117,7 +118,8 @@ def _found(
     context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
     """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
-    oracle = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
+    plain = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
+    oracle = accelerated(plain, plain.classifier.device)
     context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, graph_cache=None)
     # What takes clearly longer than float32 has lost anyhow.
     deadline = clock() + (SECONDS if most is None else 2 * SECONDS)

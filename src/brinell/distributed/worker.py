@@ -11,8 +11,8 @@ import torch
 from brinell.core.plan import Plan
 from brinell.engine import precision as precisions
 from brinell.engine.cuda.autotune import micro_batches_for
+from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Event, Shrunk
-from brinell.engine.micro_batch import GraphCache
 from brinell.environment import environment
 from brinell.errors import ModelError, first_line
 from brinell.evaluation.backend import WorkUnit, run_unit

@@ -1,14 +1,10 @@
-"""What is kept of every sample while its rows run: never trusts an attack, looks at every point asked about."""
+"""The best point of every sample so far. `BestSoFar` in `attack_step` decides which point that is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Batch, Response
-from brinell.core.criterion import Criterion
-from brinell.core.model import Output
-from brinell.core.threat import TOLERANCE, Ball
 from brinell.ops.rowwise import where
 
 NEVER = -1
@@ -16,7 +12,13 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class Best:
-    """One row per slot; `x` is the adversarial kept so far (the clean point while there is none)."""
+    """The best point of every sample, one row each. `x` is the adversarial kept so far, or else the clean point.
+
+    `found`: some query was adversarial, at any distance. `broken`: some query was adversarial within the radius, by
+    more than the rounding error of the precision. `margin` and `loss` are the largest of all queries that count;
+    `adv_margin`, `adv_pred`, `distance` and `attempt` belong to `x`. `first` is the number of forward passes before the
+    sample broke (−1: never). `non_finite`: some logits were not finite.
+    """
 
     x: Tensor
     found: Tensor
@@ -34,12 +36,12 @@ class Best:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the points."""
         return self.x.device
 
 
 def blank(x: Tensor) -> Best:
-    """Nothing seen yet."""
+    """Return best points before the first query."""
     n = len(x)
     low = torch.full((n,), -torch.inf, dtype=x.dtype, device=x.device)
     false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
@@ -51,9 +53,9 @@ def blank(x: Tensor) -> Best:
 
 
 def joined(a: Best, b: Best, nearest: bool) -> Best:
-    """The records of two legs, each by itself, as one that was kept through the first and then the second.
+    """Return the best points of two attempts as if one followed the other; each of them began with nothing.
 
-    What counts as broken goes before what is only near; `nearest` as of the recorder.
+    A broken point goes before one that is only near. `nearest` is that of `BestSoFar`.
     """
     near = torch.where(a.broken == b.broken, b.distance < a.distance, b.broken)
     keep = near if nearest else b.adv_margin > a.adv_margin
@@ -73,57 +75,3 @@ def joined(a: Best, b: Best, nearest: bool) -> Best:
         backwards=a.backwards + b.backwards,
         non_finite=a.non_finite | b.non_finite,
     )
-
-
-def _spread(logits: Tensor) -> Tensor:
-    return logits.amax(1) - logits.amin(1)
-
-
-@dataclass(frozen=True)
-class BestSoFar:
-    """Decides what counts: `nearest` keeps the closest adversarial, otherwise the one with the largest margin.
-
-    `failed` keeps the point with the largest margin even where that is no success: a randomised model may still fall.
-    A success by no more than `slack`, a share of the spread of the logits, is kept and counts as found, not as broken.
-    """
-
-    criterion: Criterion
-    nearest: bool
-    failed: bool = False
-    slack: float = 0.0
-
-    def see(self, r: Best, x: Tensor, a: Response, p: Batch, ball: Ball, live: Tensor, attempt: Tensor) -> Best:
-        """The record after the model was asked about `x`; rows that are not live stay as they are."""
-        said = Output(a.logits, a.reject)
-        margin = self.criterion.margin(said, p.y, p.target)
-        # In float32: this only steers. What counts is measured again in float64 when it is verified.
-        distance = ball.norm.size(x - p.x)
-        allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
-        adversarial = live & allowed & self.criterion.reached(said, p.y, p.target)
-        within = adversarial & near
-        if self.nearest:
-            keep = adversarial & (distance < r.distance)
-            if self.slack:
-                # What is sure is kept before what is only near; among the sure the nearest.
-                certain = within & (margin > self.slack * _spread(a.logits))
-                keep = torch.where(r.broken, keep & certain, keep | certain)
-        else:
-            keep = (live & allowed & near if self.failed else within) & (margin > r.adv_margin)
-        # A minimising attack walks through points outside the ball; their margins and losses are part of its story.
-        counts = live & allowed & (near | self.nearest)
-        sure = within & (margin > self.slack * _spread(a.logits)) if self.slack else within
-        newly = sure & ~r.broken
-        return replace(
-            r,
-            x=where(keep, x, r.x),
-            found=r.found | adversarial,
-            broken=r.broken | sure,
-            margin=torch.where(counts & (margin > r.margin), margin, r.margin),
-            adv_margin=torch.where(keep, margin, r.adv_margin),
-            adv_pred=torch.where(keep, a.logits.argmax(1), r.adv_pred),
-            loss=torch.where(counts & (a.loss > r.loss), a.loss, r.loss),
-            distance=torch.where(keep, distance, r.distance),
-            first=torch.where(newly, r.forwards, r.first),
-            attempt=torch.where(keep, attempt, r.attempt),
-            non_finite=r.non_finite | (live & ~a.logits.isfinite().all(1)),
-        )

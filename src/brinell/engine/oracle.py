@@ -1,46 +1,42 @@
-"""The only model call. Always the same batch shape, so that a row's answer does not depend on its neighbours."""
+"""The oracle: the only place that calls the model.
+
+The model always gets the same number of rows per call, so a row's response does not depend on its neighbours.
+"""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from brinell.core.attack import Requires, Response
-from brinell.core.model import Classifier, Output, answer
-from brinell.engine.cuda.compile import Refusals, fused, repeatable
+from brinell.core.model import Classifier, Output
 from brinell.engine.events import Listener, Note, Shrunk, silent
 from brinell.engine.precision import FLOAT32, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
 from brinell.ops.losses import LOGITS, LOSSES
 from brinell.ops.rowwise import average, concat, head
 
-A = TypeVar("A")
-F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", Response, Output)
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, labels, targets) -> one value per row, larger is worse for the model."""
-Network = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None, Tensor | None]]
-"""(points, samples' ids) -> logits, another part of the answer, and the detector's score, where there are such."""
-Respond = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor | None]]
-"""(points, labels, targets, samples' ids) -> logits, loss, and the detector's score where there is one."""
+Network = Callable[..., Output]
+"""(points), or (points, sample ids) for a classifier that differs from sample to sample -> the output."""
 
-# Rows per model call. Numerical libraries choose other kernels for other batch shapes, so this is fixed per kind of
-# device and stored in the Run; the number of slots may change without changing any outcome.
+# Rows per model call, by type of device. Numerical libraries choose other kernels for other batch shapes, so the size
+# is fixed and stored in the Run. The number of slots may change without changing any outcome.
 BLOCK = {"cpu": 32, "cuda": 256}
-# Fixed as well: where later targets and restarts fill what samples leave empty.
+# With several attempts, later targets and restarts fill the slots that samples leave empty.
 ATTEMPTS_BLOCK = {"cpu": 32, "cuda": 512}
-# Where few rows are left early on, and a call about many would keep the last ones waiting: attacks that give samples
-# up. Those whose last runs are made side by side have more of them.
+# Attacks that abandon samples early leave few rows soon, and large calls would keep the last ones waiting.
 EARLY_BLOCK = {"cpu": 32, "cuda": 32}
+# With parallel restarts they have more rows.
 RESTARTS_BLOCK = {"cpu": 32, "cuda": 128}
-# Where few begin: claims to be verified, and those of lower precision that are tried again in float32.
+# Verification, and attacks in float32 on samples that lower precision got wrong, begin with few rows.
 CLAIMS_BLOCK = {"cpu": 32, "cuda": 64}
 RETRY_BLOCK = {"cpu": 32, "cuda": 8}
-# Rows of noise a copy of the model is tried on, and those of it that a processor is asked about.
-TRIED, FEW_TRIED = 32, 2
 KINDS = {
     "legs": ATTEMPTS_BLOCK,
     "few": EARLY_BLOCK,
@@ -48,15 +44,16 @@ KINDS = {
     "claims": CLAIMS_BLOCK,
     "again": RETRY_BLOCK,
 }
+"""By the names that a Run stores."""
 
 
 def default_block(device: torch.device) -> int:
-    """Rows per model call on this kind of device."""
+    """Return the rows per model call on this type of device."""
     return BLOCK.get(device.type, 128)
 
 
 def other_blocks(device: torch.device) -> dict[str, int]:
-    """Rows per model call of the kinds that differ from the usual one on this kind of device.
+    """Return the rows per model call of the kinds that differ from the default on this type of device.
 
     >>> other_blocks(torch.device("cpu"))
     {}
@@ -66,87 +63,79 @@ def other_blocks(device: torch.device) -> dict[str, int]:
 
 
 def block_for(rows: dict[str, int], device: torch.device) -> int:
-    """Rows per model call of one of the kinds above."""
+    """Return the rows per model call of one of the kinds above."""
     return rows.get(device.type, default_block(device))
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error) or "can't allocate" in str(error)
-
-
 def named_loss(name: str) -> LossFunction:
-    """The loss of that name; rows without a target carry −1, which targeted losses cannot read."""
+    """Return the loss of that name. Rows without a target carry −1, which targeted losses cannot read."""
     loss = LOSSES[name]
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
 
-def network(classifier: Classifier, of: str = LOGITS) -> Network:
-    """The model as a function of points (and ids): logits, the part `of` the answer that is no logits, the detector."""
-
-    def answered(x: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        out = answer(classifier, x, id)
-        part = None if of == LOGITS else _part(out, of)
-        return out.logits.float(), part, None if out.reject is None else out.reject.float()
-
-    return answered
+def network_of(classifier: Classifier, id: Tensor | None = None) -> tuple[Network, tuple[Tensor, ...]]:
+    """Return the function that calls a classifier, and the sample ids as its further arguments if it reads them."""
+    return (classifier.forward, ()) if id is None or not classifier.per_sample else (classifier.forward_of, (id,))
 
 
-def responder(query: Network, loss: LossFunction) -> Respond:
-    """The model's logits, the loss and the detector's score, as one function of points, labels, targets (and ids).
-
-    The loss is about the logits, or about the other part of the answer where `query` gives one.
-    """
-
-    def respond(x: Tensor, y: Tensor, target: Tensor, id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        logits, part, reject = query(x, id)
-        return logits, loss(logits if part is None else part, y, target), reject
-
-    return respond
-
-
-def question(
-    respond: Respond,
+def forward_backward(
+    network: Network,
+    loss: LossFunction,
     requires: Requires,
     x: Tensor,
     y: Tensor,
     target: Tensor,
+    *id: Tensor,
+    of: str = LOGITS,
     precision: str = FLOAT32,
-    id: Tensor | None = None,
 ) -> Response:
-    """One model call about one batch of rows, as it stands: its answer with whatever gradients are needed."""
-    follows, twice = requires is not Requires.LOGITS, requires is Requires.DETECTOR
-    with torch.set_grad_enabled(follows):
-        point = x.detach().requires_grad_(follows)
-        with lower(precision, x.device):
-            logits, value, reject = respond(point, y, target, id)
-        with backward(precision, x.device):
-            grad = _gradient(value, point, twice) if twice or requires is Requires.GRAD else None
+    """Call the network once and return its response with the required gradients. `of` is the output the loss reads."""
+    exact, detector = precision == FLOAT32, requires is Requires.DETECTOR
+    with torch.set_grad_enabled(requires is not Requires.LOGITS):
+        point = x.detach().requires_grad_(requires is not Requires.LOGITS)
+        with nullcontext() if exact else lower(precision, x.device):
+            out = network(point, *id)
+            logits, reject = out.logits.float(), None if out.reject is None else out.reject.float()
+            value = loss(logits if of == LOGITS else _member(out, of), y, target)
+        with nullcontext() if exact else backward(precision, x.device):
+            grad = _gradient(value, point, detector) if detector or requires is Requires.GRAD else None
             jacobian = _jacobian(logits, point) if requires is Requires.JACOBIAN else None
-            towards = _gradient(_part(Output(logits, reject), "reject"), point) if twice else None
-    return Response(
-        logits.detach(), value.detach(), grad, jacobian, None if reject is None else reject.detach(), towards
-    )
+            reject_grad = _gradient(_member(Output(logits, reject), "reject"), point) if detector else None
+    score = None if reject is None else reject.detach()
+    return Response(logits.detach(), value.detach(), grad, jacobian, score, reject_grad)
 
 
-def _part(out: Output, name: str) -> Tensor:
-    value: Tensor | None = getattr(out, name)
+def _member(out: Output, name: str) -> Tensor:
+    value = {"reject": out.reject, "features": out.features}[name]
     if value is None:
-        what = {"reject": "a detector"}.get(name, name)
         raise ModelError(
-            expected=f"a model with {what}, which this attack looks at",
-            got="one without",
-            remedy="Give it one, brinell.wrap(net, detector=…, features=…), or use another attack.",
+            expected=f"a model with {'a detector' if name == 'reject' else name}, which this attack needs",
+            got="a model without",
+            remedy="Add it, brinell.wrap(net, detector=…, features=…), or use another attack.",
         )
     return value.float()
 
 
+def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
+    """Return the gradient of each row's value; `again` keeps the graph for another gradient."""
+    grad = torch.autograd.grad(value.sum(), point, retain_graph=again)[0]
+    # A gradient that is not finite gives no direction; zero stands still instead of spoiling the row. Not in place:
+    # the gradient of a constant is one number shared by all coordinates.
+    return grad.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
+    """Do one backward pass per class through one graph. A vectorised pass is no faster, and some models refuse it."""
+    totals, last = logits.sum(0), logits.shape[1] - 1
+    grads = [torch.autograd.grad(v, point, retain_graph=k < last)[0] for k, v in enumerate(totals)]
+    return torch.stack(grads, 1).nan_to_num_(0.0, 0.0, 0.0)
+
+
 @dataclass(eq=False)
 class Oracle:
-    """Asks a classifier about any number of rows, `block` at a time, padding the last block.
+    """Queries a classifier for any number of rows, `block` at a time; the last block is padded.
 
-    `precision` is that of `query`, which attacks use; `output`, which decides, is always in float32 and
-    by the classifier itself. Where speed is wanted, a fast copy of it answers `query`, and `compiled`
-    fuses its kernels.
+    Attacks use `query`, in the given precision. Verification uses `output`, always in float32.
     """
 
     classifier: Classifier
@@ -155,25 +144,18 @@ class Oracle:
     shrunk: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     precision: str = FLOAT32
-    compiled: bool = False
-    _networks: dict[str, Network] = field(default_factory=dict, init=False, repr=False)
-    _responders: dict[str, Respond] = field(default_factory=dict, init=False, repr=False)
-    _guides: list[Classifier] = field(default_factory=list, init=False, repr=False)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self._refusals = Refusals(self.note)
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile fuses the kernels of `query`."""
+        return False
 
-    def note(self, text: str) -> None:
-        """Tell whoever listens, now and in the Run."""
-        self.listener(Note(text))
-        self.notes.append(text)
-
-    def output(self, x: Tensor, id: Tensor | None = None) -> Output:
-        """The model's answer without gradients."""
-        with torch.no_grad():
-            return self._in_blocks(partial(answer, self.classifier), x, *_given(id))
+    @property
+    def slack(self) -> float:
+        """The rounding error of margins from `query`: the attack continues on samples that break by less."""
+        return SLACK[self.precision]
 
     def query(
         self,
@@ -185,121 +167,83 @@ class Oracle:
         draws: int = 1,
         id: Tensor | None = None,
     ) -> Response:
-        """Logits, loss and, where needed, the gradient of the loss or of every logit at every row.
+        """Return logits, loss and the required gradients at every row.
 
-        For randomised models each is the mean over `draws` passes (expectation over transformation). `id` are the
-        samples the rows belong to.
+        For a randomised model each is the mean over `draws` passes (expectation over transformation). `id` are the
+        samples that the rows belong to.
         """
-        return self._in_blocks(partial(self._mean, loss, requires, draws), x, y, target, *_given(id))
+        network, ids = self.network(loss, x, id)
+        function, of = self.loss_function(loss), LOSSES[loss].of
+        while True:
+            try:
+                responses = []
+                for block in self._pad(x, y, target, *ids):
+                    passes = []
+                    for _ in range(draws):
+                        passes.append(
+                            forward_backward(network, function, requires, *block, of=of, precision=self.precision)
+                        )
+                    responses.append(passes[0] if draws == 1 else average(passes))
+                return _unpad(responses, len(x))
+            except RuntimeError as error:
+                self._shrink(error)
 
-    def _mean(
-        self, loss: str, requires: Requires, draws: int, x: Tensor, y: Tensor, target: Tensor, *id: Tensor
-    ) -> Response:
-        answers = [self._one(loss, requires, x, y, target, *id) for _ in range(draws)]
-        return answers[0] if draws == 1 else average(answers)
+    def output(self, x: Tensor, id: Tensor | None = None) -> Output:
+        """Return the classifier's output without gradients, in float32."""
+        network, ids = network_of(self.classifier, id)
+        while True:
+            try:
+                with torch.no_grad():
+                    return _unpad([network(*block) for block in self._pad(x, *ids)], len(x))
+            except RuntimeError as error:
+                self._shrink(error)
 
-    def _one(self, loss: str, requires: Requires, x: Tensor, y: Tensor, target: Tensor, *id: Tensor) -> Response:
-        def query(respond: Respond) -> Response:
-            return question(respond, requires, x, y, target, self.precision, *id)
+    def network(self, loss: str, x: Tensor, id: Tensor | None) -> tuple[Network, tuple[Tensor, ...]]:
+        """Return the function that `query` calls on points like `x`, and its further arguments."""
+        return network_of(self.classifier, id)
 
-        if not self.compiled:
-            return query(self._responder(loss, x))
-        with repeatable():
-            return self._refusals.attempt(
-                (loss, requires, len(x)),
-                lambda: query(self._responder(loss, x)),
-                lambda: query(responder(network(self._steering(x), LOSSES[loss].of), named_loss(loss))),
-            )
+    def loss_function(self, loss: str) -> LossFunction:
+        """Return the loss of that name."""
+        return named_loss(loss)
 
-    def _responder(self, loss: str, x: Tensor) -> Respond:
-        if loss not in self._responders:
-            fuse = fused if self.compiled else _as_it_is
-            of = LOSSES[loss].of
-            if of not in self._networks:
-                # Apart from the losses, which are many: a network takes long to compile.
-                self._networks[of] = fuse(network(self._steering(x), of))
-            self._responders[loss] = responder(self._networks[of], fuse(named_loss(loss)))
-        return self._responders[loss]
-
-    def _steering(self, x: Tensor) -> Classifier:
-        """The model to find the way by: a copy laid out for speed where that is wanted, else the classifier itself."""
-        if not self._guides:
-            copy: Callable[..., Classifier] | None = getattr(self.classifier, "copy", None)
-            fast = (self.compiled or self.precision != FLOAT32) and self.classifier.device.type == "cuda"
-            self._guides.append(self.classifier if copy is None or not fast else self._laid_out(copy, x))
-        return self._guides[0]
-
-    def _laid_out(self, copy: Callable[..., Classifier], x: Tensor) -> Classifier:
-        """The fastest copy that answers as it should, else the classifier itself.
-
-        Asked about noise, not about samples, and always about as many rows: what is at hand must not decide how others
-        are attacked.
-        """
-        x = torch.rand((TRIED, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
-        kept = [torch.bfloat16, None] if self.precision == "bfloat16" else [None]
-        copies = ((dtype, self._tried(partial(copy, dtype), x)) for dtype in kept)
-        dtype, plain = next(((d, c) for d, c in copies if c is not None), (None, None))
-        if plain is None:
-            return self.classifier
-        if not self.compiled or self.precision == FLOAT32:
-            return plain[0]
-        finished = self._tried(partial(copy, dtype, check_on=x[:FEW_TRIED]), x)
-        with torch.no_grad():
-            truth = self.classifier.forward(x).logits.float()
-        if finished is None or not as_good(finished[1], plain[1], truth, self.slack):
-            return plain[0]
-        return finished[0]
-
-    def _tried(self, make: Callable[[], Classifier], x: Tensor) -> tuple[Classifier, Tensor] | None:
-        """A copy and its logits, or none: some modules cannot be copied, or not only multiply by their weights."""
-        with suppress(Exception), torch.no_grad(), lower(self.precision, x.device):
-            made = make()
-            return made, made.forward(x).logits.float()
-        return None
-
-    @property
-    def slack(self) -> float:
-        """How far margins from `query` may be off: a sample that seems broken by less goes on being attacked."""
-        return SLACK[self.precision]
+    def note(self, text: str) -> None:
+        """Tell the listener now, and keep the note for the Run."""
+        self.listener(Note(text))
+        self.notes.append(text)
 
     def exact(self) -> "Oracle":
-        """The same model asked in float32, as it is, about few rows; always the same oracle for the same block."""
-        device = self.classifier.device
-        block = min(self.block, block_for(RETRY_BLOCK, device))
+        """Return the oracle of the same classifier in float32 with small blocks; always the same one per block."""
+        block = min(self.block, block_for(RETRY_BLOCK, self.classifier.device))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
     def sized(self, rows: dict[str, int]) -> "Oracle":
-        """The same oracle with calls of another size; after memory ran out, with none that are larger."""
+        """Return the same oracle with blocks of another size, but none larger after memory ran out."""
         device = self.classifier.device
         block = block_for(rows, device)
         if block == self.block or (block > self.block and self.block < default_block(device)):
             return self
         if block not in self._sized:
-            other = self._sized[block] = replace(self, block=block)
-            # One network and one compiled version of every function for all.
-            other._networks, other._responders, other._guides = self._networks, self._responders, self._guides
+            self._sized[block] = self.with_block(block)
         return self._sized[block]
 
-    def _in_blocks(self, query: Callable[..., A], *inputs: Tensor) -> A:
-        while True:
-            try:
-                return self._once(query, *inputs)
-            except RuntimeError as error:
-                if not _out_of_memory(error):
-                    raise
-                self._shrink(error)
+    def with_block(self, block: int) -> "Oracle":
+        """Return the same oracle with blocks of this size."""
+        return replace(self, block=block)
 
-    def _once(self, query: Callable[..., A], *inputs: Tensor) -> A:
-        n = len(inputs[0])
-        spare = -n % self.block
+    def _pad(self, *inputs: Tensor) -> list[tuple[Tensor, ...]]:
+        """Split inputs into blocks; the first row fills up the last block."""
+        spare = -len(inputs[0]) % self.block
         if spare:
             inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
-        whole = concat([query(*part) for part in zip(*(v.split(self.block) for v in inputs), strict=True)])
-        return head(whole, n) if spare else whole
+        return list(zip(*(v.split(self.block) for v in inputs), strict=True))
 
     def _shrink(self, error: RuntimeError) -> None:
+        """Halve the blocks if the device is out of memory; raise any other error."""
+        text = str(error)
+        if not isinstance(error, torch.OutOfMemoryError) and not ("out of memory" in text or "can't allocate" in text):
+            raise error
         if self.block == 1:
             raise ModelError(
                 expected="memory for one sample at a time",
@@ -313,34 +257,7 @@ class Oracle:
         self.listener(Shrunk(self.block))
 
 
-def as_good(new: Tensor, old: Tensor, truth: Tensor, slack: float) -> bool:
-    """Whether no row's new logits are much further from the truth than the old ones of any row.
-
-    A network that was read wrongly is off by far; one that rounds in another order by less than the slack.
-    """
-    scale = (truth.amax(1) - truth.amin(1)).clamp(min=torch.finfo(truth.dtype).tiny)
-    off, usual = (((z - truth).abs().amax(1) / scale).amax() for z in (new, old))
-    return bool(off <= 2 * usual + slack)
-
-
-def _as_it_is(function: F) -> F:
-    return function
-
-
-def _given(id: Tensor | None) -> tuple[Tensor, ...]:
-    return () if id is None else (id,)
-
-
-def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
-    """Of each row's value; `again` keeps the graph for another one."""
-    grad = torch.autograd.grad(value.sum(), point, retain_graph=again)[0]
-    # Where a gradient is not finite there is no direction to go; zero stands still instead of poisoning the row. Not in
-    # place: the gradient of a constant is one number shared by all coordinates.
-    return grad.nan_to_num(0.0, 0.0, 0.0)
-
-
-def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
-    """One backward pass per class through one graph (a vectorised pass is no faster, and some models refuse it)."""
-    totals, last = logits.sum(0), logits.shape[1] - 1
-    grads = [torch.autograd.grad(v, point, retain_graph=k < last)[0] for k, v in enumerate(totals)]
-    return torch.stack(grads, 1).nan_to_num_(0.0, 0.0, 0.0)
+def _unpad(blocks: list[A], n: int) -> A:
+    """Join blocks and drop the rows that filled up the last one."""
+    whole = blocks[0] if len(blocks) == 1 else concat(blocks)
+    return whole if len(whole.logits) == n else head(whole, n)

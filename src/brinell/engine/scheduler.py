@@ -1,17 +1,15 @@
-"""One run of the engine: which samples are in the lanes, which come next, and what becomes of those that end."""
+"""The scheduler: which samples are in the slots, which come next, and what happens when an attempt ends."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from brinell.engine.best_so_far import Best
-from brinell.engine.cuda.sync import stride, sync_interval
-from brinell.engine.micro_batch import Lane, Plain
-from brinell.engine.slots import Entry, Outcome, Slots, Work
+from brinell.engine.micro_batch import MicroBatch
+from brinell.engine.slots import Entry, Outcome, Samples, Slots
 from brinell.ops.rowwise import take
 
 if TYPE_CHECKING:
@@ -19,177 +17,103 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Flight:
-    """The lanes of a run, and how far the queue of samples has come. A sample's legs follow one another in its slot."""
+class Scheduler:
+    """Keeps the slots full until every sample is decided.
+
+    The attempts of a sample follow one another in its slot. A finished sample leaves, and the next one takes its slot.
+    """
 
     engine: "Engine"
-    work: Work
-    nxt: int = 0
-    lanes: list[Lane] = field(default_factory=list)
-    done: list[tuple[Tensor, Best]] = field(default_factory=list)
-    made: dict[int, list[int]] = field(default_factory=dict)
-    """Iterations under way up to each look, by lane."""
+    samples: Samples
+    next_sample: int = 0
+    finished: list[tuple[Tensor, Best]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        e, device = self.engine, self.work.x.device
-        self._key = e.key(self.work)
-        build = partial(e.iterations, device)
-        self.iterations = build() if e.graph_cache is None else e.graph_cache.iterations(self._key, build)
-        count, block = self.seats(), e.oracle.block
-        room = -(-count // block) * block
-        if e.graph_cache is None or e.graph_cache.failed:
-            self.add(Plain(*self.begin(count, room), self.iterations, e.begin))
-        else:
-            repeats = sync_interval(e.attack, device) // stride(e.attack, device)
-            # What is recorded has one shape: that of a model call.
-            for first in range(0, room, block):
-                part = self.begin(min(block, count - first), block)
-                self.add(e.graph_cache.lane((self._key, e.attempts), *part, self.iterations, e.begin, repeats))
-        for lane in self.lanes:
-            self.advance(lane)
+    def run(self) -> Iterator[tuple[Tensor, Best]]:
+        """Attack all samples; yield (positions in the samples, their best points) as they finish."""
+        step = self.engine.attack_step()
+        count, block = self.slot_count(), self.engine.oracle.block
+        micro_batch = MicroBatch(*self.first_entry(count, -(-count // block) * block), self.engine.begin)
+        while any(micro_batch.busy):
+            micro_batch.slots = step(micro_batch.slots)
+            self.retire(micro_batch)
+            stop = self.engine.tick(len(step.pattern))
+            yield from self.drain()
+            if stop:
+                return
 
-    def seats(self) -> int:
-        """How many slots there are to be."""
-        return min(self.engine.slots, len(self.work))
+    def slot_count(self) -> int:
+        """Return the number of slots to use."""
+        return min(self.engine.slots, len(self.samples))
 
-    def goes_on(self, lane: Lane) -> bool:
-        """Whether a lane has anything to do."""
-        return any(lane.busy)
-
-    def waiting(self) -> bool:
-        """Whether somebody is waiting for a free slot."""
-        return self.nxt < len(self.work)
-
-    def add(self, lane: Lane) -> None:
-        """Another lane, filled by `begin`."""
-        self.lanes.append(lane)
-
-    def advance(self, lane: Lane) -> None:
-        """Start the iterations up to the next look.
-
-        Those after it as well where this is the last lane, nobody waits for a slot and no budget ends before: so the
-        device need not wait while the host looks.
-        """
-        if not lane.pending:
-            self._go_on(lane)
-        last = all(x is lane for x in self.lanes) and not self.waiting()
-        while last and lane.pending < lane.depth and self._budget(lane) > 0:
-            self._go_on(lane)
-
-    def _budget(self, lane: Lane) -> int:
-        """Iterations until some row's budget ends."""
-        return self.engine.attack.queries - max(age for age, busy in zip(lane.ages, lane.busy, strict=True) if busy)
-
-    def _go_on(self, lane: Lane) -> None:
-        """To where some row's budget ends, or sooner."""
-        attack, device = self.engine.attack, self.work.x.device
-        each = stride(attack, device)
-        times = -(-min(sync_interval(attack, device), max(self._budget(lane), 1)) // each)
-        lane.advance(times)
-        self.made.setdefault(id(lane), []).append(times * each)
-        lane.ages = [age + times * each for age in lane.ages]
-
-    def begin(self, count: int, room: int) -> tuple[Entry, list[bool]]:
-        """So much room with the next samples of the queue in it."""
-        at = torch.arange(room, device=self.work.x.device)
+    def first_entry(self, count: int, room: int) -> tuple[Entry, list[bool]]:
+        """Return the next `count` samples, padded to `room` slots, and which slots hold a sample."""
+        at = torch.arange(room, device=self.samples.device)
         live = at < count
-        entry = self.engine.entry(self.work, torch.where(live, at + self.nxt, 0), live)
-        self.nxt += count
+        entry = self.engine.entry(self.samples, torch.where(live, at + self.next_sample, 0), live)
+        self.next_sample += count
         return entry, live.tolist()
 
-    def donor(self, lane: Lane) -> Lane | None:
-        """Once the queue is empty, a lane whose samples would all find room in this one."""
-        if self.waiting():
-            return None
-        room = len(lane.busy) - sum(lane.busy)
-        return next((other for other in self.lanes if sum(other.busy) <= room), None) if any(lane.busy) else None
-
-    def move(self, other: Lane, lane: Lane) -> None:
-        """Put the samples of a lane at rest into another one at rest, and leave it."""
-        here = [i for i, b in enumerate(other.busy) if b]
-        to = [i for i, b in enumerate(lane.busy) if not b][: len(here)]
-        if here:
-            lane.write(to, other.part(here, _all))
-        for i, k in zip(to, here, strict=True):
-            lane.busy[i], lane.ages[i] = True, other.ages[k]
-        self.moved(other, here, lane, to)
-        self.lanes = [x for x in self.lanes if x is not other]
-        self.leave(other)
-
-    def moved(self, other: Lane, here: list[int], lane: Lane, to: list[int]) -> None:
-        """Take note of samples that have changed their places."""
-
-    def leave(self, lane: Lane) -> None:
-        """A lane that has nothing left to do."""
-        if self.engine.graph_cache is not None:
-            self.engine.graph_cache.give_back((self._key, self.engine.attempts), lane)
-
-    def settle(self, lane: Lane) -> None:
-        """Start the next legs of samples that survived one, and refill the slots of those that have none left."""
-        ended = self.ended(lane)
+    def retire(self, micro_batch: MicroBatch) -> None:
+        """Start the next attempts of samples that survived one, and replace samples that have none left."""
+        ended = self.ended(micro_batch)
         if not ended:
             return
-        out = lane.part(ended, outcome)
-        stay = self._stay(out)
-        on = [i for i, more in zip(ended, stay, strict=True) if more]
-        if on:
-            lane.write(on, self.engine.next_attempt(lane.part(on, _all), self.work))
-            reborn(lane, on)
-        done = [i for i, more in zip(ended, stay, strict=True) if not more]
+        outcome = micro_batch.part(ended, outcome_of)
+        more = self._has_attempts_left(outcome)
+        surviving = [i for i, again in zip(ended, more, strict=True) if again]
+        if surviving:
+            slots = micro_batch.part(surviving, whole)
+            micro_batch.write(surviving, self.engine.next_attempt(slots, self.samples))
+            micro_batch.reset_ages(surviving)
+        done = [i for i, again in zip(ended, more, strict=True) if not again]
         if not done:
             return
-        if on:
-            out = take(out, self.index([k for k, more in enumerate(stay) if not more]))
-        new = done[: len(self.work) - self.nxt]
-        self._refill(lane, new)
-        for i in done[len(new) :]:
-            lane.busy[i] = False
-        lane.shrink(self.engine.oracle.block)
-        self.done.append((out.at, out.record))
+        if surviving:
+            outcome = take(outcome, self.index([k for k, again in enumerate(more) if not again]))
+        refilled = done[: len(self.samples) - self.next_sample]
+        self._refill(micro_batch, refilled)
+        for i in done[len(refilled) :]:
+            micro_batch.busy[i] = False
+        micro_batch.shrink(self.engine.oracle.block)
+        self.finished.append((outcome.at, outcome.best))
 
-    def collect(self) -> Iterator[tuple[Tensor, Best]]:
-        """The samples that have ended since the last time, and their records."""
-        done, self.done = self.done, []
-        yield from done
+    def drain(self) -> Iterator[tuple[Tensor, Best]]:
+        """Yield the samples that have finished since the last call, and their best points."""
+        finished, self.finished = self.finished, []
+        yield from finished
 
     @staticmethod
-    def ended(lane: Lane) -> list[int]:
-        """The slots of a lane whose samples have come to the end of their legs."""
-        running = lane.running()
-        return [i for i, b in enumerate(lane.busy) if b and not running[i]]
+    def ended(micro_batch: MicroBatch) -> list[int]:
+        """Return the slots whose attempts have ended."""
+        running = micro_batch.running()
+        return [i for i, busy in enumerate(micro_batch.busy) if busy and not running[i]]
 
-    def index(self, slots: list[int]) -> Tensor:
-        """As a tensor on the device."""
-        return torch.tensor(slots, device=self.work.x.device)
+    def index(self, positions: list[int]) -> Tensor:
+        """Return positions as a tensor on the device."""
+        return torch.tensor(positions, device=self.samples.device)
 
-    def _stay(self, out: Outcome) -> list[bool]:
-        """Which of these samples have a leg left to run."""
-        e = self.engine
-        if self.work.attempts is None and len(e.attempts) == 1:
-            return [False] * len(out.at)
-        end = len(e.attempts) if self.work.attempts is None else self.work.attempts[out.at, 1]
-        stay: list[bool] = (~((out.record.broken & e.early_exit) | (out.attempt + 1 >= end))).tolist()
-        return stay
+    def _has_attempts_left(self, outcome: Outcome) -> list[bool]:
+        e, given = self.engine, self.samples.attempts
+        if given is None and len(e.attempts) == 1:
+            return [False] * len(outcome.at)
+        end = len(e.attempts) if given is None else given[outcome.at, 1]
+        more: list[bool] = (~((outcome.best.broken & e.early_exit) | (outcome.attempt + 1 >= end))).tolist()
+        return more
 
-    def _refill(self, lane: Lane, free: list[int]) -> None:
-        if not free:
+    def _refill(self, micro_batch: MicroBatch, places: list[int]) -> None:
+        if not places:
             return
-        at = torch.arange(self.nxt, self.nxt + len(free), device=self.work.x.device)
-        lane.enter(free, self.engine.entry(self.work, at, torch.ones_like(at, dtype=torch.bool)))
-        reborn(lane, free)
-        self.nxt += len(free)
+        at = torch.arange(self.next_sample, self.next_sample + len(places), device=self.samples.device)
+        micro_batch.enter(places, self.engine.entry(self.samples, at, torch.ones_like(at, dtype=torch.bool)))
+        micro_batch.reset_ages(places)
+        self.next_sample += len(places)
 
 
-def outcome(s: Slots) -> Outcome:
-    """What has become of the samples."""
-    return s.outcome
+def outcome_of(slots: Slots) -> Outcome:
+    """Return the outcome of slots."""
+    return slots.outcome
 
 
-def _all(s: Slots) -> Slots:
-    return s
-
-
-def reborn(lane: Lane, slots: list[int]) -> None:
-    """Other samples or legs are in these slots now."""
-    for i in slots:
-        lane.ages[i] = 0
+def whole(slots: Slots) -> Slots:
+    """Return the slots themselves."""
+    return slots

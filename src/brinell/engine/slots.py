@@ -1,4 +1,4 @@
-"""What is in flight: samples, their rows, the attack's state and the records, one row per slot; how it begins."""
+"""The samples of a stage, and the slots that hold those under attack: one row per sample or slot."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,75 +11,75 @@ from brinell.engine.best_so_far import Best
 
 
 @dataclass(frozen=True)
-class Work:
-    """The samples of one stage on the device: a row each, plus the target class of every leg (columns; −1: none).
+class Samples:
+    """The samples of one stage on the device, with the radius of each and the target class of every attempt.
 
-    `id` are the samples' ids, for classifiers that differ by sample. `attempts` (n, 2) are each sample's first attempt
-    and the one it stops before, where those are not all of them.
+    `targets` has one column per attempt (−1: no target). `attempts` (n, 2) holds each sample's first attempt and the
+    one it stops before; None means all. `batch.key` is the noise key before the attempt is folded in.
     """
 
-    x: Tensor
-    y: Tensor
-    key: Tensor
+    batch: Batch
     eps: Tensor
     targets: Tensor
-    start: Tensor | None = None
-    id: Tensor | None = None
     attempts: Tensor | None = None
 
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        key: Tensor,
+        eps: Tensor,
+        targets: Tensor,
+        start: Tensor | None = None,
+        id: Tensor | None = None,
+        attempts: Tensor | None = None,
+    ) -> "Samples":
+        """Return the samples with these rows."""
+        return cls(Batch(x, y, key, targets[:, 0], start, id=id), eps, targets, attempts)
+
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.eps)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the samples."""
+        return self.eps.device
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What samples begin with in their slots: all that the first states of an attack are made of.
-
-    `seed` is what a sample's branches know of what came before them, `which` the branch that begins (−1: none), where
-    the attack has branches.
-    """
+    """Samples that enter slots: their positions, their attempts, and all that the attack's first states depend on."""
 
     at: Tensor
     attempt: Tensor
     live: Tensor
-    x: Tensor
-    y: Tensor
-    key: Tensor
+    batch: Batch
     eps: Tensor
-    target: Tensor
-    start: Tensor | None = None
-    id: Tensor | None = None
-    seed: Any = None
-    which: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class Slots:
-    """Which sample is in every slot, which of its legs, whether it is still running; and the attack's own state."""
+class Slots(Entry):
+    """Slots under attack: the attack's state and the best point so far of every sample. `live` rows still run."""
 
-    at: Tensor
-    attempt: Tensor
-    live: Tensor
-    rows: Batch
-    eps: Tensor
     state: Any
-    record: Best
+    best: Best
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the slots."""
         return self.at.device
 
     @property
     def outcome(self) -> "Outcome":
-        """What is asked for when they end: the rest of a slot is many times as much."""
-        return Outcome(self.at, self.attempt, self.record)
+        """What the scheduler needs of a finished sample: a small part of a slot."""
+        return Outcome(self.at, self.attempt, self.best)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of some slots: the samples in them, which of their legs it was, and the records."""
+    """The samples of some slots, the attempts they were in, and their best points."""
 
     at: Tensor
     attempt: Tensor
-    record: Best
+    best: Best

@@ -28,13 +28,15 @@ def as_classifier(classifier: Any, device: torch.device | str | None = None) -> 
         classifier = wrap(demo_net(), name=DEMO)
     elif isinstance(classifier, nn.Module):
         classifier = wrap(classifier)
-    # Asked of the type: on the object itself Python 3.11 would compute the fingerprint to see whether there is one.
-    if not all(hasattr(type(classifier), part) for part in ("forward", "fingerprint", "to", "modes", "dtypes")):
-        raise _no_model(classifier)
+    # Not hasattr: on the object itself it would compute the fingerprint.
+    present = {*dir(type(classifier)), *getattr(classifier, "__dict__", ())}
+    missing = [name for name in vars(Classifier) if name[0] != "_" and name not in present]
+    if missing:
+        raise _no_model(classifier, missing)
     return classifier if device is None else classifier.to(_device(device))
 
 
-def _no_model(given: Any) -> ModelError:
+def _no_model(given: Any, missing: list[str]) -> ModelError:
     """What is often passed instead of a model, and what to do about each."""
     remedy, got = "Wrap the model: brinell.wrap(net, mean=…, std=…).", repr(given)[:80]
     if isinstance(given, dict):
@@ -49,6 +51,9 @@ def _no_model(given: Any) -> ModelError:
     elif callable(given):
         got = f"a function, {getattr(given, '__name__', type(given).__name__)}"
         remedy = "Put it into a module's forward, or make a black box of it: brinell.models.adapters.from_function(…)."
+    elif hasattr(type(given), "forward"):
+        got = f"{type(given).__name__}, which lacks {', '.join(missing)}"
+        remedy = "Subclass brinell.core.model.Classifier, which has defaults for most members."
     return ModelError(expected='a Classifier, a torch.nn.Module or "demo"', got=got, remedy=remedy)
 
 

@@ -17,10 +17,11 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.cost.precision import choose_precision
 from brinell.engine import precision as precisions
+from brinell.engine.accelerate import accelerated
 from brinell.engine.cuda.autotune import micro_batches_for
 from brinell.engine.cuda.execution import resolve_execution
+from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Listener, Note
-from brinell.engine.micro_batch import GraphCache
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.evaluation import coerce
@@ -74,7 +75,7 @@ def prepare(
     threat.check(problem.shape(), len(problem))
     check_train_mode = model_checks.check_train_mode(classifier)
     steering = precisions.FLOAT32 if precision == precisions.AUTO else precision
-    oracle = Oracle(classifier, default_block(device), listener, precision=steering)
+    oracle = accelerated(Oracle(classifier, default_block(device), listener, precision=steering), device)
     first, answer, pace = _asked(oracle, problem)
     fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
     fitted, left_out = fit_to_detector(fitted, threat, classifier, answer)
@@ -83,8 +84,8 @@ def prepare(
     notes = [*model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
-    # Only now: what is asked a few times at the door would take longer to compile than to answer.
-    oracle = replace(oracle, compiled=mode == "compile")
+    # Compile only now: the few queries of the checks would take longer to compile than to run.
+    oracle = accelerated(oracle, device, fuse=mode == "compile")
     capturable = _capturable(mode, device, checks, fitted)
     # Workers elsewhere record and measure for themselves.
     graph_cache = GraphCache(listener) if capturable and classifier.device.type == "cuda" else None

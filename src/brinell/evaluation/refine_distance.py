@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from brinell.core.attack import Batch
 from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
 from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
-from brinell.engine.slots import Work
 from brinell.ops.rowwise import put, rows, take
 
 # How far beyond the point that lower precision took for the nearest one may lie in float32, tried in turn.
@@ -18,7 +18,7 @@ BEYOND = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2)
 HALVINGS = 10
 
 
-def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, work: Work, target: Tensor, ball: Ball) -> Best:
+def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch, target: Tensor, ball: Ball) -> Best:
     """The records with the points found moved on the ray from the clean point to where float32 changes its mind.
 
     What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
@@ -31,17 +31,17 @@ def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, work: Work, t
         return r
     charge = torch.full_like(index, len(BEYOND) + HALVINGS)
     r = replace(r, forwards=r.forwards.index_add(0, index, charge))
-    own = take(work, index)
-    lo, hi = ball.bounds(own.x)
-    way = r.x[index] - own.x
+    p = take(batch, index)
+    lo, hi = ball.bounds(p.x)
+    way = r.x[index] - p.x
 
     def at(share: Tensor) -> Tensor:
-        return (own.x + rows(share, way) * way).clamp(lo, hi)
+        return (p.x + rows(share, way) * way).clamp(lo, hi)
 
     def hits(share: Tensor) -> Tensor:
-        return criterion.reached(oracle.output(at(share), own.id), own.y, target[index])
+        return criterion.reached(oracle.output(at(share), p.id), p.y, target[index])
 
-    low, high = torch.zeros_like(own.eps), torch.full_like(own.eps, torch.inf)
+    low, high = torch.zeros_like(r.distance[index]), torch.full_like(r.distance[index], torch.inf)
     for share in BEYOND:
         hit = high.isinf() & hits(torch.full_like(low, share))
         high = torch.where(hit, share, high)
@@ -56,17 +56,17 @@ def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, work: Work, t
         hit = hits(middle)
         low, high = torch.where(held & ~hit, middle, low), torch.where(held & hit, middle, high)
     points, at_hand = at(torch.where(held, high, 1.0))[held], index[held]
-    return put(r, at_hand, _moved(oracle, criterion, take(r, at_hand), take(own, held), points, target[at_hand], ball))
+    return put(r, at_hand, _moved(oracle, criterion, take(r, at_hand), take(p, held), points, target[at_hand], ball))
 
 
-def _moved(oracle: Oracle, criterion: Criterion, r: Best, own: Work, x: Tensor, target: Tensor, ball: Ball) -> Best:
+def _moved(oracle: Oracle, criterion: Criterion, r: Best, p: Batch, x: Tensor, target: Tensor, ball: Ball) -> Best:
     """The records of these points instead."""
-    out = oracle.output(x, own.id)
+    out = oracle.output(x, p.id)
     return replace(
         r,
         x=x,
-        distance=ball.norm.size(x - own.x),
-        margin=torch.maximum(r.margin, criterion.margin(out, own.y, target)),
-        adv_margin=criterion.margin(out, own.y, target),
+        distance=ball.norm.size(x - p.x),
+        margin=torch.maximum(r.margin, criterion.margin(out, p.y, target)),
+        adv_margin=criterion.margin(out, p.y, target),
         adv_pred=out.logits.argmax(1),
     )

@@ -9,17 +9,19 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Batch, Response, branching
+from brinell.core.attack import Batch, Response
 from brinell.core.criterion import Criterion, Misclassified
 from brinell.core.plan import Stage
 from brinell.core.threat import TOLERANCE, Ball, Threat
+from brinell.engine.accelerate import scheduler_for
 from brinell.engine.best_so_far import Best
 from brinell.engine.cuda.autotune import MOST
+from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Listener, Progress, StageStarted, silent
-from brinell.engine.loop import Engine, Slots, Work
-from brinell.engine.micro_batch import GraphCache
+from brinell.engine.loop import Engine
 from brinell.engine.oracle import ATTEMPTS_BLOCK, EARLY_BLOCK, RESTARTS_BLOCK, Oracle
 from brinell.engine.precision import FLOAT32
+from brinell.engine.slots import Samples, Slots
 from brinell.evaluation.ranking import last_logits
 from brinell.evaluation.refine_distance import refine_distance
 from brinell.evaluation.rows import Clean, attack_rows
@@ -70,7 +72,7 @@ def rank_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
     return likeliest_wrong(logits, y, max(ranks) - 1)[:, [r - 2 for r in ranks]]
 
 
-def _work(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Work:
+def _samples(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Samples:
     device = c.logits.device
     rows = at.cpu()
     x, y = c.chunk.x[rows].to(device), c.chunk.y[rows].to(device)
@@ -80,7 +82,7 @@ def _work(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tens
     key = rng.fold(own, rng.digest(stage.noise or stage.attack.name) + stage.copy)
     eps = context.threat.ball(rows + c.chunk.offset, device).eps
     begin = None if start is None else start[rows].to(device)
-    return Work(x, y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin, id)
+    return Samples.of(x, y, key, eps, targets.repeat_interleave(stage.restarts, 1), begin, id)
 
 
 def _ranking_logits(
@@ -101,7 +103,7 @@ def _ranking_logits(
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
     """The model as a stage asks it: about fewer rows at a time where few stay long, about more where legs fill them."""
     if stage.attack.abandons_early:
-        return context.oracle.sized(EARLY_BLOCK if branching(stage.attack) is None else RESTARTS_BLOCK)
+        return context.oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
 
 
@@ -127,15 +129,15 @@ def _engine(context: StageContext, stage: Stage, device: torch.device) -> Engine
         oracle,
         stage.attack,
         context.criterion,
-        lambda eps: replace(ball, eps=eps),
+        ball,
         stage.attempts(),
         _room(context, oracle),
         context.early_exit and context.draws == 1,
         stage.eot,
         _settles(context),
-        # What is observed is not recorded: the observer sits on the host.
-        graph_cache=context.graph_cache if context.observe is None else None,
         observe=context.observe,
+        # The observer runs on the host: its iterations cannot be captured.
+        scheduler=scheduler_for(oracle, context.graph_cache if context.observe is None else None),
     )
 
 
@@ -143,8 +145,8 @@ def run_unverified(
     context: StageContext, stage: Stage, c: Clean, at: Tensor, tick: Callable[[int], bool]
 ) -> Iterator[tuple[Tensor, Best]]:
     """The engine's own records of these samples as they finish, neither verified nor stored; it ticks at every look."""
-    work = _work(context, stage, c, at, None)
-    yield from replace(_engine(context, stage, c.logits.device), tick=tick).run(work)
+    samples = _samples(context, stage, c, at, None)
+    yield from replace(_engine(context, stage, c.logits.device), tick=tick).run(samples)
 
 
 def run_stage(
@@ -157,12 +159,12 @@ def run_stage(
     queries = stage.attack.queries * len(stage.attempts()) * stage.eot
     context.listener(StageStarted(stage.name, len(at), before + queries))
     begun = time.perf_counter()
-    work = _work(context, stage, c, at, start)
+    samples = _samples(context, stage, c, at, start)
     engine = _engine(context, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
     ranking, loaded = (last - begun) / len(at), _loading(context)
     held: list[tuple[Tensor, Best]] = []
-    for which, own in engine.run(work):
+    for which, own in engine.run(samples):
         record = _with_ranking(own, before, backwards)
         held.append((which, record))
         finished += len(which)
@@ -176,7 +178,7 @@ def run_stage(
             starting, loaded = _loading(context) - loaded, _loading(context)
             spent = max(now - last - starting, 0.0) + ranking * sum(len(p[0]) for p in held)
             rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
-            yield _finish(context, stage, c, work, at, held, rate)
+            yield _finish(context, stage, c, samples, at, held, rate)
             held, last = [], now
 
 
@@ -193,16 +195,17 @@ def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
     return replace(r, forwards=r.forwards + forwards, backwards=r.backwards + backwards, first=first)
 
 
-def _in_float32(context: StageContext, stage: Stage, work: Work, before: Best, left: Tensor) -> Best:
+def _in_float32(context: StageContext, stage: Stage, samples: Samples, before: Best, left: Tensor) -> Best:
     """The records of a second try that starts where the first one ended; the passes of both count.
 
     It repeats the leg that seemed to succeed. Samples that `left` with that leg have had none of those after it, and
     get them now. Of a search for the smallest distance all legs are repeated: what they had found gave way to this.
     """
-    engine = _engine(replace(context, oracle=context.oracle.exact()), stage, work.x.device)
+    engine = _engine(replace(context, oracle=context.oracle.exact()), stage, samples.device)
     first = torch.zeros_like(before.attempt) if _settles(context) else before.attempt
     end = torch.where(left | _settles(context), len(stage.attempts()), before.attempt + 1)
-    parts = list(engine.run(replace(work, start=before.x, attempts=torch.stack([first, end], 1))))
+    again = replace(samples, batch=replace(samples.batch, start=before.x), attempts=torch.stack([first, end], 1))
+    parts = list(engine.run(again))
     r = take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
     return replace(
         r,
@@ -217,39 +220,46 @@ def claimed(r: Best, ball: Ball) -> Tensor:
     return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
 
 
-def _verified(context: StageContext, work: Work, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
+def _verified(context: StageContext, samples: Samples, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
     """The classes the kept points aim at, and what the model says about the points."""
-    target = work.targets[pos, r.attempt]
-    points, id = (work.x[pos], r.x, work.y[pos], target, ball), None if work.id is None else work.id[pos]
+    target = samples.targets[pos, r.attempt]
+    p = take(samples.batch, pos)
+    points, id = (p.x, r.x, p.y, target, ball), p.id
     if context.draws > 1:
         return target, verify_points(context.oracle, context.criterion, *points, context.draws, id)
     return target, verify_claims(context.oracle, context.criterion, *points, r.broken, id)
 
 
 def _finish(
-    context: StageContext, stage: Stage, c: Clean, work: Work, at: Tensor, held: list[tuple[Tensor, Best]], rate: float
+    context: StageContext,
+    stage: Stage,
+    c: Clean,
+    samples: Samples,
+    at: Tensor,
+    held: list[tuple[Tensor, Best]],
+    rate: float,
 ) -> Finished:
     pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
     order = pos.argsort()
     pos = pos[order]
     r = take(r, order)
-    ball = replace(context.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=work.eps[pos])
+    ball = replace(context.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=samples.eps[pos])
     left, made = r.broken & context.early_exit, int(r.forwards.sum())
     if context.oracle.slack > 0:
         # Seen to fall, but by less than lower precision can tell: a claim like any other.
         r = replace(r, broken=claimed(r, ball))
         if _settles(context):
             r = refine_distance(
-                context.oracle, context.criterion, r, take(work, pos), work.targets[pos, r.attempt], ball
+                context.oracle, context.criterion, r, take(samples.batch, pos), samples.targets[pos, r.attempt], ball
             )
-    target, v = _verified(context, work, pos, r, ball)
+    target, v = _verified(context, samples, pos, r, ball)
     precision = np.full(len(pos), context.precision)
     doubted = r.broken & ~v.ok
     if context.precision != FLOAT32 and context.draws == 1 and bool(doubted.any()):
         # What lower precision took for a success is attacked once more in float32, from there.
         index = doubted.nonzero()[:, 0]
-        second = _in_float32(context, stage, take(work, pos[index]), take(r, index), left[index])
-        aims, answers = _verified(context, work, pos[index], second, ball.subset(index))
+        second = _in_float32(context, stage, take(samples, pos[index]), take(r, index), left[index])
+        aims, answers = _verified(context, samples, pos[index], second, ball.subset(index))
         r, v, target = put(r, index, second), put(v, index, answers), target.index_copy(0, index, aims)
         precision[index.cpu().numpy()] = FLOAT32
     if context.draws > 1:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.model import Classifier, Output
+from brinell.core.model import Classifier, DelegatingClassifier, Output
 from brinell.core.references import References
 from brinell.errors import ModelError
 
@@ -131,10 +131,15 @@ def negated(score: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Inverted:
+class Inverted(DelegatingClassifier):
     """A classifier with the opposite detector decision. Use `inverted` to make one."""
 
     inner: Classifier
+
+    @property
+    def base(self) -> Classifier:
+        """The classifier whose detector is inverted."""
+        return self.inner
 
     @property
     def name(self) -> str:
@@ -145,21 +150,6 @@ class Inverted:
     def fingerprint(self) -> str:
         """SHA-256 that differs from the classifier's own."""
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
-
-    @property
-    def differentiable(self) -> bool:
-        """As the classifier."""
-        return self.inner.differentiable
-
-    @property
-    def device(self) -> torch.device:
-        """As the classifier."""
-        return self.inner.device
-
-    @property
-    def allow(self) -> frozenset[str]:
-        """As the classifier."""
-        return self.inner.allow
 
     def forward(self, x: Tensor) -> Output:
         """Return the classifier's output, with exactly the accepted inputs rejected."""
@@ -175,14 +165,6 @@ class Inverted:
     def to(self, device: torch.device) -> "Inverted":
         """Move the classifier to a device."""
         return Inverted(self.inner.to(device))
-
-    def dtypes(self) -> set[str]:
-        """As the classifier."""
-        return self.inner.dtypes()
-
-    def modes(self) -> list[str]:
-        """As the classifier."""
-        return self.inner.modes()
 
 
 def inverted(classifier: Classifier) -> Inverted:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.model import Output
+from brinell.core.model import Classifier, Output
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
 from brinell.models.fast_copy.inference_copy import inference_copy
@@ -40,7 +40,7 @@ def _broadcast(v: Tensor, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TorchClassifier:
+class TorchClassifier(Classifier):
     """A module with its normalisation and its properties. Use `wrap` to make one.
 
     `foreign_dtypes` are the dtypes of weights that another framework holds.

@@ -1,24 +1,29 @@
-"""Functions compiled into few kernels. Importing the compiler takes longer than all of this package: only on demand."""
+"""Functions compiled into few kernels by torch.compile, which is imported on demand: it takes long to load."""
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 from torch._functorch import config as functorch_config
 
+from brinell.core.attack import Requires, Response
+from brinell.engine.attack_step import AttackStep
+from brinell.engine.slots import Slots
 from brinell.errors import error_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-# Every loss, shape, precision and attack is a version of its own; beyond the compiler's limit it would go on slowly,
-# without a word.
+Update = Callable[[Slots, Response], Slots]
+# Every loss, shape, precision and attack is a version of its own. Beyond the compiler's default limit it would silently
+# run uncompiled.
 VERSIONS = 1024
 
 
 def fused(function: F) -> F:
-    """The same function compiled, for inputs of fixed shapes; gradients are taken inside `repeatable`."""
+    """Return the function compiled for inputs of fixed shapes; take its gradients inside `repeatable`."""
     compiled: Any = torch.compile(function, dynamic=False)
 
     def run(*inputs: Any) -> Any:
@@ -35,38 +40,65 @@ def fused(function: F) -> F:
 
 @dataclass
 class Refusals:
-    """What the compiler cannot compile is done as it is from then on, kind by kind, and `note` is told so.
+    """Falls back to the uncompiled function, kind by kind, where the compiler fails, and tells `note`.
 
-    Not decided by whoever compiles: the way back is compiled when it is first gone.
+    torch.compile compiles the backward graph lazily, on first use, so the fallback is handled here.
     """
 
     note: Callable[[str], None]
     kinds: set[Hashable] = field(default_factory=set)
 
     def attempt(self, kind: Hashable, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
-        """The answer of the compiled way, or of the plain one where the compiler has refused this kind of work."""
+        """Return the result of `compiled`, or of `plain` if the compiler has failed on this kind."""
         from torch._dynamo.exc import TorchDynamoException
 
         if kind not in self.kinds:
             try:
                 return compiled()
             except TorchDynamoException as error:
-                if "out of memory" in str(error):  # which smaller calls may mend
+                if "out of memory" in str(error):  # smaller blocks may help
                     raise
                 cause = getattr(error, "inner_exception", None) or error
                 self.note(
-                    f"A part of the work cannot be compiled ({error_text(cause)}); it is done without, more slowly."
+                    f"A function cannot be compiled ({error_text(cause)}). It runs without compiling, more slowly."
                 )
                 self.kinds.add(kind)
         return plain()
 
 
 def repeatable() -> AbstractContextManager[Any]:
-    """For calling what is compiled and for the way back: several gradients can be taken of one answer.
+    """Return the context for calls and gradients of compiled functions that allows several gradients of one output.
 
-    Buffers that one way back may overwrite would be gone for the next one. The compiler looks at the setting both when
-    it compiles and when the way back is gone.
+    By default the compiled backward pass may overwrite buffers that the next one needs. The compiler reads the setting
+    when it compiles and when the backward pass runs.
     """
     functions: Any = functorch_config
     context: AbstractContextManager[Any] = functions.patch(donated_buffer=False)
     return context
+
+
+@dataclass(frozen=True)
+class CompiledStep(AttackStep):
+    """An attack step whose update after the response is compiled."""
+
+    _updates: dict[Requires, Update] = field(default_factory=dict, compare=False, repr=False)
+
+    def update(self, slots: Slots, response: Response, requires: Requires) -> Slots:
+        """Return the slots after a response, by a compiled function for every kind of response."""
+        if requires not in self._updates:
+            self._updates[requires] = _fused_update(partial(super().update, requires=requires), self.oracle.note)
+        return self._updates[requires](slots, response)
+
+
+def _fused_update(update: Update, note: Callable[[str], None]) -> Update:
+    """Return the function compiled; its first call also runs uncompiled, to fill the device caches it reads."""
+    compiled, refusals = fused(update), Refusals(note)
+    filled: list[bool] = []
+
+    def run(slots: Slots, response: Response) -> Slots:
+        if not filled:
+            update(slots, response)
+            filled.append(True)
+        return refusals.attempt(None, lambda: compiled(slots, response), lambda: update(slots, response))
+
+    return run

@@ -1,15 +1,15 @@
-"""How iterations are carried out: called one by one, recorded and replayed, or compiled as well."""
+"""Execution modes: eager calls, CUDA graphs, or CUDA graphs of compiled functions."""
 
 import torch
 
 from brinell.errors import InputError, one_of
 
 EXECUTIONS = ("auto", "eager", "graph", "compile")
-"""auto: graph on CUDA devices, elsewhere eager. Both give the same bits; compile is faster still and has its own."""
+"""auto: graph on CUDA devices, else eager. Both give the same bits; compile is faster and rounds differently."""
 
 
 def resolve_execution(execution: str, device: torch.device) -> str:
-    """The execution to use on this device.
+    """Return the execution mode to use on this device.
 
     >>> resolve_execution("auto", torch.device("cpu"))
     'eager'

@@ -1,48 +1,59 @@
-"""Runs side by side that a sample would make one after another, where the attack has such."""
+"""Parallel restarts: run side by side what a sample would run one after another at the end of its attack."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
-from brinell.core.attack import Branching, branching
-from brinell.engine.cuda.speculative import Ahead
-from brinell.engine.micro_batch import Lane
-from brinell.engine.slots import Entry
-from brinell.ops.rowwise import overwrite_rows, take
+from brinell.engine.cuda.graphs import DeviceMicroBatch
+from brinell.engine.cuda.speculative import SpeculativeScheduler
+from brinell.engine.slots import Entry, Slots
+from brinell.ops.rowwise import overwrite_rows, take, where_rows
+
+
+@dataclass(frozen=True)
+class RestartEntry(Entry):
+    """An entry of restarts: what each knows of the runs before it, and its number (−1: the runs before them)."""
+
+    seed: Any
+    which: Tensor
 
 
 @dataclass
-class Branches(Ahead):
-    """The same for an attack with branches: what comes before them is a sample's first leg, and each is one more.
+class ParallelRestarts(SpeculativeScheduler):
+    """Treats the runs before the restarts as a sample's first attempt, and every restart as one more.
 
-    How many there are is known when the first leg has ended. The longest samples decide how long an evaluation takes,
-    and these are the ones with many branches.
+    The number of restarts is known when the first attempt has ended. The longest samples determine the duration of an
+    evaluation, and these are the ones with many restarts.
     """
 
     def __post_init__(self) -> None:
-        self._seeds = self._attack.unseeded(self.work.y)
+        self._seeds = self.engine.attack.no_seed(self.samples.batch.y)
         super().__post_init__()
 
-    @property
-    def _attack(self) -> Branching:
-        attack = branching(self.engine.attack)
-        assert attack is not None
-        return attack
+    def begin(self, entry: Entry) -> Slots:
+        """Return slots at the beginning of restarts, or of the runs before them."""
+        assert isinstance(entry, RestartEntry)
+        e, attack = self.engine, self.engine.attack
+        slots = e.begin(entry)
+        rest = replace(entry, batch=slots.batch, which=entry.which.clamp(min=0))
+        restarts = e.first_states(rest, lambda r: attack.restart(r.seed, r.which, r.batch, replace(e.ball, eps=r.eps)))
+        return replace(slots, state=where_rows(entry.which >= 0, restarts, attack.before_restarts(slots.state)))
 
-    def _note(self, lane: Lane, ended: list[int]) -> None:
-        """Also see which branches the samples want whose first legs have ended."""
-        places = self.places[id(lane)]
+    def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
+        """Also note how many restarts the samples need whose first attempts have ended."""
+        attack, places = self.engine.attack, self.places[id(micro_batch)]
         first = [i for i in ended if places[i][1] == 0]
         if first:
-            seeds = lane.part(first, lambda s: self._attack.seed(s.state))
-            samples = [places[i][0] for i in first]
-            overwrite_rows(self._seeds, self.index(samples), seeds)
-            wanted: list[int] = self._attack.branches(seeds).tolist()
-            for sample, more in zip(samples, wanted, strict=True):
-                self.courses[sample].end = 1 + more
-        super()._note(lane, ended)
+            seeds = micro_batch.part(first, lambda s: attack.restart_seed(s.state))
+            positions = [places[i][0] for i in first]
+            overwrite_rows(self._seeds, self.index(positions), seeds)
+            counts: list[int] = attack.restart_count(seeds).tolist()
+            for position, count in zip(positions, counts, strict=True):
+                self.under_way[position].end = 1 + count
+        super()._finish(micro_batch, ended)
 
     def _entry(self, attempts: list[tuple[int, int]], live: Tensor) -> Entry:
-        entry = super()._entry([(i, 0) for i, _ in attempts], live)
+        e = super()._entry([(i, 0) for i, _ in attempts], live)
         which = self.index([attempt - 1 for _, attempt in attempts])
-        return replace(entry, seed=take(self._seeds, entry.at), which=which)
+        return RestartEntry(e.at, e.attempt, e.live, e.batch, e.eps, seed=take(self._seeds, e.at), which=which)

@@ -1,4 +1,4 @@
-"""Legs ahead of their turn: slots that would be empty take on what samples under way may need later."""
+"""Speculative execution: empty slots run later attempts of samples whose earlier attempts are still under way."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,242 +7,249 @@ import torch
 from torch import Tensor
 
 from brinell.engine.best_so_far import Best, joined
-from brinell.engine.micro_batch import Lane
-from brinell.engine.scheduler import Flight, outcome, reborn
+from brinell.engine.cuda.graphs import DeviceMicroBatch
+from brinell.engine.cuda.scheduler import ConcurrentScheduler
+from brinell.engine.micro_batch import MicroBatch
+from brinell.engine.scheduler import outcome_of
 from brinell.engine.slots import Entry
 from brinell.ops.rowwise import concat, take
 
-PAIR = 2  # lanes
+PAIR = 2  # micro-batches
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row of some records."""
+class BestRow:
+    """One row of some best points."""
 
-    records: Best
+    best: Best
     at: int
 
 
 @dataclass
-class Course:
-    """A sample's way through its legs: the next to begin, the one to stop before, and those that are joined so far.
+class SampleAttempts:
+    """The attempts of one sample: the next to begin, the one to stop before, and how many are joined so far.
 
-    `apart` are legs that have ended before one that comes earlier; `running` are the places of those under way.
+    `ended` holds attempts that ended before an earlier one; `running` holds the slots of those under way.
     """
 
-    nxt: int
+    next: int
     end: int
-    through: int
-    so_far: Row | None = None
-    apart: dict[int, Row] = field(default_factory=dict)
-    running: dict[int, tuple[Lane, int]] = field(default_factory=dict)
+    joined: int
+    so_far: BestRow | None = None
+    ended: dict[int, BestRow] = field(default_factory=dict)
+    running: dict[int, tuple[DeviceMicroBatch, int]] = field(default_factory=dict)
 
     @property
     def idle(self) -> bool:
-        """Whether it has legs left to begin and none under way."""
-        return not self.running and self.nxt < self.end
+        """Whether attempts are left to begin and none is under way."""
+        return not self.running and self.next < self.end
 
 
 @dataclass
-class Ahead(Flight):
-    """The same, where slots that would be empty take on later legs of samples whose earlier ones still run.
+class SpeculativeScheduler(ConcurrentScheduler):
+    """A scheduler whose empty slots run later attempts of samples whose earlier ones are still under way.
 
-    Lanes are joined first, as ever, but for the last two as long as later legs would fill one of them: a device does
-    more with two calls under way. What is still empty in a lane that goes on is filled. Every leg has a record
-    of its own, and these are joined in the order of the legs: what comes out is what legs one after another give,
-    passes included. Legs that turn out not to be needed, since one before them has succeeded, are dropped, and their
-    forwards counted as made in vain.
+    Micro-batches merge first, except for the last two while later attempts would fill one of them: a device does more
+    with two calls under way. Then later attempts fill the empty slots. Every attempt has a best point of its own, and
+    these are joined in the order of the attempts: the result, passes included, is that of attempts one after another.
+    Attempts that turn out not to be needed, since an earlier one has succeeded, are dropped; `unneeded_forwards` counts
+    their forward passes.
     """
 
-    courses: dict[int, Course] = field(default_factory=dict)
+    under_way: dict[int, SampleAttempts] = field(default_factory=dict)
     places: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     touched: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        all_legs = (0, len(self.engine.attempts))
-        attempts = self.work.attempts
-        self._attempts: list[tuple[int, int]] = (
-            [all_legs] * len(self.work) if attempts is None else [(a, b) for a, b in attempts.tolist()]
+        given = self.samples.attempts
+        self._ranges: list[tuple[int, int]] = (
+            [(0, len(self.engine.attempts))] * len(self.samples)
+            if given is None
+            else [(first, end) for first, end in given.tolist()]
         )
-        self._given: list[tuple[int, int]] = []
+        self._entered: list[tuple[int, int]] = []
         super().__post_init__()
 
-    def seats(self) -> int:
-        """Two lanes of slots at least, where all legs together fill them more than once."""
-        attempts, two = sum(end - first for first, end in self._attempts), 2 * self.engine.oracle.block
-        few = super().seats()
-        return max(few, min(two, self.engine.slots)) if attempts >= 2 * two else few
+    def slot_count(self) -> int:
+        """Return enough slots for two micro-batches, if all attempts together fill them more than once."""
+        attempts, two = sum(end - first for first, end in self._ranges), PAIR * self.engine.oracle.block
+        usual = super().slot_count()
+        return max(usual, min(two, self.engine.slots)) if attempts >= 2 * two else usual
 
-    def goes_on(self, lane: Lane) -> bool:
-        """Whether a lane has anything to do, or later legs are to fill it."""
-        return super().goes_on(lane) or (self._fills(lane) and self._spare(lane) > 0)
+    def has_work(self, micro_batch: DeviceMicroBatch) -> bool:
+        """Whether a micro-batch holds any sample, or later attempts will fill it."""
+        return super().has_work(micro_batch) or (self._stays(micro_batch) and self._spare(micro_batch) > 0)
 
-    def donor(self, lane: Lane) -> Lane | None:
-        """A lane whose samples would find room in this one, unless both are better kept."""
-        return None if self._fills(lane) else super().donor(lane)
+    def merge_candidate(self, micro_batch: DeviceMicroBatch) -> DeviceMicroBatch | None:
+        """Return a micro-batch whose samples fit into this one, unless both are better kept."""
+        return None if self._stays(micro_batch) else super().merge_candidate(micro_batch)
 
-    def _fills(self, lane: Lane) -> bool:
-        """Whether this is one of the last two lanes, and legs that have not begun would fill it."""
-        return len(self.lanes) < PAIR and sum(max(c.end - c.nxt, 0) for c in self.courses.values()) >= len(lane.busy)
+    def _stays(self, micro_batch: DeviceMicroBatch) -> bool:
+        """Whether this is one of the last two micro-batches, and attempts that have not begun would fill it."""
+        waiting = sum(max(a.end - a.next, 0) for a in self.under_way.values())
+        return len(self.micro_batches) < PAIR and waiting >= len(micro_batch.busy)
 
-    def _spare(self, lane: Lane) -> int:
-        """How many slots may still be taken."""
-        others = (x for x in self.lanes if x is not lane)
-        return self.engine.slots - sum(sum(x.busy) for x in (lane, *others))
+    def _spare(self, micro_batch: DeviceMicroBatch) -> int:
+        """Return how many slots may still be taken."""
+        others = (m for m in self.micro_batches if m is not micro_batch)
+        return self.engine.slots - sum(sum(m.busy) for m in (micro_batch, *others))
 
-    def waiting(self) -> bool:
-        """Whether a sample is left to begin, or one that has nothing under way to go on."""
-        return super().waiting() or any(c.idle for c in self.courses.values())
+    def has_waiting(self) -> bool:
+        """Whether a sample has not begun, or has attempts left and none under way."""
+        return super().has_waiting() or any(a.idle for a in self.under_way.values())
 
-    def advance(self, lane: Lane) -> None:
-        """Fill what has stayed empty, and go on."""
-        empty = [i for i, b in enumerate(lane.busy) if not b]
-        self._fill(lane, empty[: max(self._spare(lane), 0)], ahead=True)
-        super().advance(lane)
+    def advance(self, micro_batch: DeviceMicroBatch) -> None:
+        """Fill the slots that are still empty with later attempts, and start the next iterations."""
+        empty = [i for i, busy in enumerate(micro_batch.busy) if not busy]
+        self._fill(micro_batch, empty[: max(self._spare(micro_batch), 0)], ahead=True)
+        super().advance(micro_batch)
 
-    def begin(self, count: int, room: int) -> tuple[Entry, list[bool]]:
-        """So much room with the next legs in it."""
-        self._given = self._next(count)
-        live = torch.arange(room, device=self.work.x.device) < len(self._given)
-        return self._entry(self._given + [(0, 0)] * (room - len(self._given)), live), live.tolist()
+    def first_entry(self, count: int, room: int) -> tuple[Entry, list[bool]]:
+        """Return the next attempts, padded to `room` slots, and which slots hold one."""
+        self._entered = self._next(count)
+        live = torch.arange(room, device=self.samples.device) < len(self._entered)
+        padding = [(0, 0)] * (room - len(self._entered))
+        return self._entry(self._entered + padding, live), live.tolist()
 
-    def add(self, lane: Lane) -> None:
-        """Another lane, with what `begin` has put into it."""
-        super().add(lane)
-        self._seat(lane, list(range(len(self._given))), self._given)
+    def add(self, micro_batch: DeviceMicroBatch) -> None:
+        """Add a micro-batch that holds what `first_entry` has returned."""
+        super().add(micro_batch)
+        self._place(micro_batch, list(range(len(self._entered))), self._entered)
 
-    def moved(self, other: Lane, here: list[int], lane: Lane, to: list[int]) -> None:
-        """The legs are found in their new places."""
-        self._seat(lane, to, [self.places[id(other)][k] for k in here])
+    def moved(self, other: DeviceMicroBatch, here: list[int], into: DeviceMicroBatch, there: list[int]) -> None:
+        """Note the new slots of attempts."""
+        self._place(into, there, [self.places[id(other)][k] for k in here])
 
-    def settle(self, lane: Lane) -> None:
-        """Take note of the legs that have ended, and put others into their slots."""
-        ended = self.ended(lane)
+    def retire(self, micro_batch: MicroBatch) -> None:
+        """Take the attempts that have ended, and put others into their slots."""
+        assert isinstance(micro_batch, DeviceMicroBatch)
+        ended = self.ended(micro_batch)
         if ended:
-            self._note(lane, ended)
-        self._fill(lane, [i for i, b in enumerate(lane.busy) if not b])
+            self._finish(micro_batch, ended)
+        self._fill(micro_batch, [i for i, busy in enumerate(micro_batch.busy) if not busy])
 
-    def _note(self, lane: Lane, ended: list[int]) -> None:
-        record = lane.part(ended, outcome).record
-        broken: list[bool] = record.broken.tolist() if self.engine.early_exit else [False] * len(ended)
-        for row, (slot, fell) in enumerate(zip(ended, broken, strict=True)):
-            self._end(lane, slot, Row(record, row), fell)
+    def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
+        best = micro_batch.part(ended, outcome_of).best
+        broken: list[bool] = best.broken.tolist() if self.engine.early_exit else [False] * len(ended)
+        for row, (slot, succeeded) in enumerate(zip(ended, broken, strict=True)):
+            self._end(micro_batch, slot, BestRow(best, row), succeeded)
 
-    def collect(self) -> Iterator[tuple[Tensor, Best]]:
-        """Samples with no leg left to wait for, and their records."""
+    def drain(self) -> Iterator[tuple[Tensor, Best]]:
+        """Yield samples with no attempt left to wait for, and their best points."""
         touched, self.touched = sorted(set(self.touched)), []
-        self._join([self.courses[i] for i in touched])
-        over = [i for i in touched if self.courses[i].through >= self.courses[i].end]
-        ended = [row for i in over if (row := self.courses.pop(i).so_far) is not None]
-        _packed([self.courses[i] for i in touched if i in self.courses])
+        self._join([self.under_way[i] for i in touched])
+        over = [i for i in touched if self.under_way[i].joined >= self.under_way[i].end]
+        rows = [row for i in over if (row := self.under_way.pop(i).so_far) is not None]
+        _pack([self.under_way[i] for i in touched if i in self.under_way])
         if over:
-            yield self.index(over), _gathered(ended)
+            yield self.index(over), _gather(rows)
 
     def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
-        """The next legs to begin: of samples that have none under way, of new ones; or ahead, the earliest first."""
-        given: list[tuple[int, int]] = []
-        while ahead and len(given) < count:
-            open_ = sorted((c.nxt, i) for i, c in self.courses.items() if c.nxt < c.end)
-            if not open_:
+        """Return the next attempts: of idle samples, then of new ones; or ahead of their turn, the earliest first."""
+        chosen: list[tuple[int, int]] = []
+        while ahead and len(chosen) < count:
+            available = sorted((a.next, i) for i, a in self.under_way.items() if a.next < a.end)
+            if not available:
                 break
-            given += [self._take(i) for _, i in open_[: count - len(given)]]
+            chosen += [self._take(i) for _, i in available[: count - len(chosen)]]
         if ahead or not count:
-            return given
-        given += [self._take(i) for i in [i for i, c in self.courses.items() if c.idle][:count]]
-        while len(given) < count and self.nxt < len(self.work):
-            first, end = self._attempts[self.nxt]
-            self.courses[self.nxt] = Course(first, end, first)
-            given.append(self._take(self.nxt))
-            self.nxt += 1
-        return given
+            return chosen
+        chosen += [self._take(i) for i in [i for i, a in self.under_way.items() if a.idle][:count]]
+        while len(chosen) < count and self.next_sample < len(self.samples):
+            first, end = self._ranges[self.next_sample]
+            self.under_way[self.next_sample] = SampleAttempts(first, end, first)
+            chosen.append(self._take(self.next_sample))
+            self.next_sample += 1
+        return chosen
 
     def _take(self, i: int) -> tuple[int, int]:
-        self.courses[i].nxt += 1
-        return i, self.courses[i].nxt - 1
+        self.under_way[i].next += 1
+        return i, self.under_way[i].next - 1
 
-    def _seat(self, lane: Lane, slots: list[int], attempts: list[tuple[int, int]]) -> None:
-        places = self.places.setdefault(id(lane), [(-1, 0)] * len(lane.busy))
+    def _place(self, micro_batch: DeviceMicroBatch, slots: list[int], attempts: list[tuple[int, int]]) -> None:
+        places = self.places.setdefault(id(micro_batch), [(-1, 0)] * len(micro_batch.busy))
         for slot, (i, attempt) in zip(slots, attempts, strict=True):
             places[slot] = (i, attempt)
-            self.courses[i].running[attempt] = (lane, slot)
+            self.under_way[i].running[attempt] = (micro_batch, slot)
 
     def _entry(self, attempts: list[tuple[int, int]], live: Tensor) -> Entry:
-        """What these legs of samples begin with."""
+        """Return these (sample, attempt) pairs as an entry."""
         at, attempt = self.index([i for i, _ in attempts]), self.index([k for _, k in attempts])
-        return self.engine.entry(self.work, at, live, attempt)
+        return self.engine.entry(self.samples, at, live, attempt)
 
-    def _fill(self, lane: Lane, free: list[int], ahead: bool = False) -> None:
+    def _fill(self, micro_batch: DeviceMicroBatch, free: list[int], ahead: bool = False) -> None:
         attempts = self._next(len(free), ahead)
         if not attempts:
             return
         slots = free[: len(attempts)]
-        lane.enter(slots, self._entry(attempts, torch.ones(len(attempts), dtype=torch.bool, device=self.work.x.device)))
-        reborn(lane, slots)
+        live = torch.ones(len(attempts), dtype=torch.bool, device=self.samples.device)
+        micro_batch.enter(slots, self._entry(attempts, live))
+        micro_batch.reset_ages(slots)
         for slot in slots:
-            lane.busy[slot] = True
-        self._seat(lane, slots, attempts)
+            micro_batch.busy[slot] = True
+        self._place(micro_batch, slots, attempts)
 
-    def _end(self, lane: Lane, slot: int, row: Row, fell: bool) -> None:
-        """A leg has ended; where it has succeeded, nothing after it is needed."""
-        i, attempt = self.places[id(lane)][slot]
-        course = self.courses[i]
-        if course.running.pop(attempt, None) is None:  # one before it, at the same look, has made it needless
+    def _end(self, micro_batch: DeviceMicroBatch, slot: int, row: BestRow, succeeded: bool) -> None:
+        """End an attempt; after a success no later attempt of the sample is needed."""
+        i, attempt = self.places[id(micro_batch)][slot]
+        sample = self.under_way[i]
+        if sample.running.pop(attempt, None) is None:  # an earlier one, at the same host sync, has made it unneeded
             return
-        lane.busy[slot] = False
-        course.apart[attempt] = row
+        micro_batch.busy[slot] = False
+        sample.ended[attempt] = row
         self.touched.append(i)
-        if fell:
-            course.end = attempt + 1
-            for late in [k for k in course.running if k > attempt]:
-                where, place = course.running.pop(late)
+        if succeeded:
+            sample.end = attempt + 1
+            for later in [k for k in sample.running if k > attempt]:
+                where, place = sample.running.pop(later)
                 where.busy[place] = False
-                self._in_vain(min(where.ages[place], self.engine.attack.queries) * self.engine.draws)
-            for late in [k for k in course.apart if k > attempt]:
-                gone = course.apart.pop(late)
-                self._in_vain(int(gone.records.forwards[gone.at]))
+                self._count_unneeded(min(where.ages[place], self.engine.attack.queries) * self.engine.draws)
+            for later in [k for k in sample.ended if k > attempt]:
+                dropped = sample.ended.pop(later)
+                self._count_unneeded(int(dropped.best.forwards[dropped.at]))
 
-    def _in_vain(self, forwards: int) -> None:
-        if self.engine.graph_cache is not None:
-            self.engine.graph_cache.unneeded_forwards += forwards
+    def _count_unneeded(self, forwards: int) -> None:
+        if self.graph_cache is not None:
+            self.graph_cache.unneeded_forwards += forwards
 
-    def _join(self, courses: list[Course]) -> None:
-        """Legs that have ended are joined to those before them, all samples at once, leg by leg."""
+    def _join(self, samples: list[SampleAttempts]) -> None:
+        """Join attempts that have ended to those before them, all samples at once, attempt by attempt."""
         nearest = self.engine.attack.minimum_norm
-        while ready := [c for c in courses if c.through in c.apart]:
-            both = [(c, c.so_far, c.apart[c.through]) for c in ready]
-            pairs = [(c, a, b) for c, a, b in both if a is not None]
+        while ready := [s for s in samples if s.joined in s.ended]:
+            both = [(s, s.so_far, s.ended[s.joined]) for s in ready]
+            pairs = [(s, a, b) for s, a, b in both if a is not None]
             if pairs:
-                one = joined(_gathered([a for _, a, _ in pairs]), _gathered([b for _, _, b in pairs]), nearest)
-                for k, (c, _, _) in enumerate(pairs):
-                    c.so_far = Row(one, k)
-            for c in ready:
-                row = c.apart.pop(c.through)
-                c.so_far = row if c.so_far is None else c.so_far
-                c.through += 1
+                best = joined(_gather([a for _, a, _ in pairs]), _gather([b for _, _, b in pairs]), nearest)
+                for k, (s, _, _) in enumerate(pairs):
+                    s.so_far = BestRow(best, k)
+            for s in ready:
+                row = s.ended.pop(s.joined)
+                s.so_far = row if s.so_far is None else s.so_far
+                s.joined += 1
 
 
-def _gathered(rows: list[Row]) -> Best:
-    """These rows, each of whatever records it is in, as records of their own."""
+def _gather(rows: list[BestRow]) -> Best:
+    """Return these rows, each from whatever best points it is in, as one."""
     groups: dict[int, list[int]] = {}
     for k, r in enumerate(rows):
-        groups.setdefault(id(r.records), []).append(k)
-    parts = [_rows_at(rows[group[0]].records, [rows[k].at for k in group]) for group in groups.values()]
+        groups.setdefault(id(r.best), []).append(k)
+    parts = [_rows_at(rows[group[0]].best, [rows[k].at for k in group]) for group in groups.values()]
     if len(parts) == 1:
         return parts[0]
     order = [k for group in groups.values() for k in group]
     return _rows_at(concat(parts), sorted(range(len(order)), key=order.__getitem__))
 
 
-def _rows_at(records: Best, index: list[int]) -> Best:
-    return take(records, torch.tensor(index, device=records.device))
+def _rows_at(best: Best, index: list[int]) -> Best:
+    return take(best, torch.tensor(index, device=best.device))
 
 
-def _packed(courses: list[Course]) -> None:
-    """Let go of records of which only some rows are still wanted."""
-    rows = [r for c in courses for r in (c.so_far, *c.apart.values()) if r is not None]
+def _pack(samples: list[SampleAttempts]) -> None:
+    """Release best points of which only some rows are still needed."""
+    rows = [r for s in samples for r in (s.so_far, *s.ended.values()) if r is not None]
     if not rows:
         return
-    packed = (Row(records, k) for records in [_gathered(rows)] for k in range(len(rows)))
-    for c in courses:
-        c.so_far = None if c.so_far is None else next(packed)
-        c.apart = {attempt: next(packed) for attempt in c.apart}
+    packed = (BestRow(best, k) for best in [_gather(rows)] for k in range(len(rows)))
+    for s in samples:
+        s.so_far = None if s.so_far is None else next(packed)
+        s.ended = {attempt: next(packed) for attempt in s.ended}

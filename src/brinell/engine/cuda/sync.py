@@ -1,24 +1,24 @@
-"""How often the host looks at what the device has finished."""
+"""How often the host synchronises with the device to see which rows have finished."""
 
 import torch
 
 from brinell.core.attack import AnyAttack
 
-# How many iterations pass between two looks of the host at the set of finished rows; looking costs a synchronisation.
-LOOK = {"cpu": 1}
-LOOK_ELSEWHERE, LOOK_UNEVEN = 10, 4
+# Iterations between two host syncs; a sync makes the device wait.
+INTERVAL = {"cpu": 1}
+DEFAULT_INTERVAL, EARLY_INTERVAL = 10, 4
 
 
 def sync_interval(attack: AnyAttack, device: torch.device) -> int:
-    """Iterations between two looks, in whole cycles of the attack; fewer where the first budget of a lane ends."""
+    """Return the iterations between two host syncs, in whole query patterns; fewer where a budget ends before."""
     turns = len(attack.query_pattern)
-    usual = LOOK_UNEVEN if attack.abandons_early else LOOK_ELSEWHERE
-    return -(-LOOK.get(device.type, usual) // turns) * turns
+    usual = EARLY_INTERVAL if attack.abandons_early else DEFAULT_INTERVAL
+    return -(-INTERVAL.get(device.type, usual) // turns) * turns
 
 
-def stride(attack: AnyAttack, device: torch.device) -> int:
-    """Iterations that are made, and recorded, as one: a cycle of the attack.
+def iterations_per_step(attack: AnyAttack, device: torch.device) -> int:
+    """Return the iterations that run, and are captured, as one: a query pattern of the attack.
 
-    Where most rows use a small part of their budgets, nothing is known of their ends: all of them to the next look.
+    If most rows use a small part of their budgets, their ends are unknown: then it is all up to the next host sync.
     """
     return sync_interval(attack, device) if attack.abandons_early else len(attack.query_pattern)

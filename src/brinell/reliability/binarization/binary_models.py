@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.dataset import Chunk
-from brinell.core.model import Output
+from brinell.core.model import Classifier, DelegatingClassifier, Output
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError
@@ -51,7 +51,7 @@ class ReadoutStatistics:
 
 
 @dataclass(frozen=True, eq=False)
-class BinaryClassifier:
+class BinaryClassifier(DelegatingClassifier):
     """The network's features with another two-class readout for every sample; sample ids choose it.
 
     Logits: scale · (q ± shift / 2) + offset, where q are the readout's own.
@@ -63,31 +63,12 @@ class BinaryClassifier:
     shift: Tensor
     scale: Tensor
     offset: Tensor
+    per_sample = True
 
     @property
-    def name(self) -> str:
-        """That of the network."""
-        return self.features.name
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the network."""
-        return self.features.fingerprint
-
-    @property
-    def differentiable(self) -> bool:
-        """As the network."""
-        return self.features.differentiable
-
-    @property
-    def device(self) -> torch.device:
-        """Where the inputs must be."""
-        return self.features.device
-
-    @property
-    def allow(self) -> frozenset[str]:
-        """As the network."""
-        return self.features.allow
+    def base(self) -> Classifier:
+        """The network."""
+        return self.features
 
     def forward(self, x: Tensor) -> Output:
         """There is no answer without knowing whose points these are."""
@@ -110,14 +91,6 @@ class BinaryClassifier:
         """Only where it is already: readouts belong to the device they were fitted on."""
         assert device == self.device, "readouts stay where they were fitted"
         return self
-
-    def dtypes(self) -> set[str]:
-        """Those of the network."""
-        return self.features.dtypes()
-
-    def modes(self) -> list[str]:
-        """Those of the network."""
-        return self.features.modes()
 
 
 @dataclass(frozen=True)

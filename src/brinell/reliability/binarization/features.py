@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from brinell.core.model import Classifier, Output
+from brinell.core.model import Classifier, DelegatingClassifier, Output
 from brinell.errors import ModelError, one_of
 from brinell.models.detector import negated
 from brinell.models.wrap import TorchClassifier
@@ -135,7 +135,7 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class Features(DelegatingClassifier):
     """A classifier taken for its features: they stand before the logits in its answer.
 
     `layers` are names of modules whose inputs are the features, one after another, and the modules themselves; or
@@ -148,41 +148,13 @@ class Features:
     kind: str = PLAIN
 
     @property
-    def name(self) -> str:
-        """That of the classifier."""
-        return self.classifier.name
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the classifier."""
-        return self.classifier.fingerprint
-
-    @property
-    def differentiable(self) -> bool:
-        """As the classifier."""
-        return self.classifier.differentiable
-
-    @property
-    def device(self) -> torch.device:
-        """Where the inputs must be."""
-        return self.classifier.device
-
-    @property
-    def allow(self) -> frozenset[str]:
-        """As the classifier."""
-        return self.classifier.allow
+    def base(self) -> Classifier:
+        """The classifier whose features these are."""
+        return self.classifier
 
     def to(self, device: torch.device) -> "Features":
         """The same elsewhere."""
         return replace(self, classifier=self.classifier.to(device))
-
-    def dtypes(self) -> set[str]:
-        """Those of the classifier."""
-        return self.classifier.dtypes()
-
-    def modes(self) -> list[str]:
-        """Those of the classifier."""
-        return self.classifier.modes()
 
     def _look(self, x: Tensor) -> tuple[list[Tensor], Output]:
         """The features of every layer, (b, f) each, and the answer, as a rule without the detector's part."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from brinell.core.attack import Response
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
-from brinell.engine.loop import Slots
 from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Slots
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import run_stage

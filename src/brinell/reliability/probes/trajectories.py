@@ -8,7 +8,7 @@ from torch import Tensor
 from brinell.core.attack import Response
 from brinell.core.criterion import Criterion
 from brinell.core.model import Output
-from brinell.engine.loop import Slots
+from brinell.engine.slots import Slots
 from brinell.evaluation.run_stage import StageContext
 from brinell.ops.rowwise import flat
 
@@ -58,7 +58,7 @@ class TrajectoryRecorder:
     def __call__(self, s: Slots, a: Response) -> None:
         """Record the live rows."""
         live = s.live.nonzero()[:, 0]
-        p, out = s.rows, Output(a.logits, a.reject)
+        p, out = s.batch, Output(a.logits, a.reject)
         ball = self.context.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)
         ball = type(ball)(ball.norm, s.eps, ball.mask)
         inside = ball.contains(p.x, s.state.x)

@@ -1,0 +1,46 @@
+"""The switch from the plain engine to `brinell.engine.cuda`, which replaces whole objects: oracle and scheduler."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from brinell.engine.cuda.graphs import GraphCache
+from brinell.engine.cuda.oracle import AcceleratedOracle
+from brinell.engine.cuda.parallel_restarts import ParallelRestarts
+from brinell.engine.cuda.scheduler import ConcurrentScheduler
+from brinell.engine.cuda.speculative import SpeculativeScheduler
+from brinell.engine.loop import Engine
+from brinell.engine.oracle import Oracle
+from brinell.engine.scheduler import Scheduler
+from brinell.engine.slots import Samples
+
+
+def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Oracle:
+    """Return the oracle for a device: one with fast copies on CUDA devices, and with fused kernels if `fuse`."""
+    if device.type != "cuda" and not fuse:
+        return oracle
+    o = oracle
+    return AcceleratedOracle(o.classifier, o.block, o.listener, o.shrunk, o.notes, o.precision, fuse)
+
+
+def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Callable[[Engine, Samples], Scheduler]:
+    """Return what makes the scheduler of an engine: the plain one on CPUs without compiled functions and graphs."""
+    if oracle.classifier.device.type == "cpu" and not oracle.compiled and graph_cache is None:
+        return Scheduler
+    return partial(concurrent_scheduler, graph_cache)
+
+
+def concurrent_scheduler(graph_cache: GraphCache | None, engine: Engine, samples: Samples) -> ConcurrentScheduler:
+    """Return the scheduler for an accelerator.
+
+    Captured micro-batches are whole blocks, where empty slots cost as much as full ones: speculation fills them.
+    """
+    if graph_cache is None:
+        return ConcurrentScheduler(engine, samples)
+    # Even if capturing fails: compiled, a parallel restart is not bit for bit the restart in the sample's own row.
+    if engine.attack.parallel_restarts and len(engine.attempts) == 1:
+        return ParallelRestarts(engine, samples, graph_cache=graph_cache)
+    if len(engine.attempts) > 1 and not graph_cache.failed:
+        return SpeculativeScheduler(engine, samples, graph_cache=graph_cache)
+    return ConcurrentScheduler(engine, samples, graph_cache=graph_cache)

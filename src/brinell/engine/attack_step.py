@@ -1,0 +1,108 @@
+"""One attack step: query the model, keep the best points, let the attack move on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from brinell.core.attack import AnyAttack, Batch, Requires, Response
+from brinell.core.criterion import Criterion
+from brinell.core.model import Output
+from brinell.core.threat import TOLERANCE, Ball
+from brinell.engine.best_so_far import Best
+from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Slots
+from brinell.ops.rowwise import where
+
+
+@dataclass(frozen=True)
+class BestSoFar:
+    """Decides which point to keep: with `nearest` the closest adversarial, else the one with the largest margin.
+
+    It judges every queried point itself and trusts no attack. `failed` keeps the point with the largest margin even if
+    it is not adversarial: a randomised model may still fail there. An adversarial whose margin is at most `slack` times
+    the spread of the logits counts as found, not as broken.
+    """
+
+    criterion: Criterion
+    nearest: bool
+    failed: bool = False
+    slack: float = 0.0
+
+    def update(self, best: Best, x: Tensor, a: Response, p: Batch, ball: Ball, live: Tensor, attempt: Tensor) -> Best:
+        """Return the best points after the model was queried at `x`; rows that are not live stay as they are."""
+        output = Output(a.logits, a.reject)
+        margin = self.criterion.margin(output, p.y, p.target)
+        # In float32: this only steers. Verification measures the distance again in float64.
+        distance = ball.norm.size(x - p.x)
+        allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
+        adversarial = live & allowed & self.criterion.reached(output, p.y, p.target)
+        within = adversarial & near
+        broken = within & (margin > self.slack * (a.logits.amax(1) - a.logits.amin(1))) if self.slack else within
+        if self.nearest:
+            keep = adversarial & (distance < best.distance)
+            if self.slack:
+                # A point that surely breaks goes before one that is only near; among those the nearest is kept.
+                keep = torch.where(best.broken, keep & broken, keep | broken)
+        else:
+            keep = (live & allowed & near if self.failed else within) & (margin > best.adv_margin)
+        # A minimum-norm attack passes through points outside the ball; their margins and losses count too.
+        counts = live & allowed & (near | self.nearest)
+        return replace(
+            best,
+            x=where(keep, x, best.x),
+            found=best.found | adversarial,
+            broken=best.broken | broken,
+            margin=torch.where(counts & (margin > best.margin), margin, best.margin),
+            adv_margin=torch.where(keep, margin, best.adv_margin),
+            adv_pred=torch.where(keep, a.logits.argmax(1), best.adv_pred),
+            loss=torch.where(counts & (a.loss > best.loss), a.loss, best.loss),
+            distance=torch.where(keep, distance, best.distance),
+            first=torch.where(broken & ~best.broken, best.forwards, best.first),
+            attempt=torch.where(keep, attempt, best.attempt),
+            non_finite=best.non_finite | (live & ~a.logits.isfinite().all(1)),
+        )
+
+
+@dataclass(frozen=True)
+class AttackStep:
+    """A pure function of slots: one attack step for each entry of `pattern`."""
+
+    oracle: Oracle
+    attack: AnyAttack
+    best_so_far: BestSoFar
+    ball: Ball
+    pattern: tuple[Requires, ...]
+    draws: int = 1
+    early_exit: bool = True
+    observe: Callable[[Slots, Response], None] | None = None
+
+    def __call__(self, slots: Slots) -> Slots:
+        for requires in self.pattern:
+            batch, state, aim = slots.batch, slots.state, slots.state.aim
+            target = batch.target if aim is None else aim
+            response = self.oracle.query(state.x, batch.y, target, self.attack.loss, requires, self.draws, batch.id)
+            if self.observe is not None:
+                self.observe(slots, response)
+            slots = self.update(slots, response, requires)
+        return slots
+
+    def update(self, slots: Slots, response: Response, requires: Requires) -> Slots:
+        """Return the slots after a response: the best points are kept and the attack has moved on."""
+        live, batch, ball = slots.live, slots.batch, replace(self.ball, eps=slots.eps)
+        exploring = slots.state.exploring
+        candidates = live if exploring is None else live & ~exploring
+        best = self.best_so_far.update(slots.best, slots.state.x, response, batch, ball, candidates, slots.attempt)
+        best = replace(
+            best,
+            forwards=best.forwards + live * self.draws,
+            backwards=best.backwards + live * (response.backwards * self.draws),
+        )
+        state = self.attack.step(slots.state, response, batch, ball)
+        # Rows that are not live move on until they are replaced, and nobody looks; only their counter must stand still.
+        state = replace(state, t=torch.where(live, state.t, slots.state.t))
+        over = state.t >= self.attack.queries
+        if self.early_exit:
+            over = over | best.broken
+        return replace(slots, state=state, best=best, live=live & ~over)

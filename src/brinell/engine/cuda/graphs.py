@@ -1,0 +1,284 @@
+"""CUDA graphs: micro-batches whose attack steps are captured once and then replayed, and the cache that keeps them."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from brinell.engine.events import Listener, Note, silent
+from brinell.engine.micro_batch import Begin, MicroBatch
+from brinell.engine.slots import Entry, Slots
+from brinell.errors import first_line
+from brinell.ops.rowwise import clone, overwrite, overwrite_rows, same, take, where_rows
+
+T = TypeVar("T")
+Step = Callable[[Slots], Slots]
+"""Advance slots by some iterations; a pure function."""
+
+
+@dataclass(eq=False)
+class DeviceMicroBatch(MicroBatch):
+    """A micro-batch that advances by itself, several iterations at a time, without a host sync in between.
+
+    `ages` counts the iterations of every slot's attempt. `repeats` is the usual number of steps between host syncs.
+    `pending` is the number of advances since the last host sync, at most `depth`. `reusable` micro-batches are kept.
+    """
+
+    step: Step
+    repeats: int = 1
+    depth: int = 1
+    pending: int = 0
+    reusable: bool = False
+
+    def __post_init__(self, entry: Entry) -> None:
+        self.ages = [0] * len(self.busy)
+        super().__post_init__(entry)
+
+    def advance(self, times: int = 1) -> None:
+        """Start the step, so many times; may return before the device is done."""
+        for _ in range(times):
+            self.slots = self.step(self.slots)
+        self.pending = 1
+
+    def running(self) -> list[bool]:
+        """Return which slots ran on after the oldest advance that the host has not seen; new entries run."""
+        self.pending = 0
+        return super().running()
+
+    def reset_ages(self, places: list[int]) -> None:
+        """Note that some slots begin other samples or attempts."""
+        for i in places:
+            self.ages[i] = 0
+
+    def _keep(self, places: list[int]) -> None:
+        super()._keep(places)
+        self.ages = [self.ages[i] for i in places]
+
+
+@dataclass
+class _Pause:
+    """How many captures pause the garbage collector, and whether it was on before."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    on: bool = False
+
+
+_PAUSE = _Pause()
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector during a capture.
+
+    It may find graphs of an earlier evaluation, and dropping a graph while another is captured ends the process.
+    """
+    with _PAUSE.lock:
+        if not _PAUSE.users:
+            _PAUSE.on = gc.isenabled()
+            gc.disable()
+        _PAUSE.users += 1
+    try:
+        yield
+    finally:
+        with _PAUSE.lock:
+            _PAUSE.users -= 1
+            if not _PAUSE.users and _PAUSE.on:
+                gc.enable()
+
+
+class MismatchError(Exception):
+    """A replayed graph gives other numbers than the step that was captured."""
+
+
+@dataclass(eq=False)
+class CapturedMicroBatch(DeviceMicroBatch):
+    """A micro-batch of fixed memory whose step is captured once as a CUDA graph and then only replayed.
+
+    Capturing fails, with the driver's message, where a step needs the host. It is refused (`MismatchError`) if
+    `repeats` replays give other numbers than `repeats` calls, as with a model that counts or draws on the host. The
+    beginning of new samples is captured as well where that is possible.
+    """
+
+    depth: int = 2
+    reusable: bool = True
+    stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)
+
+    def __post_init__(self, entry: Entry) -> None:
+        super().__post_init__(entry)
+        self._entered = [0] * len(self.busy)
+        self._syncs = [
+            (torch.empty(len(self.busy), dtype=torch.bool, pin_memory=True), torch.cuda.Event())
+            for _ in range(self.depth)
+        ]
+        self._made = self._seen = 0
+        self.slots = clone(self.slots)
+        self._entering: torch.cuda.CUDAGraph | None = None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self._capture_step()
+            self._capture_entering(entry)
+
+    def _capture_step(self) -> None:
+        before = clone(self.slots)
+        # Called first: libraries choose their kernels and memory then, which must not happen during a capture.
+        called = self.slots
+        for _ in range(self.repeats):
+            called = self.step(called)
+        called = clone(called)
+        self._graph = torch.cuda.CUDAGraph()
+        with no_garbage_collection(), torch.cuda.graph(self._graph, stream=self.stream):
+            overwrite(self.slots, self.step(self.slots))
+        for _ in range(self.repeats):
+            self._graph.replay()
+        if not same(self.slots, called):
+            raise MismatchError
+        overwrite(self.slots, before)
+
+    def _capture_entering(self, entry: Entry) -> None:
+        """Capture how masked rows begin anew; they are begun by calls where that cannot be captured."""
+        self._inbox, self._mask = clone(entry), torch.ones(len(self.busy), dtype=torch.bool, device=self.slots.device)
+        before, begun = clone(self.slots), clone(self.begin(self._inbox))
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with no_garbage_collection(), torch.cuda.graph(graph, stream=self.stream):
+                overwrite(self.slots, where_rows(self._mask, self.begin(self._inbox), self.slots))
+        except RuntimeError:
+            return
+        graph.replay()
+        if same(self.slots, begun):
+            self._entering = graph
+        overwrite(self.slots, before)
+
+    def advance(self, times: int = 1) -> None:
+        """Start the next replays."""
+        flags, done = self._syncs[self._made % self.depth]
+        with torch.cuda.stream(self.stream):
+            for _ in range(times):
+                self._graph.replay()
+            flags.copy_(self.slots.live, non_blocking=True)
+            done.record()
+        self._made += 1
+        self.pending = self._made - self._seen
+
+    def running(self) -> list[bool]:
+        """Wait for the oldest advance that the host has not seen, and return which slots ran on after it."""
+        flags, done = self._syncs[self._seen % self.depth]
+        done.synchronize()
+        # Slots entered since then held another sample at the time.
+        live = [alive or entered > self._seen for alive, entered in zip(flags.tolist(), self._entered, strict=True)]
+        self._seen += 1
+        self.pending = self._made - self._seen
+        return live
+
+    def part(self, places: list[int], of: Callable[[Slots], T]) -> T:
+        """Return a copy of a part of some slots."""
+        with self._between_replays():
+            return take(of(self.slots), self._index(places))
+
+    def enter(self, places: list[int], entry: Entry) -> None:
+        """Begin other samples in some slots."""
+        if self._entering is None:
+            return self.write(places, self.begin(entry))
+        with self._between_replays():
+            index = self._index(places)
+            overwrite_rows(self._inbox, index, entry)
+            self._mask.zero_().index_fill_(0, index, True)
+        with torch.cuda.stream(self.stream):
+            self._entering.replay()
+        self._mark_entered(places)
+        return None
+
+    def write(self, places: list[int], new: Slots) -> None:
+        """Overwrite some slots with samples that are under way."""
+        with self._between_replays():
+            overwrite_rows(self.slots, self._index(places), new)
+        self._mark_entered(places)
+
+    def _mark_entered(self, places: list[int]) -> None:
+        for i in places:
+            self._entered[i] = self._made
+
+    def shrink(self, block: int) -> None:
+        """Keep the fixed memory."""
+
+    @contextmanager
+    def _between_replays(self) -> Iterator[None]:
+        """Work on the memory from another stream: after what is under way, before what comes next."""
+        outside = torch.cuda.current_stream()
+        outside.wait_stream(self.stream)
+        yield
+        self.stream.wait_stream(outside)
+
+
+def memory_short() -> bool:
+    """Whether less than half of the device's memory is free."""
+    if not torch.cuda.is_available():
+        return False
+    free, whole = torch.cuda.mem_get_info()
+    return free < whole / 2
+
+
+@dataclass
+class GraphCache:
+    """Keeps captured micro-batches for the next chunk of samples: a capture takes as long as dozens of iterations.
+
+    `make` and `short` are parameters for tests, which capture nothing. After the first failure steps are called.
+    """
+
+    listener: Listener = silent
+    make: Callable[[Entry, list[bool], Begin, Step, int], DeviceMicroBatch] = CapturedMicroBatch
+    short: Callable[[], bool] = memory_short
+    idle: dict[Hashable, list[DeviceMicroBatch]] = field(default_factory=dict)
+    steps: dict[Hashable, Step] = field(default_factory=dict)
+    failed: bool = False
+    seconds: float = 0.0
+    """Spent on capturing, which includes compiling and loading the compiler."""
+    unneeded_forwards: int = 0
+    """Forward passes of speculative attempts that turned out not to be needed."""
+
+    def step(self, key: Hashable, build: Callable[[], Step]) -> Step:
+        """Return the same step for the same key, so that nothing is compiled twice."""
+        if key not in self.steps:
+            begun = time.perf_counter()
+            self.steps[key] = build()
+            self.seconds += time.perf_counter() - begun
+        return self.steps[key]
+
+    def micro_batch(
+        self, key: Hashable, entry: Entry, busy: list[bool], begin: Begin, step: Step, repeats: int = 1
+    ) -> DeviceMicroBatch:
+        """Return a micro-batch for these samples: an idle one of that kind, or a new one."""
+        spare = self.idle.get(key, [])
+        if spare:
+            reused = spare.pop()
+            while reused.pending:  # the host has not seen what it did last
+                reused.running()
+            reused.busy, reused.ages = busy, [0] * len(busy)
+            reused.enter(list(range(len(busy))), entry)
+            return reused
+        if self.failed:
+            return DeviceMicroBatch(entry, busy, begin, step)
+        # A capture holds a whole block's memory: those of other stages make room where it is short.
+        if self.short():
+            self.idle = {key: spare}
+        begun = time.perf_counter()
+        try:
+            return self.make(entry, busy, begin, step, repeats)
+        except (RuntimeError, MismatchError) as error:
+            self.failed = True
+            why = first_line(error) if str(error) else "the replay gave other numbers"
+            self.listener(Note(f"CUDA graphs cannot capture this attack ({why}). It runs without them, more slowly."))
+            return DeviceMicroBatch(entry, busy, begin, step)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def release(self, key: Hashable, micro_batch: DeviceMicroBatch) -> None:
+        """Keep a micro-batch that has nothing left to do."""
+        if micro_batch.reusable:
+            self.idle.setdefault(key, []).append(micro_batch)
