@@ -458,7 +458,7 @@ def test_displacements_are_smoothed_noise(pictures):
 
 def test_the_affine_map_moves_three_points():
     key, h, w, most = keys(5), 40, 30, 3.0
-    row, column = digital._moved(key, h, w, most)
+    row, column = digital._affine_map(key, h, w, most)
     moves = (2 * rng.uniform(key, (3, 2)).double().numpy() - 1) * most
     before = np.array([[15, 20], [15, 20], [15, 20]]) + 10 * np.array([[1, 1], [1, -1], [-1, -1]])
     for b in range(5):

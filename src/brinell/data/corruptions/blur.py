@@ -1,4 +1,4 @@
-"""Blur: out of focus, through frosted glass, in motion, zooming, and Gaussian."""
+"""Blur corruptions: defocus, frosted glass, motion, zoom and Gaussian."""
 
 import math
 from functools import lru_cache
@@ -24,17 +24,17 @@ from brinell.data.corruptions.image_ops import (
 from brinell.ops import rng
 from brinell.ops.types import Keys
 
-# Discs of at most this radius are drawn on a grid of 17 × 17 and smoothed with 3 × 3 pixels; larger ones with 5 × 5.
+# Discs up to this radius use a grid of 17 × 17 and a 3 × 3 smoothing filter; larger discs use 5 × 5.
 GRID = 8
 
 
 def gaussian_blur(x: Images, key: Keys, sigma: float) -> Images:
-    """A Gaussian filter."""
+    """Apply a Gaussian filter."""
     return gaussian(x, sigma)
 
 
 def defocus_blur(x: Images, key: Keys, radius: float, smooth: float) -> Images:
-    """A disc whose edge is smoothed by a Gaussian."""
+    """Apply a disc filter with an edge smoothed by a Gaussian."""
     return correlate(x, _disc(radius, smooth)).float()
 
 
@@ -47,7 +47,7 @@ def _disc(radius: float, smooth: float) -> Tensor:
     places = mirror(torch.arange(-taps, 2 * r + 1 + taps), 2 * r + 1)
     for _ in range(2):
         disc = (disc[places].unfold(0, len(w), 1) @ w).T
-    # What is next to nothing at the rim would make larger Fourier transforms for nothing.
+    # Cut off a rim of negligible values, which would only enlarge the Fourier transforms.
     rim = 0
     while rim < r and float(disc[rim].abs().max()) < 1e-12:
         rim += 1
@@ -55,11 +55,11 @@ def _disc(radius: float, smooth: float) -> Tensor:
 
 
 def glass_blur(x: Images, key: Keys, sigma: float, reach: int, rounds: int) -> Images:
-    """Gaussian blur, then every pixel takes the value of a random neighbour, then blur again.
+    """Blur, replace every pixel by a random neighbour, and blur again.
 
-    Method: from the last pixel to the first, each takes what its neighbour, up to `reach` before or `reach` − 1 behind
-    it, holds at that moment. A pixel behind has already taken its own, so places are followed from pixel to pixel, in
-    doubling steps, until they lead to a value of the round's beginning: the outcome of the loop, without the loop.
+    Method: the published loop runs from the last pixel to the first. Each pixel takes the current value of a neighbour
+    up to `reach` before or `reach` − 1 behind it. A neighbour behind has already changed, so chains of pixels are
+    followed by pointer doubling to a value from the start of the round. The result equals that of the loop.
     """
     x = truncated(gaussian(x, sigma)) / LEVELS
     h, w = x.shape[2:]
@@ -70,15 +70,15 @@ def glass_blur(x: Images, key: Keys, sigma: float, reach: int, rounds: int) -> I
 
 
 def _sources(key: Keys, h: int, w: int, reach: int) -> Int[Tensor, "b h w"]:
-    """Where each pixel's value was when the round began, as a number row · w + column."""
+    """Return the position (row · w + column) at the start of the round from which each pixel takes its value."""
     inside = torch.zeros(h, w, dtype=torch.bool, device=key.device)
     inside[reach + 1 : h - reach + 1, reach + 1 : w - reach + 1] = True
     jump = rng.integers(key, 2 * reach, (2, h, w)) - reach
-    own = torch.arange(h * w, device=key.device)
-    to = own + torch.where(inside, jump[:, 0] * w + jump[:, 1], 0).flatten(1)
-    # Below n: the value this pixel has taken; n and above: the value pixel − n had at the beginning.
+    position = torch.arange(h * w, device=key.device)
+    to = position + torch.where(inside, jump[:, 0] * w + jump[:, 1], 0).flatten(1)
+    # Entries below n point to a changed pixel; entries from n on point to the initial value of pixel − n.
     n = h * w
-    follow = (to > own) & inside.flatten()[to]
+    follow = (to > position) & inside.flatten()[to]
     at = torch.where(follow, to, to + n)
     if reach > 1:
         for _ in range(math.ceil(math.log2(n))):
@@ -87,14 +87,14 @@ def _sources(key: Keys, h: int, w: int, reach: int) -> Int[Tensor, "b h w"]:
 
 
 def motion_blur(x: Images, key: Keys, radius: int, sigma: float) -> Images:
-    """A trail in a direction within 45 degrees of the horizontal."""
+    """Apply motion blur in a direction within 45 degrees of the horizontal."""
     return streaked(x, 90 * rng.uniform(key, ()) - 45, radius, sigma)
 
 
 def zoom_blur(x: Images, key: Keys, most: float, step: float) -> Images:
-    """The mean of the image and of enlargements of its middle by 1, 1 + step, … up to `most`."""
+    """Average the image and enlargements of its center by 1, 1 + step, … up to `most`."""
     h, w = x.shape[2:]
-    # With numpy's own rounding, as published: it decides whether `most` is one of them and how sizes are rounded.
+    # numpy.arange as published: its rounding determines whether `most` is included and how sizes are rounded.
     factors = np.arange(1, most, step).tolist()
     total = x.double()
     for factor in factors:

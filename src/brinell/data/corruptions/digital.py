@@ -1,4 +1,4 @@
-"""Digital: light and colour, elastic bending, pixels, and JPEG (in a file of its own)."""
+"""Digital corruptions: brightness, saturation, contrast, elastic transform and pixelation. JPEG is in `jpeg`."""
 
 from functools import lru_cache
 
@@ -19,23 +19,23 @@ from brinell.data.corruptions.image_ops import (
 from brinell.ops import rng
 from brinell.ops.types import Keys
 
-# Displacements of elastic_transform are smoothed with a filter cut off here, and the three points that its affine map
-# moves lie a third of the image's shorter side from the middle.
+# Elastic transform: the cut-off of the smoothing filter in standard deviations, and the distance of the three points
+# of the affine map from the center, as a fraction (one third) of the shorter side.
 TRUNCATE, THIRD = 3.0, 3
 
 
 def brightness(x: Images, key: Keys, more: float) -> Images:
-    """More of the value in HSV: the largest channel grows by `more`, up to 1, and the others in proportion."""
+    """Increase the value in HSV: the largest channel grows by `more`, up to 1, the others in proportion."""
     value = x.amax(1, keepdim=True)
     bright = (value + more).clamp(max=1)
-    # A black pixel has no hue: it becomes grey.
+    # A black pixel has no hue, so it becomes grey.
     return torch.where(value > 0, x * (bright / value.clamp(min=1e-12)), bright)
 
 
 def saturate(x: Images, key: Keys, factor: float, more: float) -> Images:
-    """The saturation S in HSV becomes S · factor + more, within [0, 1]; a grey pixel has the hue of red.
+    """Change the saturation S in HSV to S · factor + more, within [0, 1]; a grey pixel has the hue of red.
 
-    Grey images are taken as three equal channels, and what comes out is the brightness of the result.
+    A grey image is treated as three equal channels, and the brightness of the result is returned.
     """
     if x.shape[1] == 1:
         return luma(saturate(x.expand(-1, 3, -1, -1), key, factor, more))
@@ -43,20 +43,20 @@ def saturate(x: Images, key: Keys, factor: float, more: float) -> Images:
     grey = value == least
     before = torch.where(grey, 1.0, (value - least) / value.clamp(min=1e-12))
     after = (torch.where(grey, 0.0, before) * factor + more).clamp(0, 1)
-    # How far each channel would lie below the value at full saturation: for grey ones, as red has it.
+    # The distance of each channel to the value at full saturation; grey pixels use that of red.
     red = x.new_tensor((0.0, 1.0, 1.0))[:, None, None]
     below = torch.where(grey, red * value, (value - x) / before)
     return value - below * after
 
 
 def contrast(x: Images, key: Keys, factor: float) -> Images:
-    """Every channel is drawn towards its mean over the image."""
+    """Scale the distance of every value to the mean of its channel."""
     mean = x.double().mean((2, 3), keepdim=True).float()
     return (x - mean) * factor + mean
 
 
 def pixelate(x: Images, key: Keys, share: float) -> Images:
-    """Reduced to a share of the size by boxes and enlarged again to squares, with 8 bits in between."""
+    """Shrink the image to a share of its size with a box filter and enlarge it again, in 8 bits."""
     h, w = x.shape[2:]
     small = max(int(h * share), 1), max(int(w * share), 1)
     levels = nearest(x).double()
@@ -72,24 +72,24 @@ def _eye(n: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def box_matrix(before: int, after: int) -> Tensor:
-    """Resizing n pixels to m: each takes the mean of those whose centres its box holds; float64, (m, n)."""
+    """Return the float64 matrix that resizes `before` pixels to `after`: means over the pixel centres in each box."""
     scale = before / after
     centre = (torch.arange(after, dtype=torch.float64)[:, None] + 0.5) * scale
-    # A box is at least a pixel wide, so that an enlargement repeats pixels.
+    # A box is at least one pixel wide, so an enlargement repeats pixels.
     offset = (torch.arange(before, dtype=torch.float64) + 0.5 - centre) / max(scale, 1.0)
     inside = ((offset > -0.5) & (offset <= 0.5)).double()
     return inside / inside.sum(1, keepdim=True)
 
 
 def elastic_transform(x: Images, key: Keys, alpha: float, sigma: float, affine: float) -> Images:
-    """A random affine map, then displacements of `alpha` times smoothed uniform noise; shares of the shorter side.
+    """Apply a random affine map, then displacements by smooth noise; all sizes are shares of the shorter side.
 
-    Method: three points around the middle are moved by up to `affine` each; the displacements are uniform in [−1, 1],
-    smoothed by a Gaussian of `sigma`. Linear interpolation; mirrored at the borders.
+    Method: three points around the center move by up to `affine` each. The displacements are uniform noise in [−1, 1],
+    smoothed by a Gaussian of width `sigma` and multiplied by `alpha`. Interpolation is linear, borders are mirrored.
     """
     h, w = x.shape[2:]
     side = min(h, w)
-    x = sampled(x, *_moved(rng.fold(key, 1), h, w, affine * side), border=mirror)
+    x = sampled(x, *_affine_map(rng.fold(key, 1), h, w, affine * side), border=mirror)
     if alpha == 0:
         return x
     noise = 2 * rng.uniform(rng.fold(key, 2), (2, h, w)) - 1
@@ -99,8 +99,8 @@ def elastic_transform(x: Images, key: Keys, alpha: float, sigma: float, affine: 
     return sampled(x, rows[:, None] + shift[:, 0], columns + shift[:, 1], border=symmetric)
 
 
-def _moved(key: Keys, h: int, w: int, most: float) -> tuple[Tensor, Tensor]:
-    """Where each pixel of the result lies in the image, rows and columns, when three points move by up to `most`."""
+def _affine_map(key: Keys, h: int, w: int, most: float) -> tuple[Tensor, Tensor]:
+    """Return the source row and column of each pixel when three points move by up to `most`."""
     reach = min(h, w) // THIRD
     # Points as (column, row), in the image (before) and in the result (after).
     before = [(w // 2 + i * reach, h // 2 + j * reach) for i, j in ((1, 1), (1, -1), (-1, -1))]
@@ -110,7 +110,7 @@ def _moved(key: Keys, h: int, w: int, most: float) -> tuple[Tensor, Tensor]:
     (a, b), (c, d) = ([v[:, None, None] for v in side.unbind(1)] for side in (first, second))
     columns = torch.arange(w, dtype=torch.float64, device=key.device) - after[:, 0, 0, None, None]
     rows = torch.arange(h, dtype=torch.float64, device=key.device)[:, None] - after[:, 0, 1, None, None]
-    # How far along the two sides of the triangle, by Cramer's rule.
+    # Coordinates along two sides of the triangle, by Cramer's rule.
     s, t = (columns * d - rows * c) / (a * d - b * c), (rows * a - columns * b) / (a * d - b * c)
     column, row = (before[0][i] + s * (before[1][i] - before[0][i]) + t * (before[2][i] - before[0][i]) for i in (0, 1))
     return row.float(), column.float()

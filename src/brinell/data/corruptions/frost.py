@@ -1,4 +1,4 @@
-"""Pictures of ice crystals, drawn instead of photographed: feathers of needles over a thin, uneven film."""
+"""Drawn pictures of ice crystals for the frost corruption: feathers of needles over a thin, uneven film."""
 
 import math
 from functools import lru_cache
@@ -11,38 +11,38 @@ from brinell.data.corruptions.image_ops import Images, along, gaussian_matrix, l
 from brinell.ops import rng
 from brinell.ops.types import Keys
 
-# As many pictures as the published corruption draws from, of a size that its pieces come from different parts.
+# As many pictures as the published corruption has, large enough for many different crops.
 PICTURES, SIZE = 5, 512
-# Small images see pictures at a fifth of their size, as the published ones do.
+# Small images use the pictures at one fifth of their size, as published.
 SMALL, FIFTH = 64, 5
-# Of one picture: feathers, the needles on each side of a stem, the angle between them (ice has six-fold symmetry), how
-# long a stem and its longest needle may be in pixels, and points per pixel along a needle.
+# Per picture: number of feathers, needles on each side of a stem, angle between stem and needle (ice has six-fold
+# symmetry), largest length of a stem and of a needle in pixels, and points per pixel along a needle.
 FEATHERS, NEEDLES, ANGLE, STEM, NEEDLE, DENSITY = 110, 26, math.pi / 3, 190.0, 60.0, 1.5
-# Ice is a little bluer than grey.
+# Ice is slightly blue.
 TINT = (0.88, 0.97, 1.0)
 SEED = rng.digest("frost")
 
 
 def frost_at(key: Keys, channels: int, h: int, w: int) -> Images:
-    """A random piece of a random picture for every key; beyond a picture's border its mirror image."""
+    """Return a random crop of a random picture for every key; pictures are mirrored beyond their border."""
     pictures = _pictures(min(h, w) <= SMALL).to(key.device)
     n = pictures.shape[-1]
     which = rng.integers(rng.fold(key, 1), PICTURES)
-    rows, columns = (_stretch(rng.fold(key, 2 + i), m, n) for i, m in enumerate((h, w)))
+    rows, columns = (_crop(rng.fold(key, 2 + i), m, n) for i, m in enumerate((h, w)))
     grey = pictures[which[:, None, None], rows[:, :, None], columns[:, None]][:, None]
     ice = grey * grey.new_tensor(TINT)[:, None, None]
     return ice if channels == 3 else luma(ice)
 
 
-def _stretch(key: Keys, m: int, n: int) -> Int[Tensor, "b m"]:
-    """The places of m pixels in a row, from anywhere among n."""
+def _crop(key: Keys, m: int, n: int) -> Int[Tensor, "b m"]:
+    """Return the positions of m consecutive pixels out of n."""
     start = rng.integers(key, max(n - m, 1))
     return symmetric(start[:, None] + torch.arange(m, device=key.device), n)
 
 
 @lru_cache(maxsize=2)
 def _pictures(small: bool) -> Float[Tensor, "p n n"]:
-    """The pictures, values in [0, 1]; always made on the CPU, so that every device sees the same."""
+    """Return the pictures with values in [0, 1]; they are made on the CPU, so all devices use the same ones."""
     if small:
         n = SIZE // FIFTH
         whole = _pictures(False)[:, : n * FIFTH, : n * FIFTH].double()
@@ -59,7 +59,7 @@ def _picture(key: Keys) -> Float[Tensor, "1 n n"]:
 
 
 def _texture(key: Keys, sigma: float) -> Float[Tensor, "1 n n"]:
-    """Smoothed normal noise of standard deviation 1."""
+    """Return smoothed normal noise of standard deviation 1."""
     noise = _smooth(rng.normal(key, (SIZE, SIZE)), sigma)
     return noise / noise.std()
 
@@ -70,11 +70,11 @@ def _smooth(x: Tensor, sigma: float) -> Tensor:
 
 
 def _drawn(key: Keys) -> Float[Tensor, "1 n n"]:
-    """Stems with needles on both sides, as bright points on black; where several meet the brightest counts."""
+    """Draw stems with needles on both sides as bright points on black; the brightest point wins."""
     u = rng.uniform(rng.fold(key, 1), (FEATHERS, 5))[0].double()
     root, turn, length = u[:, :2] * SIZE * 1.1 - 0.05 * SIZE, 2 * math.pi * u[:, 2], STEM * (0.3 + 0.7 * u[:, 3])
     bright = 0.45 + 0.55 * u[:, 4]
-    # Needles begin along the stem, shorter towards its tip; they alternate between its sides.
+    # Needles start along the stem, on alternating sides, and become shorter towards its tip.
     v = rng.uniform(rng.fold(key, 2), (FEATHERS, 2 * NEEDLES, 2))[0].double()
     along_stem = (torch.arange(2 * NEEDLES, dtype=torch.float64) // 2 + v[:, :, 0]) / NEEDLES
     side = torch.where(torch.arange(2 * NEEDLES) % 2 == 0, ANGLE, -ANGLE)
@@ -89,7 +89,7 @@ def _drawn(key: Keys) -> Float[Tensor, "1 n n"]:
 
 
 def _plotted(starts: Tensor, turns: Tensor, lengths: Tensor, brights: Tensor) -> Float[Tensor, "1 n n"]:
-    """Straight lines that fade to half towards their ends."""
+    """Draw straight lines that fade to half of their brightness towards the end."""
     t = torch.linspace(0, 1, int(STEM * DENSITY), dtype=torch.float64)
     ways = torch.stack([turns.cos(), turns.sin()], 1)
     points = (starts[:, None] + (lengths[:, None] * t)[:, :, None] * ways[:, None]).round().long()

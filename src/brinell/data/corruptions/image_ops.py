@@ -1,8 +1,8 @@
-"""What the corruptions share: borders, 8-bit levels, filters as matrices, and images read at other places.
+"""Image operations that the corruptions share: borders, 8-bit levels, filters as matrices, resampling.
 
-A corrupted image must not depend on what else is in the batch, to the last bit. Sums whose order a library may choose
-(products of matrices, transforms) are therefore taken in float64, whose differences vanish when the result is rounded;
-everything else is single multiplications and additions, which every device rounds alike.
+A corrupted image must not depend on the rest of the batch, to the last bit. A library may choose the order of some
+sums (matrix products, Fourier transforms). These sums use float64, and rounding the result to float32 removes the
+differences. All other operations are single multiplications and additions, which every device rounds in the same way.
 """
 
 import math
@@ -18,26 +18,26 @@ Layer = Float[Tensor, "b 1 h w"]
 Border = Callable[[Tensor, int], Tensor]
 
 LEVELS = 255
-# Of a level: what rounding may take from a whole number of levels without dropping it to the one below.
+# Tolerance in levels, so that a rounding error does not move an integer level to the one below.
 SLACK = 2.0**-10
-# ITU-R BT.601: how bright red, green and blue look.
+# ITU-R BT.601: perceived brightness of red, green and blue.
 LUMA = (0.299, 0.587, 0.114)
 
 
 def edge(i: Tensor, n: int) -> Tensor:
-    """Beyond the border the outermost pixel goes on: a a | a b c | c c."""
+    """Repeat the outermost pixel beyond the border: a a | a b c | c c."""
     return i.clamp(0, n - 1)
 
 
 def mirror(i: Tensor, n: int) -> Tensor:
-    """Beyond the border the image is mirrored at its outermost pixel: c b | a b c | b a."""
+    """Mirror the image at its outermost pixel: c b | a b c | b a."""
     period = max(2 * (n - 1), 1)
     i = i.remainder(period)
     return torch.minimum(i, period - i).clamp(max=n - 1)
 
 
 def symmetric(i: Tensor, n: int) -> Tensor:
-    """Beyond the border the image is mirrored at its edge: b a | a b c | c b.
+    """Mirror the image at its edge: b a | a b c | c b.
 
     >>> symmetric(torch.arange(-2, 5), 3).tolist(), mirror(torch.arange(-2, 5), 3).tolist()
     ([1, 0, 0, 1, 2, 2, 1], [2, 1, 0, 1, 2, 1, 0])
@@ -47,17 +47,17 @@ def symmetric(i: Tensor, n: int) -> Tensor:
 
 
 def truncated(x: Tensor) -> Tensor:
-    """The number of whole levels, 0 … 255, as the published sets store it: what is above a level is cut off."""
+    """Return the level 0 … 255, rounded down as in the published data sets."""
     return (x.clamp(0, 1) * LEVELS + SLACK).floor()
 
 
 def nearest(x: Tensor) -> Tensor:
-    """The number of the nearest level, 0 … 255; exact for images that were 8-bit."""
+    """Return the nearest level 0 … 255, which is exact for 8-bit images."""
     return (x.clamp(0, 1) * LEVELS + 0.5).floor()
 
 
 def luma(x: Images) -> Layer:
-    """One grey channel from one or three."""
+    """Convert one or three channels to one grey channel."""
     if x.shape[1] == 1:
         return x
     r, g, b = x.unbind(1)
@@ -65,14 +65,14 @@ def luma(x: Images) -> Layer:
 
 
 def coloured(layer: Layer, colour: tuple[float, float, float], channels: int) -> Images:
-    """The layer in a colour, or in the grey of the same brightness."""
+    """Return the layer in a colour, or in grey of the same brightness."""
     if channels == 1:
         return layer * sum(share * c for share, c in zip(LUMA, colour, strict=True))
     return layer * layer.new_tensor(colour)[:, None, None]
 
 
 def bell(radius: int, sigma: float) -> Tensor:
-    """Weights of a Gaussian filter at −radius … radius, which add up to 1; float64."""
+    """Return the weights of a Gaussian filter at −radius … radius, with sum 1, in float64."""
     i = torch.arange(-radius, radius + 1, dtype=torch.float64)
     w = torch.exp(-0.5 * (i / sigma) ** 2)
     return w / w.sum()
@@ -80,7 +80,7 @@ def bell(radius: int, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def gaussian_matrix(n: int, sigma: float, truncate: float = 4.0, border: Border = edge) -> Tensor:
-    """The Gaussian filter along n pixels as a matrix (n, n), cut off at `truncate` standard deviations; float64."""
+    """Return the Gaussian filter on n pixels, cut off at `truncate` deviations, as a float64 matrix (n, n)."""
     radius = int(truncate * sigma + 0.5)
     places = border(torch.arange(n)[:, None] + torch.arange(-radius, radius + 1), n)
     weights = bell(radius, sigma).expand(n, -1)
@@ -89,7 +89,7 @@ def gaussian_matrix(n: int, sigma: float, truncate: float = 4.0, border: Border 
 
 @lru_cache(maxsize=64)
 def zoom_matrix(n: int, factor: float) -> Tensor:
-    """Enlarging the middle of n pixels to n pixels, linearly, corner to corner, as a matrix (n, n); float64."""
+    """Return the linear enlargement of the center of n pixels to n pixels as a float64 matrix (n, n)."""
     cut = math.ceil(n / factor)
     size = round(cut * factor)
     at = (torch.arange(n, dtype=torch.float64) + (size - n) // 2) * ((cut - 1) / (size - 1))
@@ -99,21 +99,21 @@ def zoom_matrix(n: int, factor: float) -> Tensor:
 
 
 def along(x: Images, vertical: Tensor, horizontal: Tensor) -> Images:
-    """One matrix applied to the columns and one to the rows of every image; float64."""
+    """Apply one matrix to the columns and one to the rows of every image, in float64."""
     x = x.double() @ horizontal.to(x.device).T
     return (x.transpose(2, 3) @ vertical.to(x.device).T).transpose(2, 3)
 
 
 def gaussian(x: Images, sigma: float) -> Images:
-    """Gaussian blur with borders that go on, cut off at 4 standard deviations."""
+    """Apply a Gaussian blur, cut off at 4 standard deviations, with repeated borders."""
     h, w = x.shape[2:]
     return along(x, gaussian_matrix(h, sigma), gaussian_matrix(w, sigma)).float()
 
 
 def correlate(x: Images, kernel: Tensor) -> Images:
-    """Every pixel's neighbourhood weighted by an odd square kernel; mirrored at the borders; float64.
+    """Correlate images with an odd square kernel and mirrored borders, in float64.
 
-    Method: by Fourier transforms. Cost: that of five transforms, whatever the size of the kernel.
+    Method: Fourier transforms. Cost: five transforms, whatever the size of the kernel.
     """
     (h, w), r = x.shape[2:], kernel.shape[0] // 2
     rows, columns = (mirror(torch.arange(-r, n + r, device=x.device), n) for n in (h, w))
@@ -124,7 +124,7 @@ def correlate(x: Images, kernel: Tensor) -> Images:
 
 
 def small_correlate(x: Images, kernel: tuple[tuple[float, ...], ...]) -> Images:
-    """As `correlate`, tap by tap in the precision of `x`: exact where all numbers are small integers."""
+    """Correlate images with a small kernel in the precision of `x`; exact if all numbers are small integers."""
     (h, w), r = x.shape[2:], len(kernel) // 2
     rows, columns = (mirror(torch.arange(-r, n + r, device=x.device), n) for n in (h, w))
     padded = x[:, :, rows][:, :, :, columns]
@@ -137,13 +137,13 @@ def small_correlate(x: Images, kernel: tuple[tuple[float, ...], ...]) -> Images:
 
 
 def picked(x: Images, row: Int[Tensor, "b h w"], column: Int[Tensor, "b h w"]) -> Images:
-    """Every pixel replaced by the one at a place of its own."""
+    """Replace every pixel by the pixel at the given row and column."""
     index = (row * x.shape[3] + column).flatten(1)[:, None].expand(-1, x.shape[1], -1)
     return x.flatten(2).gather(2, index).view_as(x)
 
 
 def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w"], border: Border) -> Images:
-    """Every pixel replaced by what lies at a place of its own between pixels, linearly interpolated."""
+    """Replace every pixel by the linearly interpolated value at the given row and column."""
     (h, w), top, left = x.shape[2:], row.floor(), column.floor()
     down, right = (row - top)[:, None], (column - left)[:, None]
     rows = [border(top.long() + i, h) for i in (0, 1)]
@@ -153,9 +153,9 @@ def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w
 
 
 def streaked(x: Images, angle: Float[Tensor, "b"], radius: int, sigma: float) -> Images:
-    """Motion blur: every pixel trails 2·radius + 1 pixels in the image's own direction (degrees), fading like a bell.
+    """Apply motion blur over 2·radius + 1 pixels in each image's own direction (degrees).
 
-    Method: the weights of one half of a Gaussian on the whole pixels nearest to a ray; borders go on.
+    Method: the weights of a half Gaussian on the pixels nearest to a ray, with repeated borders.
     """
     (h, w), length = x.shape[2:], 2 * radius + 1
     weights = bell(length - 1, sigma)[length - 1 :]

@@ -1,8 +1,8 @@
-"""JPEG as the common codec does it, number by number: coded and decoded images equal its own.
+"""JPEG compression with exactly the results of the common codec (libjpeg).
 
-Method: 16-bit fixed-point colours, chroma at half size in both directions, the 8 × 8 cosine transform in integers of 13
-bits, the standard tables scaled by quality, and on the way back the transposed transform, and chroma interpolated
-between its pixels. All numbers are whole and below 2^53, so float64 holds them exactly, in any order of summation.
+Method: 16-bit fixed-point colours, chroma at half size in both directions, the 8 × 8 cosine transform in 13-bit
+integers, and the standard tables scaled by quality. Decoding uses the transposed transform and interpolates chroma.
+All numbers are integers below 2^53, so float64 represents them exactly in any order of summation.
 References: ITU-T T.81 (tables: annex K); Loeffler, Ligtenberg & Moschytz 1989 (the transform).
 """
 
@@ -15,7 +15,7 @@ from brinell.data.corruptions.image_ops import LEVELS, Images, edge, nearest
 from brinell.ops.types import Keys
 
 BLOCK, MIDDLE = 8, 128
-# Bits of the transform's constants, bits kept between its two passes, and those of the colours' constants.
+# Bits of the transform's constants, bits kept between its two passes, and bits of the colour constants.
 CONSTANT, BETWEEN, COLOUR = 13, 2, 16
 LUMINANCE = (
     (16, 11, 10, 16, 24, 40, 51, 61),
@@ -37,7 +37,7 @@ CHROMINANCE = (
 
 
 def jpeg_compression(x: Images, key: Keys, quality: int) -> Images:
-    """The image after JPEG of this quality: with one channel as grey, with three as colours."""
+    """Compress and decompress images with this JPEG quality: one channel as grey, three as colour."""
     levels = nearest(x).double()
     if x.shape[1] == 1:
         return (_coded(levels, _table(LUMINANCE, quality)) / LEVELS).float()
@@ -50,24 +50,24 @@ def jpeg_compression(x: Images, key: Keys, quality: int) -> Images:
 
 @lru_cache(maxsize=32)
 def _table(standard: tuple[tuple[int, ...], ...], quality: int) -> Tensor:
-    """The steps of quantisation: the standard ones at quality 50, none at 100."""
+    """Return the quantisation steps: the standard table at quality 50, ones at 100."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
     table = (torch.tensor(standard) * percent + 50) // 100
     return table.clamp(1, 255).double()
 
 
 def _fixed(value: float, bits: int) -> int:
-    """The nearest multiple of 2^−bits, by its number."""
+    """Return a constant in fixed point, rounded to a multiple of 2^−bits."""
     return int(abs(value) * 2**bits + 0.5) * (1 if value >= 0 else -1)
 
 
 def _shifted(v: Tensor, bits: int) -> Tensor:
-    """Divided by 2^bits and rounded, halves up."""
+    """Divide by 2^bits and round half up."""
     return ((v + 2 ** (bits - 1)) / 2**bits).floor()
 
 
 def _to_ycc(levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # Halves of chroma go down, as the codec has it.
+    # The codec rounds half down for chroma.
     zero = MIDDLE * 2**COLOUR - 1
     parts = (((0.299, 0.587, 0.114), 0), ((-0.16874, -0.33126, 0.5), zero), ((0.5, -0.41869, -0.08131), zero))
     y, blue, red = (_shifted(_weighted(levels, weights) + offset, COLOUR) for weights, offset in parts)
@@ -75,7 +75,7 @@ def _to_ycc(levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _weighted(channels: Tensor, weights: tuple[float, ...]) -> Tensor:
-    """The weighted sum of the channels, in units of 2^−16."""
+    """Return the weighted sum of the channels in units of 2^−16."""
     fixed = [_fixed(v, COLOUR) for v in weights]
     return sum((v * channels[:, i : i + 1] for i, v in enumerate(fixed)), torch.zeros_like(channels[:, :1]))
 
@@ -87,13 +87,13 @@ def _to_rgb(y: Tensor, blue: Tensor, red: Tensor) -> Tensor:
 
 
 def _repeated(x: Tensor, h: int, w: int) -> Tensor:
-    """Grown to h × w by repeating the last row and column."""
+    """Extend to h × w by repeating the last row and column."""
     rows, columns = (edge(torch.arange(m, device=x.device), n) for m, n in ((h, x.shape[2]), (w, x.shape[3])))
     return x[:, :, rows][:, :, :, columns]
 
 
 def _halved(x: Tensor) -> Tensor:
-    """The mean of every 2 × 2 pixels, in whole blocks along a row; halves are rounded down and up by turns."""
+    """Average every 2 × 2 pixels, in whole blocks along a row; halves are rounded down and up in turn."""
     (h, w), block = x.shape[2:], 2 * BLOCK
     h, w = h + h % 2, w + -w % block
     x = _repeated(x, h, w)
@@ -103,29 +103,29 @@ def _halved(x: Tensor) -> Tensor:
 
 
 def _doubled(x: Tensor, h: int, w: int) -> Tensor:
-    """Twice the size, cut to h × w: three parts of the nearer pixel and one of the farther, in both directions."""
+    """Double the size and cut to h × w: weight 3/4 for the nearer pixel, 1/4 for the farther, in both directions."""
     x = x[..., : -(-w // 2)]
     above = torch.cat([x[:, :, :1], x[:, :, :-1]], 2)
     below = torch.cat([x[:, :, 1:], x[:, :, -1:]], 2)
     rows = torch.stack([3 * x + above, 3 * x + below], 3).flatten(2, 3)
     left = torch.cat([rows[..., :1], rows[..., :-1]], 3)
     right = torch.cat([rows[..., 1:], rows[..., -1:]], 3)
-    # Halves go up on the left and down on the right, so that neither is favoured.
+    # Round half up on the left and down on the right, so that there is no bias.
     pairs = torch.stack([((3 * rows + left + 8) / 16).floor(), ((3 * rows + right + 7) / 16).floor()], 4)
     return pairs.flatten(3)[:, :, :h, :w]
 
 
 def _coded(x: Tensor, table: Tensor) -> Tensor:
-    """One channel through transform, quantisation and back, 8 × 8 pixels at a time."""
+    """Transform, quantise and restore one channel in blocks of 8 × 8 pixels."""
     (h, w), table, matrix = x.shape[2:], table.to(x.device), _cosines().to(x.device)
     x = _repeated(x, h + -h % BLOCK, w + -w % BLOCK) - MIDDLE
     x = x.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).transpose(3, 4)
-    # Forward: rows, then columns; the result is 8 times the transform, which the divisor takes back.
+    # Forward: rows, then columns. The result is 8 times the transform; the divisor corrects this.
     x = _shifted(x @ matrix.T, CONSTANT - BETWEEN)
     x = _shifted(matrix @ x, CONSTANT + BETWEEN)
     step = BLOCK * table
     x = x.sign() * ((x.abs() + step / 2) / step).floor() * table
-    # Back: columns, then rows.
+    # Inverse: columns, then rows.
     x = _shifted(matrix.T @ x, CONSTANT - BETWEEN)
     x = _shifted(x @ matrix, CONSTANT + BETWEEN + 3) + MIDDLE
     return x.clamp(0, LEVELS).transpose(3, 4).flatten(4, 5).flatten(2, 3)[:, :, :h, :w]
@@ -133,9 +133,9 @@ def _coded(x: Tensor, table: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _cosines() -> Tensor:
-    """The cosine transform of 8 numbers as the factorised algorithm computes it, in units of 2^−13; (8, 8), float64.
+    """Return the matrix (8, 8) of the factorised cosine transform in units of 2^−13, in float64.
 
-    The algorithm shares products between outputs and rounds only its constants, so that each entry is a sum of those.
+    The algorithm shares products between outputs and rounds only its constants, so each entry is a sum of constants.
     """
     shared, twice = _fixed(0.541196100, CONSTANT), (_fixed(0.765366865, CONSTANT), _fixed(1.847759065, CONSTANT))
     even = torch.zeros(4, 4, dtype=torch.float64)
@@ -144,9 +144,9 @@ def _cosines() -> Tensor:
     even[1] = torch.tensor([shared + twice[0], shared, -shared, -shared - twice[0]])
     even[3] = torch.tensor([shared, shared - twice[1], twice[1] - shared, -shared])
     # Odd outputs 7, 5, 3, 1 from the differences of inputs 3−4, 2−5, 1−6, 0−7.
-    own = [_fixed(v, CONSTANT) for v in (0.298631336, 2.053119869, 3.072711026, 1.501321110)]
+    diagonal = [_fixed(v, CONSTANT) for v in (0.298631336, 2.053119869, 3.072711026, 1.501321110)]
     ends, inner, first, second = (_fixed(v, CONSTANT) for v in (0.899976223, 2.562915447, 1.961570560, 0.390180644))
-    odd = torch.full((4, 4), _fixed(1.175875602, CONSTANT), dtype=torch.float64) + torch.diag(torch.tensor(own))
+    odd = torch.full((4, 4), _fixed(1.175875602, CONSTANT), dtype=torch.float64) + torch.diag(torch.tensor(diagonal))
     for pair, weight in (((0, 3), ends), ((1, 2), inner), ((0, 2), first), ((1, 3), second)):
         index = torch.tensor(pair)
         odd[index[:, None], index] -= weight

@@ -1,4 +1,4 @@
-"""Noise: on every value of an image for itself."""
+"""Noise corruptions, independent for every value of an image."""
 
 from functools import lru_cache
 
@@ -11,31 +11,31 @@ from brinell.ops.types import Keys
 
 
 def gaussian_noise(x: Images, key: Keys, scale: float) -> Images:
-    """Normal noise of standard deviation `scale`."""
+    """Add normal noise of standard deviation `scale`."""
     return x + scale * rng.normal(key, tuple(x.shape[1:]))
 
 
 def speckle_noise(x: Images, key: Keys, scale: float) -> Images:
-    """Normal noise in proportion to the value."""
+    """Add normal noise in proportion to the value."""
     return x + scale * (x * rng.normal(key, tuple(x.shape[1:])))
 
 
 def impulse_noise(x: Images, key: Keys, share: float) -> Images:
-    """A share of the values becomes black or white with equal chance."""
+    """Set a share of the values to black or white with equal probability."""
     shape = tuple(x.shape[1:])
-    struck = rng.uniform(rng.fold(key, 1), shape) < share
-    return torch.where(struck, (rng.signs(rng.fold(key, 2), shape) + 1) / 2, x)
+    replaced = rng.uniform(rng.fold(key, 1), shape) < share
+    return torch.where(replaced, (rng.signs(rng.fold(key, 2), shape) + 1) / 2, x)
 
 
 def shot_noise(x: Images, key: Keys, photons: float) -> Images:
-    """A Poisson number of photons, of which a white value gets `photons` on average.
+    """Replace each value by a Poisson number of photons; a white value receives `photons` on average.
 
-    Method: the inverse of the distribution function, from a table with a line for each of the 256 levels, so that every
-    value takes one keyed number; the image is rounded to these levels first.
+    Method: the image is rounded to 256 levels. A table inverts the distribution function of each level, so every value
+    needs one keyed random number.
     """
     table = _poisson_table(photons).to(x.device)
     level = nearest(x).double().contiguous()
-    # The middle of the generator's steps: at 0 itself the inverse would be no photon at all, however bright.
+    # Use the centre of the generator's steps: at 0 the inverse would give no photon for any brightness.
     u = rng.uniform(key, tuple(x.shape[1:])).double() + 2.0**-25
     count = torch.searchsorted(table.flatten(), level + u, right=True) - level.long() * table.shape[1]
     return count.float() / photons
@@ -43,7 +43,7 @@ def shot_noise(x: Images, key: Keys, photons: float) -> Images:
 
 @lru_cache(maxsize=16)
 def _poisson_table(photons: float) -> Tensor:
-    """Line i holds i + P(N ≤ n), n = 0, 1, …, for the mean i/255 · photons: all lines in one ascending order."""
+    """Return a table whose row i holds i + P(N ≤ n), n = 0, 1, …, for the mean i/255 · photons, in ascending order."""
     most = int(photons + 8 * photons**0.5 + 16)
     mean = torch.arange(LEVELS + 1, dtype=torch.float64)[:, None] * (photons / LEVELS)
     n = torch.arange(most, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A problem whose images are corrupted as they are read."""
+"""A Problem whose images are corrupted as they are read."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from brinell.data.corruptions.registry import check, corrupt
 
 
 class _Corrupted(Dataset[Any]):
-    """The samples of a problem by their places, corrupted in batches."""
+    """The samples of a problem by position, corrupted in batches."""
 
     def __init__(self, problem: Problem, name: str, severity: int, seed: int) -> None:
         self.problem, self.name, self.severity, self.seed = problem, name, severity, seed
@@ -21,32 +21,32 @@ class _Corrupted(Dataset[Any]):
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
         return self.__getitems__([i])[0]
 
-    def __getitems__(self, places: list[int]) -> list[tuple[Tensor, Tensor]]:
-        found: list[tuple[Tensor, Tensor]] = []
-        for first, last in _stretches(places):
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        samples: list[tuple[Tensor, Tensor]] = []
+        for first, last in _ranges(indices):
             for chunk in self.problem[first : last + 1].chunks(last + 1 - first):
                 x = corrupt(chunk.x, self.name, self.severity, chunk.ids, self.seed)
-                found.extend(zip(x, chunk.y, strict=True))
-        return found
+                samples.extend(zip(x, chunk.y, strict=True))
+        return samples
 
 
-def _stretches(places: list[int]) -> list[tuple[int, int]]:
-    """Places as stretches without gaps, first and last.
+def _ranges(indices: list[int]) -> list[tuple[int, int]]:
+    """Return the first and last index of each run of consecutive indices.
 
-    >>> _stretches([4, 5, 6, 9, 2])
+    >>> _ranges([4, 5, 6, 9, 2])
     [(4, 6), (9, 9), (2, 2)]
     """
-    found: list[tuple[int, int]] = []
-    for place in places:
-        if found and place == found[-1][1] + 1:
-            found[-1] = (found[-1][0], place)
+    ranges: list[tuple[int, int]] = []
+    for i in indices:
+        if ranges and i == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], i)
         else:
-            found.append((place, place))
-    return found
+            ranges.append((i, i))
+    return ranges
 
 
 def corrupted(problem: Problem, name: str, severity: int, seed: int = 0) -> Problem:
-    """The same samples with the same ids, their images corrupted when they are read; nothing is stored.
+    """Return the same samples with the same ids and with images that are corrupted when they are read.
 
     >>> import brinell
     >>> foggy = corrupted(brinell.data.load("demo", n=10), "fog", 3)

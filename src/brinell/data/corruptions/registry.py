@@ -1,4 +1,4 @@
-"""The corruptions by name, with their published constants."""
+"""All corruptions by name, with their published constants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from brinell.errors import InputError, one_of
 from brinell.ops import rng
 
 SEVERITIES = (1, 2, 3, 4, 5)
-# Images whose shorter side is at most this see the constants of CIFAR-10-C, larger ones those of ImageNet-C.
+# Images with a shorter side of at most this use the constants of CIFAR-10-C, larger images those of ImageNet-C.
 SMALL = 64
-# Elastic transforms were published in shares of 32 and, for images of 224 pixels, of 244.
+# The published constants of elastic transforms are relative to 32 pixels and, for images of 224 pixels, to 244.
 OF_244 = 244 / 224
 
 Numbers = tuple[int | float, ...]
@@ -25,9 +25,9 @@ Constants = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way to corrupt an image: what it does, and its constants at severities 1 to 5.
+    """A corruption: its function and its constants at severities 1 to 5.
 
-    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C; `common` ones make up the benchmark.
+    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C. `common` corruptions belong to the benchmark.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Corruption:
     common: bool = True
 
     def constants(self, severity: int, side: int) -> Numbers:
-        """Those of a severity for images whose shorter side has this many pixels."""
+        """Return the constants of a severity for images whose shorter side has this many pixels."""
         return (self.small if side <= SMALL else self.large)[severity - 1]
 
 
 def _one(*values: int | float) -> Any:
-    """Constants of a corruption with a single one."""
+    """Return the constants of a corruption that has one per severity."""
     return tuple((v,) for v in values)
 
 
@@ -161,10 +161,11 @@ EXTRA = tuple(c.name for c in ALL if not c.common)
 
 
 def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eight_bit: bool = True) -> Tensor:
-    """Images (n, 1 or 3, h, w) in [0, 1] after a corruption; an image's outcome depends on seed, id, name and severity.
+    """Corrupt images (n, 1 or 3, h, w) in [0, 1]; the result depends on the image, seed, id, name and severity only.
 
-    Method: Hendrycks & Dietterich 2019, with constants by the size of the images and keyed noise; `eight_bit` cuts the
-    result to 256 levels as the published sets are stored. Works where the images are. See docs/corruptions.md.
+    Method: Hendrycks & Dietterich 2019, with constants for the size of the images and keyed noise. `eight_bit`
+    truncates the result to 256 levels, as in the published data sets. Runs on the device of the images. See
+    docs/corruptions.md.
 
     >>> x = torch.rand(2, 3, 32, 32)
     >>> both = corrupt(x, "snow", 3, ids=[7, 4])
@@ -175,7 +176,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eig
     x, ids = _images(x), torch.as_tensor(ids, dtype=torch.int64, device=x.device)
     if ids.shape != (len(x),):
         raise InputError(
-            expected=f"{len(x)} ids", got=f"shape {tuple(ids.shape)}", remedy="Give every image the id of its sample."
+            expected=f"{len(x)} ids", got=f"shape {tuple(ids.shape)}", remedy="Pass the id of every sample."
         )
     chosen = CORRUPTIONS[name]
     key = rng.fold(rng.fold(rng.keys(seed, ids), rng.digest(name)), severity)
@@ -184,7 +185,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eig
 
 
 def check(name: str, severity: int) -> None:
-    """An error that offers the nearest names if there is no such corruption."""
+    """Raise an error with the closest names if there is no such corruption or severity."""
     one_of("a corruption", name, CORRUPTIONS)
     one_of("a severity", severity, SEVERITIES)
 
@@ -194,6 +195,6 @@ def _images(x: Tensor) -> Images:
         raise InputError(
             expected="images as floating point of shape (n, 1 or 3, height, width), at least 8 pixels each way",
             got=f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}",
-            remedy="Corruptions are defined for grey and colour images only.",
+            remedy="Use grey or colour images: corruptions are defined for these only.",
         )
     return x.float()

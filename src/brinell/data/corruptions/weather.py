@@ -1,4 +1,4 @@
-"""Weather: snow, frost, fog; and spatter of water or mud."""
+"""Weather corruptions: snow, frost, fog, and spatter of water or mud."""
 
 import torch
 from jaxtyping import Float
@@ -23,9 +23,9 @@ from brinell.data.corruptions.image_ops import (
 from brinell.ops import rng
 from brinell.ops.types import Keys
 
-# Fog: how far the first middle may stray; each halving of the step divides it.
+# Fog: the size of the first random displacement, which is divided at each halving of the step.
 WIBBLE = 100.0
-# Spatter: colours of water and mud; below which slope nothing is an edge, and cover no mud; how far an edge reaches.
+# Spatter: colours of water and mud; the smallest slope of an edge, the smallest cover of mud, the reach of an edge.
 WATER, MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
 EDGE, MUDDY, REACH = 150.0, 0.8, 20
 SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
@@ -34,7 +34,7 @@ MEAN = ((1.0, 1.0, 1.0),) * 3
 
 
 def fog(x: Images, key: Keys, amount: float, decay: float) -> Images:
-    """Fog in fractal clouds, and the image dimmed so that its brightest value stays."""
+    """Add fractal clouds of fog and dim the image so that its brightest value stays."""
     h, w = x.shape[2:]
     size = 1 << (max(h, w, 2) - 1).bit_length()
     most = x.amax((1, 2, 3), keepdim=True)
@@ -42,10 +42,10 @@ def fog(x: Images, key: Keys, amount: float, decay: float) -> Images:
 
 
 def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
-    """Fractal clouds from 0 to 1 on a torus of size × size pixels, a power of two.
+    """Return fractal clouds in [0, 1] on a torus of size × size pixels, a power of two.
 
-    Method: the diamond-square algorithm. The middle of every square, then of every diamond, is the mean of its four
-    corners and uniform noise of ± wibble²; then the step is halved and the wibble divided by `decay`.
+    Method: the diamond-square algorithm. The center of every square, then of every diamond, is the mean of its four
+    corners plus uniform noise of ± wibble². Then the step is halved and the wibble divided by `decay`.
     """
     field = torch.zeros(len(key), size, size, device=key.device)
     step, wibble, level = size, WIBBLE, 0
@@ -63,22 +63,22 @@ def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
 
 
 def _grid(field: Tensor, top: int, left: int, step: int) -> Tensor:
-    """Every step-th value in both directions, beginning at (top, left), around the torus."""
+    """Return every step-th value in both directions from (top, left) on the torus."""
     return field[:, top % step :: step, left % step :: step].roll((-(top // step), -(left // step)), (1, 2))
 
 
 def frost(x: Images, key: Keys, clear: float, ice: float) -> Images:
-    """A piece of a picture of ice crystals laid over the dimmed image."""
+    """Add a crop of a picture of ice crystals to the dimmed image."""
     return clear * x + ice * frost_at(key, x.shape[1], x.shape[2], x.shape[3])
 
 
 def snow(
     x: Images, key: Keys, mean: float, spread: float, zoom: float, least: float, radius: int, sigma: float, keep: float
 ) -> Images:
-    """Flakes that fall in streaks, and the image whitened.
+    """Add streaks of snow and whiten the image.
 
-    Method: normal noise, enlarged by `zoom`, of which what is below `least` vanishes, blurred in a direction within 45
-    degrees of the vertical; laid over the image twice, the second time turned upside down.
+    Method: normal noise is enlarged by `zoom`, set to zero below `least`, and motion-blurred in a direction within 45
+    degrees of the vertical. It is added twice, the second time rotated by 180 degrees.
     """
     h, w = x.shape[2:]
     flakes = mean + spread * rng.normal(rng.fold(key, 1), (1, h, w))
@@ -93,7 +93,7 @@ def snow(
 def spatter(
     x: Images, key: Keys, mean: float, spread: float, sigma: float, least: float, amount: float, mud: int
 ) -> Images:
-    """Drops of water, or of mud, where smoothed normal noise exceeds `least`."""
+    """Add drops of water or mud where smoothed normal noise exceeds `least`."""
     liquid = gaussian(mean + spread * rng.normal(key, (1, *x.shape[2:])), sigma)
     if not mud:
         liquid = torch.where(liquid < least, 0.0, liquid)
@@ -104,22 +104,22 @@ def spatter(
 
 
 def _shine(liquid: Layer) -> Layer:
-    """How much light the drops throw, from 0 to 1: their relief, embossed from the distance to their edges."""
+    """Return the light that drops reflect, in [0, 1]: an embossed relief of the distance to their edges."""
     levels = truncated(liquid)
     depth = _blurred(_distance(_edges(levels)).clamp(max=REACH), SLACK)
     relief = small_correlate(_equalised(depth), EMBOSS).clamp(0, LEVELS)
     light = levels * _blurred(relief, 0.5)
-    # An image without drops has no light to scale.
+    # Without drops there is no light to scale.
     return light / light.amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
 
 
 def _blurred(x: Layer, up: float) -> Layer:
-    """The mean of 3 × 3 pixels in whole numbers: `up` is added before the rest is cut off."""
+    """Average 3 × 3 pixels in integers: add `up` and round down."""
     return (small_correlate(x, MEAN) / 9 + up).floor()
 
 
 def _edges(levels: Layer) -> Tensor:
-    """Where the slope is steep and steepest across: of Canny's method all but the growing along weaker edges."""
+    """Detect edges as steep local maxima of the slope: Canny's method without hysteresis."""
     dx = small_correlate(levels, SOBEL)
     dy = small_correlate(levels.transpose(2, 3), SOBEL).transpose(2, 3)
     slope = dx.abs() + dy.abs()
@@ -132,19 +132,19 @@ def _edges(levels: Layer) -> Tensor:
         (~flat & ~steep & falling, (1, 1)),
         (~flat & ~steep & ~falling, (1, -1)),
     ):
-        before, after = _moved(slope, -i, -j), _moved(slope, i, j)
+        before, after = _shifted(slope, -i, -j), _shifted(slope, i, j)
         highest = highest | (chosen & (slope > before) & (slope >= after))
     return highest & (slope > EDGE)
 
 
-def _moved(x: Tensor, i: int, j: int) -> Tensor:
-    """The value i rows below and j columns to the right, 0 beyond the border."""
+def _shifted(x: Tensor, i: int, j: int) -> Tensor:
+    """Return the value i rows below and j columns to the right, 0 beyond the border."""
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
     return padded[:, :, 1 + i : 1 + i + x.shape[2], 1 + j : 1 + j + x.shape[3]]
 
 
 def _distance(edges: Tensor) -> Layer:
-    """Euclidean distance to the nearest edge, exact up to REACH: along columns first, then along rows."""
+    """Return the Euclidean distance to the nearest edge, exact up to REACH: first along columns, then along rows."""
     far = 2.0 * REACH * REACH
     square = torch.where(edges, 0.0, far)
     for axis in (2, 3):
@@ -161,7 +161,7 @@ def _distance(edges: Tensor) -> Layer:
 
 
 def _equalised(levels: Layer) -> Layer:
-    """Whole levels spread so that all are equally frequent, each image for itself."""
+    """Equalise the histogram of each image."""
     flat = levels.flatten(1).long()
     count = torch.zeros(len(flat), LEVELS + 1, dtype=torch.long, device=flat.device)
     count = count.scatter_add(1, flat, torch.ones_like(flat))

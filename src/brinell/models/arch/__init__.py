@@ -1,4 +1,10 @@
-"""Networks of published checkpoints, one family a file: the same parameters under the same names, made from data."""
+"""Networks of published checkpoints: the same parameters under the same names, built from a card's configuration.
+
+One file per family: `resnet` (ResNet, PreAct-ResNet; also the base of the networks that `brinell train` trains),
+`wide` (WideResNet and variants), `deepmind` (the networks of Gowal et al.), `resnext`, `resnest`, `card` (pruned
+networks), `sodef`, `alexnet`, `ensemble`. `inputs` holds their normalisation and base class, `parts` shared layers.
+The names of classes, parameters and submodules enter fingerprints and must not change.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -43,11 +49,11 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "staged-wide-resnet": StagedWideResNet,
     "wide-resnet": WideResNet,
 }
-"""By name; each makes a module from its normalisation and its numbers."""
+"""Builders by name; each makes a module from its normalisation and hyperparameters."""
 
 
 def network(config: Mapping[str, Any]) -> nn.Module:
-    """The network a card describes, with torch's own initial weights.
+    """Build the network that a card describes, with random initial weights.
 
     >>> type(network({"family": "wide-resnet", "depth": 10, "width": 1, "classes": 7})).__name__
     'WideResNet'

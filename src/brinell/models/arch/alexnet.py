@@ -1,4 +1,4 @@
-"""AlexNet in the version with one tower, the yardstick of corruption errors on ImageNet."""
+"""AlexNet in the version with one tower, the reference for corruption errors on ImageNet."""
 
 from torch import Tensor, nn
 
@@ -6,13 +6,13 @@ from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 
 __all__ = ["AlexNet"]
 
-# Kernel, stride, padding and width of the five convolutions, and those that a pooling follows.
+# Kernel, stride, padding and width of the five convolutions, and the indices of those followed by pooling.
 CONVOLUTIONS = ((11, 4, 2, 64), (5, 1, 2, 192), (3, 1, 1, 384), (3, 1, 1, 256), (3, 1, 1, 256))
 POOLED, SIDE, HIDDEN = (0, 1, 4), 6, 4096
 
 
 class AlexNet(NormalizedNetwork):
-    """Logits for images of about 224×224.
+    """AlexNet for images of about 224×224.
 
     Reference: Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks.
     """

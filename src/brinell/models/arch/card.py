@@ -1,4 +1,4 @@
-"""The pruned networks of CARD: a wider PreAct-ResNet-18 without learnt scales, and a wider ResNet-18."""
+"""The pruned networks of CARD: a wider PreAct-ResNet-18 without affine normalisation, and a wider ResNet-18."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def _norm(width: int) -> nn.BatchNorm2d:
 
 @shown_as("Block")
 class CardBlock(nn.Module):
-    """Two 3×3 convolutions, normalised before each; every shortcut, even an unchanged one, starts activated."""
+    """Two 3×3 convolutions after batch normalisation; every shortcut starts after the first activation."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CardBlock(nn.Module):
 
 
 class BinaryResNet(NormalizedNetwork):
-    """Logits of a network with pruned, binary weights.
+    """PreAct-ResNet-18 with pruned, binary weights.
 
     Reference: Diffenderfer et al. 2021, A winning hand: compressing deep networks can improve out-of-distribution
     robustness.
@@ -59,7 +59,7 @@ class BinaryResNet(NormalizedNetwork):
 
 
 class PrunedBlock(BasicBlock):
-    """A basic block whose shortcut has the name torchvision gives it."""
+    """A basic block whose shortcut has torchvision's name."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__(inside, outside, stride)
@@ -71,7 +71,7 @@ class PrunedBlock(BasicBlock):
 
 
 class PrunedResNet(NormalizedNetwork):
-    """ResNet-18, `width` channels wide at first, of the same publication: pruned by rewinding the learning rate."""
+    """ResNet-18 of the same publication, `width` channels in the first group, pruned with learning-rate rewinding."""
 
     def __init__(self, inputs: Inputs, classes: int = 10, width: int = 128) -> None:
         super().__init__(inputs)

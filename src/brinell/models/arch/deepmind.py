@@ -1,4 +1,4 @@
-"""WideResNet and PreAct-ResNet in the variant of Gowal et al. 2020, and what was built upon it."""
+"""WideResNet and PreAct-ResNet in the variant of Gowal et al. 2020, and networks derived from it."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class MeanSparse(nn.Module):
-    """Values nearer to their channel's mean than `threshold` deviations become that mean.
+    """Replace values within `threshold` deviations of their channel's mean by that mean.
 
     Reference: Amini et al. 2024, MeanSparse.
     """
@@ -29,7 +29,7 @@ class MeanSparse(nn.Module):
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.zeros(width))
         self.register_buffer("threshold", torch.tensor(0.0))
-        # Only the collection of the statistics needed these; they are part of the checkpoints.
+        # Used only to collect the statistics, but part of the checkpoints.
         self.register_buffer("flag_update_statistics", torch.tensor(0))
         self.register_buffer("batch_num", torch.tensor(0.0))
 
@@ -40,7 +40,7 @@ class MeanSparse(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Squeeze-and-excitation: channels weighted by a small network of their means.
+    """Squeeze-and-excitation: weight the channels by a small network of their means.
 
     Reference: Hu, Shen & Sun 2018, Squeeze-and-excitation networks.
     """
@@ -57,7 +57,7 @@ class Squeeze(nn.Module):
 
 @shown_as("Block")
 class DeepmindBlock(nn.Module):
-    """Two 3×3 convolutions, normalised before each, padded as "SAME"; a shortcut only where the width changes."""
+    """Two 3×3 convolutions after batch normalisation, with "SAME" padding; a shortcut only if the width changes."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class DeepmindBlock(nn.Module):
 
 @shown_as("Group")
 class DeepmindGroup(nn.Module):
-    """Blocks of one width; the first changes width and resolution."""
+    """Blocks of one width; the first block changes width and resolution."""
 
     def __init__(
         self, n: int, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None
@@ -98,10 +98,10 @@ class DeepmindGroup(nn.Module):
 
 
 class DeepmindWideResNet(NormalizedNetwork):
-    """WideResNet-`depth`-`width`, or one with its own `depths` and `widths` (stem first).
+    """WideResNet-`depth`-`width`, or a network with given `depths` and `widths` (stem first).
 
-    `sparse` adds the statistics of MeanSparse, `squeeze` the ratio of squeeze-and-excitation; without `head` it returns
-    features.
+    `sparse` adds MeanSparse layers, `squeeze` is the ratio of squeeze-and-excitation. Without `head` the network
+    returns features.
 
     References: Gowal et al. 2020, Uncovering the limits; Peng et al. 2023, Robust principles (depths, widths, squeeze).
     """
@@ -136,7 +136,7 @@ class DeepmindWideResNet(NormalizedNetwork):
 
 @shown_as("PreActBlock")
 class DeepmindPreActBlock(nn.Module):
-    """Two 3×3 convolutions, normalised before each; the shortcut is a 3×3 convolution of the input as it comes."""
+    """Two 3×3 convolutions after batch normalisation; the shortcut is a 3×3 convolution of the raw input."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Several networks whose probabilities are averaged."""
+"""An ensemble of networks with averaged probabilities."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ __all__ = ["Ensemble"]
 
 
 class Ensemble(NormalizedNetwork):
-    """Logarithms of the mean of the members' probabilities.
+    """The logarithm of the mean of the members' probabilities.
 
-    The publications return the probabilities themselves; their logarithm gives the same decisions and the same
-    cross-entropy, and gradients that do not vanish. `names` are second names under which checkpoints hold the members.
+    The publications return the probabilities. Their logarithm gives the same decisions and cross-entropy, and gradients
+    that do not vanish. `names` are additional names under which checkpoints store the members.
     """
 
     def __init__(self, inputs: Inputs, members: Sequence[nn.Module], names: Sequence[str] = ()) -> None:
@@ -25,11 +25,11 @@ class Ensemble(NormalizedNetwork):
         self.models = nn.ModuleList(members)
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = self.normalised(x)
-        each = torch.stack([torch.log_softmax(member(seen), 1) for member in self.models])
-        return each.logsumexp(0) - math.log(len(self.models))
+        x = self.normalised(x)
+        log_probabilities = torch.stack([torch.log_softmax(member(x), 1) for member in self.models])
+        return log_probabilities.logsumexp(0) - math.log(len(self.models))
 
 
 def ensemble(inputs: Inputs, member: Callable[[], nn.Module], n: int = 2, names: Sequence[str] = ()) -> Ensemble:
-    """An ensemble of n equal networks."""
+    """Make an ensemble of n networks of the same architecture."""
     return Ensemble(inputs, [member() for _ in range(n)], names)

@@ -1,4 +1,4 @@
-"""What a network does with its input first: nothing, or a normalisation of images in [0, 1]."""
+"""The input normalisation of a network, and the base class of all networks here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ __all__ = ["Inputs", "NormalizedNetwork", "inputs_from"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Normalisation as data.
+    """The normalisation of images in [0, 1].
 
-    With `stored` the numbers are buffers mu and sigma of the checkpoint, with `flat` of shape (3, 1, 1) instead of
-    (1, 3, 1, 1); `per_image` takes each image's own mean and deviation.
+    With `stored` the checkpoint holds mean and std as buffers mu and sigma, with `flat` in shape (3, 1, 1) instead of
+    (1, 3, 1, 1). `per_image` uses the mean and standard deviation of each image.
     """
 
     mean: tuple[float, ...] | None = None
@@ -26,7 +26,7 @@ class Inputs:
 
 
 def inputs_from(config: Mapping[str, Any] | None) -> Inputs:
-    """The normalisation of a card.
+    """Read the normalisation of a card.
 
     >>> inputs_from({"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}).mean
     (0.5, 0.5, 0.5)
@@ -36,7 +36,7 @@ def inputs_from(config: Mapping[str, Any] | None) -> Inputs:
 
 
 class NormalizedNetwork(nn.Module):
-    """Base of the networks: `normalised` is the input as the network was trained to see it."""
+    """Base class of the networks; `normalised` applies the input normalisation."""
 
     mu: Tensor
     sigma: Tensor
@@ -47,25 +47,25 @@ class NormalizedNetwork(nn.Module):
         if inputs.mean is not None and inputs.std is not None:
             shape = (-1, 1, 1) if inputs.flat else (1, -1, 1, 1)
             for name, values in (("mu", inputs.mean), ("sigma", inputs.std)):
-                # On the CPU even where parameters are made without memory: checkpoints may lack these.
+                # On the CPU even if the parameters are on the meta device, because checkpoints may lack these.
                 column = torch.tensor(values, device="cpu").view(shape)
                 self.register_buffer(name, column, persistent=inputs.stored)
 
     def extra_repr(self) -> str:
-        """Tells the normalisation, so that it is part of a model's fingerprint."""
+        """Show the normalisation, so that it enters the model's fingerprint."""
         return str(self.inputs)
 
     def normalised(self, x: Tensor) -> Tensor:
-        """The input, normalised as declared."""
+        """Return the normalised input."""
         if self.inputs.per_image:
             return _standardised(x)
         return x if self.inputs.mean is None else (x - self.mu) / self.sigma
 
 
 def _standardised(x: Tensor) -> Tensor:
-    """Each image with mean 0 and deviation 1; a flat one is not blown up.
+    """Standardise each image to mean 0 and standard deviation 1, with a lower bound for the deviation.
 
-    Reference: Ding et al. 2020, MMA training: the deviation is at least one over the root of the number of values.
+    Reference: Ding et al. 2020, MMA training; the lower bound is 1 / √(number of values).
     """
     over = tuple(range(1, x.ndim))
     floor = x[0].numel() ** -0.5

@@ -25,27 +25,27 @@ def shown_as(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def conv3(inside: int, outside: int, stride: int = 1, *, padding: int = 1) -> nn.Conv2d:
-    """A 3×3 convolution without bias."""
+    """Make a 3×3 convolution without bias."""
     return nn.Conv2d(inside, outside, 3, stride, padding=padding, bias=False)
 
 
 def conv1(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
-    """A 1×1 convolution without bias."""
+    """Make a 1×1 convolution without bias."""
     return nn.Conv2d(inside, outside, 1, stride, bias=False)
 
 
 def pooled(x: Tensor) -> Tensor:
-    """The mean over all positions."""
+    """Average over all positions."""
     return x.mean((2, 3))
 
 
 def same(x: Tensor, stride: int) -> Tensor:
-    """Zeros around the image as TensorFlow's "SAME" puts them for a 3×3 kernel: with stride 2 only right and below."""
+    """Pad with zeros like TensorFlow's "SAME" for a 3×3 kernel: with stride 2 only at the right and bottom."""
     return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
 
 
 class Pssilu(nn.Module):
-    """Parametric shifted SiLU: x (sigmoid(|alpha| x) − |beta|) / (1 − |beta|), its two numbers learnt.
+    """Parametric shifted SiLU with learnt alpha and beta: x (sigmoid(|alpha| x) − |beta|) / (1 − |beta|).
 
     Reference: Dai, Mahloujifar & Mittal 2022, Parameterizing activation functions.
     """
@@ -64,12 +64,12 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"pssilu": Pssilu, "relu": nn.ReLU, "s
 
 
 def activation(name: str) -> nn.Module:
-    """An activation by name; swish is "silu"."""
+    """Make an activation by name; swish is "silu"."""
     return ACTIVATIONS[one_of("an activation", name, ACTIVATIONS)]()
 
 
 def groups(depth: int) -> int:
-    """Blocks in each of the three groups of a wide network of this depth.
+    """Return the number of blocks in each of the three groups of a WideResNet of this depth.
 
     >>> groups(28)
     4

@@ -15,7 +15,7 @@ REDUCTION, NARROWEST = 4, 32
 
 
 class SplitAttention(nn.Module):
-    """A grouped 3×3 convolution to `radix` candidates, then their mixture, weighted by the means of all channels."""
+    """A grouped 3×3 convolution with `radix` splits, combined with attention weights from the channel means."""
 
     def __init__(self, width: int, radix: int, act: nn.Module) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class SplitAttention(nn.Module):
 
 @shown_as("Bottleneck")
 class ResNeStBottleneck(nn.Module):
-    """1×1, split attention, 1×1; resolution is lost by averaging, in the block and in its shortcut."""
+    """1×1 convolution, split attention, 1×1 convolution; average pooling reduces resolution, also in the shortcut."""
 
     def __init__(self, inside: int, width: int, stride: int, radix: int, act: nn.Module, smooth: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ResNeStBottleneck(nn.Module):
 
 
 class ResNeSt(NormalizedNetwork):
-    """ResNeSt-152 (blocks 3 8 36 3) and its like, without the early loss of resolution.
+    """ResNeSt-152 (blocks 3 8 36 3) and similar networks, without early downsampling.
 
     References: Zhang et al. 2020, ResNeSt: split-attention networks; Sehwag et al. 2022, Robust learning meets
     generative models.
@@ -76,7 +76,7 @@ class ResNeSt(NormalizedNetwork):
         for i, (width, stride, n) in enumerate(zip(WIDTHS, STRIDES, blocks, strict=True)):
             group = nn.Sequential()
             for j in range(n):
-                # The first block of every group but the first averages, whatever its stride.
+                # The first block of every group except the first one pools, whatever its stride.
                 group.append(
                     ResNeStBottleneck(inside, width, stride if j == 0 else 1, radix, self.act, i > 0 and j == 0)
                 )

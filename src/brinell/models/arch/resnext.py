@@ -13,7 +13,7 @@ EXPANSION = 4
 
 @shown_as("Bottleneck")
 class ResNeXtBottleneck(nn.Module):
-    """1×1, grouped 3×3 and 1×1 convolutions, normalised after each, plus the shortcut."""
+    """1×1, grouped 3×3 and 1×1 convolutions, each followed by batch normalisation, plus the shortcut."""
 
     def __init__(self, inside: int, planes: int, cardinality: int, base: int, stride: int) -> None:
         super().__init__()

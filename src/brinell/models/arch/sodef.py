@@ -1,4 +1,4 @@
-"""Features that flow along a differential equation before they are classified."""
+"""SODEF: a neural ODE transforms the features before they are classified."""
 
 from collections import OrderedDict
 
@@ -14,7 +14,7 @@ FEATURES, TIME, STEPS = 64, 5.0, 100
 
 
 class _Projection(nn.Module):
-    """x W, stored as (in, out)."""
+    """The product x W with W stored as (in, out)."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class _Projection(nn.Module):
 
 
 class _Field(nn.Module):
-    """dz/dt = sin(−(W z + b))."""
+    """The ODE dz/dt = sin(−(W z + b))."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class _Field(nn.Module):
 
 
 class Flow(nn.Module):
-    """Where the field carries z by time 5.
+    """The solution of the ODE at time 5.
 
-    Method: Runge-Kutta of order four with a fixed step. An adaptive step, as published, is chosen for the whole batch,
-    so that a row's logits would depend on its neighbours; both approach the same solution.
+    Method: Runge-Kutta of order four with a fixed step. The published adaptive step depends on the whole batch, so the
+    logits of a row would depend on the other rows. Both approximate the same solution.
     """
 
     def __init__(self, width: int) -> None:
@@ -58,12 +58,12 @@ class Flow(nn.Module):
 
 
 def _under(name: str, module: nn.Module) -> nn.Sequential:
-    """The module alone, under the name it has in the checkpoint."""
+    """Put a module under its name in the checkpoint."""
     return nn.Sequential(OrderedDict([(name, module)]))
 
 
 class Sodef(nn.Sequential):
-    """A wide network, an orthogonal projection of its features, the flow, a linear layer.
+    """A WideResNet, an orthogonal projection of its features, the ODE and a linear layer.
 
     Reference: Kang et al. 2021, Stable neural ODE with Lyapunov-stable equilibrium points.
     """

@@ -1,4 +1,4 @@
-"""WideResNet as most adversarially trained CIFAR models have it, and its relatives."""
+"""WideResNet as in most adversarially trained CIFAR models, and its variants."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ STEM, STRIDES = 16, (1, 2, 2)
 
 
 class WideBlock(nn.Module):
-    """Two 3×3 convolutions, normalised before each; where the width changes, the shortcut starts activated."""
+    """Two 3×3 convolutions after batch normalisation; if the width changes, the shortcut starts after activation."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: nn.Module) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class WideBlock(nn.Module):
 
 
 class NestedBlock(WideBlock):
-    """The same with its shortcut in a sequence of one, as Huang et al. 2022 store it."""
+    """A wide block whose shortcut is in a sequence of one, as Huang et al. 2022 store it."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: nn.Module) -> None:
         super().__init__(inside, outside, stride, act)
@@ -44,7 +44,7 @@ class NestedBlock(WideBlock):
 
 @shown_as("Group")
 class WideGroup(nn.Module):
-    """Blocks of one width; the first changes width and resolution."""
+    """Blocks of one width; the first block changes width and resolution."""
 
     def __init__(
         self, n: int, inside: int, outside: int, stride: int, act: nn.Module, block: type[WideBlock] = WideBlock
@@ -60,8 +60,8 @@ class WideGroup(nn.Module):
 class WideResNet(NormalizedNetwork):
     """WideResNet-`depth`-`width`.
 
-    With `spare` the first group is stored twice and the copy unused, as in the code of TRADES, from which so many
-    checkpoints come.
+    With `spare` the network has an unused copy of the first group, as in the code of TRADES, which many checkpoints
+    use.
 
     Reference: Zagoruyko & Komodakis 2016, Wide residual networks.
     """
@@ -78,7 +78,7 @@ class WideResNet(NormalizedNetwork):
     ) -> None:
         super().__init__(inputs)
         n, widths = groups(depth), (STEM, 16 * width, 32 * width, 64 * width)
-        # One module everywhere: where it has parameters they are shared by the whole network.
+        # One activation module, so that its parameters are shared by the whole network.
         shared = activation(act)
         self.conv1 = conv3(3, STEM)
         for i in range(3):
@@ -89,7 +89,7 @@ class WideResNet(NormalizedNetwork):
         self.fc = nn.Linear(widths[-1], classes, bias=bias)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the last layer sees."""
+        """Return the input of the last layer."""
         out = self.conv1(self.normalised(x))
         for i in (1, 2, 3):
             out = getattr(self, f"block{i}")(out)
@@ -100,7 +100,7 @@ class WideResNet(NormalizedNetwork):
 
 
 class CosineWideResNet(WideResNet):
-    """The same with cosines of features and class weights as logits.
+    """WideResNet whose logits are the cosines of features and class weights.
 
     Reference: Pang et al. 2020, Boosting adversarial training with hypersphere embedding.
     """
@@ -113,7 +113,7 @@ class CosineWideResNet(WideResNet):
 
 
 class StagedWideResNet(NormalizedNetwork):
-    """A wide network whose groups have depths and widths of their own.
+    """A WideResNet with separate depths and widths of its groups.
 
     References: Huang et al. 2021, Exploring architectural ingredients; with `nested` the names of Huang et al. 2022,
     Revisiting residual networks.

@@ -1,4 +1,9 @@
-"""The zoo: published models by name, with cards, networks of Brinell's own and checked weights."""
+"""The model zoo: published models by name, with verified weights in networks of `brinell.models.arch`.
+
+A `Card` (`card`) holds what is known about a model. `load` builds its network (`timm` for networks of that package),
+gets its files (`fetch`), reads them without running code and renames the tensors (`weights`). `check` compares the
+clean accuracy with the published one. The command `brinell zoo` and `brinell.models.load` call this.
+"""
 
 from brinell.models.zoo.card import Card, cards, find
 from brinell.models.zoo.check import CheckedAccuracy, check

@@ -1,4 +1,4 @@
-"""Cards: what is known about each model of the zoo. Data, read from the package."""
+"""Model cards: what is known about each model of the zoo. Data, read from the package."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ __all__ = ["Card", "Keys", "WeightFile", "cards", "find"]
 
 @dataclass(frozen=True)
 class WeightFile:
-    """One file of weights: where it is published, its sha256 where known, and the part of the network it fills."""
+    """A file of weights: its sources, its SHA-256 if known, and the submodule that it fills."""
 
     sources: tuple[str, ...]
     sha256: str | None = None
@@ -25,12 +25,12 @@ class WeightFile:
 
 @dataclass(frozen=True)
 class Keys:
-    """How the names in a checkpoint become the network's.
+    """Rules that map the names in a checkpoint to those of the network.
 
-    `entry` is the part of the checkpoint that holds the weights; a part "state_dict" is always entered. Then, in this
-    order: prefixes in `strip` are cut, names that match `drop` are left out, `rename` replaces patterns if the name
-    `when` exists. Names in `absent` may be missing: the network knows them. With `ignore_unknown` the checkpoint may
-    hold more than the network, as some do that were saved together with what trained them.
+    `entry` is the part of the checkpoint that holds the weights; a part "state_dict" is always entered. The rules apply
+    in this order: remove the prefixes in `strip`, leave out names that match `drop`, apply the patterns of `rename` if
+    its name `when` exists. Names in `absent` may be missing because the network sets them. With `ignore_unknown` the
+    checkpoint may hold more tensors than the network.
     """
 
     entry: str = ""
@@ -43,11 +43,11 @@ class Keys:
 
 @dataclass(frozen=True)
 class Card:
-    """A model of the zoo; accuracies are shares of one, as published, None where unknown.
+    """A model of the zoo; accuracies are between 0 and 1, as published, or None if unknown.
 
-    `network` is None where Brinell has no such network, and `missing` says why; `unloadable` says why weights cannot
-    be loaded although the network is there. `evidence` says how the network was compared with the published one: by
-    "logits" and layout, by "layout" alone, or by "none" because nothing was recorded; "own" ones were trained here.
+    `network` is None if Brinell has no such network, and `missing` says why. `unloadable` says why weights cannot be
+    loaded although the network exists. `evidence` says how the network was compared with the published one: "logits"
+    (logits and layout), "layout" (layout only), "none" (nothing recorded), or "own" (trained with Brinell).
     """
 
     name: str
@@ -76,12 +76,12 @@ class Card:
 
     @property
     def threat(self) -> str:
-        """The threat it was made for: "Linf", "L2" or "corruptions"."""
+        """The threat that it was trained against: "Linf", "L2" or "corruptions"."""
         return self.name.split("/")[1]
 
     @property
     def loadable(self) -> bool:
-        """Whether `load` can be tried."""
+        """Whether `load` can load it."""
         return self.network is not None and bool(self.files) and not self.unloadable
 
 
@@ -98,12 +98,12 @@ def _card(stored: Mapping[str, Any]) -> Card:
 def _all() -> dict[str, Card]:
     folder = resources("brinell.models.zoo") / "cards"
     pages = sorted((p for p in folder.iterdir() if p.name.endswith(".json")), key=lambda p: p.name)
-    found = [_card(c) for page in pages for c in json.loads(page.read_text(encoding="utf-8"))]
-    return {c.name: c for c in found}
+    loaded = [_card(c) for page in pages for c in json.loads(page.read_text(encoding="utf-8"))]
+    return {c.name: c for c in loaded}
 
 
 def cards() -> dict[str, Card]:
-    """Every card by name, "data/threat/model".
+    """Return all cards by name, "data/threat/model".
 
     >>> cards()["cifar10/Linf/Carmon2019Unlabeled"].architecture
     'WideResNet-28-10'
@@ -112,15 +112,15 @@ def cards() -> dict[str, Card]:
 
 
 def _near(name: str, known: list[str]) -> list[str]:
-    """Names like this one: of the same authors first."""
+    """Return similar names, those of the same authors first."""
     author = re.match("[A-Za-z]*", name.rpartition("/")[2])
     stem = "/" + author[0] if author and author[0] else None
-    own = [k for k in known if stem is not None and stem in k]
-    return difflib.get_close_matches(name, own or known, n=3, cutoff=0.3 if own else 0.5)
+    same_author = [k for k in known if stem is not None and stem in k]
+    return difflib.get_close_matches(name, same_author or known, n=3, cutoff=0.3 if same_author else 0.5)
 
 
 def find(name: str) -> Card:
-    """The card of this name; the last part alone will do where it is the only one.
+    """Return the card with this name; the last part of the name is enough if it is unique.
 
     >>> find("Carmon2019Unlabeled").name
     'cifar10/Linf/Carmon2019Unlabeled'

@@ -1,4 +1,4 @@
-"""Whether a loaded model classifies as well as published."""
+"""Compare the clean accuracy of a loaded model with the published one."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from brinell.errors import InputError
 
 __all__ = ["CheckedAccuracy", "check"]
 
-# Published accuracies have two decimals of a percent; on all images, rounding and hardware may move a few.
+# Published accuracies have two decimals of a percent. On all images, rounding and hardware may change a few.
 ROUNDING, WHOLE, SIGMAS = 0.0005, 10_000, 4.0
 
 
 @dataclass(frozen=True)
 class CheckedAccuracy:
-    """A clean accuracy beside the published one, and how far apart they may be."""
+    """A clean accuracy, the published one, and the largest acceptable difference."""
 
     name: str
     n: int
@@ -31,11 +31,11 @@ class CheckedAccuracy:
 
 
 def check(classifier: Classifier, problem: Problem, published: float | None, *, batch: int = 100) -> CheckedAccuracy:
-    """The clean accuracy on these samples.
+    """Measure the clean accuracy on these samples and compare it with the published one.
 
-    Method: on the whole test set it must agree to 0.05 points; on fewer samples within four standard deviations of a
-    binomial draw, which cannot find small differences.
-    Cost: one forward a sample.
+    Method: on the whole test set both must agree within 0.05 percentage points. On fewer samples they must agree within
+    four binomial standard deviations, which does not detect small differences.
+    Cost: one forward pass per sample.
     """
     right = n = 0
     for chunk in problem.chunks(batch):

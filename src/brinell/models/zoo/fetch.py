@@ -1,4 +1,4 @@
-"""Weights from where they are published into the cache: whole and checked, or not at all."""
+"""Download weights into the cache and verify them. A file is complete and verified, or absent."""
 
 import zipfile
 from importlib.resources import files as resources
@@ -18,9 +18,9 @@ PACKAGED = "package:"
 
 
 def place(card: Card, i: int) -> Path:
-    """Where the cache holds file number i of a model.
+    """Return the path of file number i of a model in the cache.
 
-    The names are those of RobustBench's own folder, so that a copy of it, or a link to it, serves as the cache.
+    The names are those of RobustBench's folder, so a copy of that folder or a link to it can serve as the cache.
     """
     file = card.files[i]
     if file.sources[0].startswith(PACKAGED):
@@ -31,7 +31,7 @@ def place(card: Card, i: int) -> Path:
 
 
 def address(source: str) -> str:
-    """The URL of a source: "gdrive:ID", "hf:OWNER/NAME/FILE", or a URL already.
+    """Return the URL of a source: "gdrive:ID", "hf:OWNER/NAME/FILE", or a URL.
 
     >>> address("hf:someone/robust/net.safetensors")
     'https://huggingface.co/someone/robust/resolve/main/net.safetensors'
@@ -43,20 +43,20 @@ def address(source: str) -> str:
 
 
 def fetch(card: Card, progress: Progress | None = None) -> list[Path]:
-    """The files of a model, in the cache; what is not there yet is fetched, everything is checked.
+    """Return the files of a model in the cache; download missing files and verify all of them.
 
-    Several sources are tried in turn, a mirror named by BRINELL_MIRROR first; with BRINELL_OFFLINE none.
+    Sources are tried in order, a mirror in BRINELL_MIRROR first. With BRINELL_OFFLINE nothing is downloaded.
     """
     if not card.files:
         raise ModelError(
             expected=f"a source for the weights of {card.name}",
-            got="none in its card",
-            remedy="Load them with the code of its publication.",
+            got="no source in its card",
+            remedy="Load them with the code of the publication.",
         )
 
     def inspect(path: Path) -> None:
-        _refuse_damage(path, card)
-        # Read once before it is trusted: a file that would run code never gets the name under which it is loaded.
+        _check_archive(path, card)
+        # Read the file once: a file that would run code never gets its final name.
         read(path, card.name)
 
     return [obtain(_wanted(card, i), inspect, progress) for i in range(len(card.files))]
@@ -75,8 +75,8 @@ def _wanted(card: Card, i: int) -> Wanted:
     )
 
 
-def _refuse_damage(part: Path, card: Card) -> None:
-    """A ModelError if a check sum inside the file is wrong; torch does not look at them."""
+def _check_archive(part: Path, card: Card) -> None:
+    """Raise a ModelError if a checksum inside the file is wrong; torch does not verify them."""
     try:
         bad = None
         if zipfile.is_zipfile(part):
@@ -85,4 +85,4 @@ def _refuse_damage(part: Path, card: Card) -> None:
     except (zipfile.BadZipFile, OSError) as error:
         bad = str(error)
     if bad is not None:
-        raise ModelError(expected=f"whole weights of {card.name}", got=f"a damaged file ({bad})", remedy="Try again.")
+        raise ModelError(expected=f"intact weights of {card.name}", got=f"a damaged file ({bad})", remedy="Try again.")

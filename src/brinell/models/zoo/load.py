@@ -1,4 +1,4 @@
-"""Models of the zoo: the bare network, or a classifier with the published weights."""
+"""Build the network of a zoo model, or load the model with its published weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ def _config(card: Card) -> Mapping[str, Any]:
         raise ModelError(
             expected=f"a network for {card.name}",
             got=f"none in Brinell: {card.missing}",
-            remedy="Build it with the code of its publication and call brinell.wrap(net).",
+            remedy="Build it with the code of the publication and call brinell.wrap(net).",
         )
     return card.network
 
@@ -36,7 +36,7 @@ def _network(card: Card) -> nn.Module:
 
 
 def build(name: str) -> nn.Module:
-    """The bare network of a model of the zoo, with torch's own initial weights and the names of the publication.
+    """Build the network of a zoo model with random initial weights and the published parameter names.
 
     >>> len(build("cifar10/Linf/Wong2020Fast").state_dict())
     104
@@ -51,11 +51,11 @@ def load(
     progress: Progress | None = None,
     folder: Path | None = None,
 ) -> TorchClassifier:
-    """A model of the zoo with its published weights, fetched into the cache when first asked for.
+    """Load a zoo model with its published weights, which are downloaded into the cache on first use.
 
-    Files are read without running code in them; their sha256 must be the one in the card or, where that is not known,
-    the one of the first time. `progress` is called with bytes so far and in all. `folder` is one of RobustBench's, with
-    DATA/THREAT/MODEL.pt in it: what it holds is used as it is.
+    Files are read without running code. Their SHA-256 must be that of the card or, if it is unknown, that of the first
+    download. `progress` is called with the bytes so far and the total. `folder` is a folder of RobustBench with
+    DATA/THREAT/MODEL.pt; its files are used if they exist.
 
     >>> load("fashion-mnist/Linf/Demo").forward(torch.zeros(2, 1, 28, 28)).logits.shape
     torch.Size([2, 10])
@@ -66,24 +66,24 @@ def load(
         raise ModelError(
             expected=f"a checkpoint of {card.name} that can be loaded",
             got=card.unloadable,
-            remedy="Load it with the code of its publication and call brinell.wrap(net).",
+            remedy="Load it with the code of the publication and call brinell.wrap(net).",
         )
-    # Ours need no initial weights, since all come from the files; timm computes some buffers instead of storing them.
+    # Our networks need no initial weights because the files have all of them. timm computes some buffers itself.
     with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
-    paths = _held(card, folder) or fetch(card, progress)
+    paths = _files_in(card, folder) or fetch(card, progress)
     for file, path in zip(card.files, paths, strict=True):
-        part = net.get_submodule(file.into.rstrip("."))
-        fill(part, tensors(read(path, card.name), card.keys), card.keys, card.name)
-    _complete(net, card)
+        submodule = net.get_submodule(file.into.rstrip("."))
+        fill(submodule, tensors(read(path, card.name), card.keys), card.keys, card.name)
+    _check_complete(net, card)
     net.eval().requires_grad_(False)
-    around = _config(card).get("inputs", {}) if _config(card)["family"] == TIMM else {}
-    classifier = wrap(net, around.get("mean"), around.get("std"), name=card.name)
+    inputs = _config(card).get("inputs", {}) if _config(card)["family"] == TIMM else {}
+    classifier = wrap(net, inputs.get("mean"), inputs.get("std"), name=card.name)
     return classifier if device is None else classifier.to(torch.device(device))
 
 
-def _held(card: Card, folder: Path | None) -> list[Path]:
-    """The model's files in a folder of RobustBench's, or none."""
+def _files_in(card: Card, folder: Path | None) -> list[Path]:
+    """Return the model's files in a RobustBench folder, or an empty list."""
     if folder is None:
         return []
     ends = [".pt"] if len(card.files) == 1 else [f".pt_m{i}.pt" for i in range(len(card.files))]
@@ -91,8 +91,8 @@ def _held(card: Card, folder: Path | None) -> list[Path]:
     return paths if all(path.is_file() for path in paths) else []
 
 
-def _complete(net: nn.Module, card: Card) -> None:
-    """Counters that older checkpoints lack become zero; nothing else may still be without a value."""
+def _check_complete(net: nn.Module, card: Card) -> None:
+    """Set counters that older checkpoints lack to zero; raise an error if any other tensor has no value."""
     for path, module in net.named_modules():
         for name, tensor in (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False)):
             if tensor.is_meta and name == "num_batches_tracked":
@@ -101,5 +101,5 @@ def _complete(net: nn.Module, card: Card) -> None:
                 raise ModelError(
                     expected=f"every tensor of {card.name} in its files",
                     got=f"none for {path}.{name}",
-                    remedy="Report it.",
+                    remedy="Report this as a bug.",
                 )

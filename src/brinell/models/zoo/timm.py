@@ -1,4 +1,4 @@
-"""Networks that timm has."""
+"""Build networks with the package timm."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,13 @@ __all__ = ["build_with_timm"]
 
 
 def build_with_timm(config: Mapping[str, Any]) -> nn.Module:
-    """The network timm knows by this name, with the card's options and strides; its normalisation stays outside."""
+    """Build the timm network of a card with its options and strides; the classifier applies the normalisation."""
     try:
         import timm
     except ImportError as error:
         raise MissingExtra(
-            expected="timm, for transformers and for most networks of ImageNet models",
-            got="an environment without it",
+            expected="the package timm, for transformers and most ImageNet models",
+            got="an installation without it",
             remedy='Install it with pip install "brinell[zoo]".',
         ) from error
     options = config.get("options", {})

@@ -1,4 +1,4 @@
-"""Reading files of weights without running anything in them, and giving their tensors the network's names."""
+"""Read weight files without running code, and give the tensors the names of the network."""
 
 import argparse
 import re
@@ -19,41 +19,41 @@ from brinell.models.zoo.card import Keys
 
 __all__ = ["fill", "read", "tensors"]
 
-# Besides tensors, training scripts leave their options and numpy's numbers in a checkpoint; these cannot run anything.
+# Training scripts store options and numpy numbers beside the tensors of a checkpoint. These types cannot run code.
 HARMLESS: list[Any] = [argparse.Namespace, np.dtype]
 HARMLESS += [type(np.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
-# The function that makes such a number, under the names of numpy 1 and 2.
+# The function that restores a numpy number, under its names in numpy 1 and 2.
 SCALAR = np.float64(0).__reduce__()[0]
 HARMLESS += [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 
 
 def read(path: Path, what: str) -> Any:
-    """The contents of a .safetensors file or of a checkpoint of torch; what would run code is refused."""
+    """Read a .safetensors file or a torch checkpoint; refuse a file that would run code."""
     refuse_page(path, f"weights of {what}", ModelError)
     try:
         if _is_safetensors(path):
             return load_file(path)
         with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
-            warnings.simplefilter("ignore")  # of unusual versions of the format, which are read or refused
+            warnings.simplefilter("ignore")  # about unusual versions of the format
             return torch.load(path, map_location="cpu", weights_only=True)
-    # Whatever a damaged or hostile file makes the reader stumble over.
+    # A damaged or hostile file can raise any exception.
     except Exception as error:
         raise ModelError(
             expected=f"weights of {what} that can be read without running code",
             got=f"{type(error).__name__}: {first_line(error)[:200]}",
-            remedy="The file is damaged, or holds more than tensors. If you trust it, convert it to .safetensors.",
+            remedy="The file is damaged or holds more than tensors. If you trust it, convert it to .safetensors.",
         ) from error
 
 
 def _is_safetensors(path: Path) -> bool:
-    """By its first bytes, a length and a JSON object: sources do not always name their files after their format."""
+    """Detect the format by the first bytes, a length and a JSON object; file names are not reliable."""
     with path.open("rb") as f:
         start = f.read(9)
     return start[8:] == b"{" and not start.startswith(b"PK")
 
 
 def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
-    """The tensors of a checkpoint under the names of the network, in float32 where they are real numbers.
+    """Return the tensors of a checkpoint under the names of the network, floating-point ones in float32.
 
     >>> sorted(tensors({"state_dict": {"module.fc.bias": torch.zeros(2, dtype=torch.float16)}}, Keys()))
     ['fc.bias']
@@ -65,15 +65,15 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
         raise ModelError(
             expected="a checkpoint with named tensors",
             got=type(checkpoint).__name__,
-            remedy="Check that it is the file.",
+            remedy="Check that this is the file of the model.",
         )
-    found = [(_stripped(str(k), keys.strip), v) for k, v in checkpoint.items() if isinstance(v, Tensor)]
-    twice = [name for name, n in Counter(name for name, _ in found).items() if n > 1]
+    named = [(_stripped(str(k), keys.strip), v) for k, v in checkpoint.items() if isinstance(v, Tensor)]
+    twice = [name for name, n in Counter(name for name, _ in named).items() if n > 1]
     if twice:
         raise ModelError(
             expected="one tensor for each name", got=f"several for {twice[0]}", remedy="Its card needs other rules."
         )
-    kept = {k: v for k, v in found if not any(re.search(p, k) for p in keys.drop)}
+    kept = {k: v for k, v in named if not any(re.search(p, k) for p in keys.drop)}
     if keys.rename and keys.rename["when"] in kept:
         kept = {_renamed(k, keys.rename["patterns"]): v for k, v in kept.items()}
     return {k: v.float() if v.is_floating_point() else v for k, v in kept.items()}
@@ -93,19 +93,19 @@ def _renamed(name: str, patterns: list[list[str]]) -> str:
 
 
 def fill(net: nn.Module, named: Mapping[str, Tensor], keys: Keys, what: str) -> None:
-    """Puts the tensors into the network, which may have been made without memory; every name must find its place."""
+    """Put the tensors into the network, which may be on the meta device; every name must match."""
     wanted = net.state_dict()
     named = {k: v for k, v in named.items() if k in wanted or not keys.ignore_unknown}
-    # Counters of training steps: of no use here, and older versions of torch had none.
+    # Counters of training steps are not needed, and older versions of torch had none.
     missing = [k for k in wanted if k not in named and k not in keys.absent and not k.endswith("num_batches_tracked")]
     extra = [k for k in named if k not in wanted]
     shapes = [k for k, v in named.items() if k in wanted and v.shape != wanted[k].shape]
     if missing or extra or shapes:
-        told = {"missing": missing, "unknown": extra, "of another shape": shapes}
+        mismatches = {"missing": missing, "unknown": extra, "of another shape": shapes}
         raise ModelError(
             expected=f"the {len(wanted)} tensors of {what}",
-            got="; ".join(f"{len(v)} {k} ({', '.join(v[:3])} …)" for k, v in told.items() if v),
-            remedy="The file belongs to another model, or was published anew.",
+            got="; ".join(f"{len(v)} {k} ({', '.join(v[:3])} …)" for k, v in mismatches.items() if v),
+            remedy="The file belongs to another model, or a new version was published.",
         )
-    # Copies: a file mapped into memory must not be held by the network.
+    # Copies, so that the network does not keep a memory-mapped file open.
     net.load_state_dict({k: v.clone() for k, v in named.items()}, strict=False, assign=True)
