@@ -72,7 +72,7 @@ def test_a_gate_does_not_pass_what_is_not_reliable(brinell: Any, run: Run, here:
         (("--format", "pdf"), "a format among"),
         (("--out", "report.doc"), "ending"),
         (("--out", "nowhere/report.html"), "folder"),
-        (("--classes", "a,b"), "10 names"),
+        (("--classes", "a,b"), "10 class names"),
         (("--data", "missing.npz"), "missing.npz"),
     ],
 )

@@ -95,7 +95,7 @@ def test_values_by_keyboard(browser: Browser, page: Path) -> None:
 def test_zoom_by_keyboard_and_back(browser: Browser, page: Path) -> None:
     shown = browser.page()
     shown.open(page.as_uri())
-    before, box = shown.run(TICKS), shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')")
+    before, box = shown.run(TICKS), shown.run(f"{FIRST}.querySelector('.plot-area').getAttribute('viewBox')")
     shown.run(f"{FIRST}.querySelector('.stage').focus()")
     for _ in range(4):
         shown.press("+")
@@ -103,7 +103,7 @@ def test_zoom_by_keyboard_and_back(browser: Browser, page: Path) -> None:
     assert shown.run(f"{FIRST}.querySelector('.unzoom').hidden") is False
     shown.press("Escape")
     assert shown.run(TICKS) == before
-    assert shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')") == box
+    assert shown.run(f"{FIRST}.querySelector('.plot-area').getAttribute('viewBox')") == box
 
 
 def test_zoom_by_dragging(browser: Browser, page: Path) -> None:
@@ -116,14 +116,14 @@ def test_zoom_by_dragging(browser: Browser, page: Path) -> None:
     for kind, place, buttons in (("mousePressed", 0.4, 1), ("mouseMoved", 0.5, 1), ("mouseReleased", 0.6, 0)):
         at = {"x": x + place * wide, "y": row, "buttons": buttons}
         shown.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
-    # The plane now shows what was between 40 and 60 % of the canvas, in its own pixels.
-    start, _, width, _ = map(float, shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')").split())
+    # The plotting area now shows what was between 40 and 60 % of the canvas, in its own pixels.
+    start, _, width, _ = map(float, shown.run(f"{FIRST}.querySelector('.plot-area').getAttribute('viewBox')").split())
     assert start == pytest.approx(0.4 * 480 - 58, abs=2)
     assert width == pytest.approx(0.2 * 480, abs=2)
     for count in (1, 2):
         for kind in ("mousePressed", "mouseReleased"):
             shown.call("Input.dispatchMouseEvent", type=kind, x=x + wide / 2, y=row, button="left", clickCount=count)
-    assert shown.run(f"{FIRST}.querySelector('.plane').getAttribute('viewBox')").startswith("0 0 ")
+    assert shown.run(f"{FIRST}.querySelector('.plot-area').getAttribute('viewBox')").startswith("0 0 ")
 
 
 def test_value_under_the_pointer(browser: Browser, page: Path) -> None:

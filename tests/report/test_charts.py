@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brinell.report.charts.chart import chart, data, table
+from brinell.report.charts.chart import chart, data_table, table
 from brinell.report.charts.scales import Scale, span, step, tick_text, ticks
 from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
 from brinell.report.charts.xy import BOTTOM, HEIGHT, LEFT, PAD, RIGHT, TOP, WIDTH
@@ -48,14 +48,14 @@ def points(root: ElementTree.Element) -> list[ElementTree.Element]:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f"{f.title}-{getattr(f, 'kind', '')}")
 def test_every_figure_is_a_described_picture_with_its_table(figure: Figure) -> None:
-    root = parse(chart(figure, marks=[ReferenceLine(0.2, "eps")]))
+    root = parse(chart(figure, lines=[ReferenceLine(0.2, "eps")]))
     svg = root.find("div/svg")
     assert svg is not None and svg.get("role") == "img"
     assert [e.tag for e in svg][:2] == ["title", "desc"]
     assert svg.get("aria-labelledby") == f"{svg[0].get('id')} {svg[1].get('id')}"
     assert "nan" not in ElementTree.tostring(root, encoding="unicode").lower()
     cells = [td.text for td in root.iter("td")]
-    assert len(cells) == sum(map(len, data(figure).rows))
+    assert len(cells) == sum(map(len, data_table(figure).rows))
 
 
 @pytest.mark.parametrize("kind", ["line", "steps", "points"])
@@ -105,7 +105,7 @@ def test_hostile_names_stay_text(kind: str) -> None:
     figure = Figure(
         HOSTILE, kind, HOSTILE, HOSTILE, (Series(HOSTILE, (HOSTILE, "b"), (1.0, 2.0)), Series("b", ("b",), (3.0,)))
     )  # type: ignore[arg-type]
-    text = chart(figure, marks=[ReferenceLine(1.0, HOSTILE)], note=HOSTILE) + table(
+    text = chart(figure, lines=[ReferenceLine(1.0, HOSTILE)], note=HOSTILE) + table(
         Table(HOSTILE, (HOSTILE,), ((HOSTILE,),))
     )
     assert "<script" not in text

@@ -87,7 +87,7 @@ def test_the_easiest_fell_first_and_the_hardest_last(run: Run) -> None:
 
 
 def test_other_data_is_refused(run: Run, images: Images) -> None:
-    with pytest.raises(InputError, match="another input under the id"):
+    with pytest.raises(InputError, match="another input with the id"):
         adversarial_examples(run, sample_outcomes(run), Images(1 - images.x))
 
 
@@ -115,4 +115,4 @@ def test_what_is_no_image_is_not_shown(make: Callable[..., Run], tmp_path: Path)
     images = Images(np.random.default_rng(0).random((20, 6), dtype=np.float32))
     shown = adversarial_examples(make(tmp_path / "run", images), sample_outcomes(Run.open(tmp_path / "run")), images)
     assert shown.groups == ()
-    assert "no images" in shown.note
+    assert "not images" in shown.note

@@ -12,7 +12,7 @@ from tests.report.conftest import Images
 
 from brinell.report import text
 from brinell.report.formats import as_junit
-from brinell.report.gate import below
+from brinell.report.gate import check_gate
 from brinell.results import Run, compare
 from brinell.results.format.manifest import Manifest
 
@@ -66,6 +66,6 @@ def test_junit_parses_and_counts(run: Run) -> None:
 @pytest.mark.parametrize(("percent", "fails"), [(46.0, False), (47.0, True), (60.0, True), (None, False)])
 def test_the_lower_bound_decides(run: Run, percent: float | None, fails: bool) -> None:
     assert 0.46 < run.robust_accuracy.low < 0.47
-    found = below([run], percent)
-    assert bool(found) is fails
-    assert all("lower bound" in sentence and "60.0 %" in sentence for sentence in found)
+    findings = check_gate(run, percent, "suspicious")
+    assert bool(findings) is fails
+    assert all("lower bound" in finding.message and "60.0 %" in finding.message for finding in findings)

@@ -9,7 +9,7 @@ from tests.report.conftest import ATTACKS, Images
 
 from brinell.errors import InputError, PlanError
 from brinell.report.formats import as_junit
-from brinell.report.gate import objections
+from brinell.report.gate import check_gate
 from brinell.results import Run
 from brinell.results.format.manifest import Manifest
 
@@ -24,7 +24,7 @@ def run(make: Callable[..., Run], images: Images, tmp_path: Path) -> Run:
 
 
 def about(run: Run, fail_under: float | None = None, require: str | None = None) -> list[str]:
-    return [found.about for found in objections(run, fail_under, require)]
+    return [finding.name for finding in check_gate(run, fail_under, require)]
 
 
 def worse(run: Run, level: str) -> Run:
@@ -46,30 +46,30 @@ def test_an_unfinished_run_never_passes(make: Callable[..., Run], images: Images
     run = make(tmp_path / "half", images, finished=False)
     assert about(run, LOW, "suspicious") == about(run, None, "suspicious") == ["finished"]
     assert about(run, LOW) == ["finished", "verdict"]
-    (found,) = objections(run, LOW, "suspicious")
-    assert "half" in found.sentence and "--resume" in found.sentence
+    (finding,) = check_gate(run, LOW, "suspicious")
+    assert "half" in finding.message and "--resume" in finding.remedy
 
 
 def test_a_suspicious_run_passes_only_where_it_is_accepted(run: Run) -> None:
     run = worse(run, "warn")
     assert about(run, LOW) == about(run, LOW, "reliable") == about(run, None, "reliable") == ["verdict"]
     assert about(run, LOW, "suspicious") == []
-    sentence = objections(run, LOW)[0].sentence
-    assert "expected the verdict reliable, got suspicious: Check gradient warns: it is zero." in sentence
-    assert "--require suspicious" in sentence
+    finding = check_gate(run, LOW)[0]
+    assert "expected the verdict reliable, got suspicious: Check gradient warns: it is zero." in finding.message
+    assert "--require suspicious" in finding.remedy
 
 
 def test_an_invalid_run_never_passes(run: Run) -> None:
     run = worse(run, "fail")
     assert about(run, LOW) == about(run, LOW, "suspicious") == about(run, 0.0, "suspicious") == ["verdict"]
-    assert "--require" not in objections(run, LOW)[0].sentence
+    assert "--require" not in check_gate(run, LOW)[0].remedy
 
 
 def test_invalid_is_nothing_to_require(run: Run) -> None:
     with pytest.raises(PlanError, match="a verdict to require among reliable, suspicious, got 'invalid'"):
-        objections(run, LOW, "invalid")
+        check_gate(run, LOW, "invalid")
     with pytest.raises(InputError, match="Write 45 for 45 %"):
-        objections(run, 0.45)
+        check_gate(run, 0.45)
 
 
 @pytest.mark.parametrize(("require", "failed"), [(None, {"verdict", "finished"}), ("suspicious", {"finished"})])

@@ -21,9 +21,9 @@ from brinell.report.figures import (
     costs,
     curve,
     distances,
+    largest_margins,
     margins,
     overlap,
-    reached,
     stages,
 )
 from brinell.report.outcomes import sample_outcomes
@@ -92,7 +92,7 @@ def test_the_numbers_are_those_of_the_run(run: Run, tmp_path: Path) -> None:
     for wanted in (
         "60.0%",
         f"[{100 * p.low:.1f}, {100 * p.high:.1f}]",
-        "30 of 50 samples stood",
+        "30 of 50 samples were not broken",
         run.sentence(),
         "2,350 forward and 2,070 backward passes",
         run.verdict.level,
@@ -109,7 +109,7 @@ def test_large_images_and_long_manifests_stay_small(make: Callable[..., Run], tm
     page = read(path.read_text())
     assert page.tags.count("img") == 3 * 12
     assert "one value per sample" in page.text
-    assert "characters more, in manifest.json" in page.text
+    assert "more characters in manifest.json" in page.text
 
 
 def test_a_report_made_twice_is_the_same_file(run: Run, images: Images, tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_analyses_are_shown(run: Run) -> None:
 def test_samples_are_counted_as_the_run_counts(run: Run) -> None:
     s = sample_outcomes(run)
     assert int(s.robust.sum()) == run.robust_accuracy.k
-    assert int(s.right.sum()) == run.clean_accuracy.k
-    assert int(s.fell.sum()) == 15
+    assert int(s.correct.sum()) == run.clean_accuracy.k
+    assert int(s.broken.sum()) == 15
     assert [int((s.stage == i).sum()) for i in range(3)] == [stage.broken for stage in run.stages()]
     assert int(s.forwards.sum()) == run.cost.forwards
     found = run.adversarials()
@@ -190,7 +190,7 @@ def test_margins_seen_outside_the_threat_do_not_count(run: Run) -> None:
     place = table.column_names.index("adv_margin")
     run.__dict__["_table"] = table.set_column(place, "adv_margin", [np.array(outside, np.float32)])
     s = sample_outcomes(run)
-    assert s.reached[s.robust].max() == -0.5
+    assert s.largest_margin[s.robust].max() == -0.5
 
 
 def test_figures_add_up(run: Run) -> None:
@@ -198,7 +198,7 @@ def test_figures_add_up(run: Run) -> None:
     assert stages(run).levels[-1].value == 100 * run.robust_accuracy.value
     assert sum(stages(run).drops) == pytest.approx(30)
     assert sum(map(sum, margins(s).counts)) == 50  # type: ignore[union-attr]
-    assert [sum(c) for c in reached(s).counts] == [30, 15]  # type: ignore[union-attr]
+    assert [sum(c) for c in largest_margins(s).counts] == [30, 15]  # type: ignore[union-attr]
     by_class = classes(s)
     assert by_class is not None
     _, robust = by_class.series
@@ -242,7 +242,7 @@ def test_the_curve_is_the_distribution_of_distances(make: Callable[..., Run], im
     s = sample_outcomes(run)
     (series,) = curve([("net", s)], "Linf").series
     for x, y in zip(series.x, series.y, strict=True):
-        broken = ~s.right | (s.fell & (s.distance <= float(x)))
+        broken = ~s.correct | (s.broken & (s.distance <= float(x)))
         assert y == pytest.approx(100 * broken.mean())
     assert series.y[0] == pytest.approx(10)
     assert "Median distance" in read(brinell.report.text([run])).text
@@ -339,7 +339,7 @@ def test_wrong_requests_are_refused(run: Run, tmp_path: Path) -> None:
         run.report(tmp_path / "report.doc")
     with pytest.raises(InputError, match="folder"):
         run.report(tmp_path / "nowhere" / "report.html")
-    with pytest.raises(InputError, match="5 names"):
+    with pytest.raises(InputError, match="5 class names"):
         run.report(tmp_path / "report.html", classes=["a"])
     with pytest.raises(InputError, match="at least one Run"):
         brinell.report.text([])

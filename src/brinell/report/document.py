@@ -1,4 +1,4 @@
-"""The page of one or several Runs, put together from figures, tables and words."""
+"""The page of one or several Runs: figures, tables and text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_t
 from brinell.results import Proportion, Run, StageResult
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table, saved
 
-PICTURES, ROOM = 4, 1_500_000  # of each kind, and characters for all of them
+EXAMPLES, MOST_IMAGE_TEXT = 4, 1_500_000  # examples per group; characters of all images
 MOST_TEXT = 60_000  # characters of a manifest
 ORDER = {"fail": 0, "warn": 1, "info": 2, "ok": 3}
 SECTIONS = (
@@ -32,7 +32,7 @@ SECTIONS = (
 
 @dataclass(frozen=True)
 class View:
-    """All that the page shows of one Run; `key` stands in front of the ids of its sections."""
+    """Everything the page shows of one Run; `key` is the prefix of the ids of its sections."""
 
     key: str
     name: str
@@ -53,11 +53,11 @@ class View:
     confusion: Figure | None
     curve: Figure | None
     distances: Histogram | None
-    marks: tuple[ReferenceLine, ...]
+    lines: tuple[ReferenceLine, ...]
     surface: tuple[int, int]
     median: float | None
     margins: Histogram | None
-    reached: Histogram | None
+    largest_margins: Histogram | None
     classes: Figure | None
     examples: Examples
     checks: tuple[dict[str, Any], ...]
@@ -73,31 +73,30 @@ class View:
 def document(
     runs: Sequence[Run], problem: SampleSource | None = None, classes: Sequence[str] = (), title: str = ""
 ) -> str:
-    """One self-contained page about the Runs."""
+    """Return one self-contained page about the Runs."""
     several = len(runs) > 1
     names = labels(list(runs))
     views = [
         view(run, name, f"r{i + 1}-" if several else "", problem, classes, share=len(runs))
         for i, (run, name) in enumerate(zip(runs, names, strict=True))
     ]
-    told = title or (names[0] if not several else f"{len(runs)} Runs compared")
+    heading = title or (names[0] if not several else f"{len(runs)} Runs compared")
     body = render(
-        "report.html", title=told, views=views, several=several, compared=_compared(views), together=_together(views),
-        bibtex=bibtex(list(runs)),
+        "report.html", title=heading, views=views, several=several, compared=_compared(views),
+        together=_together(views), bibtex=bibtex(list(runs)),
     )  # fmt: skip
     return page(
-        f"{told} – robustness report", body, contents=_contents(views), tagline="robustness report", footer=_footer()
+        f"{heading} – robustness report", body, contents=_contents(views), tagline="robustness report", footer=_footer()
     )
 
 
 def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: Sequence[str], share: int = 1) -> View:
-    """Compute what is shown of one Run; `share` Runs divide the room for pictures."""
-    s, told = sample_outcomes(run), class_names(run, classes)
-    mark = figures.radius(run)
-    small = figures.minimum_norm(run)
-    spent, table = figures.costs(run)
+    """Compute what the page shows of one Run; `share` Runs divide the space for images."""
+    s, names = sample_outcomes(run), class_names(run, classes)
+    radius, minimum_norm = figures.radius(run), figures.minimum_norm(run)
+    cost, cost_table = figures.costs(run)
     breaks = figures.breaks(run, s)
-    found = np.where(s.right, np.where(s.fell, s.distance, np.inf), 0.0)
+    distances = np.where(s.correct, np.where(s.broken, s.distance, np.inf), 0.0)
     return View(
         key=key,
         name=name,
@@ -115,29 +114,29 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         breaks=breaks,
         first_breaks=figures.first_breaks(breaks),
         overlap=figures.overlap(run),
-        confusion=figures.confusion(run, s, told),
-        curve=figures.curve([(name, s)], str(run.identity.threat.norm)) if small else None,
+        confusion=figures.confusion(run, s, names),
+        curve=figures.curve([(name, s)], str(run.identity.threat.norm)) if minimum_norm else None,
         distances=figures.distances(s),
-        marks=() if mark is None else (mark,),
+        lines=() if radius is None else (radius,),
         surface=figures.count_on_surface(s),
-        median=float(np.sort(found)[(len(found) - 1) // 2]) if small and len(found) else None,
+        median=float(np.sort(distances)[(len(distances) - 1) // 2]) if minimum_norm and len(distances) else None,
         margins=figures.margins(s),
-        reached=None if small else figures.reached(s),
-        classes=None if small else figures.classes(s, told),
-        examples=adversarial_examples(run, s, problem, told, max(PICTURES // share, 2), ROOM // share),
+        largest_margins=None if minimum_norm else figures.largest_margins(s),
+        classes=None if minimum_norm else figures.classes(s, names),
+        examples=adversarial_examples(run, s, problem, names, max(EXAMPLES // share, 2), MOST_IMAGE_TEXT // share),
         checks=tuple(sorted(run.checks, key=lambda c: ORDER.get(str(c["level"]), 1))),
         findings=tuple(saved(run.path)),
-        cost=spent,
-        costs=table,
+        cost=cost,
+        costs=cost_table,
         facts=_facts(run),
-        environment=_told(run.environment.raw),
+        environment=_filled(run.environment.raw),
         manifest=_manifest(run),
         paragraph=paragraph(run),
     )
 
 
 def gauge(clean: Proportion, robust: Proportion) -> str:
-    """A bar from 0 to 100: clean accuracy behind, robust accuracy in front, with intervals.
+    """Draw a bar from 0 to 100 with the clean accuracy behind the robust accuracy, and their intervals.
 
     >>> gauge(Proportion(9, 10), Proportion(5, 10)).startswith("<svg")
     True
@@ -145,7 +144,7 @@ def gauge(clean: Proportion, robust: Proportion) -> str:
     if not clean.n:
         return ""
     left, wide = 1.0, 478.0
-    told = f"Clean accuracy {clean}. Robust accuracy {robust}."
+    text = f"Clean accuracy {clean}. Robust accuracy {robust}."
     parts = [element("rect", x=left, y=8, width=wide, height=20, rx=4, fill="var(--grid)")]
     parts.append(
         element("rect", x=left, y=8, width=wide * clean.value, height=20, rx=4, fill="var(--c0)", opacity=0.35)
@@ -170,7 +169,7 @@ def gauge(clean: Proportion, robust: Proportion) -> str:
                 font_size=12,
             )
         )
-    return element("svg", element("title", escape(told)), *parts, viewBox="0 0 480 48", role="img", aria_label=told)
+    return element("svg", element("title", escape(text)), *parts, viewBox="0 0 480 48", role="img", aria_label=text)
 
 
 def _contents(views: Sequence[View]) -> list[tuple[str, str]]:
@@ -181,7 +180,7 @@ def _contents(views: Sequence[View]) -> list[tuple[str, str]]:
 
 
 def _compared(views: Sequence[View]) -> Table | None:
-    """Every two Runs with the paired difference of their robust accuracies."""
+    """Return every pair of Runs with the paired difference of their robust accuracies."""
     if len(views) < 2:
         return None
     rows: list[tuple[Cell, ...]] = []
@@ -190,8 +189,8 @@ def _compared(views: Sequence[View]) -> Table | None:
         if isinstance(c, str):
             rows.append((*both, c, "", "", None))
         else:
-            told = "yes" if c.p_value < 0.05 else "cannot be told apart"
-            rows.append((*both, str(c.difference), f"{c.p_value:.3g}", told, c.n))
+            differ = "yes" if c.p_value < 0.05 else "not significant"
+            rows.append((*both, str(c.difference), f"{c.p_value:.3g}", differ, c.n))
     columns = (
         "A",
         "B",
@@ -204,7 +203,7 @@ def _compared(views: Sequence[View]) -> Table | None:
 
 
 def _together(views: Sequence[View]) -> list[Figure]:
-    """Figures of all Runs together."""
+    """Return the figures that show all Runs together."""
     if len(views) < 2:
         return []
     names = tuple(v.name for v in views)
@@ -213,39 +212,39 @@ def _together(views: Sequence[View]) -> list[Figure]:
         Series(side, names, *(tuple(100 * getattr(p, end) for p in shares) for end in ("value", "low", "high")))
         for side, shares in sides
     )
-    found = [Figure("Accuracies", "bars", "run", figures.SHARE, series)]
+    shared = [Figure("Accuracies", "bars", "run", figures.SHARE, series)]
     norms = dict.fromkeys(v.run.identity.threat.norm for v in views if v.curve is not None)
     for norm in norms:
-        mine = [v for v in views if v.curve is not None and v.run.identity.threat.norm == norm]
-        found.append(figures.curve([(v.name, v.outcomes) for v in mine], str(norm)))
-    return found
+        same_norm = [v for v in views if v.curve is not None and v.run.identity.threat.norm == norm]
+        shared.append(figures.curve([(v.name, v.outcomes) for v in same_norm], str(norm)))
+    return shared
 
 
 def _facts(run: Run) -> tuple[tuple[str, str], ...]:
-    """What identifies the evaluation, in the order one asks for it."""
+    """Return what identifies the evaluation, the most important first."""
     identity, seconds = run.identity, run.wall_seconds
-    return _told(
+    return _filled(
         {
             "model": f"{label(run)}, {identity.model.classes or '?'} classes",
             "model fingerprint": identity.model.fingerprint,
             "data": f"{identity.data.name or 'unnamed'}, {run.clean_accuracy.n:,} samples",
             "data fingerprint": identity.data.fingerprint,
             "threat": threat_text(run),
-            "goal": identity.criterion,
+            "criterion": identity.criterion,
             "plan": identity.plan.name,
-            "what it runs": identity.plan.description,
+            "attacks": identity.plan.description,
             "stages": ", ".join(f"{s.name} ({s.hash or '?'})" for s in identity.plan.stages),
             "seed": identity.seed,
             "precision": identity.precision,
             "created": run.created,
-            "on the clock": None if seconds is None else f"{seconds:,.1f} s",
+            "wall time": None if seconds is None else f"{seconds:,.1f} s",
             "folder": run.path.name,
         }
     )
 
 
 def _named(run: Run) -> dict[str, Any]:
-    """What the head of a report names, whatever is missing in the manifest."""
+    """Return what the head of a report names; missing entries are None."""
     return {
         "data": run.identity.data.name,
         "plan": run.identity.plan.name,
@@ -259,15 +258,15 @@ def _named(run: Run) -> dict[str, Any]:
 
 
 def _manifest(run: Run) -> str:
-    """The manifest as text; a mask or a radius per sample can make it longer than anyone reads."""
+    """Return the manifest as text, cut if it is long: it may hold a mask or a radius per sample."""
     text = json.dumps(run.manifest, indent=2, ensure_ascii=False)
-    cut = f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT:,} characters more, in manifest.json"
+    cut = f"{text[:MOST_TEXT]}\n… and {len(text) - MOST_TEXT:,} more characters in manifest.json"
     return cut if len(text) > MOST_TEXT else text
 
 
-def _told(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+def _filled(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     return tuple((str(key), str(value)) for key, value in values.items() if value not in (None, ""))
 
 
 def _footer() -> str:
-    return f"Made by Brinell {escape(own_version())} from the rows of the Run; no number on this page is typed by hand."
+    return f"Made by Brinell {escape(own_version())} from the rows of the Run. No number on this page is typed by hand."

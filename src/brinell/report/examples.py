@@ -1,4 +1,4 @@
-"""Adversarial examples to look at: the easiest, the hardest and some at random, beside their originals."""
+"""Adversarial examples as images: the easiest, the hardest and some random ones, beside their originals."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,33 +9,33 @@ import numpy as np
 import numpy.typing as npt
 
 from brinell.errors import InputError
-from brinell.report.charts.png import uri
+from brinell.report.charts.png import data_uri
 from brinell.report.figures import minimum_norm, name_of
 from brinell.report.outcomes import Floats, Ints, SampleOutcomes
 from brinell.results import Run
 from brinell.results.run import gather
 
 Image = npt.NDArray[np.float32]
-LARGEST = 96  # pixels on a side; larger images are averaged down to it
+LARGEST = 96  # pixels per side; larger images are averaged down
 CHUNK = 512
 
 
 @runtime_checkable
 class SampleSource(Protocol):
-    """What gives out samples: ids and inputs, some at a time, as `brinell.Problem` does."""
+    """Data that yields ids and inputs in chunks, as `brinell.Problem` does."""
 
     def chunks(self, size: int) -> Iterable[Any]:
-        """Parts with `ids` and `x`."""
+        """Yield chunks with `ids` and `x`."""
         ...
 
 
 @dataclass(frozen=True)
 class Example:
-    """One adversarial example in words and as addresses that hold the images."""
+    """One adversarial example: its facts, and its images as data URIs."""
 
     sample: int
     label: str
-    taken_for: str
+    prediction: str
     attack: str
     passes: int | None
     distance: float | None
@@ -48,13 +48,13 @@ class Example:
 
     @property
     def bytes(self) -> int:
-        """How much of a page it takes."""
+        """The size of its images in characters."""
         return len(self.adversarial) + len(self.original) + len(self.difference)
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Groups of pictures and a note about what is not there."""
+    """Groups of examples, and a note about what is missing."""
 
     groups: tuple[tuple[str, str, tuple[Example, ...]], ...] = ()
     note: str = ""
@@ -68,36 +68,38 @@ def adversarial_examples(
     each: int = 4,
     room: int = 1_500_000,
 ) -> Examples:
-    """So many pictures of each kind, as long as they fit into `room` characters."""
+    """Return up to `each` examples per group, as long as their images fit into `room` characters."""
     if not run.images:
-        return Examples(note="The adversarials of this Run were verified and not stored (--no-images).")
-    broken = np.flatnonzero(s.fell & (s.row >= 0))
+        return Examples(note="This Run verified its adversarials and did not store them (--no-images).")
+    broken = np.flatnonzero(s.broken & (s.row >= 0))
     if not len(broken):
-        return Examples(note="No attack broke a sample, so there is no adversarial to show.")
+        return Examples(note="No attack broke a sample, so there are no adversarial examples.")
     chosen = choose(run, s, broken, each)
     wanted = np.unique(np.concatenate([rows for _, _, rows in chosen]))
     table = run.rows().take(s.row[wanted].tolist())
     if table["adv_shard"].null_count:
-        return Examples(note="The adversarials of this Run are not stored.")
-    found = gather(run.path, table)
-    if not _is_image(found.x.shape[1:]):
-        return Examples(note=f"Inputs of shape {found.x.shape[1:]} are no images, so none are shown.")
-    hashes = dict(zip(found.ids.tolist(), table["x_sha256"].to_pylist(), strict=True))
-    originals = {} if data is None else lookup(data, hashes)
-    told = {row["sample_id"]: _words(row, names) for row in table.to_pylist()}
-    drawn = {i: _drawn(told[i], x, originals.get(i)) for i, x in zip(found.ids.tolist(), found.x, strict=True)}
+        return Examples(note="This Run does not store its adversarials.")
+    stored = gather(run.path, table)
+    if not _is_image(stored.x.shape[1:]):
+        return Examples(note=f"Inputs of shape {stored.x.shape[1:]} are not images, so none are shown.")
+    hashes = dict(zip(stored.ids.tolist(), table["x_sha256"].to_pylist(), strict=True))
+    originals = {} if data is None else find_originals(data, hashes)
+    examples = {row["sample_id"]: _example(row, names) for row in table.to_pylist()}
+    drawn = {
+        i: _with_images(examples[i], x, originals.get(i)) for i, x in zip(stored.ids.tolist(), stored.x, strict=True)
+    }
     groups = []
     for title, lead, rows in chosen:
-        pictures: list[Example] = []
-        for picture in (drawn[int(i)] for i in s.ids[rows]):
-            room -= picture.bytes
-            pictures += [picture] if room > 0 else []
-        groups.append((title, lead, tuple(pictures)))
-    return Examples(tuple(g for g in groups if g[2]), _note(found.x.shape[1:], bool(originals)))
+        group: list[Example] = []
+        for example in (drawn[int(i)] for i in s.ids[rows]):
+            room -= example.bytes
+            group += [example] if room > 0 else []
+        groups.append((title, lead, tuple(group)))
+    return Examples(tuple(g for g in groups if g[2]), _note(stored.x.shape[1:], bool(originals)))
 
 
 def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[str, str, Ints]]:
-    """Title, explanation and samples of every kind; no sample twice."""
+    """Return title, explanation and samples of every group; no sample appears twice."""
     effort: Floats
     if minimum_norm(run):
         effort = s.distance[broken]
@@ -105,42 +107,46 @@ def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[s
     else:
         soon = run.rows()["first_broken_at"].take(s.row[broken].tolist()).fill_null(0)
         effort = np.float64(s.stage[broken]) * 1e9 + np.asarray(soon, dtype=np.float64)
-        easy, hard = "broken by the first attacks, after the fewest passes", "broken last, after the most passes"
+        easy, hard = "broken by the first attacks after the fewest passes", "broken last after the most passes"
     order = broken[np.argsort(effort, kind="stable")]
     easiest = order[:each]
     hardest = order[each:][::-1][:each]
     rest = np.setdiff1d(broken, np.concatenate([easiest, hardest]))
-    # The order of hashes is as good as random, and the same each time.
+    # Sorting by hash gives a random order that is the same every time.
     rest = np.array(sorted(rest.tolist(), key=lambda i: hashlib.sha256(str(s.ids[i]).encode()).digest()), np.int64)
-    kinds = (("Easiest", easy, easiest), ("Hardest", hard, hardest), ("At random", "of the others", rest[:each]))
+    kinds = (
+        ("Easiest", easy, easiest),
+        ("Hardest", hard, hardest),
+        ("Random", "random samples among the others", rest[:each]),
+    )
     return [(title, lead, rows) for title, lead, rows in kinds if len(rows)]
 
 
-def lookup(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, Image]:
-    """The inputs with these ids, which must be those the Run was made from."""
-    found: dict[int, Image] = {}
+def find_originals(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, Image]:
+    """Return the inputs with these ids; their hashes must be those of the Run."""
+    originals: dict[int, Image] = {}
     for chunk in data.chunks(CHUNK):
         ids = np.asarray(chunk.ids)
         for place in np.flatnonzero(np.isin(ids, list(hashes))).tolist():
             i, x = int(ids[place]), np.ascontiguousarray(np.asarray(chunk.x[place], dtype=np.float32))
             if hashlib.sha256(x.tobytes()).hexdigest() != hashes[i]:
                 raise InputError(
-                    expected="the data the Run was made from",
-                    got=f"another input under the id {i}",
-                    remedy="Pass the same data, loaded and preprocessed alike, or leave it out.",
+                    expected="the data of the Run",
+                    got=f"another input with the id {i}",
+                    remedy="Pass the same data with the same preprocessing, or leave it out.",
                 )
-            found[i] = x
-        if len(found) == len(hashes):
+            originals[i] = x
+        if len(originals) == len(hashes):
             break
-    return found
+    return originals
 
 
-def _words(row: Mapping[str, Any], names: Sequence[str]) -> Example:
-    taken = row["adv_pred"]
+def _example(row: Mapping[str, Any], names: Sequence[str]) -> Example:
+    predicted = row["adv_pred"]
     return Example(
         sample=row["sample_id"],
         label=name_of(row["label"], names),
-        taken_for="?" if taken is None else name_of(taken, names),
+        prediction="?" if predicted is None else name_of(predicted, names),
         attack=row["attack"],
         passes=row["first_broken_at"],
         distance=row["distance"],
@@ -149,19 +155,23 @@ def _words(row: Mapping[str, Any], names: Sequence[str]) -> Example:
     )
 
 
-def _drawn(told: Example, x: Image, original: Image | None) -> Example:
+def _with_images(example: Example, x: Image, original: Image | None) -> Example:
     if original is None:
-        return replace(told, adversarial=uri(_bytes(x)))
+        return replace(example, adversarial=data_uri(_bytes(x)))
     change = x - original
     size = float(np.abs(change).max()) or 1.0
-    shown = _bytes(0.5 + change / (2 * size), levels=32)  # coarse: noise does not compress
+    shown = _bytes(0.5 + change / (2 * size), levels=32)  # few levels, because noise does not compress
     return replace(
-        told, adversarial=uri(_bytes(x)), original=uri(_bytes(original)), difference=uri(shown), amplified=0.5 / size
+        example,
+        adversarial=data_uri(_bytes(x)),
+        original=data_uri(_bytes(original)),
+        difference=data_uri(shown),
+        amplified=0.5 / size,
     )
 
 
 def _bytes(x: Image, levels: int = 256) -> npt.NDArray[np.uint8]:
-    """Height by width by channels, averaged down where too large."""
+    """Return height by width by channels, averaged down if the image is too large."""
     image = x[None] if x.ndim == 2 else x
     factor = -(-max(image.shape[1:]) // LARGEST)
     if factor > 1:
@@ -180,7 +190,7 @@ def _note(shape: tuple[int, ...], originals: bool) -> str:
     parts = []
     if not originals:
         parts.append(
-            "A Run stores adversarials only: give the data (--data, problem=…) to see the originals beside them."
+            "A Run stores only adversarials. Pass the data (--data, problem=…) to see the originals beside them."
         )
     if max(shape[-2:]) > LARGEST:
         parts.append(f"Images are averaged down to at most {LARGEST} pixels on a side.")

@@ -1,4 +1,4 @@
-"""Everything a script needs of a Run, as plain data computed from the rows."""
+"""A Run as plain data for scripts, computed from its rows."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from brinell.results import Audit, Proportion, Run
 
 
 def proportion(p: Proportion) -> dict[str, Any]:
-    """A share with its interval and counts.
+    """Return a share with its interval and counts.
 
     >>> proportion(Proportion(1, 4))["value"]
     0.25
@@ -15,7 +15,7 @@ def proportion(p: Proportion) -> dict[str, Any]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """Accuracies, cost, audit, verdict and what was evaluated.
+    """Return accuracies, cost, audit, verdict, and what was evaluated.
 
     >>> facts(Run.open("tests/results/golden_run_v1"))["robust_accuracy"]["k"]
     2

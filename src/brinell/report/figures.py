@@ -1,4 +1,4 @@
-"""What a report shows of a Run, as figures and tables."""
+"""The figures and tables that a report shows of a Run."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ import numpy as np
 
 from brinell.report.charts.scales import step
 from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
-from brinell.report.outcomes import Floats, Ints, Marks, SampleOutcomes
+from brinell.report.outcomes import Bools, Floats, Ints, SampleOutcomes
 from brinell.results import CLEAN, Cost, Evidence, Proportion, Run, counted, is_evidence
 from brinell.results.analyses import Cell, Figure, Series, Table
 from brinell.results.row_queries import cost as cost_of
@@ -22,65 +22,65 @@ SHARE = "accuracy (%)"
 # Adversarials this close to the radius lie on the surface of the ball.
 SURFACE = 0.99
 BREAKS = ("attack", "attacked", "broken", "first", "alone", "passes (median)")
-OUTCOMES = ("robust", "broken by an attack", "wrong by itself")
+OUTCOMES = ("robust", "broken by an attack", "misclassified")
 
 
 def stages(run: Run) -> Waterfall:
-    """Accuracy without attack and after each attack of the plan."""
+    """Return the clean accuracy and the accuracy after each attack of the plan."""
     levels = [_level(CLEAN, run.clean_accuracy), *(_level(name, p) for name, p in run.accuracy_after())]
     return Waterfall("Accuracy after each attack", SHARE, tuple(levels), "robust")
 
 
 def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
-    """Clean and robust accuracy of every class, or of the least robust ones where there are many."""
+    """Return the clean and robust accuracy of every class, or of the least robust classes if there are many."""
     labels = np.unique(s.label)
     if len(labels) < 2:
         return None
     robust = {int(c): _share(s.robust[s.label == c]) for c in labels}
     shown = sorted(sorted(robust, key=lambda c: (robust[c].value, c))[:MOST_CLASSES])
-    told = [name_of(c, names) for c in shown]
-    clean = [_share(s.right[s.label == c]) for c in shown]
-    series = (_bars("clean", told, clean), _bars("robust", told, [robust[c] for c in shown]))
+    shown_names = [name_of(c, names) for c in shown]
+    clean = [_share(s.correct[s.label == c]) for c in shown]
+    series = (_bars("clean", shown_names, clean), _bars("robust", shown_names, [robust[c] for c in shown]))
     few = f", the {MOST_CLASSES} least robust of {len(labels)}" if len(labels) > MOST_CLASSES else ""
     return Figure(f"Accuracy by class{few}", "bars", "class", SHARE, series)
 
 
 def margins(s: SampleOutcomes) -> Histogram | None:
-    """Margins of the clean inputs, by what became of them."""
-    parts = (s.clean_margin[s.robust], s.clean_margin[s.fell], s.clean_margin[~s.right])
+    """Return the margins of the clean inputs, by the outcome of the sample."""
+    parts = (s.clean_margin[s.robust], s.clean_margin[s.broken], s.clean_margin[~s.correct])
     return _histogram("Margins before the attack", "best wrong logit − true logit", OUTCOMES, parts)
 
 
-def reached(s: SampleOutcomes) -> Histogram | None:
-    """The largest margin that an attack saw, of the samples that were classified correctly."""
-    parts = (s.reached[s.robust], s.reached[s.fell])
+def largest_margins(s: SampleOutcomes) -> Histogram | None:
+    """Return the largest margin under attack of the correctly classified samples."""
+    parts = (s.largest_margin[s.robust], s.largest_margin[s.broken])
     return _histogram("Largest margin under attack", "best wrong logit − true logit", OUTCOMES[:2], parts)
 
 
 def distances(s: SampleOutcomes) -> Histogram | None:
-    """Distances of the adversarials, unless nearly all lie on the surface of the ball."""
-    found = s.distance[s.fell & np.isfinite(s.distance)]
+    """Return the distances of the adversarials, unless nearly all lie on the surface of the ball."""
+    found = s.distance[s.broken & np.isfinite(s.distance)]
     if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
         return None
     return _histogram("Distances of the adversarials", "distance", ("adversarials",), (found,), 0.0)
 
 
 def count_on_surface(s: SampleOutcomes) -> tuple[int, int]:
-    """How many of how many adversarials lie within a hundredth of the farthest one's distance."""
-    found = s.distance[s.fell & np.isfinite(s.distance)]
+    """Count the adversarials within 1 % of the largest distance, and all adversarials."""
+    found = s.distance[s.broken & np.isfinite(s.distance)]
     return int((found >= SURFACE * found.max()).sum()) if len(found) else 0, len(found)
 
 
 def curve(many: Sequence[tuple[str, SampleOutcomes]], norm: str) -> Figure:
-    """The share of samples that break within each radius, for attacks that look for the smallest one.
+    """Return the share of samples broken within each radius, for minimum-norm attacks.
 
-    Method: the empirical distribution of the distances, 0 for samples that are wrong by themselves, at so many of its
-    steps; the band holds the whole true curve of what the attacks find with 95 % confidence.
+    Method: the empirical distribution of the distances, with distance 0 for misclassified samples, thinned to a fixed
+    number of steps. The 95 % confidence band covers the whole curve of the attacks.
     Reference: Massart, Annals of Probability 18 (1990), 1269-1283.
     """
     series = []
     for name, s in many:
-        found = np.sort(np.where(s.right, np.where(s.fell, s.distance, np.inf), 0.0))
+        found = np.sort(np.where(s.correct, np.where(s.broken, s.distance, np.inf), 0.0))
         x, y = _steps(found)
         half = 100 * math.sqrt(math.log(2 / (1 - CONFIDENCE)) / (2 * max(len(s), 1)))
         low, high = (np.clip(y + d, 0, 100) for d in (-half, half))
@@ -89,7 +89,7 @@ def curve(many: Sequence[tuple[str, SampleOutcomes]], norm: str) -> Figure:
 
 
 def costs(run: Run) -> tuple[Figure, Table]:
-    """Passes and seconds of every stage."""
+    """Return the passes and seconds of every stage, as a figure and as a table."""
     named = [CLEAN, *run.attacks]
     spent = [_spent(run, name) for name in named]
     sides = (("forward passes", [c.forwards for c in spent]), ("backward passes", [c.backwards for c in spent]))
@@ -102,24 +102,24 @@ def costs(run: Run) -> tuple[Figure, Table]:
 
 
 def breaks(run: Run, s: SampleOutcomes) -> Table:
-    """What each attack was run on, what it broke, alone and first, and how soon."""
+    """Return how many samples each attack saw, broke, broke first, and broke alone, and after how many passes."""
     table, rows = run.rows(), []
     verified = counted(table)
     at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
     times = np.bincount(at[verified & is_evidence(table, Evidence.ATTACK)], minlength=len(s))
     soon = np.asarray(table["first_broken_at"].cast("float64"), dtype=np.float64)
     for i, stage in enumerate(run.stages()):
-        mine = is_attack(table, stage.attack) & verified
-        alone = int((times[at[mine]] == 1).sum())
-        passes = soon[mine & np.isfinite(soon)]
+        broken = is_attack(table, stage.attack) & verified
+        alone = int((times[at[broken]] == 1).sum())
+        passes = soon[broken & np.isfinite(soon)]
         median = float(np.median(passes)) if len(passes) else None
-        first = int((s.stage[s.right] == i).sum())
+        first = int((s.stage[s.correct] == i).sum())
         rows.append((stage.attack, stage.attacked, stage.broken, first, alone, median))
     return Table("", BREAKS, tuple(rows))
 
 
 def first_breaks(content: Table) -> Figure | None:
-    """How many samples each attack was the first to break, where there are several attacks."""
+    """Return how many samples each attack was the first to break, if there are several attacks."""
     if len(content.rows) < 2:
         return None
     names, counts = (tuple(row[i] for row in content.rows) for i in (0, BREAKS.index("first")))
@@ -128,7 +128,7 @@ def first_breaks(content: Table) -> Figure | None:
 
 
 def overlap(run: Run) -> Figure | None:
-    """How many samples every two attacks both broke, where several attacks were tried on broken samples."""
+    """Return how many samples each pair of attacks broke, if samples were attacked after they were broken."""
     table, names = run.rows(), run.attacks
     fallen = counted(table)
     ids = np.unique(np.asarray(table["sample_id"], dtype=np.int64))
@@ -146,33 +146,33 @@ def overlap(run: Run) -> Figure | None:
 
 
 def confusion(run: Run, s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
-    """Which class the broken samples of every class were taken for."""
-    where = s.row[s.fell & (s.row >= 0)]
+    """Return the adversarial classes of the broken samples of every class."""
+    where = s.row[s.broken & (s.row >= 0)]
     taken = run.rows()["adv_pred"].take(where.tolist()).to_pylist() if len(where) else []
-    pairs = [(int(a), int(b)) for a, b in zip(s.label[s.fell & (s.row >= 0)], taken, strict=True) if b is not None]
+    pairs = [(int(a), int(b)) for a, b in zip(s.label[s.broken & (s.row >= 0)], taken, strict=True) if b is not None]
     labels = sorted({c for pair in pairs for c in pair})
     if not 2 <= len(labels) <= MOST_IN_MATRIX:
         return None
-    told = tuple(name_of(c, names) for c in labels)
+    columns = tuple(name_of(c, names) for c in labels)
     count = Counter(pairs)
-    series = (Series(name_of(a, names), told, tuple(float(count[a, b]) for b in labels)) for a in labels)
-    title = "What broken samples were taken for (rows: true class)"
+    series = (Series(name_of(a, names), columns, tuple(float(count[a, b]) for b in labels)) for a in labels)
+    title = "Predicted classes of broken samples (rows: true class)"
     return Figure(title, "matrix", "adversarial class", "true class", tuple(series))
 
 
 def radius(run: Run) -> ReferenceLine | None:
-    """The radius of the threat, where it is one number."""
+    """Return the radius of the threat as a reference line, if it is a single number."""
     eps = run.identity.threat.eps
     return ReferenceLine(float(eps), f"eps = {eps_text(eps)}") if isinstance(eps, int | float) else None
 
 
 def minimum_norm(run: Run) -> bool:
-    """Whether the attacks looked for the smallest distance in a threat without a radius."""
+    """Return whether the threat has no radius, so that the attacks minimise the norm."""
     return run.identity.threat.unbounded
 
 
 def name_of(label: int, names: Sequence[str]) -> str:
-    """The name of a class, or its number.
+    """Return the name of a class, or its number.
 
     >>> name_of(1, ("cat", "dog")), name_of(7, ("cat", "dog"))
     ('dog', '7')
@@ -184,7 +184,7 @@ def _level(name: str, p: Proportion) -> WaterfallLevel:
     return WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high)
 
 
-def _share(marks: Marks) -> Proportion:
+def _share(marks: Bools) -> Proportion:
     return Proportion(int(marks.sum()), len(marks))
 
 
@@ -196,7 +196,7 @@ def _bars(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Series:
 def _histogram(
     title: str, x: str, names: Sequence[str], parts: Sequence[Floats], low: float | None = None
 ) -> Histogram | None:
-    """Stacked counts in round bins; the outermost hold what lies beyond."""
+    """Return stacked counts in round bins; the outermost bins include all values beyond them."""
     parts = [p[np.isfinite(p)] for p in parts]
     every = np.concatenate(parts)
     if not len(every):
@@ -211,9 +211,9 @@ def _histogram(
 
 
 def _steps(found: Floats) -> tuple[Floats, Floats]:
-    """Where the distribution of sorted distances jumps and the percentage from there on, thinned, 0 first."""
+    """Return the jumps of the distribution of sorted distances, thinned and starting at 0, and its values there."""
     x, count = np.unique(np.concatenate([[0.0], found[np.isfinite(found)]]), return_counts=True)
-    count[0] -= 1  # the zero in front is no sample
+    count[0] -= 1  # the leading zero is not a sample
     y = 100 * np.cumsum(count) / max(len(found), 1)
     if len(x) <= MOST_STEPS:
         return x, y

@@ -1,4 +1,4 @@
-"""Reports for programs and for text: JSON, CSV, Markdown, JUnit."""
+"""Reports as JSON, CSV, Markdown and JUnit."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from brinell.errors import RunError
 from brinell.report.facts import facts
 from brinell.report.figures import costs
-from brinell.report.gate import bar, least, objections
+from brinell.report.gate import accuracy_name, check_gate, required_verdict
 from brinell.report.paper_text import label, labels, threat_text
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.summary import eps_text
@@ -23,24 +23,24 @@ COLUMNS = (
 
 
 def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
-    """Every two Runs compared on their common samples, or why they cannot be."""
-    found: list[tuple[int, int, Comparison | str]] = []
+    """Compare every pair of Runs on their common samples; a string says why a pair cannot be compared."""
+    compared: list[tuple[int, int, Comparison | str]] = []
     for (i, a), (j, b) in combinations(enumerate(runs), 2):
         try:
-            found.append((i, j, compare(a, b)))
+            compared.append((i, j, compare(a, b)))
         except RunError as error:
-            found.append((i, j, str(error)))
-    return found
+            compared.append((i, j, str(error)))
+    return compared
 
 
 def as_json(runs: Sequence[Run]) -> str:
-    """A list with the facts of every Run, and the comparisons."""
+    """Return the facts of every Run and the comparisons as JSON."""
     compared = [_pair(i, j, c) for i, j, c in pairs(runs)]
     return json.dumps({"runs": [_whole(run) for run in runs], "comparisons": compared}, indent=2) + "\n"
 
 
 def as_csv(runs: Sequence[Run]) -> str:
-    """One line per Run and stage."""
+    """Return one line per Run and stage as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -59,7 +59,7 @@ def as_csv(runs: Sequence[Run]) -> str:
 
 
 def as_markdown(runs: Sequence[Run]) -> str:
-    """A summary for a pull request or a wiki."""
+    """Return a Markdown summary, for a pull request or a wiki."""
     names = labels(list(runs))
     lines = ["| run | threat | plan | clean accuracy | robust accuracy | verdict |", "|---|---|---|---|---|---|"]
     for name, run in zip(names, runs, strict=True):
@@ -78,12 +78,12 @@ def as_markdown(runs: Sequence[Run]) -> str:
         for stage, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True):
             lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |")
         lines += ["", f"Verdict: {_cell(run.verdict)}", "", _cell(run.sentence())]
-    compared = [f"- {_cell(_told(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
+    compared = [f"- {_cell(_difference(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
     return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
 
 
 def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | None = None) -> str:
-    """A suite per Run: its verdict, its checks and, where asked for, whether it may pass."""
+    """Return one JUnit suite per Run: its verdict, its checks and, if requested, the release gate."""
     root = ElementTree.Element("testsuites", name="brinell")
     for name, run in zip(labels(list(runs)), runs, strict=True):
         cases = _cases(run, percent, require)
@@ -103,16 +103,16 @@ def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | N
 
 
 def _cases(run: Run, percent: float | None, require: str | None) -> list[tuple[str, str, bool]]:
-    """Name, what is told and whether it is bad of everything that was looked at."""
-    against = {found.about: found.sentence for found in objections(run, percent, require)}
+    """Return name, message and failure of the gate and of every check."""
+    failed = {f.name: f"{f.message} {f.remedy}".strip() for f in check_gate(run, percent, require)}
     invalid = {"verdict": str(run.verdict)} if run.verdict.level == "invalid" else {}
-    told = {"verdict": str(run.verdict)}
-    if least(percent, require) is not None:
-        told["finished"] = "the evaluation came to its end"
+    passed = {"verdict": str(run.verdict)}
+    if required_verdict(percent, require) is not None:
+        passed["finished"] = "the evaluation is finished"
     if percent is not None:
-        told[bar(percent)] = f"robust accuracy {run.robust_accuracy}, not below {percent:g} %"
-    bad = invalid | against
-    gate = [(name, bad.get(name, fine), name in bad) for name, fine in told.items()]
+        passed[accuracy_name(percent)] = f"robust accuracy {run.robust_accuracy}, not below {percent:g} %"
+    bad = invalid | failed
+    gate = [(name, bad.get(name, message), name in bad) for name, message in passed.items()]
     return [*gate, *((c["name"], c["message"], c["level"] == "fail") for c in run.checks)]
 
 
@@ -129,12 +129,12 @@ def _pair(i: int, j: int, c: Comparison | str) -> dict[str, Any]:
     return {"a": i, "b": j, "n": c.n, "difference": difference, "p_value": c.p_value, "agreement": c.agreement.value}
 
 
-def _told(c: Comparison | str, a: str, b: str) -> str:
+def _difference(c: Comparison | str, a: str, b: str) -> str:
     return f"{a} − {b}: {c if isinstance(c, str) else f'{c.difference}, p = {c.p_value:.3g}, n = {c.n}'}"
 
 
 def _cell(value: object) -> str:
-    """Text that neither ends a cell nor becomes markup."""
+    """Escape text so that it neither ends a cell nor becomes markup."""
     text = " ".join(str(value).split())
     for sign in "\\`*_{}[]<>|":
         text = text.replace(sign, f"\\{sign}")
@@ -142,5 +142,5 @@ def _cell(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
+    """Replace the characters that XML does not allow."""
     return "".join(c if c in "\t\n\r" or (ord(c) >= 32 and ord(c) not in (0xFFFE, 0xFFFF)) else " " for c in text)

@@ -1,4 +1,4 @@
-"""What became of every sample of a Run, as columns."""
+"""The outcome of every sample of a Run, as columns."""
 
 from dataclasses import dataclass
 
@@ -11,43 +11,43 @@ from brinell.results.row_queries import ids_of, is_attack
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Marks = npt.NDArray[np.bool_]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class SampleOutcomes:
     """One entry per sample, sorted by id.
 
-    `stage` is the first attack that broke it, its place in the plan from 0, or -1; `row` the place in the Run's rows of
-    the adversarial that is stored for it, the nearest, or -1; `distance` that one's; `reached` the largest margin that
-    any attack saw inside the threat; where there is none, they are nan.
+    `stage` is the position in the plan of the first attack that broke the sample, or -1. `row` is the row of its
+    nearest stored adversarial, or -1, and `distance` the distance of that one. `largest_margin` is the largest
+    margin that an attack reached inside the threat. Missing distances and margins are nan.
     """
 
     ids: Ints
     label: Ints
     clean_margin: Floats
-    right: Marks
-    robust: Marks
+    correct: Bools
+    robust: Bools
     stage: Ints
     row: Ints
     distance: Floats
-    reached: Floats
+    largest_margin: Floats
     forwards: Ints
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def fell(self) -> Marks:
-        """Classified correctly, and broken by an attack."""
-        return self.right & ~self.robust
+    def broken(self) -> Bools:
+        """Whether a sample was classified correctly and then broken by an attack."""
+        return self.correct & ~self.robust
 
 
 def sample_outcomes(run: Run) -> SampleOutcomes:
-    """The samples of a Run.
+    """Return the outcome of every sample of a Run.
 
-    >>> found = sample_outcomes(Run.open("tests/results/golden_run_v1"))
-    >>> len(found), int(found.robust.sum())
+    >>> outcomes = sample_outcomes(Run.open("tests/results/golden_run_v1"))
+    >>> len(outcomes), int(outcomes.robust.sum())
     (6, 2)
     """
     table = run.rows()
@@ -61,28 +61,28 @@ def sample_outcomes(run: Run) -> SampleOutcomes:
         stage[at[is_attack(table, names[i]) & fallen]] = i
     distance = _numbers(table["distance"])
     broken = np.flatnonzero(fallen & ~clean)
-    # The order of Run.adversarials: the nearest, and of equals the earlier attack.
+    # As in Run.adversarials: the nearest, and among equals the earlier attack.
     order = broken[np.lexsort((np.where(np.isnan(distance[broken]), np.inf, distance[broken]), at[broken]))]
     whose, where = np.unique(at[order], return_index=True)
     row = np.full(len(ids), -1, np.int64)
     row[whose] = order[where]
-    reached = np.full(len(ids), np.nan)
+    largest = np.full(len(ids), np.nan)
     margin = _numbers(table["adv_margin"])
-    # A margin above 0 that broke nothing was seen outside the threat, as by attacks that come from there.
+    # A margin above 0 that broke nothing was reached outside the threat, where some attacks start.
     inside = np.flatnonzero(~clean & (fallen | (margin <= 0)))
-    np.fmax.at(reached, at[inside], margin[inside])
+    np.fmax.at(largest, at[inside], margin[inside])
     forwards = np.zeros(len(ids), np.int64)
     np.add.at(forwards, at, np.asarray(table["forwards"], dtype=np.int64))
     return SampleOutcomes(
         ids=ids,
         label=np.asarray(first["label"], dtype=np.int64),
         clean_margin=_numbers(first["clean_margin"]),
-        right=~counted(first),
+        correct=~counted(first),
         robust=np.isin(ids, run.survivors()),
         stage=stage,
         row=row,
         distance=np.where(row >= 0, distance[row] if len(distance) else np.nan, np.nan),
-        reached=reached,
+        largest_margin=largest,
         forwards=forwards,
     )
 

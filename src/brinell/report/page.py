@@ -1,4 +1,4 @@
-"""Pages that are one file: style, script and pictures inside, nothing fetched."""
+"""Self-contained pages: style, script and images are inside, and nothing is fetched."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -11,7 +11,7 @@ from brinell.report.charts.chart import chart, table
 from brinell.report.charts.scales import number
 
 PACKAGE, FOLDER = "brinell.report", "files"
-# A ball on a dented surface: the test the package is named after.
+# A ball on a dented surface: the Brinell hardness test.
 LOGO = (
     '<svg viewBox="0 0 26 26" aria-hidden="true"><circle cx="13" cy="10" r="8" fill="var(--accent)"/>'
     '<path d="M1 17h4.5a9.5 9.5 0 0 0 15 0H25" fill="none" stroke="currentColor" stroke-width="2"/>'
@@ -29,9 +29,9 @@ def page(
     style: str = "",
     script: str = "",
 ) -> str:
-    """A whole page around a body that is markup already; `contents` are ids of its sections and their names.
+    """Return a page around a body of markup; `contents` are the ids and names of its sections.
 
-    `style` and `script` follow those that every page has.
+    `style` and `script` are added to those of every page.
 
     >>> text = page("A < B", "<h1>Hello</h1>")
     >>> "<title>A &lt; B</title>" in text, "<h1>Hello</h1>" in text
@@ -50,7 +50,7 @@ def render(template: str, *, package: str = PACKAGE, **values: object) -> str:
 
 
 def markup(text: str) -> Any:
-    """Text that is markup already and is not escaped again."""
+    """Mark text as markup, so that it is not escaped again."""
     try:
         from markupsafe import Markup
     except ImportError:
@@ -65,7 +65,7 @@ def asset(name: str, package: str = PACKAGE) -> str:
 
 
 def own_version() -> str:
-    """The version that made the page."""
+    """Return the version of Brinell that made the page."""
     try:
         return version("brinell")
     except PackageNotFoundError:
@@ -90,7 +90,7 @@ def _environment(package: str) -> Any:
         raise _missing() from None
     made = jinja2.Environment(
         loader=jinja2.FunctionLoader(partial(asset, package=package)),
-        autoescape=True,  # for every template, whatever its name
+        autoescape=True,  # for every template
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

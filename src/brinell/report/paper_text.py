@@ -1,4 +1,4 @@
-"""A Run in words ready for a paper: a paragraph and its references."""
+"""Text for a paper: a paragraph about a Run, and its references."""
 
 import re
 import unicodedata
@@ -10,24 +10,24 @@ CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<ti
 
 
 def label(run: Run) -> str:
-    """What the Run is called in a report: its model, or its folder."""
+    """Return the name of a Run in a report: its model, or its folder."""
     return run.identity.model.name or run.path.name or str(run.path)
 
 
 def labels(runs: list[Run]) -> list[str]:
-    """Names that tell the Runs apart: the model, then the plan, then the folder."""
+    """Return distinct names of the Runs: the model, with plan, folder or path if needed."""
     names = [label(run) for run in runs]
     plans = [f"{name}, {run.identity.plan.name}" for name, run in zip(names, runs, strict=True)]
     folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]
     paths = [f"{name} ({run.path})" for name, run in zip(names, runs, strict=True)]
-    for told in (names, plans, folders, paths):
-        if len(set(told)) == len(told):
-            return told
+    for candidates in (names, plans, folders, paths):
+        if len(set(candidates)) == len(candidates):
+            return candidates
     return [f"{name} {i + 1}" for i, name in enumerate(paths)]
 
 
 def threat_text(run: Run) -> str:
-    """The threat in short.
+    """Return the threat in short.
 
     >>> threat_text(Run.open("tests/results/golden_run_v1"))
     'Linf, eps = 8/255'
@@ -38,7 +38,7 @@ def threat_text(run: Run) -> str:
 
 
 def paragraph(run: Run) -> str:
-    """What was done and found, for the section on experiments."""
+    """Return a paragraph about the evaluation and its result, for the section on experiments."""
     clean, cost, verdict = run.clean_accuracy, run.cost, run.verdict
     parts = [
         run.sentence(),
@@ -48,8 +48,8 @@ def paragraph(run: Run) -> str:
     if run.attacks:
         parts.append(f"The attacks were run in the order {', '.join(run.attacks)}.")
     parts.append(
-        "Every adversarial example that counts was confirmed by a fresh pass in float32 and lies within the threat in "
-        f"float64. The evaluation took {cost.forwards_per_sample:,.0f} forward and {cost.backwards_per_sample:,.0f} "
+        "Every counted adversarial example was verified by a fresh forward pass in float32 and lies within the threat "
+        f"in float64. The evaluation took {cost.forwards_per_sample:,.0f} forward and {cost.backwards_per_sample:,.0f} "
         "backward passes per sample."
     )
     parts.append(f"Brinell's verdict on the evaluation is “{verdict.level}”" + _reasons(verdict.reasons))
@@ -57,7 +57,7 @@ def paragraph(run: Run) -> str:
 
 
 def bibtex(runs: list[Run]) -> str:
-    """Entries for the package and for the publications that the plans cite."""
+    """Return BibTeX entries of the package and of the publications that the plans cite."""
     entries: list[str] = []
     for version in dict.fromkeys(run.environment.brinell or "unknown" for run in runs):
         year = min((run.created or "")[:4] for run in runs)
@@ -82,20 +82,20 @@ def _reasons(reasons: tuple[str, ...]) -> str:
 
 
 def _cited(work: str) -> str:
-    """One entry for a work as plans cite it: authors, year, title; what it is cited for may stand in front."""
-    found = CITED.match(work)
-    if not found:
+    """Return the entry of a work as plans cite it: an optional topic, authors, year, title."""
+    match = CITED.match(work)
+    if not match:
         return _entry("misc", _key(work), note=_tex(work))
-    # A method after another's cites the other.
+    # "B after A" cites A.
     author = (
-        found["author"]
+        match["author"]
         .rpartition(" after ")[2]
         .replace(" et al.", " and others")
         .replace(" & ", " and ")
         .replace(", ", " and ")
     )
-    key = _key(f"{author.split(' and ')[0]}{found['year']}{found['title'].split()[0]}")
-    return _entry("misc", key, author=_tex(author), title=f"{{{_tex(found['title'])}}}", year=found["year"])
+    key = _key(f"{author.split(' and ')[0]}{match['year']}{match['title'].split()[0]}")
+    return _entry("misc", key, author=_tex(author), title=f"{{{_tex(match['title'])}}}", year=match["year"])
 
 
 def _key(text: str) -> str:
@@ -109,7 +109,7 @@ def _entry(kind: str, key: str, **fields: str) -> str:
 
 
 def _tex(text: str) -> str:
-    """Text that BibTeX prints as it is.
+    """Escape text for BibTeX.
 
     >>> print(_tex("50 % of {A} & B"))
     50 \\% of A \\& B

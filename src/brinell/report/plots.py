@@ -1,4 +1,4 @@
-"""The figures of a report with matplotlib, for notebooks and papers."""
+"""The figures of a report, drawn with matplotlib for notebooks and papers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,40 +12,40 @@ from brinell.report.outcomes import sample_outcomes
 from brinell.results import Run
 from brinell.results.analyses import Figure
 
-# Markers and dashes tell series apart where colours do not.
+# Markers and dashes distinguish series in print without colours.
 MARKERS, DASHES = "os^Dv*p", ("-", "--", ":", "-.")
 
 
 def accuracy(run: Run, axes: Any = None) -> Any:
-    """Accuracy after each attack."""
+    """Draw the accuracy after each attack."""
     return draw(figures.stages(run), axes)
 
 
 def classes(run: Run, axes: Any = None, names: Sequence[str] = ()) -> Any:
-    """Accuracy of every class."""
-    return draw(_there(figures.classes(sample_outcomes(run), class_names(run, names)), run), axes)
+    """Draw the accuracy of every class."""
+    return draw(_drawable(figures.classes(sample_outcomes(run), class_names(run, names)), run), axes)
 
 
 def margins(run: Run, axes: Any = None) -> Any:
-    """Margins of the clean inputs."""
-    return draw(_there(figures.margins(sample_outcomes(run)), run), axes)
+    """Draw the margins of the clean inputs."""
+    return draw(_drawable(figures.margins(sample_outcomes(run)), run), axes)
 
 
 def distances(run: Run, axes: Any = None) -> Any:
-    """The robustness curve, or the distances of the adversarials."""
-    found = sample_outcomes(run)
+    """Draw the robustness curve, or the distances of the adversarials."""
+    outcomes = sample_outcomes(run)
     if figures.minimum_norm(run):
-        return draw(figures.curve([("", found)], str(run.identity.threat.norm)), axes)
-    return draw(_there(figures.distances(found), run), axes)
+        return draw(figures.curve([("", outcomes)], str(run.identity.threat.norm)), axes)
+    return draw(_drawable(figures.distances(outcomes), run), axes)
 
 
 def cost(run: Run, axes: Any = None) -> Any:
-    """Passes of every stage."""
+    """Draw the passes of every stage."""
     return draw(figures.costs(run)[0], axes)
 
 
 def draw(figure: Figure | Waterfall | Histogram, axes: Any = None) -> Any:
-    """Draw a figure on the axes, or on new ones; returns them."""
+    """Draw a figure on the given or on new axes, and return them."""
     if axes is None:
         axes = load_pyplot(shown=True).subplots(figsize=(6.4, 4.0))[1]
     if isinstance(figure, Waterfall):
@@ -57,19 +57,19 @@ def draw(figure: Figure | Waterfall | Histogram, axes: Any = None) -> Any:
     elif figure.kind == "matrix":
         _matrix(axes, figure)
     else:
-        _plane(axes, figure)
+        _xy(axes, figure)
     axes.set_title(figure.title, fontsize="medium", loc="left")
     for spine in ("top", "right"):
         axes.spines[spine].set_visible(False)
     return axes
 
 
-def _there(figure: Any, run: Run) -> Any:
+def _drawable(figure: Any, run: Run) -> Any:
     if figure is None:
         raise InputError(
-            expected="samples that this picture can show",
+            expected="samples that this figure can show",
             got=f"none in {run.path}",
-            remedy="The report of the Run says why.",
+            remedy="Write the report of the Run: it says why.",
         )
     return figure
 
@@ -92,7 +92,7 @@ def _waterfall(axes: Any, figure: Waterfall) -> None:
 
 
 def _colour(tint: str) -> dict[str, Any]:
-    """How matplotlib paints a bar that a page paints so."""
+    """Return the matplotlib colours of a colour class."""
     if tint == "clean":
         return {"color": "#A6CEE3", "edgecolor": COLOURS[0]}
     return {"color": COLOURS[int(tint[1:]) % len(COLOURS)]}
@@ -127,17 +127,17 @@ def _histogram(axes: Any, figure: Histogram) -> None:
     _legend(axes, len(figure.names))
 
 
-def _plane(axes: Any, figure: Figure) -> None:
+def _xy(axes: Any, figure: Figure) -> None:
     for i, s in enumerate(figure.series):
-        look = {"color": COLOURS[i % len(COLOURS)], "label": s.name or None}
+        style = {"color": COLOURS[i % len(COLOURS)], "label": s.name or None}
         step = "post" if figure.kind == "steps" else None
         if figure.kind == "points":
-            axes.plot(s.x, s.y, MARKERS[i % len(MARKERS)], **look)
+            axes.plot(s.x, s.y, MARKERS[i % len(MARKERS)], **style)
         else:
-            style = "steps-post" if step else "default"
-            axes.plot(s.x, s.y, linestyle=DASHES[i % len(DASHES)], drawstyle=style, **look)
+            drawstyle = "steps-post" if step else "default"
+            axes.plot(s.x, s.y, linestyle=DASHES[i % len(DASHES)], drawstyle=drawstyle, **style)
         if s.low and s.high:
-            axes.fill_between(s.x, s.low, s.high, step=step, color=look["color"], alpha=0.15, linewidth=0)
+            axes.fill_between(s.x, s.low, s.high, step=step, color=style["color"], alpha=0.15, linewidth=0)
     if figure.diagonal:
         axes.axline((0, 0), slope=1, color="0.5", linestyle="--", linewidth=1)
     axes.set_xlabel(figure.x)

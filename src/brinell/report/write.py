@@ -1,4 +1,4 @@
-"""Reports as files."""
+"""Write a report of Runs as text or as a file."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ def text(
     fail_under: float | None = None,
     require: str | None = None,
 ) -> str:
-    """The report of one or several Runs in a format: html, md, json, csv or junit.
+    """Return the report of one or several Runs as html, md, json, csv or junit.
 
-    `fail_under` and `require` are what JUnit's cases ask of the Runs; see `brinell.report.gate.objections`.
+    `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`.
 
     >>> text([Run.open("tests/results/golden_run_v1")], "md").splitlines()[0]
     '| run | threat | plan | clean accuracy | robust accuracy | verdict |'
@@ -55,9 +55,9 @@ def write(
     classes: Sequence[str] = (),
     title: str = "",
 ) -> Path:
-    """Write the report of one or several Runs into a file; its ending tells the format where none is given.
+    """Write the report of one or several Runs to a file; the ending of the file is the default format.
 
-    `problem` is the data the Runs were made from, for the originals in the gallery; `classes` are names of the classes.
+    `problem` is the data of the Runs; with it the page shows originals beside adversarials. `classes` are class names.
     """
     path = Path(path)
     many = [runs] if isinstance(runs, Run) else list(runs)
@@ -66,18 +66,18 @@ def write(
 
 
 def save(path: Path, made: str) -> Path:
-    """Write a report that was made, or say why that is not possible."""
+    """Write a finished report to a file."""
     try:
         path.write_text(made, encoding="utf-8")
     except OSError as error:
         raise InputError(
-            expected="a file that can be written", got=f"{path} ({error.strerror})", remedy="Make its folder first."
+            expected="a file that can be written", got=f"{path} ({error.strerror})", remedy="Create its folder first."
         ) from error
     return path
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's ending stands for.
+    """Return the format of a file by its ending.
 
     >>> format_of(Path("report.xml"))
     'junit'
@@ -86,6 +86,6 @@ def format_of(path: Path) -> str:
         raise InputError(
             expected=f"a file named {', '.join(ENDINGS)}",
             got=path.name,
-            remedy="Give it one of these endings, or --format.",
+            remedy="Use one of these endings, or --format.",
         )
     return ENDINGS[path.suffix.lower()]

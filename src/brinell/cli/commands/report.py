@@ -8,7 +8,7 @@ import typer
 from brinell.cli._shared import load
 from brinell.core.dataset import Problem
 from brinell.errors import one_of
-from brinell.report.gate import check_percent, least, objections
+from brinell.report.gate import check_gate, check_percent, required_verdict
 from brinell.report.write import FORMATS, format_of, save, text
 from brinell.results import Run
 
@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Write a report of one or several Runs: a self-contained page, or Markdown, JSON, CSV or JUnit."""
     check_percent(fail_under)
-    least(fail_under, require)
+    required_verdict(fail_under, require)
     chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
     opened = [Run.open(path) for path in runs]
     made = text(
@@ -60,10 +60,10 @@ def command(
     else:
         path = save(out or PAGE, made)
         typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
-    against = [found for run in opened for found in objections(run, fail_under, require)]
-    for found in against:
-        typer.echo(found.sentence, err=True)
-    if against:
+    failures = [finding for run in opened for finding in check_gate(run, fail_under, require)]
+    for failure in failures:
+        typer.echo(f"{failure.message} {failure.remedy}".strip(), err=True)
+    if failures:
         raise typer.Exit(1)
 
 

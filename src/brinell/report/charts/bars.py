@@ -1,4 +1,4 @@
-"""Charts in rows, names on the left: bars, waterfalls and matrices. Any number of them fits, and long names too."""
+"""Horizontal charts with names on the left: bars, waterfalls and matrices."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from brinell.results.analyses import Figure, Series
 
 WIDTH = 480
 TOP, BOTTOM, RIGHT = 8, 42, 54
-LETTER = 6.9  # mean width of a letter in pixels, at the size the style sheet sets
+LETTER = 6.9  # mean width of a letter in pixels, at the font size of the style sheet
 LONGEST = 150.0
 MOST_CELLS_WITH_TEXT = 144
-SLANT = 34  # room on the right for the last of the slanted names
-DARKEST = 0.5  # shade of a cell whose text must stay readable, on light and on dark
+SLANT = 34  # space on the right for the last slanted name
+DARKEST = 0.5  # largest opacity at which the text of a cell is readable in both themes
 
 
 def bar_chart(figure: Figure) -> tuple[str, int]:
-    """Groups of horizontal bars, one bar per series, with error bars; returns markup and height."""
+    """Draw groups of horizontal bars, one bar per series, with error bars; return markup and height."""
     names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     count = max(len(figure.series), 1)
     thick = 18.0 if count == 1 else 14.0
@@ -28,7 +28,7 @@ def bar_chart(figure: Figure) -> tuple[str, int]:
     values = [v for s in figure.series for v in finite((*s.y, *s.low, *s.high))]
     scale = _scale([0.0, *values], figure.y, left)
     parts = [_axis(scale, figure.y, height)]
-    share = "%" in figure.y  # all to one decimal
+    share = "%" in figure.y  # percentages have one decimal
     tint = colour_classes([s.name for s in figure.series])
     for row, name in enumerate(names):
         y = TOP + row * slot
@@ -40,7 +40,7 @@ def bar_chart(figure: Figure) -> tuple[str, int]:
 
 
 def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
-    """Whole bars for the first level and what is left, floating ones for what each stage takes."""
+    """Draw full bars for the first and the last level, and floating bars for the drop of each stage."""
     slot, thick = 30.0, 20.0
     first, *rest = figure.levels
     names = [first.name, *(level.name for level in rest), figure.last]
@@ -56,9 +56,9 @@ def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
     parts = [_axis(scale, figure.y, height)]
     for i, (name, start, stop, level, kind) in enumerate(rows):
         y, drop = TOP + i * slot + (slot - thick) / 2, kind == "drop"
-        told = f"−{stop - start:.1f}" if drop and stop > start else f"{0.0 if drop else level.value:.1f}"
+        value = f"−{stop - start:.1f}" if drop and stop > start else f"{0.0 if drop else level.value:.1f}"
         interval = "" if level.low is None or level.high is None else f" [{level.low:.1f}, {level.high:.1f}]"
-        tip = f"{name}: {told}; accuracy {level.value:.1f}{interval}" if drop else f"{name}: {told}{interval}"
+        tip = f"{name}: {value}; accuracy {level.value:.1f}{interval}" if drop else f"{name}: {value}{interval}"
         box = element(
             "rect", element("title", escape(tip)), class_=f"pt bar {kind}", x=min(scale(start), scale(stop)), y=y,
             width=max(abs(scale(stop) - scale(start)), 1.5), height=thick, rx=2,
@@ -67,7 +67,7 @@ def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
         whisker = "" if drop else _whisker(scale, level.low, level.high, y + thick / 2)
         edge = max(scale(stop), scale(level.high) if level.high is not None and not drop else 0.0)
         parts += [_name(name, left, y + thick / 2, strong=kind == "c0 strong"), box, whisker]
-        parts.append(element("text", escape(told), class_="value", x=edge + 6, y=y + thick / 2, dy="0.35em"))
+        parts.append(element("text", escape(value), class_="value", x=edge + 6, y=y + thick / 2, dy="0.35em"))
         if i < len(rows) - 1:
             link = scale(level.value)
             parts.append(element("line", class_="link", x1=link, x2=link, y1=y + thick, y2=y + slot))
@@ -75,7 +75,7 @@ def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
 
 
 def matrix_chart(figure: Figure) -> tuple[str, int]:
-    """Cells shaded by their value, a series per row."""
+    """Draw cells shaded by their value, one row per series."""
     columns = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     left = _left([s.name for s in figure.series])
     wide = (WIDTH - left - SLANT) / max(len(columns), 1)
@@ -97,10 +97,10 @@ def matrix_chart(figure: Figure) -> tuple[str, int]:
 
 
 def _heads(columns: Sequence[str], left: float, wide: float) -> tuple[str, float]:
-    """The names of the columns, slanted where they are longer than a column is wide, and the room they take."""
+    """Return the column names, slanted if they are wider than a column, and their height."""
     longest = max([len(c) for c in columns], default=0)
     slanted = longest * LETTER > wide
-    every = max(1, -(-16 // max(int(wide), 1))) if slanted else 1  # not closer than a line of text
+    every = max(1, -(-16 // max(int(wide), 1))) if slanted else 1  # at least one line of text apart
     top = 26.0 if not slanted else 20 + min(longest, 14) * LETTER * 0.64
     parts = []
     for i in range(0, len(columns), every):
@@ -138,7 +138,7 @@ def _scale(values: Sequence[float], label: str, left: float) -> Scale:
 
 
 def _axis(scale: Scale, label: str, height: float) -> str:
-    count = 5 if max(abs(scale.low), abs(scale.high)) < 1e4 else 3  # long numbers need room
+    count = 5 if max(abs(scale.low), abs(scale.high)) < 1e4 else 3  # long numbers need space
     size = step(scale.low, scale.high, count)
     parts = []
     for value in ticks(scale.low, scale.high, count):

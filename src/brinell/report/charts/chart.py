@@ -1,4 +1,4 @@
-"""Figures as accessible pictures: SVG with a description, a legend and the numbers as a table; needs no script."""
+"""Figures as accessible HTML: SVG with a description, a legend, and the numbers as a table. No script is needed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,38 +12,38 @@ from brinell.report.charts.xy import WIDTH, histogram_chart, legend_key, xy_char
 from brinell.results.analyses import Figure, Table
 
 AnyFigure = Figure | Waterfall | Histogram
-# A table of more rows than this helps nobody; the numbers are in the Run.
+# Longer tables are cut; the numbers are in the Run.
 MOST_ROWS = 400
-# Names of at most so many characters stay on one line.
+# Names up to this length are not wrapped.
 SHORT = 20
 
 
 def chart(
     figure: AnyFigure,
     *,
-    marks: Sequence[ReferenceLine] = (),
+    lines: Sequence[ReferenceLine] = (),
     note: str = "",
     key: str = "",
     labels: Sequence[Sequence[str]] = (),
 ) -> str:
-    """The figure as an HTML `<figure>`: caption, legend, SVG, a note, and its data as a table to unfold.
+    """Return the figure as an HTML `<figure>`: caption, legend, SVG, a note, and a collapsed table of its data.
 
-    Colours and type come from the style sheet (`files/theme.css`), tooltips and zoom from `files/charts.js`; without
-    the script the native titles of the points show their values. On a page that draws equal figures, `key` tells them
-    apart. `labels` are names of the points of lines, steps and points: one sequence per series.
+    `files/theme.css` sets colours and fonts; `files/charts.js` adds tooltips and zoom. Without the script, the native
+    titles of the points show their values. `key` distinguishes equal figures on one page. `labels` name the points of
+    a line, step or point chart: one sequence per series.
 
     >>> from brinell.results.analyses import Series
     >>> text = chart(Figure("Errors", "line", "eps", "error (%)", (Series("net", (0.0, 0.1), (10.0, 80.0)),)))
     >>> text.startswith('<figure class="chart line"'), 'role="img"' in text, "<table>" in text
     (True, True, True)
     """
-    inside, height, zoom = _draw(figure, marks, labels)
-    # Equal figures get equal names: a report made twice is the same file.
-    name = hashlib.sha256(repr((figure, tuple(marks), key)).encode()).hexdigest()[:10]
+    inside, height, zoom = _draw(figure, lines, labels)
+    # Equal figures get equal ids, so that a report made twice is the same file.
+    name = hashlib.sha256(repr((figure, tuple(lines), key)).encode()).hexdigest()[:10]
     title = element("title", escape(figure.title), id=f"t{name}")
-    told = element("desc", escape(describe(figure)), id=f"d{name}")
+    description = element("desc", escape(describe(figure)), id=f"d{name}")
     svg = element(
-        "svg", title, told, inside, class_="canvas", viewBox=f"0 0 {WIDTH} {height}", role="img",
+        "svg", title, description, inside, class_="canvas", viewBox=f"0 0 {WIDTH} {height}", role="img",
         aria_labelledby=f"t{name} d{name}", **zoom,
     )  # fmt: skip
     caption = element("figcaption", escape(figure.title))
@@ -51,13 +51,13 @@ def chart(
     kind = figure.kind if isinstance(figure, Figure) else type(figure).__name__.lower()
     return element(
         "figure", caption, _legend(figure), element("div", svg, class_="stage"), below,
-        _unfold(data(figure, labels)),
+        _data_details(data_table(figure, labels)),
         class_=f"chart {kind}",
     )  # fmt: skip
 
 
 def table(content: Table, *, caption: bool = True) -> str:
-    """The table as HTML; columns of numbers are set to the right.
+    """Return the table as HTML, with columns of numbers aligned to the right.
 
     >>> table(Table("T", ("a", "b"), (("<x>", 1.5),)))
     '<div class="scroll" tabindex="0"><table><caption>T</caption><thead><tr><th scope="col" class="keep">a</th><th
@@ -73,14 +73,14 @@ def table(content: Table, *, caption: bool = True) -> str:
     )
     named = element("caption", escape(content.title)) if caption and content.title else ""
     inside = element("table", named, element("thead", element("tr", head)), element("tbody", rows))
-    # Where nothing scrolls the script takes the stop for the keyboard away.
+    # The script removes the tab stop if nothing scrolls.
     return element("div", inside, class_="scroll", tabindex=0)
 
 
-def data(figure: AnyFigure, labels: Sequence[Sequence[str]] = ()) -> Table:
-    """The numbers of a figure; with `labels` of its points in front.
+def data_table(figure: AnyFigure, labels: Sequence[Sequence[str]] = ()) -> Table:
+    """Return the numbers of a figure as a table, with the `labels` of its points in front.
 
-    >>> data(Histogram("H", "size", "samples", (0.0, 1.0), ("all",), ((3,),))).rows
+    >>> data_table(Histogram("H", "size", "samples", (0.0, 1.0), ("all",), ((3,),))).rows
     ((0.0, 1.0, 3),)
     """
     if isinstance(figure, Waterfall):
@@ -106,23 +106,23 @@ def data(figure: AnyFigure, labels: Sequence[Sequence[str]] = ()) -> Table:
 
 
 def describe(figure: AnyFigure) -> str:
-    """One sentence for those who do not see the picture.
+    """Describe the figure in one sentence, for screen readers.
 
     >>> describe(Waterfall("Accuracy", "%", ()))
     'A waterfall of 0 levels; the numbers are in the table below.'
     """
     if isinstance(figure, Waterfall):
-        kind, told = "waterfall", f"{len(figure.levels)} levels"
+        kind, content = "waterfall", f"{len(figure.levels)} levels"
         if figure.levels:
-            told += f", from {number(figure.levels[0].value)} to {number(figure.levels[-1].value)} ({figure.y})"
+            content += f", from {number(figure.levels[0].value)} to {number(figure.levels[-1].value)} ({figure.y})"
     elif isinstance(figure, Histogram):
-        kind, told = "histogram", f"{sum(map(sum, figure.counts)):,} values ({figure.x})"
+        kind, content = "histogram", f"{sum(map(sum, figure.counts)):,} values ({figure.x})"
     else:
         kind = {"bars": "bar chart", "line": "line chart", "steps": "step curve", "points": "scatter plot"}.get(
             figure.kind, figure.kind
         )
-        told = f"{figure.y or 'values'} by {figure.x or 'name'} for {_listed([s.name for s in figure.series])}"
-    return f"A {kind} of {told}; the numbers are in the table below."
+        content = f"{figure.y or 'values'} by {figure.x or 'name'} for {_listed([s.name for s in figure.series])}"
+    return f"A {kind} of {content}; the numbers are in the table below."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -131,17 +131,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _draw(
-    figure: AnyFigure, marks: Sequence[ReferenceLine], labels: Sequence[Sequence[str]]
+    figure: AnyFigure, lines: Sequence[ReferenceLine], labels: Sequence[Sequence[str]]
 ) -> tuple[str, int, dict[str, object]]:
     if isinstance(figure, Histogram):
-        return histogram_chart(figure, marks)
+        return histogram_chart(figure, lines)
     if isinstance(figure, Waterfall):
         return (*waterfall_chart(figure), {})
     if figure.kind == "bars":
         return (*bar_chart(figure), {})
     if figure.kind == "matrix":
         return (*matrix_chart(figure), {})
-    return xy_chart(figure, marks, labels)
+    return xy_chart(figure, lines, labels)
 
 
 def _legend(figure: AnyFigure) -> str:
@@ -157,20 +157,19 @@ def _legend(figure: AnyFigure) -> str:
 
 
 def _head(name: str) -> str:
-    """The head of a column, which a narrow screen may break inside of the longest words."""
+    """Return the head of a column; a narrow screen may break the longest words."""
     return escape(name).replace("wards", "<wbr>wards")
 
 
 def _kept(content: Table, column: int) -> str | None:
-    """Short names are not broken at their hyphens."""
+    """Return the class that keeps short names on one line."""
     return "keep" if content.rows and all(len(str(row[column])) <= SHORT for row in content.rows) else None
 
 
-def _unfold(content: Table) -> str:
+def _data_details(content: Table) -> str:
     if not content.rows:
         return ""
-    left = len(content.rows) - MOST_ROWS
+    hidden = len(content.rows) - MOST_ROWS
     short = Table("", content.columns, content.rows[:MOST_ROWS])
-    more = element("p", f"{left:,} more rows are not shown.", class_="note") if left > 0 else ""
-    # The caption of the figure names the table too.
+    more = element("p", f"{hidden:,} more rows are not shown.", class_="note") if hidden > 0 else ""
     return element("details", element("summary", "Data"), table(short), more, class_="data")

@@ -1,4 +1,4 @@
-"""Images as PNG, by the standard library alone."""
+"""PNG images, with the standard library only."""
 
 import base64
 import struct
@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-COLOUR = {1: 0, 3: 2}  # channels and PNG's name for them: grey, red-green-blue
+COLOUR = {1: 0, 3: 2}  # number of channels and PNG colour type: grey, RGB
 
 
 def png(image: npt.NDArray[np.uint8]) -> bytes:
-    """The file of an image of bytes, height by width by 1 or 3 channels.
+    """Encode an image of bytes, height by width by 1 or 3 channels.
 
-    Reference: PNG specification (ISO/IEC 15948), eight bits a sample; each line is stored as it is or as its difference
-    from the pixel before, whichever has the smaller sum.
+    Method: eight bits per channel; each line is stored unfiltered or as differences to the previous pixel, whichever
+    has the smaller sum.
+    Reference: PNG specification (ISO/IEC 15948).
 
     >>> png(np.zeros((2, 3, 1), np.uint8))[:8] == SIGNATURE
     True
@@ -26,8 +27,8 @@ def png(image: npt.NDArray[np.uint8]) -> bytes:
     return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", packed) + _chunk(b"IEND", b"")
 
 
-def uri(image: npt.NDArray[np.uint8]) -> str:
-    """The image as an address that holds it."""
+def data_uri(image: npt.NDArray[np.uint8]) -> str:
+    """Return the image as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png(image)).decode()
 
 

@@ -1,17 +1,17 @@
-"""Axes: round ticks, positions and numbers as people read them."""
+"""Axes: round ticks, positions, and numbers as text."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
-# Smaller ranges are none: their steps would not be numbers of full precision.
+# Smaller ranges count as empty: their steps would be subnormal numbers.
 LEAST = 1e-290
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers from low to high on pixels from start to stop.
+    """A linear map of numbers from low to high onto pixels from start to stop.
 
     >>> Scale(0.0, 50.0, 10.0, 110.0)(25.0)
     60.0
@@ -23,12 +23,12 @@ class Scale:
     stop: float
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """Return the position of a value."""
         return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.stop - self.start)
 
 
 def step(low: float, high: float, count: int = 5) -> float:
-    """The round distance between about `count` ticks.
+    """Return the round distance between about `count` ticks.
 
     >>> step(0.0, 100.0), step(0.0, 0.031), step(3.0, 3.0)
     (20.0, 0.005, 1.0)
@@ -41,7 +41,7 @@ def step(low: float, high: float, count: int = 5) -> float:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers from low to high.
+    """Return the round numbers from low to high.
 
     >>> ticks(0.0, 1.0), ticks(-3.0, 11.0)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.5, 0.0, 2.5, 5.0, 7.5, 10.0])
@@ -53,7 +53,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def tick_text(value: float, size: float) -> str:
-    """A tick in no more digits than the distance between ticks asks for.
+    """Format a tick with as few digits as the distance between ticks allows.
 
     >>> tick_text(0.2, 0.2), tick_text(20.0, 20.0), tick_text(12000.0, 2000.0), tick_text(0.00002, 0.00001)
     ('0.2', '20', '12,000', '2e-05')
@@ -68,7 +68,7 @@ def tick_text(value: float, size: float) -> str:
 
 
 def number(value: object) -> str:
-    """A cell of a table: integers in groups of three, other numbers in four digits.
+    """Format the cell of a table: integers in groups of three, other numbers with four digits.
 
     >>> number(12345), number(0.0313725), number(float("nan")), number(None), number("as it is")
     ('12,345', '0.03137', '–', '–', 'as it is')
@@ -86,7 +86,7 @@ def number(value: object) -> str:
 
 
 def finite(values: Iterable[object]) -> list[float]:
-    """The numbers among the values that can be drawn.
+    """Return the finite numbers among the values.
 
     >>> finite([1.0, float("inf"), "name", 2])
     [1.0, 2.0]
@@ -95,7 +95,7 @@ def finite(values: Iterable[object]) -> list[float]:
 
 
 def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
-    """The range of an axis: percentages from 0 to 100, others from round to round, 0 included where it is near.
+    """Return the range of an axis: 0 to 100 for percentages, else round ends, with 0 included if it is near.
 
     >>> span([20.0, 80.0], "accuracy (%)"), span([3.0, 9.0]), span([100.0, 102.0]), span([0.0, 101.0])
     ((0.0, 100.0), (0.0, 10.0), (100.0, 102.0), (0.0, 125.0))
@@ -112,7 +112,7 @@ def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
     if high - low < LEAST:
         low, high = (0.0, 1.0) if 0 <= low < LEAST else (low - 0.5, high + 0.5)
     ends = low, high
-    for _ in range(3):  # rounding the ends may ask for other ticks, and these for other ends
+    for _ in range(3):  # rounding the ends may change the ticks, and new ticks may change the ends
         size = step(*ends)
         ends = math.floor(low / size + 1e-9) * size, math.ceil(high / size - 1e-9) * size
         if step(*ends) == size:

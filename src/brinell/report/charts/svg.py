@@ -1,4 +1,4 @@
-"""Elements of SVG and HTML as text, every value escaped."""
+"""SVG and HTML elements as text, with every attribute escaped."""
 
 from html import escape
 
@@ -8,21 +8,21 @@ VOID = ("input", "img", "br", "hr", "meta", "link")
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
-    """An element around children that are markup already; attributes are escaped, None leaves one out.
+    """Return an element around children that are already markup; attributes are escaped, and None omits one.
 
     >>> element("text", escape("a < b"), x=1.50, class_="axis", data_name='"quoted"')
     '<text x="1.5" class="axis" data-name="&quot;quoted&quot;">a &lt; b</text>'
     """
-    told = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_value(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{told}>" if name in VOID else f"<{name}{told}>{''.join(children)}</{name}>"
+    return f"<{name}{written}>" if name in VOID else f"<{name}{written}>{''.join(children)}</{name}>"
 
 
 def path(points: list[tuple[float, float]], close: bool = False) -> str:
-    """The commands of a path through the points.
+    """Return the path commands through the points.
 
     >>> path([(0.0, 0.0), (10.0, 2.25)], close=True)
     'M0 0L10 2.25Z'
@@ -31,5 +31,5 @@ def path(points: list[tuple[float, float]], close: bool = False) -> str:
 
 
 def _value(value: object) -> str:
-    # A hundredth of a pixel is more than any screen shows.
+    # Two decimals are finer than any screen.
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

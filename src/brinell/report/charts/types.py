@@ -1,17 +1,17 @@
-"""Figures beyond those of analyses: a waterfall of accuracies and histograms."""
+"""Figures that analyses do not have: waterfalls, histograms, and reference lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# What has one meaning has one colour on all of a page; "clean" is a paler "robust", as in the bar of the headline.
+# One colour per meaning on the whole page; "clean" is a paler "robust", as in the bar of the headline.
 MEANINGS = {
-    "robust": "c0", "clean": "clean", "broken by an attack": "c1", "wrong by itself": "c2", "forward passes": "c7",
+    "robust": "c0", "clean": "clean", "broken by an attack": "c1", "misclassified": "c2", "forward passes": "c7",
     "backward passes": "c4",
 }  # fmt: skip
 
 
 def colour_classes(names: Sequence[str]) -> list[str]:
-    """The colours of the bars of these series: by what they mean, else one after another.
+    """Return the colour class of each series: by its meaning if all are known, else by its position.
 
     >>> colour_classes(["clean", "robust"]), colour_classes(["robust", "mine"])
     (['clean', 'c0'], ['c0', 'c1'])
@@ -23,7 +23,7 @@ def colour_classes(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class WaterfallLevel:
-    """A level of a waterfall, with its interval where it is known."""
+    """A level of a waterfall, with its interval if it is known."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class WaterfallLevel:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Levels that each take something from the one before; `last` names the bar that shows what is left.
+    """Decreasing levels, one per stage; `last` names the bar of the final level.
 
     >>> Waterfall("Accuracy", "accuracy (%)", (WaterfallLevel("clean", 90.0), WaterfallLevel("pgd", 40.0))).drops
     (50.0,)
@@ -42,17 +42,17 @@ class Waterfall:
     title: str
     y: str
     levels: tuple[WaterfallLevel, ...]
-    last: str = "left"
+    last: str = "final"
 
     @property
     def drops(self) -> tuple[float, ...]:
-        """What each level takes from the one before."""
+        """The decrease from each level to the next."""
         return tuple(a.value - b.value for a, b in zip(self.levels, self.levels[1:], strict=False))
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts between edges, one tuple per name, stacked.
+    """Stacked counts between edges, one tuple of counts per name.
 
     >>> Histogram("Distances", "distance", "samples", (0.0, 1.0, 2.0), ("all",), ((3, 4),)).counts
     ((3, 4),)
@@ -67,12 +67,12 @@ class Histogram:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.counts) or any(len(c) != len(self.edges) - 1 for c in self.counts):
-            raise ValueError(f"{self.title}: a name per row of counts and a count between every two edges")
+            raise ValueError(f"{self.title}: expected one name per row of counts and one count between every two edges")
 
 
 @dataclass(frozen=True)
 class ReferenceLine:
-    """A value of the x axis that has a name, such as the radius of a threat."""
+    """A vertical line at a named value of the x axis, such as the radius of a threat."""
 
     x: float
     name: str

@@ -1,4 +1,4 @@
-"""Charts in a plane of two axes that can be zoomed: lines, steps, points and histograms."""
+"""Charts on two axes that can be zoomed: lines, steps, points and histograms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,60 +11,60 @@ from brinell.results.analyses import Figure, Series
 
 WIDTH, HEIGHT = 480, 300
 LEFT, TOP, RIGHT, BOTTOM = 58, 20, 14, 46
-PAD = 7.0  # room for markers at the edges
-# One shape per series, so that colour is never the only difference.
+PAD = 7.0  # space for markers at the edges
+# One marker shape per series: colour is never the only difference.
 SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-3.5-3.5h7v7h-7z", "M0-4.6L4.4 3.4h-8.8z", "M0-5L5 0L0 5L-5 0z",
     "M-4.4-3.4h8.8L0 4.6z", "M-4-1.4h2.6v-2.6h2.8v2.6h2.6v2.8h-2.6v2.6h-2.8v-2.6h-2.6z",
     "M-4.5-2.5L0-4.5L4.5-2.5L3 4h-6z", "M-4.5 0L-2-4h4L4.5 0L2 4h-4z",
 )  # fmt: skip
-# Beyond so many points a marker each only hides the line; they stay there for the pointer.
+# Above this number of points markers are invisible; they still react to the pointer.
 MOST_MARKERS = {"line": 40, "steps": 12}
 
 
 @dataclass(frozen=True)
 class XYAxes:
-    """Both axes, in pixels of the plane itself; named places where x has names."""
+    """Both axes in pixels of the plotting axes; `names` are the categories of a categorical x axis."""
 
     x: Scale
     y: Scale
     names: tuple[str, ...] = ()
 
     def at(self, x: float | str) -> float:
-        """The place of a value or name."""
+        """Return the x position of a value or category."""
         return self.x(self.names.index(str(x)) if self.names else float(x))
 
 
 def xy_chart(
-    figure: Figure, marks: Sequence[ReferenceLine] = (), labels: Sequence[Sequence[str]] = ()
+    figure: Figure, lines: Sequence[ReferenceLine] = (), labels: Sequence[Sequence[str]] = ()
 ) -> tuple[str, int, dict[str, object]]:
-    """Lines, steps or points with bands or error bars; returns markup, height and what the script needs to zoom."""
-    area = _plane(figure, marks)
-    parts = [_diagonal(area)] if figure.diagonal else []
+    """Draw lines, steps or points with bands or error bars; return markup, height and attributes for the zoom."""
+    axes = _figure_axes(figure, lines)
+    parts = [_diagonal(axes)] if figure.diagonal else []
     for i, s in enumerate(figure.series):
-        parts.append(_series(area, s, i, figure.kind, labels[i] if labels else ()))
-    parts += [_mark(area, mark) for mark in marks]
-    return _dress(area, "".join(parts), figure.x, figure.y)
+        parts.append(_series(axes, s, i, figure.kind, labels[i] if labels else ()))
+    parts += [_reference_line(axes, line) for line in lines]
+    return _with_axes(axes, "".join(parts), figure.x, figure.y)
 
 
-def histogram_chart(figure: Histogram, marks: Sequence[ReferenceLine] = ()) -> tuple[str, int, dict[str, object]]:
-    """Stacked bars between edges."""
+def histogram_chart(figure: Histogram, lines: Sequence[ReferenceLine] = ()) -> tuple[str, int, dict[str, object]]:
+    """Draw stacked bars between edges; return markup, height and attributes for the zoom."""
     tops = [sum(column) for column in zip(*figure.counts, strict=True)]
     low, high = figure.edges[0], figure.edges[-1]
-    area = _area((low, high), span([0.0, *map(float, tops)]), ())
+    axes = _axes((low, high), span([0.0, *map(float, tops)]), ())
     parts, base = [], [0.0] * len(tops)
     for tint, name, counts in zip(colour_classes(figure.names), figure.names, figure.counts, strict=True):
         for j, count in enumerate(counts):
             if count:
                 ends = figure.edges[j], figure.edges[j + 1]
-                parts.append(_column(area, ends, base[j], count, tint, name))
+                parts.append(_column(axes, ends, base[j], count, tint, name))
                 base[j] += count
-    parts += [_mark(area, mark) for mark in marks]
-    return _dress(area, "".join(parts), figure.x, figure.y)
+    parts += [_reference_line(axes, line) for line in lines]
+    return _with_axes(axes, "".join(parts), figure.x, figure.y)
 
 
 def legend_key(i: int, line: bool, tint: str = "") -> str:
-    """The swatch of a series in the legend."""
+    """Return the swatch of a series in the legend."""
     stroke = element("path", class_=f"line c{i % 8}", d="M0 7H26") if line else ""
     shape = SHAPES[i % len(SHAPES)] if line else "M5 1h16v12h-16z"
     mark = element(
@@ -76,35 +76,35 @@ def legend_key(i: int, line: bool, tint: str = "") -> str:
     return element("svg", stroke + mark, viewBox="0 0 26 14", width=26, height=14, aria_hidden="true")
 
 
-def _plane(figure: Figure, marks: Sequence[ReferenceLine]) -> XYAxes:
+def _figure_axes(figure: Figure, lines: Sequence[ReferenceLine]) -> XYAxes:
     every = [x for s in figure.series for x in s.x]
     names = tuple(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else ()
     ys = [v for s in figure.series for v in finite((*s.y, *s.low, *s.high))]
-    xs = finite([*every, *(m.x for m in marks)])
+    xs = finite([*every, *(m.x for m in lines)])
     if figure.diagonal:
         both = span([*xs, *ys], figure.y)
-        return _area(both, both, names)
+        return _axes(both, both, names)
     if names:
         across = (-0.3, len(names) - 0.7)
     else:
         across = (min(xs), max(xs)) if xs and min(xs) < max(xs) else span(xs)
-    return _area(across, span(ys, figure.y), names)
+    return _axes(across, span(ys, figure.y), names)
 
 
-def _area(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> XYAxes:
+def _axes(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> XYAxes:
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     return XYAxes(Scale(*x, PAD, wide - PAD), Scale(*y, high - PAD, PAD), names)
 
 
-def _series(area: XYAxes, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
-    rows = [j for j in range(len(s.x)) if finite([s.y[j]]) and (area.names or finite([s.x[j]]))]
-    points = [(area.at(s.x[j]), area.y(s.y[j])) for j in rows]
+def _series(axes: XYAxes, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
+    rows = [j for j in range(len(s.x)) if finite([s.y[j]]) and (axes.names or finite([s.x[j]]))]
+    points = [(axes.at(s.x[j]), axes.y(s.y[j])) for j in rows]
     colour = f"c{i % 8}"
     parts = []
     bounded = [j for j in rows if s.low and s.high and len(finite([s.low[j], s.high[j]])) == 2]
     if bounded:
-        low = [(area.at(s.x[j]), area.y(s.low[j])) for j in bounded]
-        high = [(area.at(s.x[j]), area.y(s.high[j])) for j in bounded]
+        low = [(axes.at(s.x[j]), axes.y(s.low[j])) for j in bounded]
+        high = [(axes.at(s.x[j]), axes.y(s.high[j])) for j in bounded]
         if kind == "points":
             parts += [
                 element("path", class_=f"line {colour} error", d=path([a, b])) for a, b in zip(low, high, strict=True)
@@ -121,7 +121,7 @@ def _series(area: XYAxes, s: Series, i: int, kind: str, labels: Sequence[str] = 
 
 
 def _stairs(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The corners of a right-continuous step function."""
+    """Return the corners of a right-continuous step function."""
     corners = points[:1]
     for (_, before), (x, y) in pairwise(points):
         corners += [(x, before), (x, y)]
@@ -145,50 +145,50 @@ def _point(s: Series, j: int, at: tuple[float, float], i: int, kind: str, count:
     )  # fmt: skip
 
 
-def _column(area: XYAxes, ends: tuple[float, float], base: float, count: int, tint: str, name: str) -> str:
-    a, b = (area.x(e) for e in ends)
-    top = area.y(base + count)
+def _column(axes: XYAxes, ends: tuple[float, float], base: float, count: int, tint: str, name: str) -> str:
+    a, b = (axes.x(e) for e in ends)
+    top = axes.y(base + count)
     tip = f"{name + ', ' if name else ''}{number(ends[0])} to {number(ends[1])}: {number(count)}"
     return element(
         "rect", element("title", escape(tip)), class_=f"pt bar {tint}", x=a, y=top, width=max(b - a, 0.3),
-        height=area.y(base) - top, data_series=name, data_from=ends[0], data_to=ends[1], data_value=count, data_tip=tip,
+        height=axes.y(base) - top, data_series=name, data_from=ends[0], data_to=ends[1], data_value=count, data_tip=tip,
     )  # fmt: skip
 
 
-def _diagonal(area: XYAxes) -> str:
-    ends = [(area.x(v), area.y(v)) for v in (area.x.low, area.x.high)]
+def _diagonal(axes: XYAxes) -> str:
+    ends = [(axes.x(v), axes.y(v)) for v in (axes.x.low, axes.x.high)]
     return element("path", class_="mark", d=path(ends))
 
 
-def _mark(area: XYAxes, mark: ReferenceLine) -> str:
-    if not area.x.low <= mark.x <= area.x.high:
+def _reference_line(axes: XYAxes, line: ReferenceLine) -> str:
+    if not axes.x.low <= line.x <= axes.x.high:
         return ""
-    x = area.x(mark.x)
-    late = x > area.x.start + 0.7 * (area.x.stop - area.x.start)
+    x = axes.x(line.x)
+    late = x > axes.x.start + 0.7 * (axes.x.stop - axes.x.start)
     text = element(
-        "text", escape(mark.name), class_="tag", x=-5 if late else 5, dy="0.9em", text_anchor="end" if late else "start"
+        "text", escape(line.name), class_="tag", x=-5 if late else 5, dy="0.9em", text_anchor="end" if late else "start"
     )
     tag = element("g", text, class_="pinned", transform=f"translate({x:.2f} 0)", data_cx=x, data_cy=0)
     return element("line", class_="mark", x1=x, x2=x, y1=0, y2=HEIGHT - TOP - BOTTOM) + tag
 
 
-def _dress(area: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
-    """Grid, ticks and labels around a plane; the plane is an SVG of its own, whose viewBox is the zoom."""
+def _with_axes(axes: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
+    """Add grid, ticks and labels; the plotting axes is a nested SVG, and zooming changes its viewBox."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    size, parts = step(area.y.low, area.y.high), []
-    for value in ticks(area.y.low, area.y.high):
-        at = TOP + area.y(value)
+    size, parts = step(axes.y.low, axes.y.high), []
+    for value in ticks(axes.y.low, axes.y.high):
+        at = TOP + axes.y(value)
         parts.append(element("line", class_="grid", x1=LEFT, x2=LEFT + wide, y1=at, y2=at))
         parts.append(
             element("text", tick_text(value, size), class_="tick", x=LEFT - 8, y=at, dy="0.35em", text_anchor="end")
         )
     parts.append(element("line", class_="axis", x1=LEFT, x2=LEFT + wide, y1=TOP + high, y2=TOP + high))
-    parts.append(element("g", *_ticks_below(area), class_="ticks-x"))
+    parts.append(element("g", *_ticks_below(axes), class_="ticks-x"))
     parts.append(
         element(
             "svg",
             inside,
-            class_="plane",
+            class_="plot-axes",
             x=LEFT,
             y=TOP,
             width=wide,
@@ -207,18 +207,18 @@ def _dress(area: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[st
             text_anchor="middle",
         )
     )
-    zoom: dict[str, object] = {} if area.names else {
-        "data_zoom": f"{area.x.low!r} {area.x.high!r} {area.x.start} {area.x.stop} {LEFT} {TOP} {wide} {high}"
+    zoom: dict[str, object] = {} if axes.names else {
+        "data_zoom": f"{axes.x.low!r} {axes.x.high!r} {axes.x.start} {axes.x.stop} {LEFT} {TOP} {wide} {high}"
     }  # fmt: skip
     return "".join(parts), HEIGHT, zoom
 
 
-def _ticks_below(area: XYAxes) -> list[str]:
+def _ticks_below(axes: XYAxes) -> list[str]:
     y = HEIGHT - BOTTOM + 17
-    if area.names:
-        fits = max(int((area.x.stop - area.x.start) / len(area.names) / 7), 3)
-        texts = [(area.x(i), n if len(n) <= fits else n[: fits - 1] + "…") for i, n in enumerate(area.names)]
+    if axes.names:
+        fits = max(int((axes.x.stop - axes.x.start) / len(axes.names) / 7), 3)
+        texts = [(axes.x(i), n if len(n) <= fits else n[: fits - 1] + "…") for i, n in enumerate(axes.names)]
     else:
-        size = step(area.x.low, area.x.high)
-        texts = [(area.x(v), tick_text(v, size)) for v in ticks(area.x.low, area.x.high)]
+        size = step(axes.x.low, axes.x.high)
+        texts = [(axes.x(v), tick_text(v, size)) for v in ticks(axes.x.low, axes.x.high)]
     return [element("text", escape(t), class_="tick", x=LEFT + at, y=y, text_anchor="middle") for at, t in texts]

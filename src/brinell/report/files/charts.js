@@ -1,5 +1,5 @@
-/* Tooltips, keyboard and zoom for the charts, and the switch between light and dark. Nothing is fetched; without this
-   script every number is on the page as well. */
+/* Tooltips, keyboard navigation and zoom for the charts, and the switch between light and dark. Nothing is fetched.
+   Without this script every number is still on the page. */
 (() => {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
@@ -32,7 +32,7 @@
     });
   }
 
-  // ------------------------------------------------------------------- tables that scroll are reached by keyboard too
+  // ------------------------------------------------------------------- keyboard access to scrolling tables
   const reach = () => {
     for (const box of document.querySelectorAll(".scroll")) {
       const wide = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
@@ -43,7 +43,7 @@
   document.addEventListener("toggle", reach, true);
   reach();
 
-  // --------------------------------------------------------------------------------------- where one is on the page
+  // --------------------------------------------------------------------------------------- current section
   const links = new Map([...document.querySelectorAll(".toc a")].map((a) => [a.getAttribute("href").slice(1), a]));
   if (links.size && "IntersectionObserver" in window) {
     const seen = new Set();
@@ -80,7 +80,7 @@
       this.canvas = figure.querySelector("svg.canvas");
       this.points = [...this.canvas.querySelectorAll(".pt")];
       if (!this.points.length) return;
-      for (const point of this.points) point.querySelector("title")?.remove(); // ours replaces the native tooltip
+      for (const point of this.points) point.querySelector("title")?.remove(); // replaced by the tooltip below
       figure.classList.add("live");
       this.lit = null;
       this.tip = this.stage.appendChild(document.createElement("div"));
@@ -94,7 +94,7 @@
       const title = figure.querySelector("figcaption")?.textContent ?? "Chart";
       const zoom = this.canvas.dataset.zoom ? ", plus and minus zoom, Escape resets" : "";
       this.stage.setAttribute("aria-label", `${title}. Arrow keys read the values${zoom}.`);
-      this.canvas.setAttribute("aria-hidden", "true"); // its description is repeated by the label and the table
+      this.canvas.setAttribute("aria-hidden", "true"); // the label and the table repeat its description
       if (this.canvas.dataset.zoom) this.prepareZoom();
       this.stage.addEventListener("pointermove", (e) => this.hover(e));
       this.stage.addEventListener("pointerleave", () => this.light(null));
@@ -155,14 +155,14 @@
       event.preventDefault();
     }
 
-    // ---- zoom: the plane is an SVG of its own, and its viewBox is what one sees of it
+    // ---- zoom: the plotting area is a nested SVG, and its viewBox is the visible part
     prepareZoom() {
       const [low, high, first, last, left, top, wide, tall] = this.canvas.dataset.zoom.split(" ").map(Number);
       this.zoom = { low, high, first, last, left, top, wide, tall };
-      this.plane = this.canvas.querySelector("svg.plane");
+      this.area = this.canvas.querySelector("svg.plot-area");
       this.ticks = this.canvas.querySelector(".ticks-x");
       this.original = this.ticks.innerHTML;
-      this.pinned = [...this.plane.querySelectorAll("[data-cx]")];
+      this.pinned = [...this.area.querySelectorAll("[data-cx]")];
       this.from = 0;
       this.to = wide;
       this.button = this.stage.appendChild(document.createElement("button"));
@@ -177,14 +177,14 @@
       this.stage.addEventListener("pointerup", (e) => this.release(e));
       this.stage.addEventListener("pointercancel", () => this.forget());
       this.stage.addEventListener("wheel", (e) => {
-        // Without a key the wheel scrolls the page, unless the chart was chosen.
+        // Without a modifier key the wheel scrolls the page, unless the chart has the focus.
         if (!e.ctrlKey && !e.shiftKey && document.activeElement !== this.stage) return;
         e.preventDefault();
         this.scale(this.place(e.clientX), (e.deltaY || e.deltaX) > 0 ? 1.25 : 0.8);
       }, { passive: false });
     }
 
-    place(x) { // from the screen to the plane
+    place(x) { // from screen to plotting-area coordinates
       const box = this.canvas.getBoundingClientRect(), z = this.zoom;
       const inside = ((x - box.x) / box.width) * this.canvas.viewBox.baseVal.width - z.left;
       return this.from + (Math.min(Math.max(inside, 0), z.wide) / z.wide) * (this.to - this.from);
@@ -202,7 +202,7 @@
       this.from = from;
       this.to = to;
       const k = (to - from) / z.wide, whole = k > 0.999;
-      this.plane.setAttribute("viewBox", `${from} 0 ${to - from} ${z.tall}`);
+      this.area.setAttribute("viewBox", `${from} 0 ${to - from} ${z.tall}`);
       for (const p of this.pinned) p.setAttribute("transform", `translate(${p.dataset.cx} ${p.dataset.cy}) scale(${k} 1)`);
       this.button.hidden = whole;
       this.light(null);
