@@ -71,7 +71,7 @@ def test_units_of_255_are_refused_with_the_remedy():
     with pytest.raises(ThreatError, match="at most 1"):
         Linf(torch.tensor([0.1, 8.0]))
     for t in (L2(128), L1(12 * 255), Linf(1.0)):
-        with pytest.raises(ThreatError, match="divide an eps given in 0-255 units by 255"):
+        with pytest.raises(ThreatError, match="divide an eps in 0-255 units by 255"):
             t.check((3, 32, 32) if t.norm.name == "L2" else (1, 28, 28), None)
 
 
@@ -95,7 +95,7 @@ def test_wrong_lengths_and_masks():
 
 
 @pytest.mark.parametrize("which", ["eps", "mask"])
-def test_the_door_checks_them(which):
+def test_evaluations_check_them(which):
     world = linear_world(n=4)
     t = L2(torch.full((3,), 0.1)) if which == "eps" else L2(0.1, mask=torch.ones(7))
     with pytest.raises(ThreatError):
@@ -124,6 +124,23 @@ def test_rows_of_the_problem_get_their_own_radius():
     t = L2(torch.tensor([0.1, 0.2, 0.3, 0.4]))
     assert t.ball(torch.tensor([3, 0]), CPU).eps.tolist() == pytest.approx([0.4, 0.1])
     assert L2(0.5).ball(torch.tensor([3, 0]), CPU).eps.tolist() == [0.5, 0.5]
+
+
+def test_a_subset_of_the_samples_keeps_their_radii():
+    index = torch.tensor([2, 0])
+    many = Linf(torch.tensor([0.1, 0.2, 0.3]))
+    assert many.subset(index).eps.tolist() == pytest.approx([0.3, 0.1])
+    assert many.subset(slice(2)).eps.tolist() == pytest.approx([0.1, 0.2])
+    assert L2(0.5).subset(index) == L2(0.5)
+    ball = many.ball(torch.arange(3), torch.device("cpu"))
+    assert torch.equal(ball.subset(index).eps, ball.eps[index])
+
+
+def test_a_perturbation_is_applied_within_box_and_mask():
+    x0, delta = torch.tensor([[0.5, 0.9, 0.2]]), torch.tensor([[0.25, 0.25, -0.5]])
+    assert Linf(0.1).apply(x0, delta).tolist() == [[0.75, 1.0, 0.0]]
+    mask = torch.tensor([False, True, True])
+    assert torch.equal(Linf(0.1, mask).apply(x0, delta), torch.tensor([[0.5, 1.0, 0.0]]))
 
 
 @EVERY_NORM

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from brinell.attacks.black_box.random_sampling import WHERE, RandomSampling
 from brinell.core.attack import Batch, Response
+from brinell.core.plan import Stage
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
+from brinell.reliability import Chance
 from brinell.reliability.binarization.planting import Design
 
 EVERY_NORM = pytest.mark.parametrize("norm", NORMS)
@@ -108,3 +110,8 @@ def test_the_random_attack_draws_where_it_says(where):
     full = torch.isclose((s.x - x0).abs(), ball.eps[:, None], atol=1e-6).sum(1)
     assert bool(ball.contains(x0, s.x).all())
     assert bool({"inside": full == 0, "surface": full == 1, "corners": full == 40}[where].all())
+
+
+def test_the_random_attack_is_stored_under_its_first_name():
+    assert Chance is RandomSampling
+    assert Stage(RandomSampling(3)).to_json()["attack"]["type"] == "Chance"
