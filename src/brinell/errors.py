@@ -1,4 +1,4 @@
-"""Every error a user can cause, in one tree. A message says what was expected, what came and what to do."""
+"""All errors that a user can cause. A message says what was expected, what was given, and what to do."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class BrinellError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of all errors that Brinell raises on purpose.
 
     >>> print(InputError(expected="labels in 0..9", got="label 12", remedy="Check the data set's class count."))
     expected labels in 0..9, got label 12. Check the data set's class count.
@@ -19,7 +19,7 @@ class BrinellError(Exception):
         super().__init__(f"expected {expected}, got {got}. {remedy}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by keyword, so that an error crosses process borders."""
+        """Pickle by keyword, so that an error can pass between processes."""
         return _rebuild, (type(self), self.expected, self.got, self.remedy)
 
 
@@ -28,31 +28,31 @@ def _rebuild(kind: type[BrinellError], expected: str, got: str, remedy: str) -> 
 
 
 class InputError(BrinellError, ValueError):
-    """The data do not fit the contract: range, dtype, shape, labels, ids."""
+    """Invalid data: range, dtype, shape, labels or ids."""
 
 
 class ThreatError(InputError):
-    """The threat model makes no sense: a negative eps, eps in 0-255 units, an unknown norm."""
+    """An invalid threat model: a negative eps, an eps in 0-255 units, an unknown norm."""
 
 
 class ModelError(BrinellError):
-    """The model cannot be evaluated as it is: train mode, mixed rows, no gradients, probabilities."""
+    """A model that cannot be evaluated: train mode, rows that depend on each other, no gradients, probabilities."""
 
 
 class PlanError(BrinellError, ValueError):
-    """The plan or attack is unknown or impossible here."""
+    """A plan or attack that is unknown, or impossible for this model and threat."""
 
 
 class RunError(BrinellError):
-    """The Run on disk is missing, damaged, of another evaluation, or in use."""
+    """A Run on disk that is missing, damaged, in use, or of another evaluation."""
 
 
 class MissingExtra(BrinellError, ImportError):  # noqa: N818
-    """An optional dependency is needed and not installed."""
+    """An optional dependency that is not installed."""
 
 
 def first_line(error: BaseException) -> str:
-    """An error's message, as much of it as fits into another one.
+    """Return the first line of an error's message.
 
     >>> first_line(ValueError("bad header\\n  at byte 7")), first_line(MemoryError())
     ('bad header', 'no message')
@@ -61,7 +61,7 @@ def first_line(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error of somebody else's in one line: its kind and what it says.
+    """Return the type and the first line of an error.
 
     >>> error_text(KeyError("weight"))
     "KeyError: 'weight'"
@@ -70,19 +70,19 @@ def error_text(error: BaseException) -> str:
 
 
 def did_you_mean(value: object, known: Iterable[object], otherwise: str = "Check the spelling.") -> str:
-    """A question with the names nearest to the value, upper and lower case aside, or what else to do.
+    """Return a question that offers the most similar names, ignoring case, or `otherwise` if there are none.
 
     >>> did_you_mean("Linfty", ["Linf", "L2"]), did_you_mean("PGD20", ["cw20", "pgd20"]), did_you_mean("x", ["abc"])
     ("Did you mean 'Linf'?", "Did you mean 'pgd20'?", 'Check the spelling.')
     """
     names = {name.casefold(): name for name in known if isinstance(name, str)}
-    asked = str(value).casefold()
-    near = [asked] if asked in names else difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
+    given = str(value).casefold()
+    near = [given] if given in names else difflib.get_close_matches(given, names, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(repr(names[name]) for name in near)}?" if near else otherwise
 
 
 def one_of(what: str, value: T, known: Iterable[T]) -> T:
-    """The value, if it is a known name; else a PlanError that offers the nearest ones.
+    """Return the value if it is a known name, else raise a PlanError that offers similar ones.
 
     >>> one_of("a colour", "red", ["red", "blue"])
     'red'

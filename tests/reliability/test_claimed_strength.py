@@ -25,10 +25,10 @@ def graded(attacks: list[Any], eps: float = 0.001, strength: str = "standard", *
 @pytest.mark.parametrize(
     ("attacks", "said"),
     [
-        ([Square(steps=200)], "none of its attacks follows gradients"),
+        ([Square(steps=200)], "none of its attacks uses gradients"),
         ([APGD(steps=25)], "no attack without gradients"),
         ([PGD(steps=3), Square(steps=100)], "attacked with 4 gradients in all"),
-        ([APGD(steps=25), Square(steps=10)], "asked 11 times in all"),
+        ([APGD(steps=25), Square(steps=10)], "made 11 queries in all"),
     ],
     ids=["no gradients", "only gradients", "three steps", "ten queries"],
 )

@@ -20,7 +20,7 @@ def test_common_samples_are_compared(tmp_path, world) -> None:
         "A is robust on 2 samples where B is not, B on 1 sample where A is not.\n"
         f"Both are robust on 1, neither on 1; they agree on {Proportion(2, 5)}.\n"
         f"The difference A - B is {result.difference} (95 %, Newcombe's paired score interval).\n"
-        "Exact McNemar test: p = 1, so at the 5 % level A and B cannot be told apart.\n"
+        "Exact McNemar test: p = 1, so at the 5 % level A and B cannot be distinguished.\n"
         "The evaluations differ in: seed.\n"
         "B is unfinished."
     )

@@ -57,7 +57,7 @@ def test_a_run_without_rows_or_facts_still_speaks(tmp_path, world) -> None:
 
 def test_an_unfinished_run_says_so(tmp_path, world) -> None:
     run = world.run(tmp_path, {0: "...", 1: "."}, finished=False)
-    assert str(run).splitlines()[0].endswith("(unfinished: what follows is provisional)")
+    assert str(run).splitlines()[0].endswith("(unfinished: all numbers are provisional)")
     assert run.sentence().startswith("Provisional")
     assert run.verdict.level == "suspicious"
     assert repr(run) == f"<Run {tmp_path}, unfinished>"

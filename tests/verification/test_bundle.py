@@ -199,7 +199,7 @@ def test_a_file_outside_is_refused(name: str, bundle: Path, tmp_path: Path) -> N
         reindexed(held, [*files, {"name": name, "bytes": 4, "sha256": sha}])
 
     target = tmp_path / "in" / "out"
-    refused(remade(bundle, tmp_path / "b.zip", change), target, "called as parts of a Run")
+    refused(remade(bundle, tmp_path / "b.zip", change), target, "names of files of a Run")
     assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -268,4 +268,4 @@ def test_a_manifest_nested_without_end_is_refused(bundle: Path, tmp_path: Path) 
 def test_half_a_file_is_refused(bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "b.zip"
     place.write_bytes(bundle.read_bytes()[:-200])
-    refused(place, tmp_path / "out", "a whole file")
+    refused(place, tmp_path / "out", "a complete file")

@@ -91,12 +91,12 @@ def test_an_honest_bundle_holds(run: Path) -> None:
 
 
 def test_which_samples_are_run_again_depends_on_the_seed_and_the_run(run: Path) -> None:
-    first = submissions._chosen(Run.open(run), 6, 0)
-    assert first == submissions._chosen(Run.open(run), 6, 0) and len(set(first)) == 6
-    assert first != submissions._chosen(Run.open(run), 6, 1)
+    first = submissions._chosen_ids(Run.open(run), 6, 0)
+    assert first == submissions._chosen_ids(Run.open(run), 6, 0) and len(set(first)) == 6
+    assert first != submissions._chosen_ids(Run.open(run), 6, 1)
     edit_manifest(run, lambda m: m.update(wall_seconds=1.0))
-    assert first != submissions._chosen(Run.open(run), 6, 0)
-    assert set(submissions._chosen(Run.open(run), 10**6, 0)) == set(range(N))
+    assert first != submissions._chosen_ids(Run.open(run), 6, 0)
+    assert set(submissions._chosen_ids(Run.open(run), 10**6, 0)) == set(range(N))
 
 
 @pytest.mark.parametrize(
@@ -338,8 +338,8 @@ def test_a_run_does_not_choose_what_is_read(name: str | None, run: Path) -> None
 @pytest.mark.parametrize(
     ("said", "change"),
     [
-        ("Its plan has other numbers", lambda i: i["plan"].update(strength="standard")),
-        ("Its plan has other numbers", lambda i: i["plan"].update(draws=3)),
+        ("Its plan has other parameters", lambda i: i["plan"].update(strength="standard")),
+        ("Its plan has other parameters", lambda i: i["plan"].update(draws=3)),
         ("Its box is", lambda i: i["threat"].update(box=[0.4, 0.6])),
         ("made with other data", lambda i: i["data"].update(fingerprint="00")),
     ],

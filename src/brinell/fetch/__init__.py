@@ -1,4 +1,8 @@
-"""Published files: fetched whole and checked into their place, or not there at all; archives unpacked safely."""
+"""Download published files and unpack archives: a file is complete and checked, or absent.
+
+`cache` keeps a file and its digest, `download` transfers it and resumes a broken connection, `archive` unpacks it
+safely. Data sets and model zoos call `obtain` and `unpack`.
+"""
 
 from brinell.fetch.archive import unpack
 from brinell.fetch.cache import Wanted, obtain, offline, refuse_page, sha256

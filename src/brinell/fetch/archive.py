@@ -1,4 +1,4 @@
-"""Archives unpacked below one folder and nowhere else."""
+"""Unpack archives below one folder and nowhere else."""
 
 import contextlib
 import os
@@ -19,19 +19,19 @@ __all__ = ["unpack"]
 
 HIDDEN = ".unpacking-"
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, ValueError, RuntimeError)
-# The kind of file in the upper half of what Unix leaves in a zip file's attributes.
+# The upper half of the attributes in a zip file made on Unix holds the file type.
 KIND, LINK = 0o170000, 0o120000
 
 
 def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], inspect: Callable[[Path], None]) -> None:
-    """Puts what a tar or zip archive holds into the folder; an error, and nothing of it, if anything is wrong.
+    """Unpack a tar or zip archive into a folder; if anything is wrong, raise an error and leave nothing behind.
 
-    Method: into a hidden folder first. Members that are no plain files or folders, or whose names lead elsewhere, are
-    refused; `inspect` sees the whole before its parts get their names, and raises an error to refuse it. What is in
-    the folder already stays as it is; what a killed process left half unpacked is removed.
+    Method: members are first unpacked into a hidden folder. Links, devices and names that lead outside are refused.
+    `inspect` sees the whole content and may raise an error to refuse it. Existing files in the folder are kept; the
+    remains of a killed process are removed.
     """
     into.mkdir(parents=True, exist_ok=True)
-    with _alone(into), tempfile.TemporaryDirectory(prefix=HIDDEN, dir=into) as hidden:
+    with _exclusive_access(into), tempfile.TemporaryDirectory(prefix=HIDDEN, dir=into) as hidden:
         try:
             for name, file in _members(archive, what, error):
                 _write(Path(hidden).joinpath(*name.parts), file)
@@ -39,19 +39,19 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
             raise
         except DAMAGE as trouble:
             raise error(
-                expected=f"{what} as a whole archive",
+                expected=f"{what} as a complete archive",
                 got=error_text(trouble),
-                remedy=f"Delete {archive} and fetch it again; look whether there is room on the disk.",
+                remedy=f"Delete {archive} and download it again; check the free disk space.",
             ) from trouble
         inspect(Path(hidden))
-        for part in sorted(Path(hidden).iterdir()):
-            if not (into / part.name).exists():
-                part.replace(into / part.name)
+        for entry in sorted(Path(hidden).iterdir()):
+            if not (into / entry.name).exists():
+                entry.replace(into / entry.name)
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While no other process unpacks here; where folders cannot be locked, as it is."""
+def _exclusive_access(folder: Path) -> Iterator[None]:
+    """Lock the folder against other processes, where the platform can lock folders."""
     fd = os.open(folder, os.O_RDONLY) if fcntl is not None else None
     try:
         with contextlib.suppress(OSError):
@@ -75,18 +75,18 @@ def _write(place: Path, file: IO[bytes] | None) -> None:
 
 
 def _members(archive: Path, what: str, error: type[BrinellError]) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
-    """Checked names with what can be read under them, None for folders."""
+    """Yield the checked name and the content of every member, None for folders."""
 
     def refused(name: str, why: str) -> BrinellError:
         return error(
             expected=f"{what} as an archive of plain files",
             got=f"a member {name!r} {why}",
-            remedy="Do not use this archive: fetch it from another source.",
+            remedy="Do not use this archive: download it from another source.",
         )
 
     def checked(name: str) -> PurePosixPath:
         path = PurePosixPath(name.replace("\\", "/"))
-        # A colon: on some systems it names a drive.
+        # On some systems a colon names a drive.
         if path.is_absolute() or ".." in path.parts or any(":" in p for p in path.parts[:1]):
             raise refused(name, "that leads out of the folder")
         return path
@@ -98,11 +98,11 @@ def _members(archive: Path, what: str, error: type[BrinellError]) -> Iterator[tu
                     raise refused(info.filename, "that is a link")
                 yield checked(info.filename), None if info.is_dir() else packed.open(info)
         return
-    with tarfile.open(archive) as tape:
-        for member in tape:
+    with tarfile.open(archive) as packed_tar:
+        for member in packed_tar:
             if not (member.isreg() or member.isdir()):
                 raise refused(member.name, "that is a link or a device")
-            # Its holes take no room in the archive and all they like on the disk.
+            # A small sparse member can fill the disk.
             if member.issparse():
-                raise refused(member.name, "with holes")
-            yield checked(member.name), None if member.isdir() else tape.extractfile(member)
+                raise refused(member.name, "that is sparse")
+            yield checked(member.name), None if member.isdir() else packed_tar.extractfile(member)

@@ -1,4 +1,4 @@
-"""A published file in its place: whole and checked, or not there at all."""
+"""Keep published files: each is complete and checked, or absent."""
 
 import hashlib
 import os
@@ -14,14 +14,14 @@ __all__ = ["Wanted", "obtain", "offline", "refuse_page", "sha256"]
 
 PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
 NO = ("", "0", "false", "no", "off")
-LOOK, BYTE_ORDER, SHOWN = 512, b"\xef\xbb\xbf", 16
+HEAD_BYTES, BYTE_ORDER, SHOWN = 512, b"\xef\xbb\xbf", 16
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file to have: what it is in words, its place, where it is published, and its digest where that is known.
+    """A file to download: what it is in words, its path, its URLs, and its digest if known.
 
-    `digest` is "sha256:…" or "md5:…"; `mirrored` is the file's name under a mirror; errors are of the class `error`.
+    `digest` is "sha256:…" or "md5:…". `mirrored` is the file's name on a mirror. Errors have the class `error`.
     """
 
     what: str
@@ -33,22 +33,22 @@ class Wanted:
 
     @property
     def lock(self) -> Path:
-        """Where its sha256 is kept from the first time on."""
+        """The file that stores the sha256 of the first download."""
         return self.path.with_name(self.path.name + ".sha256")
 
 
 def offline() -> bool:
-    """Whether nobody may be asked: BRINELL_OFFLINE is set, to anything but a word for no."""
+    """Return whether downloads are forbidden: BRINELL_OFFLINE is set to anything but a word for no."""
     return os.environ.get("BRINELL_OFFLINE", "").strip().lower() not in NO
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file."""
+    """Return the sha256 of a file."""
     return _hash("sha256", path)
 
 
 def _hash(kind: str, path: Path) -> str:
-    # Against damage, not against forgery: md5 is what some publishers give.
+    # md5 detects damage, not forgery; some publishers give nothing else.
     h = hashlib.new(kind, usedforsecurity=kind != "md5")
     with path.open("rb") as f:
         while block := f.read(BLOCK):
@@ -57,9 +57,9 @@ def _hash(kind: str, path: Path) -> str:
 
 
 def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
-    """An error if the file is empty or a web page: hosts answer so when a file is gone or asked for too often."""
+    """Refuse an empty file or a web page, which hosts send when a file is gone or requested too often."""
     with path.open("rb") as f:
-        start = f.read(LOOK).removeprefix(BYTE_ORDER).lstrip().lower()
+        start = f.read(HEAD_BYTES).removeprefix(BYTE_ORDER).lstrip().lower()
     if not start or start.startswith(PAGE):
         raise error(
             expected=what,
@@ -69,18 +69,18 @@ def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
 
 
 def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None = None) -> Path:
-    """The file in its place; fetched if it is not there yet, and checked in any case.
+    """Return the path of the file; download it if it is absent, and check it in any case.
 
-    Method: sources are tried in turn, a mirror named by BRINELL_MIRROR first, with BRINELL_OFFLINE none. `inspect`
-    raises an error of the package where a file is not worth keeping; it sees every file before it gets its name. What
-    has no digest is trusted the first time and must not change afterwards.
+    Method: sources are tried in turn, the mirror BRINELL_MIRROR first, none with BRINELL_OFFLINE. `inspect` sees every
+    new file before it gets its name, and raises an error to refuse it. A file without a digest is trusted the first
+    time and must not change afterwards.
     """
     path = wanted.path
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _download(wanted, inspect, progress)
     elif _pinned(wanted) is None:
-        # Put there by hand: trusted from now on, if it can be read.
+        # Put there by hand: trusted from now on, if it passes inspection.
         inspect(path)
         _pin(wanted)
     else:
@@ -89,16 +89,16 @@ def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress |
 
 
 def _pinned(wanted: Wanted) -> str | None:
-    """The digest this file must have: the published one, else that of the first time, else unknown."""
+    """Return the digest the file must have: the published one, else that of the first download, else None."""
     if wanted.digest is not None or not wanted.lock.exists():
         return wanted.digest
     return "sha256:" + wanted.lock.read_text().strip()
 
 
 def _pin(wanted: Wanted) -> None:
-    part = wanted.path.with_name(f".{wanted.lock.name}.{os.getpid()}")
-    part.write_text(sha256(wanted.path) + "\n")
-    part.replace(wanted.lock)
+    temporary = wanted.path.with_name(f".{wanted.lock.name}.{os.getpid()}")
+    temporary.write_text(sha256(wanted.path) + "\n")
+    temporary.replace(wanted.lock)
 
 
 def _compare(got: Path, wanted: Wanted) -> None:
@@ -106,23 +106,23 @@ def _compare(got: Path, wanted: Wanted) -> None:
     if pinned is None:
         return
     kind, _, digest = pinned.partition(":")
-    found = _hash(kind, got)
-    if found != digest:
+    actual = _hash(kind, got)
+    if actual != digest:
         raise wanted.error(
             expected=f"{wanted.what} with {kind} {digest[:SHOWN]}…",
-            got=f"a file with {found[:SHOWN]}…",
+            got=f"a file with {actual[:SHOWN]}…",
             remedy=f"It changed or is damaged. If you trust the new one, delete {wanted.path} and {wanted.lock.name}.",
         )
 
 
 def _urls(wanted: Wanted) -> list[str]:
     mirror = os.environ.get("BRINELL_MIRROR", "").rstrip("/")
-    own = [f"{mirror}/{wanted.mirrored}"] if mirror else []
-    return [] if offline() else own + list(wanted.urls)
+    mirrored = [f"{mirror}/{wanted.mirrored}"] if mirror else []
+    return [] if offline() else mirrored + list(wanted.urls)
 
 
 def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None) -> None:
-    """Tries every source; the first that delivers a file worth keeping ends the search."""
+    """Try every source until one delivers a valid file."""
     troubles = []
     for url in _urls(wanted):
         with claimed(part_of(wanted.path, url)) as part:
@@ -131,27 +131,26 @@ def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progres
                 _keep(part, wanted, inspect)
                 return
             except BrinellError as error:
-                # Refused: nothing of it may be left behind.
                 discard(part)
                 troubles.append(f"{error.got} instead of {error.expected}")
             except (OSError, HTTPException, ValueError) as error:
                 troubles.append(f"{url.partition('?')[0]}: {error or type(error).__name__}")
-    by_hand = f"fetch {' or '.join(wanted.urls)} by hand and put it at {wanted.path}."
+    by_hand = f"download {' or '.join(wanted.urls)} by hand and put it at {wanted.path}."
     if offline():
         raise wanted.error(
             expected=f"{wanted.what} at {wanted.path}",
-            got="no such file, and nobody was asked for it, since BRINELL_OFFLINE is set",
+            got="no such file, and no download, since BRINELL_OFFLINE is set",
             remedy=f"Unset BRINELL_OFFLINE, or {by_hand}",
         )
     raise wanted.error(
         expected=f"{wanted.what} from one of its sources",
         got="; ".join(troubles),
-        remedy=f"Try again later (a download that was cut goes on where it was), or {by_hand}",
+        remedy=f"Try again later (an interrupted download resumes), or {by_hand}",
     )
 
 
 def _keep(part: Path, wanted: Wanted, inspect: Callable[[Path], None]) -> None:
-    """Checks what arrived, then gives it its name in one step."""
+    """Check the downloaded file, then give it its name in one step."""
     refuse_page(part, wanted.what, wanted.error)
     _compare(part, wanted)
     inspect(part)

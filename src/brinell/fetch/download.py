@@ -1,4 +1,4 @@
-"""One file over HTTP, taken up again where a connection broke."""
+"""Download one file over HTTP; a broken connection is resumed."""
 
 import contextlib
 import hashlib
@@ -18,49 +18,49 @@ except ImportError:  # pragma: no cover - platforms without flock
 __all__ = ["Progress", "claimed", "discard", "fcntl", "part_of", "transfer"]
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes so far and in all, None where the server does not say."""
+"""Called with the bytes so far and the total, None where the server does not say."""
 
-BLOCK, TRIES, PATIENCE = 1 << 20, 3, 30.0
-PARTIAL, NOTHING_LEFT = 206, 416
+BLOCK, TRIES, TIMEOUT = 1 << 20, 3, 30.0
+PARTIAL, RANGE_NOT_SATISFIABLE = 206, 416
 
 
 def part_of(path: Path, url: str) -> Path:
-    """Where what arrived from this source waits until it is whole: never mixed with another source's."""
+    """Return the path of the partial file of one source; sources are never mixed."""
     return path.with_name(f".{path.name}.{hashlib.sha256(url.encode()).hexdigest()[:12]}.part")
 
 
 def _tag(part: Path) -> Path:
-    """Which version of the file the part belongs to, as the server names it."""
+    """Return the path that stores the server's version tag of a partial file."""
     return part.with_name(part.name + ".tag")
 
 
 def discard(part: Path) -> None:
-    """Removes a part and all that belongs to it."""
+    """Remove a partial file and its tag."""
     part.unlink(missing_ok=True)
     _tag(part).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def claimed(part: Path) -> Iterator[Path]:
-    """The part for this process alone; one of its own while another process writes the shared one."""
+    """Lock the partial file; while another process holds the lock, use a private one."""
     fd = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
-    mine = part
+    claimed_part = part
     try:
         try:
             if fcntl is None:
                 raise BlockingIOError
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            mine = part.with_name(f"{part.name}.{os.getpid()}")
-        yield mine
+            claimed_part = part.with_name(f"{part.name}.{os.getpid()}")
+        yield claimed_part
     finally:
-        if mine != part or (part.exists() and part.stat().st_size == 0):
-            discard(mine)
+        if claimed_part != part or (part.exists() and part.stat().st_size == 0):
+            discard(claimed_part)
         os.close(fd)
 
 
 def transfer(url: str, part: Path, progress: Progress | None = None) -> None:
-    """Fetches until all has arrived; after a cut it goes on where it was, a few times; then an OSError."""
+    """Download the whole file; resume a broken connection a few times, then raise an OSError."""
     for attempt in range(TRIES):
         try:
             if _stream(url, part, progress):
@@ -70,28 +70,28 @@ def transfer(url: str, part: Path, progress: Progress | None = None) -> None:
         except (OSError, HTTPException):
             if attempt == TRIES - 1:
                 raise
-    raise ConnectionError(f"the connection was cut {TRIES} times")
+    raise ConnectionError(f"the connection broke {TRIES} times")
 
 
 def _request(url: str, part: Path) -> tuple[urllib.request.Request, int]:
-    """A request for what is missing; for everything where the version of what is here is not known."""
+    """Return a request for the missing bytes, or for the whole file if the version of the partial one is unknown."""
     have = part.stat().st_size if part.exists() and _tag(part).exists() else 0
     headers = {"User-Agent": "brinell"}
     if have:
-        # If the file has changed meanwhile, the server sends all of the new one.
+        # If the file has changed, the server sends the whole new one.
         headers |= {"Range": f"bytes={have}-", "If-Range": _tag(part).read_text()}
     return urllib.request.Request(url, headers=headers), have
 
 
 def _stream(url: str, part: Path, progress: Progress | None) -> bool:
-    """One connection; whether all has arrived."""
+    """Read from one connection; return whether the file is complete."""
     request, have = _request(url, part)
     try:
-        answer = urllib.request.urlopen(request, timeout=PATIENCE)
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code != NOTHING_LEFT or not have:
+        if error.code != RANGE_NOT_SATISFIABLE or not have:
             raise
-        # All of it is here already; the check of the whole will tell.
+        # The file is complete; its digest is checked later.
         error.close()
         return True
     with answer:
@@ -99,10 +99,10 @@ def _stream(url: str, part: Path, progress: Progress | None) -> bool:
 
 
 def _receive(answer: Any, part: Path, have: int, progress: Progress | None) -> bool:
-    goes_on = answer.status == PARTIAL
+    resumed = answer.status == PARTIAL
     version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-    if not goes_on:
-        # Emptied, not removed: the lock is on this very file.
+    if not resumed:
+        # Emptied, not removed: the lock is on this file.
         part.write_bytes(b"")
         _tag(part).unlink(missing_ok=True)
         have = 0

@@ -1,4 +1,4 @@
-"""What an analysis found, as tables and figures that any page can draw; kept in the Run's folder."""
+"""Reports of analyses: tables and figures as data, stored in the Run's folder."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; every row has one cell per column.
+    """A titled table with one cell per column in every row.
 
     >>> Table("Classes", ("class", "accuracy"), ((0, 91.5),)).columns
     ('class', 'accuracy')
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """One named set of points of a figure, with a band or error bars where low and high are given."""
+    """One named series of a figure, with a band or error bars if low and high are given."""
 
     name: str
     x: tuple[float | str, ...]
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as data: what is drawn, on which axes, in which way.
+    """A figure as data: title, kind, axes and series.
 
     Kinds: `bars` (x are names), `line`, `steps` (right-continuous), `points`, `matrix` (a series per row of it).
     """
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class AnalysisReport:
-    """The outcome of one analysis of one Run or classifier: a sentence, tables and figures.
+    """The report of one analysis of a Run or a classifier: a summary, tables and figures.
 
     >>> AnalysisReport("fairness", "Classes", "All classes are alike.").kind
     'fairness'
@@ -81,7 +81,7 @@ class AnalysisReport:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "AnalysisReport":
-        """Return the findings that `to_dict` wrote."""
+        """Return the report that `to_dict` wrote."""
         tables = (
             Table(t["title"], tuple(t["columns"]), tuple(tuple(row) for row in t["rows"])) for t in data["tables"]
         )
@@ -92,7 +92,7 @@ class AnalysisReport:
         return cls(data["kind"], data["title"], data["summary"], tuple(tables), tuple(figures))
 
     def save(self, run: Path) -> Path:
-        """Write the findings into a Run's folder, in place of older ones of their kind."""
+        """Write the report into a Run's folder; it replaces an older one of its kind."""
         (run / FOLDER).mkdir(exist_ok=True)
         path = run / FOLDER / f"{self.kind}{END}"
         write_atomic(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
@@ -104,7 +104,7 @@ def _series(data: Iterable[dict[str, Any]]) -> Iterable[Series]:
 
 
 def saved(run: Path) -> list[AnalysisReport]:
-    """Return the findings in a Run's folder, by kind."""
+    """Return the reports in a Run's folder, sorted by kind."""
     return [_read(path) for path in sorted((run / FOLDER).glob(f"*{END}"))]
 
 
@@ -113,7 +113,7 @@ def _read(path: Path) -> AnalysisReport:
         return AnalysisReport.from_dict(json.loads(path.read_text()))
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
-            expected="an analysis that brinell wrote",
+            expected="an analysis that Brinell wrote",
             got=f"{path}: {error}",
             remedy="Delete the file and analyse again.",
         ) from error

@@ -1,4 +1,4 @@
-"""A Run in a notebook: a card of plain HTML."""
+"""A Run in a notebook, as plain HTML."""
 
 import math
 from html import escape
@@ -11,7 +11,7 @@ COLOURS = {"reliable": "#0f6b4a", "suspicious": "#8a4b00", "invalid": "#a3211b"}
 
 
 def card(run: "Run") -> str:
-    """A Run as a small piece of HTML, without scripts or outside styles.
+    """Return a Run as a small piece of HTML without scripts or external styles.
 
     >>> from brinell.results import Run
     >>> "33.3 %" in card(Run.open("tests/results/golden_run_v1"))

@@ -1,4 +1,4 @@
-"""Two Runs over the same samples: where they differ, by how much, and whether chance explains it."""
+"""Compare two Runs on the same samples: where they differ, by how much, and whether chance explains it."""
 
 import os
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from brinell.results.format.schema import Evidence, is_evidence
 from brinell.results.run import Run
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
 
-LEVEL = 0.05
+SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two Runs fare on their common samples; ``ids_only_a`` are those robust in A and broken in B.
+    """The outcomes of two Runs on their common samples; `ids_only_a` are robust in A and broken in B.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -73,7 +73,7 @@ class Comparison:
         return mcnemar(self.only_a, self.only_b)
 
     def __str__(self) -> str:
-        told = "differ" if self.p_value < LEVEL else "cannot be told apart"
+        conclusion = "differ" if self.p_value < SIGNIFICANCE else "cannot be distinguished"
         return "\n".join(
             [
                 f"A is {self.name_a}, B is {self.name_b}; they have {_samples(self.n)} in common.",
@@ -81,14 +81,14 @@ class Comparison:
                 f"A is robust on {_samples(self.only_a)} where B is not, B on {_samples(self.only_b)} where A is not.",
                 f"Both are robust on {self.both}, neither on {self.neither}; they agree on {self.agreement}.",
                 f"The difference A - B is {self.difference} (95 %, Newcombe's paired score interval).",
-                f"Exact McNemar test: p = {self.p_value:.3g}, so at the 5 % level A and B {told}.",
+                f"Exact McNemar test: p = {self.p_value:.3g}, so at the 5 % level A and B {conclusion}.",
                 *self.notes,
             ]
         )
 
 
 def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]") -> Comparison:
-    """Compare two Runs, or folders of Runs, on the samples they have in common, which must have equal inputs.
+    """Compare two Runs, or folders of Runs, on their common samples, which must have equal inputs.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(compare(run, run).agreement)

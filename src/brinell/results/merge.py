@@ -1,4 +1,4 @@
-"""Runs of parts of the data, made anywhere, become one Run."""
+"""Merge Runs of parts of the data into one Run."""
 
 import hashlib
 import os
@@ -13,22 +13,21 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError, RunError
 from brinell.results import row_queries
-from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, material, new_manifest
 from brinell.results.format.writer import Writer
 from brinell.results.run import Run, gather
 
 SHARD_ROWS = 2048
-OWN = "one per sample"
+PER_SAMPLE = "one per sample"
 KEPT = ("environment", "created", "finished", "wall_seconds")
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
     """Write the rows and adversarials of several Runs as one Run in a new folder.
 
-    The Runs must agree in their identity apart from ``data``; where every sample has a radius of its own, each keeps it
-    and must have the same one wherever it occurs. A (sample, attack) that occurs twice with one outcome is
-    kept once; with two outcomes it is refused. The result does not depend on the order of ``paths``.
+    The Runs must have the same identity except for `data`. With a radius per sample, a sample must have the same radius
+    in every Run. A (sample, attack) that occurs twice with the same outcome is kept once; different outcomes are
+    refused. The result does not depend on the order of `paths`.
 
     >>> merge([], "nowhere")
     Traceback (most recent call last):
@@ -38,7 +37,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
         raise InputError(expected="at least one Run to merge", got="none", remedy="Pass the folders of the Runs.")
     runs = sorted((Run.open(path) for path in paths), key=lambda run: (_fingerprint(run), str(run.path)))
     _refuse_different(runs)
-    # Before the rows, which would only say that two outcomes differ.
+    # Checked before the rows, whose error would only say that two outcomes differ.
     radii = _merged_radii(runs)
     table, origin = _merged_rows(runs)
     out = Path(out)
@@ -68,10 +67,10 @@ def _refuse_different(runs: Sequence[Run]) -> None:
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    """What parts of one evaluation have in common: all but the data, and the radii where every sample has its own."""
+    """Return the identity without the data, and without the radii of single samples."""
     shared = {name: value for name, value in run.identity.raw.items() if name != "data"}
     if run.identity.threat.per_sample:
-        shared["threat"] = {**shared["threat"], "eps": OWN, "eps_text": OWN}
+        shared["threat"] = {**shared["threat"], "eps": PER_SAMPLE, "eps_text": PER_SAMPLE}
     return shared
 
 
@@ -107,7 +106,7 @@ def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
     tables = [run.rows() for run in runs]
     table = row_queries.arrange(pa.concat_tables(tables), runs[0].attacks)
     origin = np.repeat(np.arange(len(runs)), [t.num_rows for t in tables])
-    # arrange keeps the first of equal rows, so a row belongs to the first Run that has its (sample, attack)
+    # `arrange` keeps the first of equal rows: a row belongs to the first Run that has its (sample, attack).
     keys = [key for t in tables for key in zip(t["sample_id"].to_pylist(), t["attack"].to_pylist(), strict=True)]
     first = dict(zip(reversed(keys), reversed(origin.tolist()), strict=True))
     kept = zip(table["sample_id"].to_pylist(), table["attack"].to_pylist(), strict=True)
@@ -117,16 +116,16 @@ def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
 def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: row_queries.Ids) -> None:
     """Append one slice of rows with its adversarials, in the order of the rows."""
     stored = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
-    parts, places = [], []
+    gathered, places = [], []
     for i in np.unique(origin[stored]):
-        mine = stored & (origin == i)
-        parts.append(gather(runs[i].path, table.filter(pa.array(mine))))
-        places.append(np.flatnonzero(mine))
-    if not parts:
+        from_run = stored & (origin == i)
+        gathered.append(gather(runs[i].path, table.filter(pa.array(from_run))))
+        places.append(np.flatnonzero(from_run))
+    if not gathered:
         return writer.append(table)
     order = np.argsort(np.concatenate(places))
-    found = Adversarials(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
-    return writer.append(table, found.ids, found.x)
+    ids, x = (np.concatenate(arrays)[order] for arrays in zip(*gathered, strict=True))
+    return writer.append(table, ids, x)
 
 
 def _merged_manifest(runs: Sequence[Run], ids: row_queries.Ids, radii: dict[int, float] | None) -> dict[str, Any]:
@@ -136,10 +135,10 @@ def _merged_manifest(runs: Sequence[Run], ids: row_queries.Ids, radii: dict[int,
     data = {"fingerprint": digest, "n": len(ids), "name": " + ".join(map(str, names)) if any(names) else None}
     identity = {**_shared(runs[0]), "data": {**data, "sources": sources}}
     if radii is not None:
-        # Of unfinished parts some samples have no rows yet.
+        # Some samples of an unfinished Run have no rows yet.
         radii = {i: radii[i] for i in ids.tolist() if i in radii}
         eps = list(radii.values())
-        text = f"{min(eps):.4g}…{max(eps):.4g}" if eps else OWN
+        text = f"{min(eps):.4g}…{max(eps):.4g}" if eps else PER_SAMPLE
         identity["threat"] = {**identity["threat"], "eps": eps, "eps_text": text}
     manifest = new_manifest(identity, runs[0].environment.raw)
     if radii is not None:

@@ -1,4 +1,4 @@
-"""Randomised models: how much the accuracies move from one judging pass to the next."""
+"""Randomised models: how much the accuracies vary between the judging passes."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Fooled = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RepeatedAccuracy:
-    """Mean and standard deviation of an accuracy over so many passes on n samples.
+    """Mean and standard deviation of an accuracy over several passes on n samples.
 
     >>> print(RepeatedAccuracy(0.412, 0.0083, passes=5, n=1000))
     41.2 % ± 0.8 over 5 passes, n = 1,000
@@ -37,7 +37,7 @@ class RepeatedAccuracy:
 
 @dataclass(frozen=True)
 class Repeats:
-    """The clean and the robust accuracy over the judging passes.
+    """Clean and robust accuracy over the judging passes.
 
     >>> print(Repeats(RepeatedAccuracy(0.9, 0.01, 5, 100), RepeatedAccuracy(0.4, 0.02, 5, 100)))
     clean 90.0 % ± 1.0, robust 40.0 % ± 2.0 over 5 passes, n = 100
@@ -52,11 +52,11 @@ class Repeats:
 
 
 def repeated(run: "Run") -> Repeats | None:
-    """Return what single passes say, or None where the Run judged on one pass only.
+    """Return the accuracies over the judging passes, or None for a Run with one pass only.
 
-    Method: of a sample's rows, the clean one included, the one that fooled most passes counts (of equals the first);
-    the accuracy of a pass is the share of samples whose row did not fool it. Points that fooled most passes and still
-    are not counted as broken lie outside the threat and are left out. The deviation is that of a sample (n - 1).
+    Method: of all rows of a sample, clean included, the one that fooled most passes counts, the first of equals. The
+    accuracy of a pass is the share of samples whose row did not fool it. Rows that fooled most passes but are not
+    broken lie outside the threat and are left out. The deviation is the sample standard deviation (n - 1).
     Reference: Croce & Hein 2020, Table 2.
 
     >>> from brinell.results import Run
@@ -72,20 +72,20 @@ def repeated(run: "Run") -> Repeats | None:
     fooled = np.array(table["judged"].to_pylist(), dtype=bool)
     clean = is_evidence(table, Evidence.CLEAN)
     ids = np.asarray(table["sample_id"], dtype=np.int64)
-    # Stable: rows stand in the order of the plan, the clean one first.
+    # The sort is stable: rows are in the order of the plan, the clean one first.
     order = np.lexsort((-_votes(table, fooled), ids))
     _, first = np.unique(ids[order], return_index=True)
     return Repeats(_spread(fooled[clean]), _spread(fooled[order[first]]))
 
 
 def _votes(table: pa.Table, fooled: Fooled) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """How many passes each row fooled: of those made to choose where there are any, lest chance judge itself."""
+    """Return how many passes each row fooled, of the earlier passes if there are any: selection needs its own draws."""
     chosen = [c if c is not None else int(f.sum()) for c, f in zip(table["chosen"].to_pylist(), fooled, strict=True)]
     return np.asarray(chosen, dtype=np.int64)
 
 
 def _allowed(table: pa.Table) -> Fooled:
-    """Mark the clean rows, the broken ones, and those that most passes were not fooled by."""
+    """Mark the clean rows, the broken rows, and those that did not fool most passes."""
     most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
     broken: Fooled = np.asarray(table["broken"], dtype=bool)
     allowed: Fooled = is_evidence(table, Evidence.CLEAN) | broken | ~most

@@ -1,4 +1,4 @@
-"""From rows to outcomes: which samples broke, after which attack, at what cost."""
+"""Queries on rows: which samples broke, after which attack, at what cost."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from brinell.results.format.schema import CLEAN, Evidence, counted, is_evidence
 
 Ids = npt.NDArray[np.int64]
 
-# Where and how fast a row was computed may differ between two computations of the same outcome.
+# Columns that may differ between two computations of the same outcome: where and how fast it was computed.
 INCIDENTAL = ("seconds", "device", "adv_shard", "adv_row")
 
 
@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What one attack of the plan did: rows it has, samples it broke for certain.
+    """The result of one attack of the plan: the samples it attacked, and those it broke (verified).
 
     >>> StageResult("pgd", attacked=10, broken=4).broken
     4
@@ -72,28 +72,28 @@ def is_attack(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 
 
 def samples(table: pa.Table) -> Ids:
-    """Return the ids of all samples, sorted: those with a clean row."""
+    """Return the ids of all samples, sorted; every sample has a clean row."""
     return np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)])
 
 
 def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
-    """Return the accuracy that guessing gets: one in so many classes, or more where labels and answers are uneven.
+    """Return the accuracy of guessing: one over the number of classes, or more if labels and predictions are uneven.
 
-    Method: Cohen's expected agreement, the chance that a label and an answer drawn apart from each other are the same;
-    of a model that always says one class it is the share of that class. With labels of one class only it tells nothing.
-    ``table`` needs the labels and predictions of the clean rows; None where nothing can be said.
+    Method: Cohen's expected agreement, the probability that a label and a prediction drawn independently agree. For a
+    model that always predicts one class it is the share of that class. It needs labels of more than one class.
+    `table` needs the labels and predictions of the clean rows. None if nothing is known.
     """
     _, first = np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)], return_index=True)
     table = table.filter(pa.array(is_evidence(table, Evidence.CLEAN))).take(first)
-    labels, answers = (np.asarray(table[name], dtype=np.int64) for name in ("label", "clean_pred"))
-    found = [1 / classes] if classes else []
+    labels, predictions = (np.asarray(table[name], dtype=np.int64) for name in ("label", "clean_pred"))
+    estimates = [1 / classes] if classes else []
     if len(np.unique(labels)) > 1:
-        found.append(sum(float(np.mean(labels == c)) * float(np.mean(answers == c)) for c in np.unique(labels)))
-    return max(found, default=None)
+        estimates.append(sum(float(np.mean(labels == c)) * float(np.mean(predictions == c)) for c in np.unique(labels)))
+    return max(estimates, default=None)
 
 
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
-    """Return the ids no counted row breaks, sorted; with ``attacks``, only these and the clean pass may break."""
+    """Return the ids that no counted row breaks, sorted; with `attacks`, only these and the clean row count."""
     fallen = counted(table)
     if attacks is not None:
         fallen &= np.asarray(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())), dtype=bool)
@@ -101,13 +101,13 @@ def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
 
 
 def stage(table: pa.Table, attack: str) -> StageResult:
-    """Return what one attack did."""
-    mine = is_attack(table, attack)
-    return StageResult(attack, int(mine.sum()), int((mine & counted(table)).sum()))
+    """Return the result of one attack."""
+    rows = is_attack(table, attack)
+    return StageResult(attack, int(rows.sum()), int((rows & counted(table)).sum()))
 
 
 def cost(table: pa.Table, over: int | None = None) -> Cost:
-    """Return the sum over all rows; per-sample means are over so many samples, or those with a clean row."""
+    """Return the total cost of all rows; means per sample are over `over` samples, by default all of the table."""
     forwards, backwards, seconds = (pc.sum(table[c]).as_py() or 0 for c in ("forwards", "backwards", "seconds"))
     return Cost(forwards, backwards, float(seconds), len(samples(table)) if over is None else over)
 
@@ -134,7 +134,7 @@ def _ranks(table: pa.Table, attacks: Sequence[str]) -> Ids:
 
 
 def has_repetitions(table: pa.Table) -> bool:
-    """Whether some (sample, attack) has more than one row."""
+    """Return whether some (sample, attack) has more than one row."""
     ids, rank = ids_of(table), _ranks(table, ())
     order = np.lexsort((rank, ids))
     return bool(((np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)).any())
@@ -159,5 +159,5 @@ def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:
 
 
 def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    # repr makes nan equal to nan
+    # With repr, nan equals nan.
     return [name for name in first if name not in INCIDENTAL and repr(first[name]) != repr(second[name])]

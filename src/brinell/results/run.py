@@ -1,4 +1,4 @@
-"""A Run as its readers see it: rows, adversarials, and what follows from them."""
+"""`Run`: the rows and adversarials of a stored evaluation, and everything computed from them."""
 
 import os
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from brinell.results.verdict import Verdict, judge
 
 
 class Run:
-    """One evaluation on disk, read once, as it was when its rows were first asked for.
+    """One evaluation on disk. Rows are read once, at first use.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(run.robust_accuracy)
@@ -38,7 +38,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
-        """Return the Run in a folder; no lock is taken, so a Run that is still being written can be read."""
+        """Return the Run in a folder; a Run that is still being written can be read, too."""
         return cls(Path(path), decode(Path(path)))
 
     @staticmethod
@@ -62,7 +62,7 @@ class Run:
             return self._table.select(NUMBERS)
         table = files.read_all_rows(self.path, self._shards, NUMBERS)
         if row_queries.has_repetitions(table):
-            return self._table.select(NUMBERS)  # only whole rows tell whether repetitions agree
+            return self._table.select(NUMBERS)  # all columns are needed to see whether repetitions agree
         return row_queries.arrange(table, self.attacks)
 
     def rows(self) -> pa.Table:
@@ -70,12 +70,12 @@ class Run:
         return self._table
 
     def numbers(self) -> pa.Table:
-        """Return the columns of all rows that accuracies, costs and the verdict need: a fraction of the memory."""
+        """Return the columns that accuracies, costs and the verdict need; they take a fraction of the memory."""
         return self._numbers
 
     @cached_property
     def chance_accuracy(self) -> float | None:
-        """The clean accuracy that guessing would get on these samples; None where it is unknown."""
+        """The clean accuracy of guessing on these samples; None if unknown."""
         columns = ("sample_id", "attack", "label", "clean_pred")
         table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
         return row_queries.chance_accuracy(table, self.identity.model.classes)
@@ -170,21 +170,21 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the evaluation came to its end."""
+        """Whether the evaluation is complete."""
         return self._manifest.finished
 
     @property
     def clean_accuracy(self) -> Proportion:
-        """Samples the model gets right without any attack."""
+        """Samples that the model classifies correctly without an attack."""
         return self._accuracy([])
 
     @property
     def robust_accuracy(self) -> Proportion:
-        """Samples that no attack broke; while the Run is unfinished, an upper bound."""
+        """Samples that no attack broke; an upper bound while the Run is unfinished."""
         return Proportion(len(self.survivors()), len(row_queries.samples(self.numbers())))
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
-        """Return the accuracy left after each attack of the plan and those before it."""
+        """Return the accuracy after each attack of the plan and those before it."""
         names = self.attacks
         return [(name, self._accuracy(names[: i + 1])) for i, name in enumerate(names)]
 
@@ -193,20 +193,20 @@ class Run:
         return row_queries.survivors(self.numbers())
 
     def skipped(self) -> Ids:
-        """Return the survivors that some attack of the plan, its audit aside, has no row for, sorted."""
-        table, left = self.numbers(), self.survivors()
+        """Return the survivors without a row of some attack of the plan, except its audit, sorted."""
+        table, survivors = self.numbers(), self.survivors()
         ids = row_queries.ids_of(table)
         stages = self.identity.plan.main_stages
-        missing = [np.setdiff1d(left, ids[row_queries.is_attack(table, stage.name)]) for stage in stages]
-        return np.unique(np.concatenate([left[:0], *missing]))
+        missing = [np.setdiff1d(survivors, ids[row_queries.is_attack(table, stage.name)]) for stage in stages]
+        return np.unique(np.concatenate([survivors[:0], *missing]))
 
     def stages(self) -> list[StageResult]:
-        """Return what each attack of the plan did."""
+        """Return the result of each attack of the plan."""
         return [row_queries.stage(self.numbers(), name) for name in self.attacks]
 
     @property
     def unverified(self) -> pa.Table:
-        """Rows that are broken but not verified; they do not count."""
+        """Rows that are broken but not verified; they are not counted."""
         broken = np.asarray(self.rows()["broken"], dtype=bool)
         return self.rows().filter(pa.array(broken & ~counted(self.rows())))
 
@@ -217,24 +217,24 @@ class Run:
 
     @property
     def audit(self) -> Audit | None:
-        """For plans that save passes, what they may have missed; else None."""
+        """The audit of a short plan: a bound on what it missed; None for other plans."""
         return audit(self)
 
     @property
     def repeats(self) -> Repeats | None:
-        """For randomised models, mean and deviation of the accuracies over the judging passes; else None."""
+        """Mean and deviation of the accuracies of a randomised model over the judging passes; else None."""
         return repeated(self)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the result can be believed, with the reasons."""
+        """Whether the result can be trusted, and why not."""
         return judge(self)
 
     def sentence(self) -> str:
-        """Return the result as one sentence ready for a paper."""
+        """Return the result as one sentence for a paper."""
         return sentence(self)
 
-    # What draws is imported when it is asked for: results stand below reports, and do without their dependencies.
+    # Reports are imported on demand: results are a lower layer and do without their dependencies.
 
     def report(
         self,
@@ -246,15 +246,15 @@ class Run:
     ) -> Path:
         """Write a report: one self-contained .html file, or .md, .json, .csv or .xml (JUnit) by the file's ending.
 
-        `problem` is the data the Run was made from: with it the gallery shows the originals. `classes` are the names
-        of the classes. A page needs the extra `report`.
+        `problem` is the data of the Run; with it, the examples show the originals. `classes` are the class names. An
+        HTML page needs the extra `report`.
         """
         from brinell.report.write import write
 
         return write(self, path, format=format, problem=problem, classes=classes)
 
     def plot_accuracy(self, axes: Any = None) -> Any:
-        """Draw the accuracy after each attack; needs matplotlib and returns its axes, as all of these do."""
+        """Draw the accuracy after each attack. All plots need matplotlib and return its axes."""
         from brinell.report import plots
 
         return plots.accuracy(self, axes)
@@ -266,13 +266,13 @@ class Run:
         return plots.classes(self, axes, classes)
 
     def plot_margins(self, axes: Any = None) -> Any:
-        """Draw the margins of the clean inputs, by what became of them."""
+        """Draw the margins of the clean inputs by their outcome."""
         from brinell.report import plots
 
         return plots.margins(self, axes)
 
     def plot_distances(self, axes: Any = None) -> Any:
-        """Draw the curve where attacks looked for the smallest distance, else a histogram of distances."""
+        """Draw the robustness curve for minimum-norm attacks, else a histogram of distances."""
         from brinell.report import plots
 
         return plots.distances(self, axes)
@@ -303,13 +303,13 @@ def gather(path: Path, table: pa.Table) -> files.Adversarials:
     place = np.asarray(pc.fill_null(table["adv_row"], -1), dtype=np.int64)
     x: Any = None
     for shard in sorted(set(shards)):
-        mine = shards == shard
-        found = files.read_adversarials(files.adversarials_file(path, shard))
-        _check_ids(path, shard, found.ids, place[mine], ids[mine])
+        rows = shards == shard
+        stored = files.read_adversarials(files.adversarials_file(path, shard))
+        _check_ids(path, shard, stored.ids, place[rows], ids[rows])
         if x is None:
-            x = np.empty((len(ids), *found.x.shape[1:]), np.float32)
-        x[mine] = found.x[place[mine]]
-    # Copied, because arrow's arrays are read-only, which torch warns about.
+            x = np.empty((len(ids), *stored.x.shape[1:]), np.float32)
+        x[rows] = stored.x[place[rows]]
+    # Copied: arrow's arrays are read-only, and torch warns about that.
     return files.Adversarials(ids.copy(), np.zeros(0, np.float32) if x is None else x)
 
 

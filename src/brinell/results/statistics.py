@@ -155,10 +155,10 @@ def upper_bound(k: int, n: int, confidence: float = 0.95) -> float:
 
 
 def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[int, int]:
-    """Return one-sided bounds, each of the given confidence, on the marked items among `population`.
+    """Return one-sided bounds, each of the given confidence, on the number of marked items among `population`.
 
-    Of these m were drawn at random without replacement, and k of the drawn were marked. Method: the smallest and the
-    largest number at which the hypergeometric tail that holds k has more than 1 - confidence.
+    m items were drawn without replacement, and k of them are marked. Method: the smallest and the largest number for
+    which the hypergeometric tail that contains k has a probability above 1 - confidence.
 
     >>> hidden(0, 60, 480), hidden(2, 60, 480), hidden(3, 10, 10)
     ((0, 21), (4, 46), (3, 3))
@@ -172,7 +172,7 @@ def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[i
 
 
 def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number from low on that meets a condition which stays met; `high` where none below does."""
+    """Return the smallest number from low on that meets a monotone condition; `high` if none below it does."""
     while low < high:
         middle = (low + high) // 2
         if condition(middle):
@@ -191,7 +191,7 @@ def _drawn(k: int, m: int, marked: int, population: int) -> tuple[float, float]:
 
 
 def _log_ways(n: int, i: int) -> float:
-    """Logarithm of the number of ways to choose i of n."""
+    """Return the logarithm of n choose i."""
     return math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
 
 

@@ -1,4 +1,4 @@
-"""A Run in words: the summary on the screen and the sentence for the paper."""
+"""A Run in words: the summary for the terminal and the sentence for a paper."""
 
 import base64
 import math
@@ -55,7 +55,7 @@ def summary(run: "Run") -> str:
 
 
 def eps_text(eps: Any) -> str:
-    """Return an eps as people write it: 8/255 rather than 0.03137.
+    """Return an eps as papers write it: 8/255 instead of 0.03137.
 
     >>> eps_text(8 / 255), eps_text(0.5), eps_text("8/255"), eps_text([0.1, 0.2])
     ('8/255', '0.5', '8/255', 'one value per sample')
@@ -68,7 +68,7 @@ def eps_text(eps: Any) -> str:
 
 
 def mask_text(mask: Any) -> str:
-    """Return what a mask leaves free, to be told with the threat; nothing where there is none.
+    """Return what a mask leaves free, to follow the name of the norm; "" without a mask.
 
     >>> mask_text({"shape": [1, 2, 2], "bits": "gA=="}), mask_text(None)
     (' of 1 of 4 values', '')
@@ -98,7 +98,7 @@ def _plan(run: "Run") -> str:
 
 
 def _goal(run: "Run") -> str:
-    """What counts, where it is not the class alone."""
+    """Return what counts as adversarial for a model with a detector."""
     if run.identity.criterion != EVADE:
         return ""
     return "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
@@ -107,7 +107,7 @@ def _goal(run: "Run") -> str:
 def _head(run: "Run") -> str:
     identity = run.identity
     lines = [
-        f"Run {run.path}" + ("" if run.finished else " (unfinished: what follows is provisional)"),
+        f"Run {run.path}" + ("" if run.finished else " (unfinished: all numbers are provisional)"),
         f"model     {identity.model.name or 'unnamed'}, {identity.model.classes or '?'} classes",
         f"data      {identity.data.name or 'unnamed'}, {run.clean_accuracy.n} samples",
         f"threat    {_threat(run).removeprefix('Under ')}",

@@ -1,1 +1,7 @@
-"""Whether a stored Run is true: its rows, its adversarials, its origin; bundles and submissions of others."""
+"""Verify stored Runs: rows, adversarials, origin; bundle and review submissions.
+
+`verify` is `brinell.verify`. `consistency` checks rows against the manifest, `provenance` the data and the model,
+`adversarials` every stored point, and `randomised` says what chance explains. `result` sorts the findings.
+`bundle` packs a Run as one file, `submission` checks one submission, and `review` is `brinell.review`: the best known
+bound of several submissions. Users, the command line and the leaderboard call these.
+"""

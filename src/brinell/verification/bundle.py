@@ -1,4 +1,4 @@
-"""A Run as one file that can be handed in: hashes of everything, the same bytes whenever it is made, read with care."""
+"""Pack a Run as one file for submission, with hashes of everything and reproducible bytes; unpack it safely."""
 
 import hashlib
 import json
@@ -25,16 +25,16 @@ ALLOWED = re.compile(
     rf"{files.ROWS_FOLDER}/{SHARD}{re.escape(files.ROWS_END)}|"
     rf"{files.ADVERSARIALS_FOLDER}/{SHARD}{re.escape(files.ADVERSARIALS_END)}"
 )
-# The largest file a bundle may hold, and all of them together; JSON is read whole and may be this large.
+# The largest file of a bundle, the total of all, and the largest JSON file, which is read into memory.
 MEMBER_BYTES, TOTAL_BYTES, JSON_BYTES = 1 << 31, 1 << 36, 1 << 26
 MEMBERS = 100_000
 BLOCK = 1 << 20
-# The earliest time a zip file can hold: a bundle's bytes do not depend on when it is made.
+# The earliest time of a zip file: the bytes of a bundle do not depend on when it is made.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def members(run: Path) -> list[str]:
-    """Names of the files that make up a Run: manifest, rows, and the adversarials that rows refer to; sorted."""
+    """Return the names of the files of a Run, sorted: manifest, rows, and the adversarials that rows refer to."""
     names, used = [MANIFEST], set[str]()
     for shard in files.shards(run / files.ROWS_FOLDER, files.ROWS_END):
         names.append(files.rows_file(run, shard).relative_to(run).as_posix())
@@ -46,7 +46,7 @@ def members(run: Path) -> list[str]:
 
 
 def digest(run: Path) -> str:
-    """The hash of a Run: of the names and hashes of its files, its record and analyses aside.
+    """Return the hash of a Run: of the names and hashes of its files, except record and analyses.
 
     >>> len(digest(Path("tests/results/golden_run_v1")))
     64
@@ -55,7 +55,7 @@ def digest(run: Path) -> str:
 
 
 def root(hashes: Mapping[str, str]) -> str:
-    """One hash for named hashes, whatever their order.
+    """Return one hash of named hashes, independent of their order.
 
     >>> root({"b": "02", "a": "01"}) == root({"a": "01", "b": "02"}) != root({"a": "02", "b": "01"})
     True
@@ -65,7 +65,7 @@ def root(hashes: Mapping[str, str]) -> str:
 
 
 def pack(run: Run, out: str | os.PathLike[str]) -> str:
-    """Write a finished Run, its record if it has one, and an index with the sha256 of each file; return the root hash.
+    """Pack a finished Run, its record if any, and an index with the sha256 of each file; return the root hash.
 
     Method: a zip file without compression, names sorted, no times: equal Runs give equal bytes.
     """
@@ -99,7 +99,7 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a file was made by `pack`, as far as its first bytes tell: a zip file that begins with an index."""
+    """Return whether the first bytes of a file are those of a bundle: a zip file that begins with an index."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:
@@ -109,7 +109,7 @@ def is_bundle(path: Path) -> bool:
 
 @contextmanager
 def opened(bundle: str | os.PathLike[str]) -> Iterator[Run]:
-    """The Run of a bundle, unpacked in a temporary folder while the context lasts, after every check of `unpack`."""
+    """Unpack a bundle into a temporary folder and yield its Run; the folder is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="brinell-bundle-") as folder:
         yield unpack(bundle, folder)
 
@@ -121,11 +121,10 @@ def unpack(
     largest: int = MEMBER_BYTES,
     total: int = TOTAL_BYTES,
 ) -> Run:
-    """Unpack a bundle into an empty folder, or refuse it with the reason: nothing in it is trusted.
+    """Unpack a bundle into an empty folder, or refuse it with a reason: nothing in it is trusted.
 
-    Checked: the members are those of the index and are called as parts of a Run are called, none is larger than
-    `largest` bytes, compressed, encrypted or a link, all have the size and sha256 of the index, and these give its
-    root.
+    Checks: the members are those of the index and have names of files of a Run; none is larger than `largest` bytes,
+    compressed, encrypted or a link; sizes and sha256 are those of the index, and give its root hash.
     """
     path, target = Path(bundle), Path(folder)
     try:
@@ -136,29 +135,31 @@ def unpack(
                 if got != wanted:
                     raise _refused(path, f"{name} with sha256 {wanted[:16]}…", f"{got[:16]}…: it was changed")
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
-        raise _refused(path, "a whole file", f"{type(error).__name__}: {error}") from error
+        raise _refused(path, "a complete file", f"{type(error).__name__}: {error}") from error
     return Run.open(target)
 
 
 def root_of(bundle: str | os.PathLike[str]) -> str:
-    """The root hash that the index of a bundle tells."""
+    """Return the root hash in the index of a bundle."""
     with zipfile.ZipFile(bundle) as archive:
         return str(_json(archive, Path(bundle))["root"])
 
 
 def _refuse_unfit(run: Run) -> None:
     if not run.finished:
-        raise RunError(expected="a finished Run", got=f"{run.path}, unfinished", remedy="Resume it to its end first.")
+        raise RunError(
+            expected="a finished Run", got=f"{run.path}, unfinished", remedy="Resume it until it is finished."
+        )
     if not run.images:
         raise RunError(
-            expected="a Run with its adversarials, which others can check",
+            expected="a Run with its adversarials, so that others can check them",
             got=f"{run.path}, made without (images=False, --no-images)",
             remedy="Evaluate with the same arguments into another folder, keeping them.",
         )
     missing = [n for n in members(run.path) if not (run.path / n).is_file()]
     if missing:
         raise RunError(
-            expected="a whole Run", got=f"{run.path} without {missing[0]}", remedy="Restore the file from a copy."
+            expected="a complete Run", got=f"{run.path} without {missing[0]}", remedy="Restore the file from a copy."
         )
 
 
@@ -191,7 +192,7 @@ def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     _refuse_entry(path, archive.getinfo(INDEX), JSON_BYTES)
     try:
         index = json.loads(archive.read(INDEX))
-        # An index is taken apart here, so that whatever is not as it should be is told in one place.
+        # Everything in the index is read here, so that one error covers every defect.
         listed = {str(f["name"]): (int(f["bytes"]), str(f["sha256"])) for f in index["files"]}
         if index["format"] != FORMAT or len(listed) != len(index["files"]):
             raise ValueError(f"format {index['format']}, {len(index['files'])} files, {len(listed)} names")
@@ -201,13 +202,13 @@ def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
 
 
 def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> dict[str, tuple[int, str]]:
-    """Size and sha256 of every member, none of which has been read yet."""
+    """Return size and sha256 of every member; none has been read yet."""
     entries = archive.infolist()
     if len(entries) > MEMBERS:
         raise _refused(path, f"at most {MEMBERS:,} files", f"{len(entries):,}")
     for entry in entries:
         if entry.filename != INDEX and not ALLOWED.fullmatch(entry.filename):
-            raise _refused(path, "files called as parts of a Run are called", repr(entry.filename)[:100])
+            raise _refused(path, "names of files of a Run", repr(entry.filename)[:100])
         _refuse_entry(path, entry, JSON_BYTES if entry.filename.endswith(".json") else largest)
     if sum(entry.file_size for entry in entries) > total:
         raise _refused(path, f"at most {total:,} bytes together", f"{sum(e.file_size for e in entries):,}")
@@ -222,7 +223,7 @@ def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> di
         (f"a {MANIFEST}", [] if MANIFEST in listed else [MANIFEST]),
     ):
         if wrong:
-            raise _refused(path, what, f"a bundle where {wrong[0]!r} is not so")
+            raise _refused(path, what, f"a bundle where this does not hold for {wrong[0]!r}")
     for entry in entries:
         if entry.filename != INDEX and entry.file_size != listed[entry.filename][0]:
             raise _refused(path, f"{entry.filename} of {listed[entry.filename][0]:,} bytes", f"{entry.file_size:,}")
@@ -242,14 +243,14 @@ def _refuse_entry(path: Path, entry: zipfile.ZipInfo, largest: int) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, target: Path, size: int) -> str:
-    """Write one member and return its sha256; never more bytes than announced."""
+    """Write one member and return its sha256; write at most the announced number of bytes."""
     target.parent.mkdir(exist_ok=True, parents=True)
-    h, left = hashlib.sha256(), size
+    h, remaining = hashlib.sha256(), size
     with archive.open(name) as source, open(target, "xb") as sink:
-        while left and (block := source.read(min(BLOCK, left))):
+        while remaining and (block := source.read(min(BLOCK, remaining))):
             h.update(block)
             sink.write(block)
-            left -= len(block)
+            remaining -= len(block)
     return h.hexdigest()
 
 
@@ -257,5 +258,5 @@ def _refused(path: Path, expected: str, got: str) -> RunError:
     return RunError(
         expected=f"a bundle with {expected}",
         got=f"{got}, in {path.name}",
-        remedy="It is refused: ask for it again, made with brinell submit.",
+        remedy="The bundle is refused: ask for a new one, made with brinell submit.",
     )

@@ -1,1 +1,6 @@
-"""A Run on disk: columns, manifest, files, the writer and its lock, what is left to do on resume."""
+"""The format of a Run on disk.
+
+`schema` has the columns of the rows, `manifest` the typed manifest (`typed_json` checks it), `files` reads and
+writes shards, `writer` is the only writer, `lock` keeps it the only one, `attach` links adversarials to rows, and
+`resume` finds the stored outcomes of samples.
+"""

@@ -1,4 +1,4 @@
-"""Which row an adversarial belongs to."""
+"""Link adversarials to the rows they belong to."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from brinell.results.format.schema import Evidence, conform, counted, is_evidenc
 
 
 def pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> Adversarials:
-    """Return ids and adversarials together, or refuse what cannot be stored without loss."""
+    """Return ids and adversarials together; refuse what cannot be stored without loss."""
     ids = np.zeros(0, np.int64) if ids is None else np.asarray(ids, np.int64)
     x = np.zeros(0, np.float32) if x is None else x
     if len(ids) != len(x) or x.dtype != np.float32:
         raise InputError(
             expected="as many adversarials in float32 as ids",
             got=f"{len(ids)} ids and {len(x)} adversarials in {x.dtype}",
-            remedy="Store the very values that were verified.",
+            remedy="Store the float32 values that were verified.",
         )
     return Adversarials(ids, x)
 
@@ -42,7 +42,7 @@ def refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
 
 
 def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.bool_]) -> list[int | None] | None:
-    """Walk through the allowed rows and the ids side by side; return each row's place among the ids, or None."""
+    """Match ids to the allowed rows in order; return for every row the index of its id, or None if one is left."""
     places: list[int | None] = [None] * table.num_rows
     samples, done = np.asarray(table["sample_id"], dtype=np.int64), 0
     for i in np.flatnonzero(allowed).tolist():

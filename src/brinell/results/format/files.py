@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and errors that name the file."""
+"""Read and write the files of a Run: a file is complete or absent, and errors name it."""
 
 import os
 import secrets
@@ -21,7 +21,7 @@ ROWS_END, ADVERSARIALS_END, TEMPORARY_END = ".parquet", ".safetensors", ".tmp"
 
 
 class Adversarials(NamedTuple):
-    """Adversarial inputs and the ids of the samples they were made from, row by row.
+    """Adversarial inputs and the ids of their samples, row by row.
 
     >>> Adversarials(np.array([7]), np.zeros((1, 3, 2, 2), np.float32)).x.shape
     (1, 3, 2, 2)
@@ -32,7 +32,7 @@ class Adversarials(NamedTuple):
 
 
 def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
-    """Write a whole file or nothing, and return once it is on disk."""
+    """Write a complete file or nothing; return when it is on disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_END}")
     try:
         with open(temporary, "xb") as file:
@@ -47,7 +47,7 @@ def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the platform can."""
+    """Make the file names in a folder durable, where the platform can."""
     if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - platforms that cannot open folders
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -58,23 +58,23 @@ def sync_folder(folder: Path) -> None:
 
 
 def rows_file(run: Path, shard: str) -> Path:
-    """Return the place of a shard's rows."""
+    """Return the path of a shard's rows."""
     return run / ROWS_FOLDER / f"{shard}{ROWS_END}"
 
 
 def adversarials_file(run: Path, shard: str) -> Path:
-    """Return the place of a shard's adversarials; rows, which tell the name, cannot lead out of the folder."""
+    """Return the path of a shard's adversarials; refuse a name that leads out of the folder."""
     if Path(shard).name != shard or "\\" in shard:
         raise RunError(
             expected="rows that refer to adversarials of their Run",
             got=repr(shard)[:60],
-            remedy="Restore the rows from a copy; if somebody else made the Run, refuse it.",
+            remedy="Restore the rows from a copy. Do not trust a Run from somebody else with such rows.",
         )
     return run / ADVERSARIALS_FOLDER / f"{shard}{ADVERSARIALS_END}"
 
 
 def is_temporary(path: Path) -> bool:
-    """Say whether a file is one that ``write_atomic`` had not finished."""
+    """Return whether a file was left unfinished by `write_atomic`."""
     return path.name.startswith(".") and path.name.endswith(TEMPORARY_END)
 
 
@@ -84,14 +84,14 @@ def shards(folder: Path, end: str) -> list[str]:
 
 
 def write_rows(path: Path, table: pa.Table) -> None:
-    """Store one shard of rows with a checksum on every page."""
+    """Write one shard of rows with a checksum on every page."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)
     write_atomic(path, sink.getvalue())
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return one shard of rows in the present schema, all columns or only these."""
+    """Return one shard of rows in the current schema, with all columns or only these."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             known = file.schema_arrow.names
@@ -101,7 +101,7 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def span(path: Path) -> tuple[int, int]:
-    """Return the smallest and the largest sample id of a shard, from its statistics where it has them."""
+    """Return the smallest and the largest sample id of a shard, from its statistics if it has any."""
     try:
         with pq.ParquetFile(path) as file:
             column = file.schema_arrow.get_field_index("sample_id")
@@ -115,15 +115,15 @@ def span(path: Path) -> tuple[int, int]:
 
 
 def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of every shard, or of those named, in the order of the shards."""
+    """Return the rows of all shards, or of the named ones, in their order."""
     names = shards(run / ROWS_FOLDER, ROWS_END) if names is None else names
     tables = [read_rows(rows_file(run, shard), columns) for shard in names]
     return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
 
 
-def write_adversarials(path: Path, found: Adversarials) -> None:
-    """Store one shard of adversarials without loss."""
-    ids, x = np.ascontiguousarray(found.ids), np.ascontiguousarray(found.x)
+def write_adversarials(path: Path, adversarials: Adversarials) -> None:
+    """Write one shard of adversarials without loss."""
+    ids, x = np.ascontiguousarray(adversarials.ids), np.ascontiguousarray(adversarials.x)
     write_atomic(path, save({"ids": ids, "x": x}))
 
 

@@ -14,7 +14,7 @@ LOCK = ".lock"
 
 
 class Lock:
-    """An exclusive lock on a folder, held until released; with flock the system releases it when the process dies."""
+    """An exclusive lock on a folder; with flock the system releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
@@ -24,7 +24,7 @@ class Lock:
         os.write(self._fd, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Let others write; a lock is released once."""
+        """Release the lock; call it once."""
         os.close(self._fd)
         if not self._flock:
             self._path.unlink(missing_ok=True)
@@ -36,7 +36,7 @@ def _flock(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise _taken(path, "Wait until it ends, or choose another folder.") from None
+        raise _taken(path, "Wait until that process ends, or choose another folder.") from None
     except BaseException:
         os.close(fd)
         raise
@@ -47,7 +47,7 @@ def _exclusive(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
-        raise _taken(path, f"Wait until it ends; if that process is gone, delete {path}.") from None
+        raise _taken(path, f"Wait until that process ends. If it no longer exists, delete {path}.") from None
 
 
 def _taken(path: Path, remedy: str) -> RunError:

@@ -1,4 +1,4 @@
-"""What a Run already holds of given samples, looked up in the few shards that can have them."""
+"""Find the stored outcomes of samples, from the few shards that can hold them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from brinell.results.format.schema import Evidence, counted, is_evidence
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """Of some samples: which attacks have rows of them, whether they fell there, and the hashes of their inputs.
+    """The stored outcomes of some samples: by attack, whether each was broken; and the hashes of the inputs.
 
     >>> known = StoredOutcomes({"pgd": {7: True, 8: False}})
     >>> known.seen("pgd", [7, 8, 9]), known.fell("pgd", [7, 8, 9])
@@ -25,17 +25,17 @@ class StoredOutcomes:
     hashes: Mapping[int, str] = field(default_factory=dict)
 
     def seen(self, attack: str, ids: Sequence[int]) -> list[bool]:
-        """Whether the attack has a row of each sample."""
+        """Return for each sample whether the attack has a row."""
         rows = self.attacks.get(attack, {})
         return [i in rows for i in ids]
 
     def fell(self, attack: str, ids: Sequence[int]) -> list[bool]:
-        """Whether the attack broke each sample."""
+        """Return for each sample whether the attack broke it."""
         rows = self.attacks.get(attack, {})
         return [rows.get(i, False) for i in ids]
 
     def check(self, ids: Sequence[int], hashes: Sequence[str]) -> None:
-        """Refuse samples whose inputs are not those the Run was made from."""
+        """Refuse samples whose inputs differ from the stored ones."""
         for i, digest in zip(ids, hashes, strict=True):
             if self.hashes.get(i, digest) != digest:
                 raise RunError(
@@ -48,11 +48,11 @@ class StoredOutcomes:
 NOTHING_STORED = StoredOutcomes()
 
 
-LOOKED_AT = ("sample_id", "x_sha256", "attack", "broken", "verified")
+COLUMNS = ("sample_id", "x_sha256", "attack", "broken", "verified")
 
 
 class StoredRows:
-    """The rows of a Run as they were when this was made; holds the span of ids of every shard and no rows.
+    """The rows of a Run at one moment; keeps the range of ids of every shard, not the rows.
 
     >>> StoredRows("tests/results/golden_run_v1").of([0]).seen("clean", [0])
     [True]
@@ -64,16 +64,16 @@ class StoredRows:
         self.spans = {name: files.span(files.rows_file(self.path, name)) for name in names}
 
     def count_other_samples(self, ids: Sequence[int]) -> int:
-        """How many samples other than these have a clean row."""
+        """Return how many other samples have a clean row."""
         count = 0
         for name in self.spans:
             rows = files.read_rows(files.rows_file(self.path, name), ("sample_id", "attack"))
-            own = np.asarray(rows["sample_id"])[is_evidence(rows, Evidence.CLEAN)]
-            count += int((~np.isin(own, ids)).sum())
+            stored = np.asarray(rows["sample_id"])[is_evidence(rows, Evidence.CLEAN)]
+            count += int((~np.isin(stored, ids)).sum())
         return count
 
     def of(self, ids: Sequence[int]) -> StoredOutcomes:
-        """What is stored of these samples."""
+        """Return the stored outcomes of these samples."""
         if not len(ids):
             return NOTHING_STORED
         low, high = min(ids), max(ids)
@@ -82,10 +82,12 @@ class StoredRows:
         for name, (first, last) in self.spans.items():
             if last < low or first > high:
                 continue
-            rows = files.read_rows(files.rows_file(self.path, name), LOOKED_AT)
-            fell, mine = counted(rows), np.isin(np.asarray(rows["sample_id"]), ids)
+            rows = files.read_rows(files.rows_file(self.path, name), COLUMNS)
+            broken_rows, wanted_rows = counted(rows), np.isin(np.asarray(rows["sample_id"]), ids)
             columns = (rows[c].to_pylist() for c in ("attack", "sample_id", "x_sha256"))
-            for attack, i, digest, broken, wanted in zip(*columns, fell.tolist(), mine.tolist(), strict=True):
+            for attack, i, digest, broken, wanted in zip(
+                *columns, broken_rows.tolist(), wanted_rows.tolist(), strict=True
+            ):
                 if wanted:
                     attacks.setdefault(attack, {})[i] = broken
                     hashes[i] = digest

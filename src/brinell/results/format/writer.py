@@ -1,7 +1,7 @@
-"""The folder of a Run and its only writer.
+"""The only writer of a Run's folder.
 
 Layout: ``manifest.json``, ``rows/NAME.parquet``, ``adversarials/NAME.safetensors``. A shard's adversarials are written
-before the rows that refer to them, so that a process killed at any moment loses at most the shard it was writing.
+before the rows that refer to them: a process killed at any moment loses at most the shard it was writing.
 """
 
 import os
@@ -28,7 +28,7 @@ SHOWN = 100
 
 
 class Writer:
-    """Appends rows and adversarials to one Run, alone, until closed.
+    """Append rows and adversarials to one Run, as its only writer, until closed.
 
     >>> import tempfile
     >>> from brinell.results import ROWS, Run, new_manifest
@@ -64,7 +64,7 @@ class Writer:
                 remedy="Choose another folder.",
             ) from error
         try:
-            _refuse_used(path)  # again, now that nobody else writes
+            _refuse_used(path)  # again, now that the lock is held
             files.write_atomic(path / MANIFEST, data)
             return cls(path, manifest, lock)
         except BaseException:
@@ -74,7 +74,7 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Go on with a Run of the same identity, after removing what an interrupted writer left behind."""
+        """Continue a Run of the same identity; remove what an interrupted writer left behind."""
         path = Path(path)
         _refuse_other(path, decode(path), manifest)
         lock = Lock(path)
@@ -105,22 +105,22 @@ class Writer:
     ) -> None:
         """Store rows and their adversarials as one shard.
 
-        ``adv_ids`` are sample ids in the order of the attack rows they belong to: the verified ones, or, where these do
-        not suffice, all broken ones. Rows of other samples have no adversarial.
+        `adv_ids` are sample ids in the order of the attack rows they belong to: the verified ones, or all broken ones
+        if these do not suffice. Rows of other samples have no adversarial.
         """
         self._check_open()
-        table, found = conform(table), pair(adv_ids, adv_x)
+        table, adversarials = conform(table), pair(adv_ids, adv_x)
         if table.num_rows == 0:
             return
         self._count += 1
         shard = f"{self._count:08d}-{secrets.token_hex(4)}"
-        table = refer(table, found.ids, shard)
-        if len(found.ids):
-            files.write_adversarials(files.adversarials_file(self.path, shard), found)
+        table = refer(table, adversarials.ids, shard)
+        if len(adversarials.ids):
+            files.write_adversarials(files.adversarials_file(self.path, shard), adversarials)
         files.write_rows(files.rows_file(self.path, shard), table)
 
     def update(self, **fields: Any) -> None:
-        """Rewrite fields of the manifest that become known late: finished, wall_seconds, checks, notes and the like."""
+        """Set fields of the manifest that become known later, such as finished, wall_seconds, checks and notes."""
         self._check_open()
         fixed = sorted(set(fields) & set(FIXED))
         if fixed:
@@ -134,7 +134,7 @@ class Writer:
         self._manifest = manifest
 
     def close(self) -> None:
-        """Let others write; closing twice is harmless."""
+        """Release the lock; closing twice is harmless."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -161,13 +161,13 @@ class Writer:
 
 
 def _refuse_used(path: Path) -> None:
-    """Refuse a folder whose contents creating a Run would hide or change."""
+    """Refuse a folder that holds a Run with rows, or other files."""
     count = len(files.shards(path / files.ROWS_FOLDER, files.ROWS_END))
     if (path / MANIFEST).exists() and count:
         raise RunError(
             expected="a new or empty folder",
             got=f"{path}, a Run with {count} shard{'s' * (count > 1)} of rows",
-            remedy="Pass resume=True (--resume) to go on with it, or choose another folder.",
+            remedy="Pass resume=True (--resume) to continue it, or choose another folder.",
         )
     if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and _is_empty(path)):
         raise RunError(
@@ -176,12 +176,12 @@ def _refuse_used(path: Path) -> None:
 
 
 def _is_empty(path: Path) -> bool:
-    """Say whether a folder holds nothing but what a killed ``create`` leaves."""
+    """Return whether a folder holds nothing but what a killed `create` leaves."""
     return all(file.name == LOCK or files.is_temporary(file) for file in path.iterdir())
 
 
 def _undo(path: Path, made: bool) -> None:
-    """Leave the folder as ``create`` found it; what others put there stays."""
+    """Remove what `create` wrote; other files stay."""
     if not (path / MANIFEST).exists():
         (path / LOCK).unlink(missing_ok=True)
         if made:
@@ -206,7 +206,7 @@ def _short(value: Any) -> str:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files and adversarials without rows; every shard is read before anything goes."""
+    """Remove temporary files and adversarials without rows; every shard is read before anything is removed."""
     used: set[str] = set()
     for shard in files.shards(path / files.ROWS_FOLDER, files.ROWS_END):
         rows = files.read_rows(files.rows_file(path, shard), ["adv_shard"])
