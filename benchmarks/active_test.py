@@ -37,7 +37,7 @@ from brinell.evaluation.coerce import as_classifier
 from brinell.ops import rng
 from brinell.ops.rowwise import take
 from brinell.reliability.binarization.binary_models import BinaryClassifier, BinaryTasks, Design, build
-from brinell.reliability.binarization.features import features
+from brinell.reliability.binarization.features import find_features
 from brinell.reliability.binarization.readouts import READOUTS
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,7 +110,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     design = Design(args.inner, 1, t.norm.corners)
     with precision.exact(device):
         chunk = Chunk(data.ids, data.x, data.y)
-        seen = features(classifier, data.x[:8].to(device))
+        seen = find_features(classifier, data.x[:8].to(device))
         oracle = Oracle(seen, default_block(device))
         fit, tasks = seconds(device, lambda: build(oracle, seen, READOUTS["linear"], design, chunk, t, 0))
         assert tasks is not None, "no sample could be separated"

@@ -9,7 +9,7 @@ from brinell.models.demo import DemoNet
 from brinell.models.networks import PreActResNet18, ResNet18
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.reliability.binarization.features import features, find_readout_layer
+from brinell.reliability.binarization.features import find_features, find_readout_layer
 
 
 def inputs(*shape: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ AFTER = {
 def test_the_input_of_the_last_linear_layer(after):
     net, x = Small(after).eval(), inputs(5, 6)
     assert find_readout_layer(wrap(net), x) == "head"
-    found = features(wrap(net, mean=0.5, std=0.2), x)
+    found = find_features(wrap(net, mean=0.5, std=0.2), x)
     assert torch.equal(found.of(x), net.body((x - 0.5) / 0.2)) and found.source == "head"
     assert torch.equal(found.forward(x).logits[:, 3:], wrap(net, mean=0.5, std=0.2).forward(x).logits)
 
@@ -61,7 +61,7 @@ def test_the_input_of_the_last_linear_layer(after):
 @pytest.mark.parametrize("n", [5, 1])
 def test_one_output(after, n):
     net, x = Small(after, classes=1).eval(), inputs(n, 6)
-    assert torch.equal(features(wrap(net), x).of(x), net.body(x))
+    assert torch.equal(find_features(wrap(net), x).of(x), net.body(x))
 
 
 def test_a_head_that_has_learned_nothing_yet():
@@ -110,7 +110,7 @@ def test_outputs_that_must_be_positive_stay_so(after):
 def test_networks_that_take_gradients_or_write_on_the_way():
     x = inputs(5, 6)
     for net in (Sloped().eval(), Writing().eval()):
-        assert torch.equal(features(wrap(net), x).of(x), net.body(x))
+        assert torch.equal(find_features(wrap(net), x).of(x), net.body(x))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_networks_of_the_library(net, shape, name):
     found = find_readout_layer(wrap(module), x)
     layer = dict(module.named_modules())[found]
     with torch.no_grad():
-        assert torch.allclose(layer(features(wrap(module), x).of(x)), module(x), atol=1e-5)
+        assert torch.allclose(layer(find_features(wrap(module), x).of(x)), module(x), atol=1e-5)
 
 
 def test_the_gradient_goes_through():
     net, x = Small().eval(), inputs(4, 6).requires_grad_()
-    found = features(wrap(net), x.detach())
+    found = find_features(wrap(net), x.detach())
     got = torch.autograd.grad(found.of(x).sum(), x)[0]
     assert torch.equal(got, torch.autograd.grad(net.body(x).sum(), x)[0]) and float(got.abs().sum()) > 0
     assert len(net.head._forward_hooks) == 0
@@ -139,14 +139,14 @@ def test_the_gradient_goes_through():
 
 def test_a_lone_linear_layer_sees_the_input():
     net, x = nn.Linear(6, 3).eval(), inputs(4, 6)
-    assert torch.equal(features(wrap(net), x).of(x), x)
+    assert torch.equal(find_features(wrap(net), x).of(x), x)
 
 
 def test_several_layers_and_functions():
     net, x = Small().eval(), inputs(4, 6)
-    both = features(wrap(net), x, ["body.0", "head"])
+    both = find_features(wrap(net), x, ["body.0", "head"])
     assert torch.equal(both.of(x), torch.cat([x, net.body(x)], 1)) and both.widths(x) == [6, 3]
-    own = features(wrap(net), x, lambda v: v.view(len(v), 2, 3) + 1)
+    own = find_features(wrap(net), x, lambda v: v.view(len(v), 2, 3) + 1)
     assert torch.equal(own.of(x), x + 1) and own.source == "a function of the input"
     assert torch.equal(own.forward(x).logits, torch.cat([x + 1, net(x)], 1))
 
@@ -191,7 +191,7 @@ def test_orders_that_agree_by_chance_do_not_deceive(seed):
     net, x = nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()).eval(), inputs(4, 6)
     assert torch.equal(Small()(x).argsort(1), ORDER.argsort().expand(4, 4))
     with pytest.raises(ModelError, match=r"0\.head"):
-        features(wrap(net), x)
+        find_features(wrap(net), x)
 
 
 @pytest.mark.parametrize(
@@ -216,12 +216,12 @@ def test_orders_that_agree_by_chance_do_not_deceive(seed):
 def test_what_cannot_be_used_is_refused_with_a_remedy(net, layer, error, text):
     x = inputs(4, 6)
     with pytest.raises(error, match=text):
-        features(wrap(net.eval()), x, layer)
+        find_features(wrap(net.eval()), x, layer)
 
 
 def test_a_classifier_without_a_module_needs_a_function():
     x = inputs(4, 6)
-    bare = features(wrap(Small().eval()), x)
+    bare = find_features(wrap(Small().eval()), x)
     with pytest.raises(ModelError, match="layer=lambda"):
-        features(bare, x)
-    assert torch.equal(features(bare, x, lambda v: 2 * v).of(x), 2 * x)
+        find_features(bare, x)
+    assert torch.equal(find_features(bare, x, lambda v: 2 * v).of(x), 2 * x)

@@ -14,8 +14,8 @@ from brinell.core.threat import threat
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.norms import NORMS
-from brinell.reliability.binarization.binary_models import build
-from brinell.reliability.binarization.features import features
+from brinell.reliability.binarization.binary_models import build_tasks
+from brinell.reliability.binarization.features import find_features
 from brinell.reliability.binarization.planting import Design
 from brinell.reliability.binarization.readouts import READOUTS, EnsembleReadout
 
@@ -25,9 +25,9 @@ EPS = {"Linf": (0.02, 0.1, 0.3), "L2": (0.1, 0.5, 1.5), "L1": (0.5, 3.0, 9.0)}
 
 def tasks(net, x, y, t, readout, design, seed):
     classifier = wrap(net)
-    seen = features(classifier, x)
+    seen = find_features(classifier, x)
     chunk = Chunk(torch.arange(len(x)) * 3 + 5, x, y)
-    return build(Oracle(seen, 32), seen, readout, design, chunk, t, seed)
+    return build_tasks(Oracle(seen, 32), seen, readout, design, chunk, t, seed)
 
 
 @settings(max_examples=30, deadline=None)

@@ -25,8 +25,8 @@ from brinell.engine.oracle import Oracle
 from brinell.models.detector import inverted
 from brinell.ops import rng
 from brinell.ops.norms import NORMS
-from brinell.reliability.binarization.binary_models import build
-from brinell.reliability.binarization.features import features
+from brinell.reliability.binarization.binary_models import build_tasks
+from brinell.reliability.binarization.features import find_features
 from brinell.reliability.binarization.planting import FAR, TRIES, Design, accepting, plant
 from brinell.reliability.binarization.readouts import READOUTS
 from brinell.reliability.binarization.result import INVERTED, REGULAR, BinarizationTest, KappaLevel, worse_of
@@ -93,9 +93,9 @@ def test_every_accepted_sample_has_an_adversarial_that_fools_both(
 ):
     eps, model, chunk = EPS[norm][radius], guarded(net, seed, of_logits), chunk_of(5, seed)
     design, t = Design(30, boundary, NORMS[norm].corners, 0.05, beyond), threat(norm, eps)
-    seen = replace(features(model, chunk.x), kind=kind)
+    seen = replace(find_features(model, chunk.x), kind=kind)
     planted = planted_in(model, chunk, t, design, seed, kind)
-    found = build(Oracle(seen, 32), seen, READOUTS[readout], design, chunk, t, seed, planted)
+    found = build_tasks(Oracle(seen, 32), seen, READOUTS[readout], design, chunk, t, seed, planted)
     if found is None:
         return
     assert bool(planted.enough[found.at].all())

@@ -1,4 +1,4 @@
-"""The binarization test and the probes of a Run's own plan, stored in the Run, whose verdict reads them."""
+"""Run the binarization test or the probes of a Run's plan and store the outcome in the Run, for its verdict."""
 
 import os
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from brinell.results.format.manifest import Identity
 
 NAME, PROBE = "active test", "probe"
 NOT_MADE = "not made: "
-# What says that an examination does not suit the evaluation, which was long and must not be lost for that.
+# Errors that mean the test does not apply to this evaluation: the finished Run is kept.
 UNSUITED = (InputError, ModelError, PlanError, ThreatError)
-# What a verdict makes of the test; one that says nothing changes nothing.
+# The level of the stored check by the outcome of the test; an inconclusive test is "info".
 LEVELS: dict[str, Level] = {PASSED: "ok", FAILED: "warn"}
 SAMPLES, INNER = 64, 199
 
@@ -45,11 +45,10 @@ def test_run(
     layer: Any = None,
     progress: bool | None = None,
 ) -> Run:
-    """The Run with its plan's binarization test among the checks: a plan that fails it makes the Run suspicious.
+    """Return the Run with the binarization test of its plan among its checks; a failed test makes it suspicious.
 
     Method: `brinell.test_attack` with the plan, model, threat and seed of the Run on the first n samples. The check
-    replaces one of an earlier test; the rows stay as they are.
-    Reference: Zimmermann et al. 2022.
+    replaces that of an earlier test; the rows do not change. Reference: Zimmermann et al. 2022.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 16), brinell.Linf(0.1)
@@ -58,14 +57,14 @@ def test_run(
     >>> run.checks[-1]["name"], run.checks[-1]["level"]
     ('active test', 'ok')
     """
-    opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
+    opened, model, data, threat, chosen = _require_same_inputs(run, classifier, problem, threat, plan, n)
     seed = opened.identity.seed or 0
     test = test_attack(model, data, threat, chosen, inner=inner, layer=layer, seed=seed, progress=progress)
     return _with_check(opened, as_check(test))
 
 
 def _with_check(opened: Run, check: Finding) -> Run:
-    """The Run with one more check, in place of an earlier one of its name."""
+    """Store one more check in the Run, in place of an earlier one of the same name."""
     checks = [c for c in opened.checks if c["name"] != check.name]
     with Writer.resume(opened.path, opened.manifest) as writer:
         writer.update(checks=[*checks, check.to_json()])
@@ -85,11 +84,11 @@ def probe_run(
     queries: int = QUERIES,
     progress: bool | None = None,
 ) -> Run:
-    """The Run with probes of one attack of its plan: what they object to makes the Run suspicious.
+    """Return the Run with probes of one attack of its plan; warnings make the Run suspicious.
 
-    Method: `brinell.reliability.probe` with the plan's first attack (or the one called `stage`), the model, threat and
-    seed of the Run, on the first n samples. It replaces an earlier probe of the same attack; the rows stay as they are.
-    Reference: Pintor et al. 2022, Indicators of attack failure.
+    Method: `brinell.reliability.probe` with the first attack of the plan (or the one named `stage`), the model, threat
+    and seed of the Run, on the first n samples. It replaces an earlier probe of the same attack; the rows do not
+    change. Reference: Pintor et al. 2022, Indicators of attack failure.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 8), brinell.Linf(0.1)
@@ -98,7 +97,7 @@ def probe_run(
     >>> [(p["attack"], len(p["items"])) for p in run.probes]
     [('pgd-ce', 10)]
     """
-    opened, model, data, threat, chosen = _same(run, classifier, problem, threat, plan, n)
+    opened, model, data, threat, chosen = _require_same_inputs(run, classifier, problem, threat, plan, n)
     found = probe(
         model,
         data,
@@ -118,14 +117,14 @@ def probe_run(
 
 
 def _stored(found: Probes) -> dict[str, Any]:
-    """What a manifest keeps: everything but the surface, which is for plots."""
+    """Return what a manifest stores: everything but the surface, which is for plots."""
     return {k: v for k, v in found.to_json().items() if k != "surface"}
 
 
-def _same(
+def _require_same_inputs(
     run: Any, classifier: Any, problem: Any, threat: Threat, plan: Any, n: int
 ) -> tuple[Run, Classifier, Problem, Threat, Plan]:
-    """The Run opened, and what it was made with, of the data the first n samples; anything else is refused."""
+    """Return the opened Run and its inputs, with the first n samples of the data; refuse anything else."""
     opened = run if isinstance(run, Run) else Run.open(run)
     model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)[:n]
     chosen, ball = coerce.as_plan(plan), coerce.as_threat(threat)
@@ -137,22 +136,24 @@ def _same(
     for what, (stored, given) in same.items():
         if stored != given:
             raise RunError(
-                expected=f"the {what} of the Run, {stored}", got=given, remedy="Test what the Run was made with."
+                expected=f"the {what} of the Run, {stored}",
+                got=given,
+                remedy="Pass the same model, threat and plan as in the evaluation.",
             )
-    # How eps is written is no part of what it is; its radii and its mask are.
+    # How eps is written does not matter; its value and its mask do.
     if {**identity.threat.raw, "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
         raise RunError(
             expected=f"the threat of the Run, {coerce.threat_of(opened)}",
             got=f"{ball}, with another radius, norm or mask",
-            remedy="Test what the Run was made with.",
+            remedy="Pass the same model, threat and plan as in the evaluation.",
         )
-    _same_attacks(identity, model, data, ball, chosen)
-    _same_samples(opened, data)
+    _require_same_attacks(identity, model, data, ball, chosen)
+    _require_same_samples(opened, data)
     return opened, model, data, ball.subset(slice(n)), chosen
 
 
-def _same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
-    """Plans of the same name may differ in their attacks: those of one's own all have one name."""
+def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
+    """Refuse a plan with other attacks: custom plans may share a name."""
     fitted, _ = adapt(plan, threat, classes=identity.model.classes or 0, image=len(data.shape()) == 3)
     with torch.no_grad():
         fitted, _ = fit_to_detector(fitted, threat, model, model.forward(next(data.chunks(1)).x.to(model.device)))
@@ -161,13 +162,13 @@ def _same_attacks(identity: Identity, model: Classifier, data: Problem, threat: 
     if given != stored:
         raise RunError(
             expected=f"the plan of the Run, {identity.plan.name}, with the same attacks",
-            got="one of that name with other attacks",
-            remedy="Test what the Run was made with.",
+            got="a plan of that name with other attacks",
+            remedy="Pass the same model, threat and plan as in the evaluation.",
         )
 
 
-def _same_samples(opened: Run, data: Problem) -> None:
-    """Every sample must be one of the Run's, with its id, its input and its label."""
+def _require_same_samples(opened: Run, data: Problem) -> None:
+    """Refuse samples that are not in the Run with the same id, input and label."""
     rows = opened.rows().select(["sample_id", "x_sha256", "label"]).to_pylist()
     known = {(r["sample_id"], r["x_sha256"], r["label"]) for r in rows}
     chunk = next(data.chunks(len(data)))
@@ -175,14 +176,14 @@ def _same_samples(opened: Run, data: Problem) -> None:
     if not given <= known:
         raise RunError(
             expected="samples of the Run, with their ids and labels",
-            got=f"{len(given - known)} others",
-            remedy="Test with data the Run was made from.",
+            got=f"{len(given - known)} other samples",
+            remedy="Pass the data of the evaluation.",
         )
 
 
 @dataclass(frozen=True)
 class WithTest:
-    """For `brinell.evaluate(..., also=[WithTest()])`: the binarization test of the plan, in the verdict (`test_run`).
+    """For `brinell.evaluate(..., also=[WithTest()])`: run the binarization test of the plan (`test_run`).
 
     >>> import brinell
     >>> data, also = brinell.data.load("demo", 16), [WithTest(inner=49)]
@@ -197,7 +198,7 @@ class WithTest:
     progress: bool | None = False
 
     def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
-        """The Run with its test, or with a check that says why there is none."""
+        """Return the Run with its test, or with a check that says why there is none."""
         options: Any = {"n": self.n, "inner": self.inner, "layer": self.layer, "progress": self.progress}
         try:
             return test_run(run, classifier, problem, threat, plan, **options)
@@ -207,7 +208,7 @@ class WithTest:
 
 @dataclass(frozen=True)
 class WithProbe:
-    """For `brinell.evaluate(..., also=[WithProbe()])`: probes of an attack of the plan, in the verdict (`probe_run`).
+    """For `brinell.evaluate(..., also=[WithProbe()])`: probe an attack of the plan (`probe_run`).
 
     >>> WithProbe(stage="apgd-ce").n
     64
@@ -220,7 +221,7 @@ class WithProbe:
     progress: bool | None = False
 
     def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
-        """The Run with its probes, or with a check that says why there are none."""
+        """Return the Run with its probes, or with a check that says why there are none."""
         options: Any = {"stage": self.stage, "n": self.n, "neighbours": self.neighbours, "queries": self.queries}
         try:
             return probe_run(run, classifier, problem, threat, plan, progress=self.progress, **options)
@@ -228,10 +229,10 @@ class WithProbe:
             return _with_check(run, Finding(PROBE, "info", f"{NOT_MADE}{error}"))
 
 
-# For pytest, which takes every function with such a name for a test.
+# Keep pytest from collecting this function as a test.
 setattr(test_run, "__test__", False)  # noqa: B010
 
 
 def as_check(test: BinarizationTest) -> Finding:
-    """The outcome as a check: a failed test warns, a passed one is fine, one that cannot tell is for information."""
+    """Return the outcome as a check: a failed test warns, a passed one is ok, an inconclusive one is "info"."""
     return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test))

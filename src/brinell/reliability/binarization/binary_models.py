@@ -1,4 +1,4 @@
-"""A network turned into one two-class classifier per sample, each with an adversarial that is known to exist."""
+"""One two-class classifier per sample, made from one network, each with a known adversarial example."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ from brinell.reliability.binarization.margin import CHUNK
 from brinell.reliability.binarization.planting import Design, Planted, plant
 from brinell.reliability.binarization.readouts import Heads, Readout
 
-# Rows whose readouts are asked at a time while the readouts are looked at.
+# Rows evaluated at a time when the readouts are checked.
 PIECE = 64
 
 
 @dataclass(frozen=True)
 class ReadoutStatistics:
-    """What is known of every sample's readout on the points it was fitted to, one row each.
+    """What is known of every sample's readout on the points it was fitted to, one row per sample.
 
-    `d` is the second logit less the first: `inner` is its largest value over the inner points, `weakest` its least over
-    all points of the other class, `best` its largest over the boundary points, `witness` the point where that is.
-    `beyond` are the points beyond eps, (n, r, …). κ is measured to `held`: the best boundary point or, where that is
-    weaker, the weakest point beyond, so that all of these stay in their class. `lo` and `hi` are the extremes of both
-    logits, (n, 2); `least` and `range` describe the original network's logits on the same points.
+    `d` is the second logit minus the first. `inner` is its largest value over the inner points, `weakest` its smallest
+    over all points of the second class, `best` its largest over the boundary points, and `witness` the point where that
+    occurs. `beyond` holds the points beyond eps, (n, r, …). κ is measured to `held`: the best boundary point or, if
+    weaker, the weakest point beyond eps, so that all of these stay in their class. `lo` and `hi` are the extremes of
+    both logits, (n, 2); `least` and `range` describe the original network's logits on the same points.
     """
 
     inner: Tensor
@@ -46,15 +46,15 @@ class ReadoutStatistics:
 
     @property
     def separated(self) -> Tensor:
-        """Whether a threshold tells all inner points from all boundary points."""
+        """Whether a threshold separates all inner points from all boundary points."""
         return (self.weakest > self.inner) & self.best.isfinite() & self.inner.isfinite() & (self.range > 0)
 
 
 @dataclass(frozen=True, eq=False)
 class BinaryClassifier(DelegatingClassifier):
-    """The network's features with another two-class readout for every sample; sample ids choose it.
+    """The network's features with a separate two-class readout for every sample, selected by sample id.
 
-    Logits: scale · (q ± shift / 2) + offset, where q are the readout's own.
+    Logits: scale · (q ± shift / 2) + offset, where q are the logits of the readout.
     """
 
     features: Features
@@ -71,31 +71,31 @@ class BinaryClassifier(DelegatingClassifier):
         return self.features
 
     def forward(self, x: Tensor) -> Output:
-        """There is no answer without knowing whose points these are."""
+        """Refuse: the output depends on the sample that a point belongs to."""
         raise ModelError(
             expected="the ids of the samples the points belong to",
             got="points alone",
-            remedy="Ask with forward_of(x, id).",
+            remedy="Call forward_of(x, id).",
         )
 
     def forward_of(self, x: Tensor, id: Tensor) -> Output:
-        """Two logits per row, by the readout of its sample; detector and features are the network's own."""
+        """Return two logits per row from the readout of its sample; detector and features are the network's own."""
         at = torch.searchsorted(self.ids, id)
-        f, out = self.features.judged(x)
+        f, out = self.features.with_detector(x)
         q = self.heads.logits(f, at)
         half = self.shift[at] / 2
         z = self.scale[at][:, None] * (q + torch.stack([half, -half], 1)) + self.offset[at][:, None]
         return replace(out, logits=z)
 
     def to(self, device: torch.device) -> "BinaryClassifier":
-        """Only where it is already: readouts belong to the device they were fitted on."""
+        """Return itself: readouts stay on the device they were fitted on."""
         assert device == self.device, "readouts stay where they were fitted"
         return self
 
 
 @dataclass(frozen=True)
 class BinaryTasks:
-    """The samples that could be separated, sorted by id: their readouts, and where each stands in the problem."""
+    """The separable samples, sorted by id: their readouts, and their positions `at` in the problem."""
 
     features: Features
     heads: Heads
@@ -107,7 +107,7 @@ class BinaryTasks:
         return len(self.ids)
 
     def classifier(self, kappa: float) -> BinaryClassifier:
-        """The classifiers whose decision boundary lies at κ of the way from the nearest inner point to the witness."""
+        """Return the classifiers with the decision boundary at κ between the nearest inner point and the witness."""
         f = self.statistics
         shift = f.inner + kappa * (f.held - f.inner)
         half = torch.stack([shift, -shift], 1) / 2
@@ -116,7 +116,7 @@ class BinaryTasks:
         return BinaryClassifier(self.features, self.heads, self.ids, shift, scale, f.least - scale * low)
 
 
-def build(
+def build_tasks(
     oracle: Oracle,
     features: Features,
     readout: Readout,
@@ -126,9 +126,9 @@ def build(
     seed: int,
     planted: Planted | None = None,
 ) -> BinaryTasks | None:
-    """A readout for every sample, a few samples at a time; those that cannot be separated are left out.
+    """Fit a readout for every sample, a few samples at a time; samples that cannot be separated are left out.
 
-    `planted` are the points of the second class; without them every point that is drawn will do.
+    `planted` holds the points of the second class; without it they are drawn at random.
     """
     planted = plant(design, chunk, threat, seed, features.device) if planted is None else planted
     order = chunk.ids.argsort()
@@ -137,7 +137,7 @@ def build(
         return None
     parts = []
     for at in order.split(CHUNK):
-        # Always so many samples at a time, the last one repeated: shapes, and with them rounding, are the same for all.
+        # Chunks have a fixed size, the last sample repeated: equal shapes give equal rounding for every sample.
         full = at[torch.arange(CHUNK).clamp(max=len(at) - 1)]
         heads, statistics = _fit(oracle, features, readout, design, chunk, full, threat, seed, planted)
         parts.append((heads.keep(torch.arange(len(at), device=features.device)), head(statistics, len(at))))
@@ -161,43 +161,46 @@ def _fit(
     seed: int,
     planted: Planted,
 ) -> tuple[Heads, ReadoutStatistics]:
-    """The readouts of the samples at these places, and what is known of each."""
+    """Return the readouts of the samples at these positions, and their statistics."""
     device = features.device
     x, key = chunk.x[at].to(device), rng.keys(seed, chunk.ids[at].to(device))
     ball = threat.ball(at + chunk.offset, device)
     widths = features.widths(x[:1])
     n, wide = len(x), sum(widths)
 
-    def asked(point: Callable[[Tensor, Tensor], Tensor], count: int) -> Tensor:
-        """Features and logits, (n, count, f + k), of `count` points of every sample, never all of them in memory."""
+    def evaluate(point: Callable[[Tensor, Tensor], Tensor], count: int) -> Tensor:
+        """Return features and logits, (n, count, f + k), of `count` points per sample, computed block by block."""
         row = torch.arange(n * count, device=device)
         out = [oracle.output(point(piece // count, piece % count)).logits for piece in row.split(oracle.block * 8)]
         return torch.cat(out).view(n, count, -1)
 
-    def within(i: Tensor, j: Tensor) -> Tensor:
+    def inner_point(i: Tensor, j: Tensor) -> Tensor:
         return design.inner_points(ball.subset(i), x[i], key[i], j)
 
-    ones = torch.cat([planted.boundary[at], planted.beyond[at]], 1).to(device)
-    inner, outer = asked(within, design.inner + 1), asked(lambda i, j: ones[i, j], ones.shape[1])
+    outer_points = torch.cat([planted.boundary[at], planted.beyond[at]], 1).to(device)
+    inner, outer = (
+        evaluate(inner_point, design.inner + 1),
+        evaluate(lambda i, j: outer_points[i, j], outer_points.shape[1]),
+    )
     both = torch.cat([inner, outer], 1)
     with torch.no_grad():
         heads = readout.fit(inner[:, :, :wide].double(), outer[:, :, :wide].double(), widths)
         q = _scores(heads, both[:, :, :wide])
-    return heads, _facts(design, q, both[:, :, wide:].flatten(1), ones)
+    return heads, _statistics(design, q, both[:, :, wide:].flatten(1), outer_points)
 
 
-def _facts(design: Design, q: Tensor, z: Tensor, ones: Tensor) -> ReadoutStatistics:
-    """What is kept of every sample's readout: of its logits q on all points, of the network's own z, of the points."""
+def _statistics(design: Design, q: Tensor, z: Tensor, outer_points: Tensor) -> ReadoutStatistics:
+    """Return statistics of the readouts' logits q on all points, the network's logits z, and the points themselves."""
     d = q[:, :, 1] - q[:, :, 0]
-    zeros, ends, far = d.split([design.inner + 1, design.boundary, ones.shape[1] - design.boundary], 1)
+    zeros, ends, far = d.split([design.inner + 1, design.boundary, outer_points.shape[1] - design.boundary], 1)
     best, which = ends.max(1)
     return ReadoutStatistics(
         inner=zeros.amax(1),
         weakest=d[:, design.inner + 1 :].amin(1),
         best=best,
         held=torch.cat([best[:, None], far], 1).amin(1),
-        witness=ones[torch.arange(len(q), device=q.device), which],
-        beyond=ones[:, design.boundary :],
+        witness=outer_points[torch.arange(len(q), device=q.device), which],
+        beyond=outer_points[:, design.boundary :],
         lo=q.amin(1),
         hi=q.amax(1),
         least=z.amin(1),
@@ -206,7 +209,7 @@ def _facts(design: Design, q: Tensor, z: Tensor, ones: Tensor) -> ReadoutStatist
 
 
 def _scores(heads: Heads, f: Tensor) -> Tensor:
-    """The readouts' logits on the points of their own samples, (n, m, 2)."""
+    """Return the readouts' logits on the points of their own samples, (n, m, 2)."""
     n, m, _ = f.shape
     at = torch.arange(n, device=f.device).repeat_interleave(m)
     rows = f.reshape(n * m, -1)

@@ -1,4 +1,4 @@
-"""What a network's last layer sees: found by watching forward passes, or named by the user."""
+"""The features that a network's last layer sees: found with forward hooks, or named by the user."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ from brinell.ops.rowwise import flat
 from brinell.reliability.binarization.result import INVERTED, PLAIN
 
 Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
-"""The readout's name (its input are the features), several of them, a function of the input, or None: look for it."""
+"""The name of the readout layer (its input are the features), several names, a function, or None to find it."""
 
 TRIES = 3
-"""How often other values take the place of the last layer's outputs, to see whether the logits follow them."""
+"""How often the outputs of the last layer are replaced, to see whether the logits follow."""
 
 REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
 
@@ -28,7 +28,7 @@ def _module(classifier: Classifier) -> nn.Module:
     module = getattr(classifier, "module", None)
     if not isinstance(module, nn.Module):
         raise ModelError(
-            expected="a classifier with a torch module to look into",
+            expected="a classifier with a torch module",
             got=type(classifier).__name__,
             remedy="Pass the features as a function of the input: layer=lambda x: …",
         )
@@ -36,23 +36,23 @@ def _module(classifier: Classifier) -> nn.Module:
 
 
 def _bare(classifier: Classifier) -> Classifier:
-    """The classifier without its detector, where it can be taken off: both may run the same layers."""
+    """Return the classifier without its detector, if it can be removed: both may run the same layers."""
     return replace(classifier, detector=None) if isinstance(classifier, TorchClassifier) else classifier
 
 
 @dataclass
 class _LayerRecorder:
-    """Notes what goes into and comes out of layers while a model runs."""
+    """Records inputs and outputs of layers during a forward pass."""
 
     layers: Sequence[tuple[str, nn.Module]]
 
     def run(self, classifier: Classifier, x: Tensor) -> tuple[Output, list[tuple[str, Tensor, Any]]]:
-        """The answer, and (name, input, output) of every call of a layer in the order they ended."""
+        """Return the output, and (name, input, output) of every layer call in the order of completion."""
         seen: list[tuple[str, Tensor, Any]] = []
 
         def note(name: str) -> Callable[..., None]:
             def hook(_: nn.Module, given: tuple[Any, ...], result: Any) -> None:
-                # Copies: what comes after may write into them.
+                # Copy: later layers may work in place.
                 seen.append((name, given[0].clone(), result.clone() if isinstance(result, Tensor) else result))
 
             return hook
@@ -65,14 +65,14 @@ class _LayerRecorder:
                 h.remove()
 
 
-def _turns(raw: Tensor, logits: Tensor) -> set[int]:
-    """Which ways the logits of a row go as the outputs grow: up (1), down (−1), both or none."""
+def _directions(raw: Tensor, logits: Tensor) -> set[int]:
+    """Return how logits change as the outputs grow: up (1), down (−1), both or neither."""
     steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
     return {way for way in (1, -1) if bool((way * steps > 0).any())}
 
 
 def _substitutes(raw: Tensor) -> list[Tensor]:
-    """Other outputs for a layer that gave `raw`, as good as those: the same values in other places, if they differ."""
+    """Return substitutes for the layer's outputs `raw`: the same values in other places, if they differ."""
     if raw.shape[1] == 1:
         return [raw.roll(k, 0) if bool((raw != raw[:1]).any()) else (k + 1) * raw for k in range(1, TRIES + 1)]
     keys = (rng.keys(k, torch.arange(len(raw), device=raw.device)) for k in range(TRIES - 1))
@@ -80,12 +80,12 @@ def _substitutes(raw: Tensor) -> list[Tensor]:
 
 
 def _instead(z: Tensor, value: Tensor) -> Tensor:
-    """A copy, as a network may write into it, with the way back of what it replaces, if the network asks for one."""
+    """Return a copy of the substitute that keeps the gradient path of z, if it has one."""
     return value + (z - z.detach()) if z.requires_grad else value.clone()
 
 
 def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
-    """Whether the logits take the order of what is put in the place of the layer's outputs."""
+    """Return whether the logits follow the order of substituted layer outputs."""
     if raw.ndim != 2 or (len(raw), max(raw.shape[1], 2)) != tuple(logits.shape):
         return False
     values, answers = [raw], [logits]
@@ -94,7 +94,7 @@ def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, l
         try:
             with torch.no_grad():
                 answers.append(classifier.forward(x).logits)
-        except Exception:  # a network that does not bear other values there
+        except Exception:  # the network cannot run with other values
             return False
         finally:
             hook.remove()
@@ -103,18 +103,18 @@ def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, l
         pairs = list(zip(values, answers, strict=True))
     else:
         pairs = [(torch.cat(values, 1), torch.stack([z[:, -1] - z[:, 0] for z in answers], 1))]
-    # Outputs that are all the same order nothing; a single one may speak for either of two classes.
-    told = any(bool((v != v[:, :1]).any()) for v, _ in pairs)
-    wanted = [set[int]()] if not told else [{1}] if raw.shape[1] > 1 else [{1}, {-1}]
-    return all(_turns(v, z) in wanted for v, z in pairs)
+    # Equal outputs give no order; a single output may stand for either of two classes.
+    ordered = any(bool((v != v[:, :1]).any()) for v, _ in pairs)
+    wanted = [set[int]()] if not ordered else [{1}] if raw.shape[1] > 1 else [{1}, {-1}]
+    return all(_directions(v, z) in wanted for v, z in pairs)
 
 
 def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
-    """The name of the linear layer the network ends in, found with a few forward passes of the points x.
+    """Return the name of the linear layer that the network ends in, found with a few forward passes of x.
 
-    It is the last linear layer that ran; the order of its outputs must be that of the logits, so that what follows is
-    at most a rescaling, a softmax or its logarithm; two logits of a single output must part as it says. On a few points
-    that may be so by chance: the logits must also follow what is put in the place of the outputs.
+    It is the last linear layer that runs. The order of its outputs must be that of the logits, so that at most a
+    rescaling, a softmax or a log-softmax follows; a single output must decide between two logits. On a few points this
+    may hold by chance, so the logits must also follow substituted outputs.
     """
     module = _module(classifier)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
@@ -122,13 +122,13 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
         out, seen = _LayerRecorder(tuple(layers.items())).run(classifier, x)
     if not seen:
         raise ModelError(
-            expected="a network that ends in a linear layer", got="one in which no linear layer runs", remedy=REMEDY
+            expected="a network that ends in a linear layer", got="a network without a linear layer", remedy=REMEDY
         )
     name, _, raw = seen[-1]
     if not _follows(classifier, layers[name], x, raw, out.logits):
         raise ModelError(
             expected="a network that ends in a linear layer",
-            got=f"one whose last linear layer is {name or 'the whole module'}, and whose logits are something else",
+            got=f"logits that do not follow its last linear layer, {name or 'the whole module'}",
             remedy=REMEDY,
         )
     return name
@@ -136,10 +136,10 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Features(DelegatingClassifier):
-    """A classifier taken for its features: they stand before the logits in its answer.
+    """A classifier whose output holds its features, followed by its logits.
 
-    `layers` are names of modules whose inputs are the features, one after another, and the modules themselves; or
-    `function` computes them. `kind` says what is made of the classifier's detector.
+    `layers` are the modules whose inputs are the features, with their names; or `function` computes the features.
+    `kind` says how the classifier's detector is treated.
     """
 
     classifier: Classifier
@@ -153,11 +153,19 @@ class Features(DelegatingClassifier):
         return self.classifier
 
     def to(self, device: torch.device) -> "Features":
-        """The same elsewhere."""
+        """Return the same features on another device."""
         return replace(self, classifier=self.classifier.to(device))
 
-    def _look(self, x: Tensor) -> tuple[list[Tensor], Output]:
-        """The features of every layer, (b, f) each, and the answer, as a rule without the detector's part."""
+    def dtypes(self) -> set[str]:
+        """Those of the classifier."""
+        return self.classifier.dtypes()
+
+    def modes(self) -> list[str]:
+        """Those of the classifier."""
+        return self.classifier.modes()
+
+    def _record(self, x: Tensor) -> tuple[list[Tensor], Output]:
+        """Return the features of every layer, (b, f) each, and the output, without the detector if possible."""
         if self.function is not None:
             return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
         out, seen = _LayerRecorder(self.layers).run(_bare(self.classifier), x)
@@ -165,49 +173,49 @@ class Features(DelegatingClassifier):
         return [flat(inputs[name]).float() for name, _ in self.layers], out
 
     def parts(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The features of every layer, (b, f) each, and the logits."""
-        parts, out = self._look(x)
+        """Return the features of every layer, (b, f) each, and the logits."""
+        parts, out = self._record(x)
         return parts, out.logits
 
     def of(self, x: Tensor) -> Tensor:
-        """The features alone, (b, f)."""
+        """Return the features alone, (b, f)."""
         if self.function is not None:
             return flat(self.function(x)).float()
         return torch.cat(self.parts(x)[0], 1)
 
-    def judged(self, x: Tensor) -> tuple[Tensor, Output]:
-        """The features (b, f), and the classifier's own answer with what this kind makes of its detector.
+    def with_detector(self, x: Tensor) -> tuple[Tensor, Output]:
+        """Return the features (b, f), and the classifier's output with the detector score that this kind of test uses.
 
-        The detector is left as it is: it sees the input and the classifier's own logits, and its threshold stays.
+        The detector is unchanged: it sees the input and the classifier's own logits, and keeps its threshold.
         """
         if self.kind == PLAIN:
             return self.of(x), Output(x.new_zeros(len(x), 0))
-        parts, out = self._look(x)
+        parts, out = self._record(x)
         score = out.reject
         if isinstance(self.classifier, TorchClassifier) and self.classifier.detector is not None:
             score = self.classifier.detector.reject(x.clone(), out.logits, out.features)
-        assert score is not None, "only models with a detector are judged by one"
+        assert score is not None, "the model has a detector"
         score = negated(score) if self.kind == INVERTED else score
         return torch.cat(parts, 1), replace(out, reject=score)
 
     def forward(self, x: Tensor) -> Output:
-        """Features and logits side by side."""
+        """Return features and logits, concatenated."""
         features, logits = self.parts(x)
         return Output(torch.cat([*features, logits], 1))
 
     @property
     def source(self) -> str:
-        """For people: where the features come from."""
+        """The origin of the features, for reports."""
         return ", ".join(name or "the whole module" for name, _ in self.layers) or "a function of the input"
 
     def widths(self, x: Tensor) -> list[int]:
-        """How many features each layer has."""
+        """Return the number of features of each layer."""
         with torch.no_grad():
             return [f.shape[1] for f in self.parts(x)[0]]
 
 
-def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
-    """The features of a classifier, checked on the points x; what its detector does on the way is not seen."""
+def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
+    """Return the features of a classifier, checked on the points x; its detector is ignored."""
     if callable(layer):
         with torch.no_grad():
             rows = layer(x)
@@ -215,7 +223,7 @@ def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features
             raise ModelError(
                 expected=f"one row of finite features per row of input ({len(x)})",
                 got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
-                remedy="Return a tensor with as many rows as the input.",
+                remedy="Return a tensor with one row per input.",
             )
         return _checked(Features(classifier, function=layer), x)
     if layer is None:
@@ -233,7 +241,7 @@ def features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features
     if wrong:
         raise ModelError(
             expected="readout layers that run once per pass",
-            got=f"{wrong[0]}, which ran {calls.count(wrong[0])} times",
+            got=f"{wrong[0]}, which runs {calls.count(wrong[0])} times",
             remedy=REMEDY,
         )
     return _checked(Features(classifier, chosen), x)

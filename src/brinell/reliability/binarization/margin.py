@@ -1,4 +1,4 @@
-"""The widest gap between two sets of points: hard-margin linear separation, many samples at once, in float64."""
+"""Hard-margin linear separation of two sets of points, many samples at once, in float64."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The margin found is at least this share of the largest there is (shown by duality), unless the steps run out.
+# The margin is at least this share of the optimum (by duality), unless the steps run out.
 QUALITY = 0.99
-# The weight of a violated margin: where it begins, how fast it grows, and where a set counts as inseparable.
+# The weight of a violated margin: start, growth factor, and the value at which a set counts as inseparable.
 FIRST, GROWTH, LAST = 1e2, 30.0, 1e13
 STEPS = 120
 # Step lengths tried along a Newton direction.
 HALVINGS = 14
-# One chunk of samples at a time, always of this many: a row's arithmetic must not depend on its neighbours.
+# Samples per chunk, always this many: a row's arithmetic must not depend on its neighbours.
 CHUNK = 8
 
 
 @dataclass(frozen=True)
 class Separation:
-    """One hyperplane per sample: boundary points have w·φ ≥ `high`, inner ones w·φ ≤ `low`, and high > low where found.
+    """One hyperplane per sample: w·φ ≥ `high` on boundary points, w·φ ≤ `low` on inner points, high > low if found.
 
-    `quality` is the margin's share of the largest possible one, at least.
+    `quality` is a lower bound on the margin's share of the optimum.
     """
 
     weight: Tensor
@@ -31,17 +31,18 @@ class Separation:
 
     @property
     def found(self) -> Tensor:
-        """Whether the sets are apart."""
+        """Whether the sets are separated."""
         return (self.high > self.low) & self.weight.isfinite().all(1)
 
 
 def hard_margin(inner: Tensor, boundary: Tensor) -> Separation:
-    """The hyperplanes between inner points (n, N, f) and boundary points (n, B, f) with the widest margins.
+    """Return the widest-margin hyperplanes between inner points (n, N, f) and boundary points (n, B, f).
 
-    Method: squared violations of the margin with a weight that grows until the sets are apart and the margin is within
-    1 % of the bound its multipliers give; each weight by Newton's method on the piecewise quadratic, warm from the one
-    before (Mangasarian 2002). Inputs are centred and scaled first; where there are more features than points, the
-    points are rotated into as many coordinates as there are points. A sample's result depends on nothing but itself.
+    Method: minimise squared margin violations with a weight that grows until the sets are separated and the margin is
+    within 1 % of the bound its multipliers give. For each weight use Newton's method on the piecewise quadratic,
+    starting from the previous solution (Mangasarian 2002). Inputs are centred and scaled first. With more features than
+    points, the points are rotated into as many coordinates as there are points. The result for a sample depends on that
+    sample alone.
     """
     parts = [_chunk(i, b) for i, b in zip(inner.split(CHUNK), boundary.split(CHUNK), strict=True)]
     fields = ([getattr(p, name) for p in parts] for name in ("weight", "low", "high", "quality"))
@@ -64,13 +65,13 @@ def _chunk(inner: Tensor, boundary: Tensor) -> Separation:
     if basis is not None:
         w = (basis @ w[:, :, None])[:, :, 0]
     w = w / w.norm(dim=1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
-    # Against the points themselves: what counts is what holds for them.
+    # Evaluated on the points themselves, where it must hold.
     low, high = (inner @ w[:, :, None])[:, :, 0].amax(1), (boundary @ w[:, :, None])[:, :, 0].amin(1)
     return Separation(w[:n], low[:n], high[:n], quality[:n])
 
 
 def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Weights (n, f) and their quality, for points (n, m, f) of which the first so many are boundary points."""
+    """Return weights (n, f) and their quality for points (n, m, f), the first `first` of which are boundary points."""
     n, m, f = x.shape
     side = torch.where(torch.arange(m, device=x.device) < first, 1.0, -1.0).to(x.dtype)
     z = torch.cat([x, torch.ones_like(x[:, :, :1])], 2) * side[None, :, None]
@@ -89,27 +90,27 @@ def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
             break
         moved, still = _newton(z, u, slack, cost, ridge)
         u = torch.where(going[:, None], moved, u)
-        # Where Newton's method stands still this weight is done.
+        # Newton's method has converged for this weight.
         cost = torch.where(going & still, cost * GROWTH, cost)
     return best, quality
 
 
 def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
-    """The margin of w over the distance of two points of the convex hulls, which no margin exceeds."""
+    """Return the margin of w over the distance of two points of the convex hulls, which no margin exceeds."""
     value = (x @ w[:, :, None])[:, :, 0]
     gap = value[:, :first].amin(1) - value[:, first:].amax(1)
     hull = []
-    for mine in (slice(first), slice(first, None)):
-        a = slack[:, mine] + torch.finfo(x.dtype).tiny
-        hull.append(((a / a.sum(1, keepdim=True))[:, None] @ x[:, mine])[:, 0])
+    for side in (slice(first), slice(first, None)):
+        a = slack[:, side] + torch.finfo(x.dtype).tiny
+        hull.append(((a / a.sum(1, keepdim=True))[:, None] @ x[:, side])[:, 0])
     apart = (hull[0] - hull[1]).norm(dim=1)
     return gap / (w.norm(dim=1) * apart).clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def _newton(z: Tensor, u: Tensor, slack: Tensor, cost: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """One step with the best of several lengths, and whether it changed next to nothing."""
+    """Return one Newton step with the best of several lengths, and whether it changed next to nothing."""
     active = z * (slack > 0)[:, :, None]
-    # Divided by the cost, which keeps the numbers of a moderate size.
+    # Divided by the cost to keep the numbers moderate.
     hessian: Any = active.mT @ active + torch.diag_embed(ridge / cost[:, None])
     slope = u * ridge / cost[:, None] - (active.mT @ slack[:, :, None])[:, :, 0]
     factor, info = torch.linalg.cholesky_ex(hessian)

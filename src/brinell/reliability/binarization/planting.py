@@ -1,4 +1,4 @@
-"""The points around a sample: inner ones, and those of the other class, which a detector may have a say in."""
+"""The points of both classes around a sample; a detector may restrict those of the second class."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,25 +15,25 @@ from brinell.errors import InputError
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
 
-# Samples whose points of the second class are drawn at a time.
+# Samples whose points are drawn at a time.
 PLANTED = 64
 INNER, BOUNDARY, BEYOND = (rng.digest(f"binarization test, {kind} points") for kind in ("inner", "boundary", "far-off"))
-# Zimmermann et al. 2022, app. B: how far off, in radii, lie the points that attacks may imitate.
+# Zimmermann et al. 2022, app. B: distance, in radii, of the points whose features attacks may match.
 FAR = 1.75
-# How many points are drawn for every one that is needed before a sample is given up, and how many at a time.
+# Points drawn for each one needed before a sample is given up, and points per round.
 TRIES, ROUND = 64, 8
-# How many points are searched for after that, for every one that is needed.
+# Further points searched for, for each one needed.
 ATTEMPTS = 10
-# Steps uphill along a detector's score.
-CLIMB = 20
+# Ascent steps on a detector's score.
+ASCENT_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Design:
-    """How the two classes of a sample are drawn: so many inner points within (1 − gap)·eps, so many at distance eps.
+    """How the two classes of a sample are drawn: `inner` points within (1 − gap)·eps, `boundary` points at eps.
 
-    `corners` draws the latter from the corners of the Linf ball instead of its whole surface. `beyond` is the number of
-    further points of their class at 1.75 eps, for attacks that imitate an input of another class.
+    `corners` draws boundary points from the corners of the Linf ball instead of its whole surface. `beyond` is the
+    number of further points of the second class at 1.75 eps, for attacks that match the features of another class.
     """
 
     inner: int = 999
@@ -47,29 +47,29 @@ class Design:
             raise InputError(
                 expected="at least 0 inner points, 1 boundary point, and a gap between 0 and 1",
                 got=f"{self.inner}, {self.boundary}, {self.gap}",
-                remedy="Leave them out for 999, 1 and 0.05.",
+                remedy="Omit them for the defaults, 999, 1 and 0.05.",
             )
 
     def inner_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """The j-th inner point of every row; the 0-th is the clean one."""
+        """Return the j-th inner point of every row; the 0-th is the clean one."""
         near = replace(ball, eps=ball.eps * (1 - self.gap))
         x = near.inside(x0, rng.fold(rng.fold(key, INNER), j))
         return torch.where((j == 0).view(-1, *[1] * (x0.ndim - 1)), x0, x)
 
     def boundary_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """The j-th boundary point of every row."""
+        """Return the j-th boundary point of every row."""
         return ball.surface(x0, rng.fold(rng.fold(key, BOUNDARY), j), self.corners)
 
     def beyond_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """The j-th point beyond eps of every row."""
+        """Return the j-th point beyond eps of every row."""
         return replace(ball, eps=ball.eps * FAR).surface(x0, rng.fold(rng.fold(key, BEYOND), j), self.corners)
 
 
 @dataclass(frozen=True)
 class Planted:
-    """The points of the second class of every sample of a chunk: (n, b, …) at distance eps and (n, r, …) beyond.
+    """The points of the second class for a chunk: (n, b, …) at distance eps and (n, r, …) beyond.
 
-    `enough` says which samples have all of them; `drawn` is how many were drawn for that.
+    `enough` marks the samples that have all of them; `drawn` counts the points drawn.
     """
 
     boundary: Tensor
@@ -81,9 +81,9 @@ class Planted:
 Draw = Callable[[Ball, Tensor, Tensor, Tensor], Tensor]
 """(ball, clean points, keys, numbers) -> the points of those numbers."""
 Accepts = Callable[[Tensor], Tensor]
-"""Points -> whether each may be planted."""
+"""Points -> whether each is accepted as a point of the second class."""
 Search = Callable[[Tensor, int], Tensor]
-"""(positions of samples, number of the attempt) -> for each sample a point, in whose direction one may be planted."""
+"""(positions of samples, number of the attempt) -> a point per sample that gives the direction to try."""
 
 
 def plant(
@@ -95,22 +95,22 @@ def plant(
     accepts: Accepts | None = None,
     search: Search | None = None,
 ) -> Planted:
-    """Points of the second class for every sample of a chunk.
+    """Draw the points of the second class for every sample of a chunk.
 
-    Method: rejection sampling. Points are drawn one after another, and the first so many that stand are kept; whoever
-    lacks some after 64 draws for each gets 10 more from the `search` for each, moved along their direction to the
-    right distance and asked again. A sample's points depend on its id and the seed, not on its company.
+    Method: rejection sampling. Points are drawn one after another, and the first accepted ones are kept. A sample that
+    lacks some after 64 draws per point gets 10 more per point from `search`, moved along their direction to the right
+    distance and checked again. A sample's points depend on its id and the seed alone.
     """
-    field = _Planter(chunk, threat, seed, device, accepts, search)
-    ends = field.filled(design.boundary_points, design.boundary)
-    far = field.filled(design.beyond_points, design.beyond, FAR)
+    planter = _Planter(chunk, threat, seed, device, accepts, search)
+    ends = planter.filled(design.boundary_points, design.boundary)
+    far = planter.filled(design.beyond_points, design.beyond, FAR)
     enough = (ends.have == design.boundary) & (far.have == design.beyond)
     return Planted(ends.points, far.points, enough, ends.drawn + far.drawn)
 
 
 @dataclass(frozen=True)
 class _Planter:
-    """Where points are planted, and what has a say in it."""
+    """The samples, the threat and the acceptance rule for drawing points."""
 
     chunk: Chunk
     threat: Threat
@@ -120,7 +120,7 @@ class _Planter:
     search: Search | None
 
     def filled(self, draw: Draw, count: int, far: float = 1.0) -> "_PlantedPoints":
-        """So many points of every sample, `far` radii off, or as many as are found."""
+        """Return `count` points per sample at `far` radii, or as many as are found."""
         n = len(self.chunk)
         kept = _PlantedPoints(torch.zeros(n, count, *self.chunk.x.shape[1:]), torch.zeros(n, dtype=torch.long))
         for at in torch.arange(n).split(PLANTED):
@@ -146,11 +146,11 @@ class _Planter:
             return
         ball = self.threat.ball(i + self.chunk.offset, self.device)
         ball = replace(ball, eps=far * ball.eps)
-        kept.add(i, outwards(ball, self.chunk.x[i].to(self.device), self.search(i, attempt)), self.accepts)
+        kept.add(i, at_distance(ball, self.chunk.x[i].to(self.device), self.search(i, attempt)), self.accepts)
 
 
 def _rounds(count: int) -> Iterator[tuple[int, int]]:
-    """Numbers of the points to draw: at first as many as are needed, then a few at a time."""
+    """Yield ranges of point numbers: first as many as are needed, then a few at a time."""
     if count:
         yield 0, count
     for first in range(count, TRIES * count, ROUND):
@@ -159,18 +159,18 @@ def _rounds(count: int) -> Iterator[tuple[int, int]]:
 
 @dataclass
 class _PlantedPoints:
-    """Points that stand, (n, count, …) on the host, how many of them every sample has, and how many were looked at."""
+    """Accepted points, (n, count, …) on the CPU, how many each sample has, and how many were drawn."""
 
     points: Tensor
     have: Tensor
     drawn: int = 0
 
     def lacking(self, at: Tensor) -> Tensor:
-        """Which of these samples lack some."""
+        """Return which of these samples lack points."""
         return at[self.have[at] < self.points.shape[1]]
 
     def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:
-        """Keep what is needed of equally many points of every sample."""
+        """Keep the accepted points that are still needed; every sample offers equally many."""
         good = torch.ones(len(points), dtype=torch.bool) if accepts is None else accepts(points).cpu()
         good, found = good.view(len(at), -1), points.cpu().view(len(at), -1, *points.shape[1:])
         place = self.have[at][:, None] + good.cumsum(1) - 1
@@ -180,26 +180,26 @@ class _PlantedPoints:
         self.drawn += len(points)
 
 
-def outwards(ball: Ball, x0: Tensor, x: Tensor) -> Tensor:
-    """The points at distance eps (less where the box ends before) in the directions of x from x0."""
+def at_distance(ball: Ball, x0: Tensor, x: Tensor) -> Tensor:
+    """Return the points at distance eps from x0 in the direction of x, or less where the box ends."""
     lo, hi = ball.bounds(x0)
     v = x - x0
     d = ball.norm.stretch(v if ball.mask is None else v * ball.mask, ball.eps, lo - x0, hi - x0)
     return ball.project(x0, x0 + d)
 
 
-def uphill(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
-    """Points at distance eps that a detector finds more suspicious than a random one: uphill along its score."""
+def score_ascent(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
+    """Return points at distance eps with a high detector score, by gradient ascent from random points."""
     x, none = ball.surface(x0, key), torch.full((len(x0),), -1, device=x0.device)
-    for step in range(CLIMB):
+    for step in range(ASCENT_STEPS):
         up = oracle.query(x, torch.zeros_like(none), none, "margin", Requires.DETECTOR).score_gradient
-        length = (1 - step / CLIMB) * ball.eps
-        x = outwards(ball, x0, ball.project(x0, x + rows(length, x) * ball.steepest(up)))
+        length = (1 - step / ASCENT_STEPS) * ball.eps
+        x = at_distance(ball, x0, ball.project(x0, x + rows(length, x) * ball.steepest(up)))
     return x
 
 
 def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
-    """Whether the detector accepts a point, in most of so many passes; a score that is NaN accepts nothing."""
+    """Return a rule: the detector accepts a point in most of `draws` passes; a NaN score rejects."""
 
     def accepts(x: Tensor) -> Tensor:
         votes = [_accepted(oracle.output(x)) for _ in range(draws)]
@@ -209,5 +209,5 @@ def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
 
 
 def _accepted(out: Output) -> Tensor:
-    assert out.reject is not None, "only a model with a detector is asked"
+    assert out.reject is not None, "the model has a detector"
     return out.reject <= 0

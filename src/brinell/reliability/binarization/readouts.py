@@ -1,4 +1,4 @@
-"""Two-class readouts on given features, one per sample and all evaluated together."""
+"""Two-class readouts on given features, one per sample, evaluated together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,27 +17,27 @@ class Heads(Protocol):
     """One two-class readout per sample, in one object."""
 
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
-        """Logits (b, 2) of the features (b, f) by the readouts at positions `at` (b,)."""
+        """Return logits (b, 2) of the features (b, f) from the readouts at positions `at` (b,)."""
 
     def keep(self, index: Tensor) -> "Heads":
-        """Only the readouts at these positions."""
+        """Return only the readouts at these positions."""
 
     def join(self, others: "list[Any]") -> "Heads":
-        """These and others of the same kind, in one object."""
+        """Return these and others of the same kind in one object."""
 
 
 @runtime_checkable
 class Readout(Protocol):
-    """A kind of readout: how to fit one per sample to inner points (class 0) and boundary points (class 1)."""
+    """A kind of readout: it fits one per sample to inner points (class 0) and boundary points (class 1)."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name in reports."""
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> Heads:
-        """Readouts for features (n, N, f) and (n, B, f) in float64; `widths` are those of the layers side by side.
+        """Fit readouts to features (n, N, f) and (n, B, f) in float64; `widths` are those of concatenated layers.
 
-        A readout that cannot tell the two apart is fitted all the same; whoever calls looks whether it does.
+        A readout that cannot separate the two is fitted as well; the caller checks separation.
         """
 
 
@@ -60,7 +60,7 @@ class _TensorHeads:
 
 @dataclass(frozen=True)
 class LinearHeads(_TensorHeads):
-    """The logits ∓(w·(φ − c) + b): measured from a point c of the decision's own scale, which float32 can resolve."""
+    """The logits ∓(w·(φ − c) + b), measured from a point c near the boundary, so that float32 resolves them."""
 
     weight: Tensor
     centre: Tensor
@@ -73,7 +73,7 @@ class LinearHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class LinearReadout:
-    """The widest margin: the exact separation without regularisation (see `hard_margin`).
+    """The widest-margin linear separation, without regularisation (see `hard_margin`).
 
     >>> LinearReadout().name
     'linear'
@@ -104,16 +104,16 @@ class PrototypeHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class PrototypeReadout:
-    """A prototype per class, the nearer one decides: they face each other across the widest margin.
+    """A prototype per class; the nearer one decides. They lie symmetrically about the widest-margin hyperplane.
 
-    For networks that compare features with prototypes of the classes.
+    Use it for networks that compare features with class prototypes.
     """
 
     name: str = "prototypes"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> PrototypeHeads:
         s = hard_margin(inner, boundary)
-        # The midpoint of the prototypes is the foot of the boundary points' mean on the hyperplane.
+        # The midpoint of the prototypes is the projection of the boundary points' mean onto the hyperplane.
         mean = boundary.mean(1)
         half = ((s.weight * mean).sum(1) - (s.low + s.high) / 2)[:, None] * s.weight
         return PrototypeHeads((mean - 2 * half).float(), mean.float())
@@ -133,7 +133,7 @@ class NeighbourHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class NeighbourReadout:
-    """The nearest fitted point decides; for networks with a nearest-neighbour readout. Keeps every point in memory."""
+    """The nearest fitted point decides; for networks with a nearest-neighbour readout. It stores every point."""
 
     name: str = "neighbours"
 
@@ -143,9 +143,9 @@ class NeighbourReadout:
 
 @dataclass(frozen=True)
 class EnsembleReadout:
-    """The mean of several linear readouts, as one: each on its own layer, or each on its own share of the inner points.
+    """The mean of several linear readouts, one per layer or one per share of the inner points.
 
-    With several layers there is one member per layer. A mean of linear readouts is linear.
+    A mean of linear readouts is linear.
 
     >>> EnsembleReadout(5).name
     'ensemble of 5'
@@ -155,25 +155,25 @@ class EnsembleReadout:
 
     def __post_init__(self) -> None:
         if self.members < 1:
-            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Leave it out for 3.")
+            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Omit it for 3.")
 
     @property
     def name(self) -> str:
-        """Kind and size."""
+        """The name in reports, with the number of members."""
         return f"ensemble of {self.members}"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> LinearHeads:
         if len(widths) > 1:
             parts = zip(inner.split(widths, 2), boundary.split(widths, 2), strict=True)
-            found = [hard_margin(i, b) for i, b in parts]
-            weight = torch.cat([s.weight for s in found], 1) / len(found)
+            separations = [hard_margin(i, b) for i, b in parts]
+            weight = torch.cat([s.weight for s in separations], 1) / len(separations)
         else:
-            # The first inner point, the clean one, is everybody's.
+            # The first inner point, the clean one, belongs to every member.
             shares = [torch.cat([inner[:, :1], inner[:, 1 + m :: self.members]], 1) for m in range(self.members)]
-            found = [hard_margin(i, boundary) for i in shares]
-            weight = torch.stack([s.weight for s in found]).mean(0)
+            separations = [hard_margin(i, boundary) for i in shares]
+            weight = torch.stack([s.weight for s in separations]).mean(0)
         # Each member's threshold lies in the middle of its own margin.
-        middle = torch.stack([(s.low + s.high) / 2 for s in found]).mean(0)
+        middle = torch.stack([(s.low + s.high) / 2 for s in separations]).mean(0)
         centre = boundary[:, 0]
         bias = (weight * centre).sum(1) - middle
         return LinearHeads(weight.float(), centre.float(), bias.float())
@@ -185,7 +185,7 @@ Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 
 @dataclass(frozen=True)
 class CustomHeads:
-    """Readouts of the user's own, asked one row at a time: their answers cannot depend on neighbours."""
+    """User-defined readouts, evaluated one row at a time, so that rows cannot influence each other."""
 
     each: tuple[Callable[[Tensor], Tensor], ...]
 
@@ -201,7 +201,7 @@ class CustomHeads:
 
 @dataclass(frozen=True)
 class CustomReadout:
-    """Readouts fitted by a function of the user."""
+    """Readouts fitted by a user's function."""
 
     function: Fit
     name: str = "own fit"
@@ -216,23 +216,23 @@ READOUTS: dict[str, Readout] = {
     "prototypes": PrototypeReadout(),
     "neighbours": NeighbourReadout(),
 }
-"""By name."""
+"""The built-in readouts by name."""
 
 
 def as_readout(readout: Any) -> Readout:
-    """A readout from its name, itself, or a function that fits one.
+    """Return a readout given by name, as an object, or as a function that fits one.
 
     >>> as_readout("prototypes").name
     'prototypes'
     """
     if isinstance(readout, str):
         return READOUTS[one_of("a readout", readout, READOUTS)]
-    if hasattr(readout, "fit") and hasattr(readout, "name"):
+    if isinstance(readout, Readout):
         return readout
     if callable(readout):
         return CustomReadout(readout)
     raise InputError(
         expected=f"a readout among {', '.join(READOUTS)}, or a function fit(inner, boundary)",
         got=repr(readout)[:80],
-        remedy="Leave it out for a linear one.",
+        remedy="Omit it for a linear readout.",
     )

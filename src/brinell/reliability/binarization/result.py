@@ -1,4 +1,4 @@
-"""What the binarization test found: score, interval, chance, verdict, and a paragraph that says so."""
+"""The outcome of the binarization test: score with interval, R-ASR, verdict, and a description."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,25 +9,25 @@ from torch import Tensor
 
 from brinell.results import Proportion
 
-# Zimmermann et al. 2022, sec. 4: an attack passes from this score on.
+# Zimmermann et al. 2022, sec. 4: the score from which an attack passes.
 PASS = 0.95
-# The lower end of the score's interval must reach this too: a perfect score takes 16 samples.
+# The lower end of the score's interval must also reach this; a perfect score needs 16 samples.
 SURE = 0.8
-# Where random points succeed this often, success says little about an attack.
+# Above this R-ASR a high score says little about the attack.
 EASY = 0.5
-# Where more than this share of the samples was skipped, those left speak for themselves alone.
+# Above this share of skipped samples the test is inconclusive.
 LEFT_OUT = 0.5
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
-# What is asked of a detector: nothing (there is none), its decision, or the opposite of it.
+# The kind of test: without a detector, with its decision, or with its decision negated.
 PLAIN, REGULAR, INVERTED = "plain", "regular", "inverted"
 
 
 @dataclass(frozen=True)
 class KappaLevel:
-    """The test at one closeness κ: what the tested attack, the reference attack and random points found.
+    """The test at one closeness κ: success rates of the tested attack, the reference attack and random points.
 
-    `random` has one entry per surface the random points came from, `queries` of them per sample. The proportions are
-    over the samples whose adversarial was verified at this κ.
+    `random` has one entry per surface the random points come from, with `queries` points per sample. The proportions
+    are over the samples whose adversarial was verified at this κ.
     """
 
     kappa: float
@@ -38,7 +38,7 @@ class KappaLevel:
 
     @property
     def rasr(self) -> Proportion:
-        """The success rate of random points, of the surface where they do best."""
+        """The success rate of random points from the surface where they do best."""
         return max(self.random.values(), key=lambda p: p.k)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def _numbers(p: Proportion) -> dict[str, Any]:
 class BinarizationTest:
     """The outcome of `brinell.test_attack`.
 
-    `curve` are the levels looked at, the hardest first, and `level` is the one that counts. `ids`, `found` and
-    `witnesses` are its samples, whether the attack broke each, and an adversarial of each that is known to exist;
-    `rows` are the attack's rows as in a Run. `reasons` tell of every skipped sample why.
+    `curve` holds the levels measured, hardest first; `level` is the one that counts. `ids`, `found` and `witnesses` are
+    its samples, whether the attack broke each, and a known adversarial of each. `rows` are the attack's rows as in a
+    Run. `reasons` tells why each skipped sample was skipped.
 
-    Of a model with a detector `kind` is "regular" or "inverted" and the adversarials are accepted or rejected by it;
-    `drawn` is how many points were drawn to find the boundary points, `other` the test of the other kind where both
-    were made: it is this one that did worse.
+    For a model with a detector, `kind` is "regular" or "inverted", and the detector accepts or rejects the
+    adversarials. `drawn` is the number of points drawn to find the boundary points. `other` is the better test if both
+    kinds were run.
     """
 
     attack: str
@@ -95,7 +95,7 @@ class BinarizationTest:
 
     @property
     def score(self) -> float:
-        """The share of samples on which the attack found an adversarial; one exists for each. NaN without samples."""
+        """The share of samples on which the attack found an adversarial, NaN without samples. One exists for each."""
         return self.level.score.value
 
     @property
@@ -110,17 +110,17 @@ class BinarizationTest:
 
     @property
     def n(self) -> int:
-        """Samples that count."""
+        """The number of samples that count."""
         return self.level.score.n
 
     @property
     def rasr(self) -> float:
-        """The success rate of as many random points as the attack used, on the surface where they do best."""
+        """R-ASR: the success rate of random points, from the surface where they do best."""
         return self.level.rasr.value
 
     @property
     def queries(self) -> int:
-        """Random points per sample behind R-ASR: as many as the attack used on the sample that cost it most."""
+        """Random points per sample behind R-ASR."""
         return self.level.queries
 
     @property
@@ -130,23 +130,22 @@ class BinarizationTest:
 
     @property
     def skipped(self) -> int:
-        """Samples without a score: no boundary point the detector allows was found, or their two classes could not be
-        separated, or not held apart in float32."""
+        """The number of samples without a score; `reasons` tells why."""
         return len(self.reasons)
 
     @property
     def passed(self) -> bool:
-        """Whether the attack reached the pass mark, on enough samples, in a test that random points do not pass."""
+        """Whether the verdict is "passed"."""
         return self.verdict == PASSED
 
     @property
     def too_few(self) -> bool:
-        """Whether the samples are too few for a high score: its interval begins below 0.8."""
+        """Whether there are too few samples for a pass: the interval of the score begins below 0.8."""
         return self.low < SURE
 
     @property
     def too_many_skipped(self) -> bool:
-        """Whether more than half of the samples are without a score."""
+        """Whether more than half of the samples have no score."""
         return self.skipped > LEFT_OUT * (self.n + self.skipped)
 
     @property
@@ -177,25 +176,25 @@ class BinarizationTest:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        more = [] if self.other is None else [self.other._said()]
-        return " ".join([self._said(), *more, *self.warnings])
+        more = [] if self.other is None else [self.other._paragraph()]
+        return " ".join([self._paragraph(), *more, *self.warnings])
 
-    def _said(self) -> str:
-        return " ".join([self._what(), self._how_much(), f"Verdict: {self.verdict}.", self._next()])
+    def _paragraph(self) -> str:
+        return " ".join([self._setup_text(), self._score_text(), f"Verdict: {self.verdict}.", self._advice()])
 
-    def _what(self) -> str:
+    def _setup_text(self) -> str:
         rule = {
-            REGULAR: f", drawn until its detector ({self.detector or 'as it is'}) accepts them",
-            INVERTED: f", drawn until its detector ({self.detector or 'as it is'}) rejects them",
+            REGULAR: f", drawn until the detector ({self.detector or 'unchanged'}) accepts them",
+            INVERTED: f", drawn until the detector ({self.detector or 'unchanged'}) rejects them",
         }.get(self.kind, "")
         title = {REGULAR: "Regular binarization", INVERTED: "Inverted binarization"}.get(self.kind, "Binarization")
         return (
-            f"{title} test of {self.attack} on {self.model}, {self.threat}: the last layer replaced by a "
+            f"{title} test of {self.attack} on {self.model}, {self.threat}: the last layer is replaced by a "
             f"two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
-            f"from the {self.surface}{rule}, closeness kappa = {self.kappa:g}."
+            f"from the {self.surface}{rule}; closeness kappa = {self.kappa:g}."
         )
 
-    def _how_much(self) -> str:
+    def _score_text(self) -> str:
         total = self.n + self.skipped
         skipped = f"{self.skipped} of {total} samples skipped" if self.skipped else "no sample skipped"
         if not self.n:
@@ -208,52 +207,52 @@ class BinarizationTest:
             f"R-ASR, {self.queries} random points each: {each}."
         )
 
-    def _next(self) -> str:
+    def _advice(self) -> str:
         if not self.n:
-            return f"No sample could be used ({self._usual()}): {self._looser()}."
+            return f"No sample could be used ({self._main_reason()}). {self._how_to_skip_less()}"
         if self.verdict == PASSED:
-            return self._enough()
-        return " ".join(self._doubts()) if self.verdict == INCONCLUSIVE else self._failing()
+            return self._passed_text()
+        return " ".join(self._reservations()) if self.verdict == INCONCLUSIVE else self._failed_text()
 
-    def _doubts(self) -> list[str]:
-        """What keeps a high score from being a pass, and what to do about each."""
+    def _reservations(self) -> list[str]:
+        """Return why a high score is not a pass, and a remedy for each reason."""
         out = []
         if self.too_few:
             out.append(
-                f"Too few samples: with {self.n} the interval of the score begins at {100 * self.low:.1f} %, below "
-                f"{100 * SURE:.0f} %. Test at least {_needed()}, better 64 or more."
+                f"Too few samples: with n = {self.n} the interval of the score begins at {100 * self.low:.1f} %, below "
+                f"{100 * SURE:.0f} %. Test at least {_needed()} samples, better 64 or more."
             )
         if self.too_many_skipped:
             out.append(
-                f"More than half of the samples were skipped (most: {self._usual()}), and the others may be the easy "
-                f"ones: {self._looser()}."
+                f"More than half of the samples were skipped (mostly: {self._main_reason()}); the others may be the "
+                f"easy ones. {self._how_to_skip_less()}"
             )
         if self.too_easy:
             out.append(
-                f"Random points succeed too often for a high score to mean much (over {100 * EASY:.0f} %): make the "
-                f"test harder with more inner points, e.g. inner={10 * (self.inner + 1) - 1}, or a kappa nearer to 1."
+                f"Random points succeed on more than {100 * EASY:.0f} % of the samples, so a high score means little. "
+                f"Make the test harder: more inner points, e.g. inner={10 * (self.inner + 1) - 1}, or kappa nearer 1."
             )
         return out
 
-    def _usual(self) -> str:
-        """The most frequent reason why a sample was skipped."""
+    def _main_reason(self) -> str:
+        """Return the most frequent reason for skipping a sample."""
         return max(sorted(set(self.reasons.values())), key=list(self.reasons.values()).count)
 
-    def _looser(self) -> str:
-        """What lets more samples take part."""
-        if "detector" in self._usual():
-            return "use another radius, or points of the whole surface"
-        return "use fewer inner points, a larger gap, or name another layer of the network"
+    def _how_to_skip_less(self) -> str:
+        """Return what to change so that fewer samples are skipped."""
+        if "detector" in self._main_reason():
+            return "Use another radius, or draw points from the whole surface."
+        return "Use fewer inner points or a larger gap, or name another layer of the network."
 
-    def _enough(self) -> str:
-        text = "The attack finds what is known to be there: its robust accuracy passes this necessary check."
+    def _passed_text(self) -> str:
+        text = "The attack finds the adversarials known to exist. This check is necessary, not sufficient."
         if self.low >= PASS:
             return text
-        return f"{text} The interval reaches below {PASS:g}: test more samples to be sure."
+        return f"{text} The interval extends below {PASS:g}: test more samples."
 
-    def _failing(self) -> str:
+    def _failed_text(self) -> str:
         text = (
-            f"It misses adversarials that exist (pass mark {PASS:g}); do not trust a robust accuracy measured with it."
+            f"It misses adversarials that exist (pass mark {PASS:g}). Do not trust a robust accuracy measured with it."
         )
         if self.score <= self.rasr:
             text += " It does no better than random points."
@@ -262,12 +261,12 @@ class BinarizationTest:
             text += f" {self.reference} reaches {bracketed(other)} on the same classifiers"
             if not self.too_easy:
                 return f"{text}: try that next."
-            # Where chance does as well, nothing speaks for the reference either.
+            # If random points do as well, the reference proves nothing either.
             text += f", which says little where random points reach {bracketed(self.level.rasr)}."
         elif other is not None and other.n:
             text += f" {self.reference} reaches only {bracketed(other)} too."
         if self.kind != PLAIN:
-            return f"{text} Try attacks that look at the detector: the plan detector has them all, with targets."
+            return f"{text} Try attacks that take the detector into account: the plan detector contains them all."
         return (
             f"{text} Try a margin loss, more and larger steps, averaged gradients (brinell.Eot) for a randomised "
             "model, brinell.models.bpda for parts without a gradient, or the plan autoattack."
@@ -275,7 +274,7 @@ class BinarizationTest:
 
 
 def bracketed(p: Proportion) -> str:
-    """The percentage and its interval, where n stands beside it.
+    """Return the percentage with its interval, without n.
 
     >>> bracketed(Proportion(8, 10))
     '80.0 % [49.0, 94.3]'
@@ -284,7 +283,7 @@ def bracketed(p: Proportion) -> str:
 
 
 def _needed() -> int:
-    """The fewest samples with which a perfect score can pass."""
+    """Return the smallest number of samples with which a perfect score passes."""
     n = 1
     while Proportion(n, n).low < SURE:
         n += 1
@@ -292,7 +291,7 @@ def _needed() -> int:
 
 
 def worse_of(tests: Sequence[BinarizationTest]) -> BinarizationTest:
-    """The test that went worse, with the other one in it: whoever passes must pass both."""
-    badness = (FAILED, INCONCLUSIVE, PASSED)
-    first, *rest = sorted(tests, key=lambda t: (badness.index(t.verdict), t.level.score.value if t.n else 0.0))
-    return replace(first, other=rest[0]) if rest else first
+    """Return the worse test, with the other one as its `other`."""
+    from_worst = (FAILED, INCONCLUSIVE, PASSED)
+    worse, *rest = sorted(tests, key=lambda t: (from_worst.index(t.verdict), t.level.score.value if t.n else 0.0))
+    return replace(worse, other=rest[0]) if rest else worse

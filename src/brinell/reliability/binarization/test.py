@@ -1,4 +1,4 @@
-"""The binarization test: whether an attack finds an adversarial example where one is known to exist."""
+"""Run the binarization test: does an attack find an adversarial example where one is known to exist."""
 
 import time
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import run_stage
 from brinell.models.detector import Inverted, inverted
 from brinell.ops import rng
-from brinell.reliability.binarization.binary_models import BinaryTasks, build
-from brinell.reliability.binarization.features import Features, Layer, features
-from brinell.reliability.binarization.planting import Design, Planted, Search, accepting, plant, uphill
+from brinell.reliability.binarization.binary_models import BinaryTasks, build_tasks
+from brinell.reliability.binarization.features import Features, Layer, find_features
+from brinell.reliability.binarization.planting import Design, Planted, Search, accepting, plant, score_ascent
 from brinell.reliability.binarization.readouts import Readout, as_readout
 from brinell.reliability.binarization.result import INVERTED, PLAIN, REGULAR, BinarizationTest, worse_of
 from brinell.reliability.binarization.trials import (
@@ -45,10 +45,10 @@ from brinell.results import ROWS
 
 __all__ = ["test_attack"]
 
-# Closeness of the boundary, from as hard as possible to easy; ½ is the middle of the margin.
+# Closeness of the decision boundary, from hardest to easiest; 0.5 is the middle of the margin.
 KAPPAS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1)
 REFERENCE = "apgd"
-# The reference where there is a detector, and where that has no gradients to follow.
+# The reference attacks for a model with a detector, and for a detector without gradients.
 EVADING = Plan(
     "evading",
     (
@@ -61,19 +61,19 @@ EVADING = Plan(
 SEARCHING = Plan("searching", (Stage(APGD(loss="margin")), Stage(Joint(Square(steps=1000)), label="joint-square")))
 BOTH = "both"
 KINDS = (REGULAR, INVERTED, BOTH)
-NOT_SEPARATED, NOT_HELD = "its two classes cannot be separated", "float32 does not hold its two classes apart"
+NOT_SEPARATED, NOT_HELD = "its two classes cannot be separated", "its two classes are not separated in float32"
 NOT_PLANTED = {
     PLAIN: "",
     REGULAR: "no point at distance eps was found that the detector accepts",
     INVERTED: "no point at distance eps was found that the detector rejects",
 }
-# Rows of the network that are looked at to find the readout.
-LOOK = 8
+# Samples used to find the readout layer.
+READOUT_SAMPLES = 8
 
 
 @dataclass(frozen=True)
 class TestSpecification:
-    """What is asked about one attack: all of a test but its kind."""
+    """Everything that defines a test except its kind."""
 
     model: Classifier
     prepared: PreparedEvaluation
@@ -111,21 +111,20 @@ def test_attack(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> BinarizationTest:
-    """Test an attack or plan where an adversarial is known to exist, on as many classifiers as there are samples.
+    """Test an attack or plan on classifiers for which an adversarial example is known, one classifier per sample.
 
-    Method: around every sample x draw `inner` points within (1 − gap)·eps and `boundary` points at distance eps (Linf:
-    corners unless `corners=False`), and replace the network's last layer by a two-class `readout` that tells the two
-    apart exactly. Its decision boundary is moved to κ of the way from the nearest inner point to the farthest boundary
-    point, its logits are rescaled to the range of the original ones. The attack starts at x; the score is the share of
-    samples it breaks. R-ASR is that share for as many random points as the attack may ask about, up to 400 (or
-    `random_queries`). Without `kappa` the test begins as hard as possible and gets easier until the `reference` attack
-    is almost perfect; `curve` looks at all levels. `layer` names the readout of a network that does not end in a linear
-    layer. Of a model with a detector, which stays as it is, `kind` chooses the test: "regular" (boundary points are
-    redrawn until the detector accepts them; the attack must be accepted too), "inverted" (the detector says the
-    opposite), or "both", the default, of which the worse is returned with the better as its `other`.
-    Cost: inner + boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan,
-    the reference and the random points once per level.
-    Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
+    Method: around every sample x, draw `inner` points within (1 − gap)·eps and `boundary` points at distance eps (Linf:
+    corners unless `corners=False`). Replace the network's last layer by a two-class `readout` that separates the two
+    sets exactly. Move its decision boundary to κ of the way from the nearest inner point to the farthest boundary
+    point, and rescale its logits to the range of the original ones. The attack starts at x. The score is the share of
+    samples it breaks. R-ASR is the share that random points break: as many points as the attack may query, up to 400
+    (or `random_queries`). Without `kappa` the test starts as hard as possible and gets easier until the `reference`
+    attack is almost perfect; `curve` measures all levels. `layer` names the readout of a network that does not end in a
+    linear layer. The detector of a model stays as it is, and `kind` chooses the test: "regular" redraws boundary points
+    until the detector accepts them, and the attack must be accepted too; "inverted" negates the detector; "both", the
+    default, returns the worse test with the better one as its `other`. Cost: inner + boundary + 1 forwards per sample,
+    with a detector up to 64 more per boundary point; the tested plan, the reference and the random points once per
+    level. Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 8)
@@ -142,19 +141,19 @@ def test_attack(
         raise InputError(
             expected="at least 1 query for the random points",
             got=f"{random_queries}",
-            remedy="Leave it out for as many as the attack asks.",
+            remedy="Omit `random_queries` to match the queries of the attack.",
         )
     with precisions.exact(model.device), listening(progress) as listener:
-        # The user's own model and plan pass the same door as in an evaluation.
+        # The model and the plan pass the same checks as in an evaluation.
         prepared = prepare(
-            model, data, bound, _whole(chosen), seed=seed, slots=slots, precision="float32", listener=listener
+            model, data, bound, _without_audit(chosen), seed=seed, slots=slots, precision="float32", listener=listener
         )
         kinds = _kinds(kind, model, prepared)
         other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
         chunk = _all(data)
         plans, notes = _fitted(prepared, model, chunk, (chosen, other))
-        seen = features(model, chunk.x[:LOOK].to(model.device), layer)
-        # Attacks that imitate an input of another class need one that is of the second class.
+        seen = find_features(model, chunk.x[:READOUT_SAMPLES].to(model.device), layer)
+        # Attacks that match the features of another class need reference points of the second class.
         design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages_for(bound))))
         q = TestSpecification(
             model, prepared, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
@@ -162,32 +161,32 @@ def test_attack(
         return worse_of([_test(q, k, listener) for k in kinds])
 
 
-# For pytest, which takes every function with such a name for a test.
+# Keep pytest from collecting this function as a test.
 setattr(test_attack, "__test__", False)  # noqa: B010
 
 
 def _kinds(kind: str | None, model: Classifier, prepared: PreparedEvaluation) -> tuple[str, ...]:
-    """The tests to make."""
+    """Return the kinds of test to run."""
     wanted = None if kind is None else one_of("a kind of test", kind, KINDS)
     if prepared.first_output.reject is None:
         if wanted is not None:
             raise ModelError(
                 expected=f"a model with a detector, for kind={wanted!r}",
-                got="one without",
-                remedy="Leave kind out, or give the model one: brinell.wrap(net, detector=…).",
+                got="a model without one",
+                remedy="Omit `kind`, or add a detector: brinell.wrap(net, detector=…).",
             )
         return (PLAIN,)
     if isinstance(model, Inverted):
         raise ModelError(
-            expected="the model itself",
-            got="one whose detector was inverted",
-            remedy='Write kind="inverted" instead.',
+            expected="the original model",
+            got="a model with an inverted detector",
+            remedy='Pass the original model and kind="inverted".',
         )
     return (REGULAR, INVERTED) if wanted in (None, BOTH) else (str(wanted),)
 
 
 def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
-    """The strong plan that says how hard is too hard, unless the user names one."""
+    """Return the strong plan that decides how hard the test may be, unless the user names one."""
     if kinds == (PLAIN,):
         return coerce.as_plan(REFERENCE)
     try:
@@ -198,20 +197,20 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
 
 
 def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTest:
-    """One kind of test, at as many levels as it takes."""
-    begun, design, context = time.perf_counter(), q.design, q.prepared.context
+    """Run one kind of test at as many levels as it takes."""
+    started, design, context = time.perf_counter(), q.design, q.prepared.context
     seen = replace(q.features, kind=kind)
     oracle = Oracle(seen, default_block(q.model.device), listener)
     points = design.inner + 1 + design.boundary + design.beyond
     what = "" if kind == PLAIN else f" ({kind} test)"
     listener(Note(f"Fitting readouts for {len(q.chunk)} samples, {points} points each{what}."))
     planted = _planted(q, kind)
-    tasks = build(oracle, seen, q.readout, design, q.chunk, q.threat, context.seed, planted)
+    tasks = build_tasks(oracle, seen, q.readout, design, q.chunk, q.threat, context.seed, planted)
     fitted = time.perf_counter()
     trials: list[KappaTrial] = []
     if tasks is not None:
-        bench = TrialSetup(tasks, q.chunk, q.threat, context, *q.plans, q.queries, design)
-        trials = run_levels(bench, q.levels, q.curve, listener)
+        setup = TrialSetup(tasks, q.chunk, q.threat, context, *q.plans, q.queries, design)
+        trials = run_levels(setup, q.levels, q.curve, listener)
     chosen = choose_trial(trials)
     held = None if chosen is None else chosen.held
     rule = getattr(getattr(q.model, "detector", None), "describe", None)
@@ -234,7 +233,7 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
         reasons=_reasons(q.chunk, planted, tasks, held, kind),
         warnings=tuple(f"Check {c.name}: {c.message}" for c in q.prepared.checks if c.level in ("warn", "fail")),
         notes=(*q.prepared.notes, *q.notes),
-        cost={"fit_seconds": fitted - begun, "seconds": time.perf_counter() - begun},
+        cost={"fit_seconds": fitted - started, "seconds": time.perf_counter() - started},
         kind=kind,
         detector="" if rule is None or kind == PLAIN else rule(),
         drawn=planted.drawn,
@@ -242,31 +241,34 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
 
 
 def _planted(q: TestSpecification, kind: str) -> Planted:
-    """The points of the second class; a detector has a say in them, or its opposite."""
+    """Draw the points of the second class; a detector must accept them, or reject them in the inverted test."""
     context, device = q.prepared.context, q.model.device
     if kind == PLAIN:
         return plant(q.design, q.chunk, q.threat, context.seed, device)
-    judge = q.model if kind == REGULAR else inverted(q.model)
-    accepts = accepting(replace(context.oracle, classifier=judge), context.draws)
-    search = _detected(q) if kind == INVERTED else None
+    filter_model = q.model if kind == REGULAR else inverted(q.model)
+    accepts = accepting(replace(context.oracle, classifier=filter_model), context.draws)
+    search = _rejected_points(q) if kind == INVERTED else None
     return plant(q.design, q.chunk, q.threat, context.seed, device, accepts, search)
 
 
-def _detected(q: TestSpecification) -> Search | None:
-    """Points to try where random ones are not rejected: adversarials of the classifier, and uphill along the score.
+def _rejected_points(q: TestSpecification) -> Search | None:
+    """Return a search for points that the detector rejects, for samples where random points fail.
 
-    Every attempt is keyed by its number and begins elsewhere. Without gradients there is nothing to try.
+    It alternates between adversarials of the classifier and ascent on the detector's score. Every attempt has its own
+    key. Return None without gradients.
     """
     context, x = replace(q.prepared.context, criterion=Triggers()), q.chunk.x.to(q.model.device)
     statistics = clean(q.chunk, [context.oracle.output(x)])
-    steers, follows = _reference(q.prepared, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
-    if not steers and not follows:
+    detector_gradients, attack_gradients = _reference(q.prepared, (INVERTED,)) is EVADING, q.plans[0].needs_gradients
+    if not detector_gradients and not attack_gradients:
         return None
 
     def search(at: Tensor, attempt: int) -> Tensor:
-        if steers and attempt % 2:
+        if detector_gradients and attempt % 2:
             key = rng.keys(context.seed, q.chunk.ids[at].to(x.device))
-            return uphill(context.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt))
+            return score_ascent(
+                context.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt)
+            )
         found = q.chunk.x.clone()
         for part in run_stage(
             context, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), statistics, at.to(x.device)
@@ -280,9 +282,9 @@ def _detected(q: TestSpecification) -> Search | None:
 def _bounded(threat: Threat) -> None:
     if threat.unlimited or threat.norm.counts:
         raise ThreatError(
-            expected="a ball of Linf, L2 or L1 with a radius, on whose surface the test's points lie",
+            expected="a ball in Linf, L2 or L1 with a radius",
             got=f"{threat}",
-            remedy="Give the radius of the evaluation that is in question.",
+            remedy="Use the threat of the evaluation that is tested.",
         )
 
 
@@ -291,7 +293,7 @@ def _corners(threat: Threat, wanted: bool | None) -> bool:
         raise ThreatError(
             expected="a norm whose ball has corners (Linf), for corners=True",
             got=threat.norm.name,
-            remedy="Leave corners out: points are then drawn from the whole surface.",
+            remedy="Omit `corners` to draw points from the whole surface.",
         )
     return threat.norm.corners if wanted is None else wanted
 
@@ -303,33 +305,33 @@ def _levels(kappa: float | None) -> Sequence[float]:
         raise InputError(
             expected="a closeness kappa above 0 and below 1",
             got=f"{kappa}",
-            remedy="0.999 is hard, 0.5 the middle of the margin; leave it out to have it chosen.",
+            remedy="0.999 is hard, 0.5 is the middle of the margin; omit `kappa` to choose it automatically.",
         )
     return (kappa,)
 
 
-def _whole(p: Plan) -> Plan:
+def _without_audit(p: Plan) -> Plan:
     """The plan without its audit, which attacks only a share of the samples."""
     return p.with_stages(lambda stages: tuple(s for s in stages if not s.is_audit))
 
 
 def _all(problem: Problem) -> Chunk:
-    """Every sample in memory: the test is made for hundreds, not for a whole data set."""
+    """Return all samples in memory: the test is meant for hundreds of samples."""
     return next(problem.chunks(len(problem)))
 
 
 def _fitted(
     prepared: PreparedEvaluation, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
 ) -> tuple[tuple[Plan, Plan], list[str]]:
-    """The plans for two classes, and what changed in the tested one; stages that cannot imitate are left out."""
+    """Fit the plans to two classes and to the detector; also return notes on changes to the tested plan."""
     threat, image = prepared.context.threat, chunk.x.ndim == 4
-    (tested, notes), (reference, _) = (adapt(_whole(p), threat, classes=2, image=image) for p in plans)
+    (tested, notes), (reference, _) = (adapt(_without_audit(p), threat, classes=2, image=image) for p in plans)
     if any(s.is_audit for s in plans[0].stages_for(threat)):
         notes = [f"{plans[0].name}: tested without its audit.", *notes]
-    return (_answerable(tested, prepared, model), _answerable(reference, prepared, model)), notes
+    return (_for_detector(tested, prepared, model), _for_detector(reference, prepared, model)), notes
 
 
-def _answerable(p: Plan, prepared: PreparedEvaluation, model: Classifier) -> Plan:
+def _for_detector(p: Plan, prepared: PreparedEvaluation, model: Classifier) -> Plan:
     return fit_to_detector(p, prepared.context.threat, model, prepared.first_output)[0]
 
 

@@ -1,4 +1,4 @@
-"""The levels of a binarization test: at each closeness the witnesses are verified, then the attacks let loose."""
+"""Run the binarization test at one closeness after another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +23,15 @@ from brinell.reliability.binarization.planting import Design
 from brinell.reliability.binarization.result import KappaLevel
 from brinell.results import ROWS, Proportion
 
-# What counts as an almost perfect score of the reference attack.
-NEAR = 0.99
+# The score of the reference attack that counts as almost perfect.
+ALMOST_PERFECT = 0.99
 # Zimmermann et al. 2022, appendix: 200 random points from inside the ball and 200 from its corners.
 POINTS = 400
 
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """Everything that stays the same from one closeness to the next."""
+    """What is the same at every closeness κ."""
 
     tasks: BinaryTasks
     chunk: Chunk
@@ -45,7 +45,7 @@ class TrialSetup:
 
 @dataclass(frozen=True)
 class KappaTrial:
-    """One closeness: the level, and of the tested attack what a result keeps."""
+    """The outcome at one closeness κ: proportions in `level`, and for the tested attack which samples it broke."""
 
     level: KappaLevel
     held: Tensor
@@ -54,12 +54,12 @@ class KappaTrial:
 
 
 def imitates(s: Stage) -> bool:
-    """Whether the stage imitates an input of another class."""
+    """Return whether the stage matches the features of an input of another class."""
     return LOSSES[s.attack.loss].matches
 
 
 def _imitating(p: Plan, threat: Threat, found: References | None) -> Plan:
-    """The plan with every sample's own points beyond eps to imitate, instead of the model's natural inputs."""
+    """Return the plan with the samples' points beyond eps as reference inputs instead of natural ones."""
     if found is None:
         return p
     stages = (replace(s, attack=s.attack.with_references(found)) if imitates(s) else s for s in p.stages_for(threat))
@@ -67,7 +67,7 @@ def _imitating(p: Plan, threat: Threat, found: References | None) -> Plan:
 
 
 def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | None:
-    """What the classifiers say of the points beyond eps."""
+    """Return the classifiers' outputs on the points beyond eps."""
     points = tasks.statistics.beyond[held]
     if not points.shape[1]:
         return None
@@ -77,10 +77,10 @@ def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | No
 
 
 def _matched(stages: Stages, rows: pa.Table) -> int:
-    """As many points as the plan may ask about, up to the paper's number; more where it asked about more.
+    """Return how many random points match the plan: its query budget up to 400, or the queries it made if more.
 
-    What it asked about is no measure by itself: a quick attack on an easy problem would leave chance with a few points,
-    and the problem would not be seen to be easy.
+    The number of queries made is no measure by itself: a fast attack on an easy problem would leave random sampling
+    only a few points, and the problem would not look easy.
     """
     allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in stages)
     total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
@@ -88,46 +88,46 @@ def _matched(stages: Stages, rows: pa.Table) -> int:
 
 
 def run_levels(b: TrialSetup, levels: Sequence[float], everything: bool, listener: Listener) -> list[KappaTrial]:
-    """Level after level, the hardest first, until one is solved almost perfectly."""
+    """Run level after level, hardest first, until one is solved almost perfectly."""
     trials: list[KappaTrial] = []
     for kappa in levels:
         listener(Note(f"kappa = {kappa:g}"))
         trials.append(_trial(b, kappa, always=len(levels) > 1))
-        if _near(trials[-1].level) and not everything:
+        if _almost_perfect(trials[-1].level) and not everything:
             break
     return trials
 
 
-def _near(level: KappaLevel) -> bool:
+def _almost_perfect(level: KappaLevel) -> bool:
     reached = [p.value for p in (level.score, level.reference) if p is not None and p.n]
-    return max(reached, default=0.0) >= NEAR
+    return max(reached, default=0.0) >= ALMOST_PERFECT
 
 
 def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
-    """The hardest level that an attack solves almost perfectly; without one, that where one gets furthest."""
+    """Return the hardest level that is solved almost perfectly, else the level with the best score."""
     if not trials:
         return None
-    solved = [t for t in trials if _near(t.level)]
+    solved = [t for t in trials if _almost_perfect(t.level)]
     if solved:
         return solved[0]
     return max(trials, key=lambda t: max(t.level.score.k, t.level.reference.k if t.level.reference else 0))
 
 
 def _trial(b: TrialSetup, kappa: float, always: bool) -> KappaTrial:
-    """Verify every sample's witness at this closeness, then let the attacks loose."""
+    """Verify the known adversarial of every sample at this closeness, then run the attacks."""
     binary = b.tasks.classifier(kappa)
     context = replace(b.context, oracle=replace(b.context.oracle, classifier=binary))
     held = _held(b, context)
     if not len(held):
         return KappaTrial(empty_level(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
     at = b.tasks.at[held.cpu()]
-    # Positions count from the first sample that is left, in the threat too, where every sample may have its own eps.
+    # Positions in the chunk and in per-sample radii count only the verified samples.
     chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
     context = replace(context, threat=b.threat.subset(at))
     imitated = _beyond(b.tasks, held, context.oracle)
     found, rows = _attacked(context, _imitating(b.plan, b.threat, imitated), chunk)
     other = None
-    if always or float(found.float().mean()) < NEAR:
+    if always or float(found.float().mean()) < ALMOST_PERFECT:
         other = (
             found
             if b.reference == b.plan
@@ -144,13 +144,13 @@ def _share(found: Tensor) -> Proportion:
 
 
 def empty_level(kappa: float, design: Design) -> KappaLevel:
-    """A level without samples."""
+    """Return a level without samples."""
     none = Proportion(0, 0)
     return KappaLevel(kappa, none, None, {"corners" if design.corners else "surface": none})
 
 
 def _held(b: TrialSetup, context: StageContext) -> Tensor:
-    """Samples whose clean point is of class 0 and whose witness is an adversarial within eps, by the model itself."""
+    """Return the samples with a clean point of class 0 and a verified adversarial, checked by the classifier itself."""
     t = b.tasks
     x = b.chunk.x[t.at].to(t.ids.device)
     zero = torch.zeros_like(t.ids)
@@ -164,7 +164,7 @@ def _held(b: TrialSetup, context: StageContext) -> Tensor:
 
 
 def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
-    """Which samples the plan breaks, and its rows; samples broken by one stage are not attacked by the next."""
+    """Return which samples the plan breaks, and its rows; a stage attacks only what earlier stages left unbroken."""
     x, ids = chunk.x.to(context.oracle.classifier.device), chunk.ids.to(context.oracle.classifier.device)
     c = clean(chunk, [context.oracle.output(x, ids) for _ in range(context.draws)])
     standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
@@ -177,7 +177,7 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
 
 
 def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
-    """R-ASR: half of the points from inside the ball, half from its surface and, in Linf, from its corners."""
+    """Return R-ASR: half of the points from inside the ball, half from its surface or, in Linf, its corners."""
     half = max(queries // 2, 1)
     near, _ = _attacked(context, _lone(RandomSampling(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()
