@@ -36,7 +36,7 @@ from brinell.engine.slots import Samples
 from brinell.evaluation.coerce import as_classifier
 from brinell.ops import rng
 from brinell.ops.rowwise import take
-from brinell.reliability.binarization.binary_models import BinaryClassifier, BinaryTasks, Design, build
+from brinell.reliability.binarization.binary_models import BinaryClassifier, BinaryTasks, Design, build_tasks
 from brinell.reliability.binarization.features import find_features
 from brinell.reliability.binarization.readouts import READOUTS
 
@@ -112,7 +112,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         chunk = Chunk(data.ids, data.x, data.y)
         seen = find_features(classifier, data.x[:8].to(device))
         oracle = Oracle(seen, default_block(device))
-        fit, tasks = seconds(device, lambda: build(oracle, seen, READOUTS["linear"], design, chunk, t, 0))
+        fit, tasks = seconds(device, lambda: build_tasks(oracle, seen, READOUTS["linear"], design, chunk, t, 0))
         assert tasks is not None, "no sample could be separated"
         ways = Ways(tasks, tasks.classifier(args.kappa), data.x[tasks.at].to(device), t, args.alone or len(data))
         runs = {"together": ways.together, "one by one": ways.one_by_one, "bare": ways.bare}
