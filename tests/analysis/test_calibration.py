@@ -42,7 +42,7 @@ def spread_of_temperature(z: Tensor) -> float:
 def test_an_honest_model_is_calibrated(honest: tuple[Tensor, Tensor]) -> None:
     found = measured(*honest)
     assert found.ece.value <= found.chance < 0.05
-    assert found.leaning == "calibrated"
+    assert found.tendency == "calibrated"
     assert abs(1 / found.nll_temperature - 1) < 3 * spread_of_temperature(honest[0])
     assert abs(found.confidence - found.accuracy.value) < 3 * math.sqrt(0.25 / N)
 
@@ -53,12 +53,12 @@ def test_a_known_factor_comes_back(honest: tuple[Tensor, Tensor]) -> None:
     for factor in (0.2, 3.0):
         assert nll_temperature(factor * z.double(), y) == pytest.approx(factor * base, rel=1e-9)
     found = measured(3 * z, y)
-    assert found.leaning == "overconfident" and found.ece.low > found.chance
+    assert found.tendency == "overconfident" and found.ece.low > found.chance
     assert found.temperature == pytest.approx(3.0, rel=0.15)
     # At the right temperature the confidences are the honest ones, and so is what chance does to them.
     chance = measured(z, y).chance
     assert found.scaled <= chance and found.held_out.value <= 1.5 * chance
-    assert measured(0.3 * z, y).leaning == "underconfident"
+    assert measured(0.3 * z, y).tendency == "underconfident"
 
 
 def test_the_temperature_minimises_the_cross_entropy(honest: tuple[Tensor, Tensor]) -> None:
@@ -97,7 +97,7 @@ def test_one_confidence_by_hand() -> None:
     z = torch.tensor([[math.log(9.0), 0.0]]).repeat(100, 1)
     y = torch.arange(100) % 2
     found = measured(z, y)
-    assert found.ece.value == pytest.approx(0.4) and found.leaning == "overconfident"
+    assert found.ece.value == pytest.approx(0.4) and found.tendency == "overconfident"
     assert found.accuracy.value == 0.5 and found.confidence == pytest.approx(0.9)
     full = [b for b in found.bins if b.right.n]
     assert len(full) == 1 and full[0].low < 0.9 <= full[0].high and full[0].right.k == 50

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 import brinell
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.corruptions.baselines import Baseline, save_table
-from brinell.analysis.corruptions.table import Average, average
+from brinell.analysis.corruptions.table import MeanAccuracy, mean_accuracy
 from brinell.core.dataset import Problem
 from brinell.data.corruptions import COMMON, SEVERITIES, corrupted
 from brinell.engine.oracle import default_block
@@ -103,7 +103,9 @@ def test_labels_the_model_does_not_know(problem):
 
 def test_the_work_is_told(problem):
     heard = []
-    corruption_accuracy(bright(), problem, ["contrast"], [1, 2], told=lambda done, total: heard.append((done, total)))
+    corruption_accuracy(
+        bright(), problem, ["contrast"], [1, 2], on_progress=lambda done, total: heard.append((done, total))
+    )
     assert heard == [(4, 12), (8, 12), (12, 12)]
 
 
@@ -116,7 +118,8 @@ def test_what_a_detector_rejects_is_wrong(problem):
 def test_mean_interval_is_that_of_the_samples():
     """Ten conditions that agree tell no more than one."""
     once = np.arange(100) < 60
-    assert average([once] * 10)[:3] == (Proportion(60, 100).value, Proportion(60, 100).low, Proportion(60, 100).high)
+    share = Proportion(60, 100)
+    assert mean_accuracy([once] * 10) == MeanAccuracy(share.value, share.low, share.high, 100)
 
 
 def test_mean_interval_covers():
@@ -125,7 +128,7 @@ def test_mean_interval_covers():
     hits = 0
     for _ in range(300):
         own = source.beta(0.5, 0.5, 60)
-        found = average([source.random(60) < own for _ in range(5)])
+        found = mean_accuracy([source.random(60) < own for _ in range(5)])
         hits += found.low <= 0.5 <= found.high
     assert hits >= 285
 
@@ -161,8 +164,8 @@ def test_the_interval_of_the_mce():
     wrong = np.arange(100) < 30
     found = CorruptionReport("m", "d", {("fog", 1): ~wrong, ("snow", 1): ~wrong}, None, 10, 0)
     even = found.relative_error(Baseline("even", {}, {("fog", 1): 0.5, ("snow", 1): 0.5}))
-    assert even == pytest.approx((0.6, 2 * Proportion(30, 100).low, 2 * Proportion(30, 100).high, 100))
-    assert f"Mean corruption error beside even: {even}." in found.summary(
+    assert astuple(even) == pytest.approx((0.6, 2 * Proportion(30, 100).low, 2 * Proportion(30, 100).high, 100))
+    assert f"Mean corruption error relative to even: {even}." in found.summary(
         Baseline("even", {}, {("fog", 1): 0.5, ("snow", 1): 0.5})
     )
     uneven, hits, source = Baseline("uneven", {}, {("fog", 1): 0.8, ("snow", 1): 0.1}), 0, np.random.default_rng(0)
@@ -190,7 +193,7 @@ def test_the_relative_mce_by_hand():
     clean, (c_low, c_high) = 0.2, wilson(2, 10)
     assert other.low == pytest.approx(other.value - math.hypot(wrong - low, (a + b) * (c_high - clean)))
     assert other.high == pytest.approx(other.value + math.hypot(high - wrong, (a + b) * (clean - c_low)))
-    assert f"Relative to the clean errors (of b 10 %): {other}." in found.summary(Baseline("b", {}, single, clean=0.1))
+    assert f"Relative mCE (clean error of b: 10 %): {other}." in found.summary(Baseline("b", {}, single, clean=0.1))
     assert found.to_json(Baseline("b", {}, single, clean=0.4))["relative_mce"] == pytest.approx(1)
 
 
@@ -276,7 +279,7 @@ def test_a_file_of_mean_errors_is_a_baseline(tmp_path):
 def test_damaged_tables_are_refused(text, tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text(text)
-    with pytest.raises(InputError, match="a table of corruptions"):
+    with pytest.raises(InputError, match="a table of corruption accuracies"):
         Baseline.named(file)
 
 
@@ -294,7 +297,7 @@ def test_findings_hold_every_number(problem):
 
 
 def test_averages_tell_their_interval():
-    assert str(Average(0.5, 0.25, 0.75, 8)) == "50.0 % [25.0, 75.0], n = 8"
+    assert str(MeanAccuracy(0.5, 0.25, 0.75, 8)) == "50.0 % [25.0, 75.0], n = 8"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_refusals(worlds: Any) -> None:
     model = worlds.look_up(torch.zeros(4, 2))
     with pytest.raises(InputError, match="two baselines"):
         shift(model, worlds.places(0, 4), {"same": worlds.places(0, 4)}, baselines=[model])
-    with pytest.raises(InputError, match="different accuracy"):
+    with pytest.raises(InputError, match="different accuracies"):
         shift(model, worlds.places(0, 4), {"same": worlds.places(0, 4)}, baselines=[model, model])
     with pytest.raises(InputError, match="at least one other"):
         shift(model, worlds.places(0, 4), {})

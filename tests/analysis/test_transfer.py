@@ -77,7 +77,7 @@ def test_the_same_model_under_another_name(runs: dict[str, Run]) -> None:
 
 def test_findings(found: Transferability) -> None:
     page = found.findings()
-    assert page.tables[0].columns == ("made for", "a", "b", "c") and len(page.tables) == 2
+    assert page.tables[0].columns == ("source", "a", "b", "c") and len(page.tables) == 2
     assert page.figures[-1].kind == "matrix" and [s.name for s in page.figures[-1].series] == ["a", "b"]
     with pytest.raises(InputError, match="a source among"):
         found["c", "a"]

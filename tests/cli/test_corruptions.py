@@ -45,6 +45,6 @@ def test_the_clean_error_of_a_baseline(tmp_path):
     assert again[0]["relative_mce"] == pytest.approx(1) and again[0]["baseline_clean_error"] == pytest.approx(
         clean / 100
     )
-    assert "Relative to the clean errors (of demo" in " ".join(run(*words, "--clean-error", str(clean)).split())
+    assert "Relative mCE (clean error of demo" in " ".join(run(*words, "--clean-error", str(clean)).split())
     alone = CliRunner().invoke(app, [*COMMON, "--clean-error", "40"])
     assert alone.exit_code != 0 and isinstance(alone.exception, brinell.InputError | SystemExit)

@@ -303,7 +303,7 @@ def test_corruptions_go_on_where_they_were(tmp_path: Path) -> None:
         on_corruptions(n=8, corrupted=dies, out=tmp_path / "b")
     with pytest.raises(RunError, match="resume"):
         on_corruptions(n=8, corrupted=corrupted, out=tmp_path / "b")
-    with pytest.raises(RunError, match="with others"):
+    with pytest.raises(RunError, match="another model or other data"):
         brinell.benchmark(
             small_net(),
             "cifar10",

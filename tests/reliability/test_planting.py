@@ -161,7 +161,7 @@ def test_what_never_stands_is_counted_and_told():
     r = test_attack(model, data, LINF, "pgd20", kind="regular", inner=9, kappa=0.9, progress=False)
     assert r.verdict == "inconclusive" and r.skipped == 5 and r.n == 0 and r.drawn == 5 * TRIES
     assert set(r.reasons.values()) == {"no point at distance eps was found that the detector accepts"}
-    assert "use another radius" in str(r)
+    assert "Use another radius" in str(r)
 
 
 def test_a_detector_that_accepts_everything_changes_nothing():

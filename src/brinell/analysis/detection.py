@@ -1,4 +1,4 @@
-"""Whether low confidence gives away inputs that belong to no class."""
+"""Out-of-distribution detection: whether low confidence reveals inputs of no class."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.analysis.intervals import Floats, Z, percent
+from brinell.analysis.intervals import Floats, Z, interval_series, percent
 from brinell.analysis.predictions import Predictions, predict, read_chunks
 from brinell.core.dataset import Problem
 from brinell.errors import InputError
@@ -18,21 +18,21 @@ from brinell.evaluation import coerce
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
 from brinell.results import Interval, Proportion
-from brinell.results.analyses import AnalysisReport, Figure, Series, Table
+from brinell.results.analyses import AnalysisReport, Figure, Table
 
-# The share of the model's own inputs that must pass where the false ones are counted.
+# The share of the model's own inputs that must pass when false positives are counted.
 KEPT = 0.95
 SYNTHETIC = ("gaussian noise", "uniform noise", "blobs")
-# Spread of the Gaussian noise, and how wide a blob is: this share of the image.
+# Standard deviation of the Gaussian noise, and width of a blob as a share of the image.
 SPREAD, WIDTH = 0.25, 0.15
 
 
 @dataclass(frozen=True)
 class ForeignData:
-    """One foreign data set: how well confidence tells it from the model's own, and what passes for it.
+    """One foreign data set: how well confidence separates it from the model's own, and how much of it passes.
 
-    `auroc` is the chance that an own input is more confident than a foreign one, ties counting half. `passing` are the
-    foreign inputs at least as confident as the least confident 95 % of the own ones let through.
+    `auroc` is the probability that an own input has a higher confidence than a foreign one; ties count half. `passing`
+    are the foreign inputs above the threshold that 95 % of the own inputs pass.
     """
 
     name: str
@@ -51,24 +51,18 @@ class Detection:
     sets: tuple[ForeignData, ...]
 
     def findings(self) -> AnalysisReport:
-        """For a page: one row per foreign data set."""
+        """Return a table with one row per foreign data set, and a figure."""
         columns = ("foreign data", "n", "AUROC %", f"passing at {100 * KEPT:.0f} % kept, %", "mean confidence %")
         table = tuple(
             (s.name, s.passing.n, percent(s.auroc), percent(s.passing), round(100 * s.confidence, 1)) for s in self.sets
         )
         worst = min(self.sets, key=lambda s: s.auroc.value)
         summary = (
-            f"Confidence tells {worst.name} worst from the model's own {self.n} inputs (mean confidence "
-            f"{100 * self.confidence:.1f} %): AUROC {percent(worst.auroc)} %; {percent(worst.passing)} % of it pass "
-            f"where {100 * KEPT:.0f} % of the own inputs do."
+            f"Confidence separates {worst.name} worst from the model's own {self.n} inputs (mean confidence "
+            f"{100 * self.confidence:.1f} %): AUROC {percent(worst.auroc)} %. At the threshold that "
+            f"{100 * KEPT:.0f} % of the own inputs pass, {percent(worst.passing)} % of it pass."
         )
-        series = Series(
-            "AUROC",
-            tuple(s.name for s in self.sets),
-            tuple(100 * s.auroc.value for s in self.sets),
-            tuple(100 * s.auroc.low for s in self.sets),
-            tuple(100 * s.auroc.high for s in self.sets),
-        )
+        series = interval_series("AUROC", [s.name for s in self.sets], [s.auroc for s in self.sets])
         figure = Figure("Detection of foreign inputs", "bars", "foreign data", "AUROC (%)", (series,))
         name = "Out-of-distribution detection"
         return AnalysisReport("ood", name, summary, (Table(name, columns, table),), (figure,))
@@ -82,22 +76,23 @@ def detection(
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Detection:
-    """How well the largest probability tells the model's own inputs from those of other data sets.
+    """Measure how well confidence separates the model's own inputs from those of other data sets.
 
-    Method: area under the ROC curve, exactly, ties counting half; without `sets` (name to problem, labels unused) three
-    kinds of noise, keyed by the seed. Cost: one forward per sample. Reference: Hendrycks & Gimpel 2017; interval:
-    Hanley & McNeil's variance, solved for the bound (Newcombe 2006, method 5).
+    Method: exact area under the ROC curve of the largest probability; ties count half. `sets` maps names to problems,
+    whose labels are ignored; without it three kinds of noise are used, keyed by the seed. Cost: one forward per sample.
+    Reference: Hendrycks & Gimpel 2017; interval: the variance of Hanley & McNeil, solved for the bound (Newcombe 2006,
+    method 5).
 
     >>> import brinell
-    >>> found = detection("demo", brinell.data.load("demo", 50))
-    >>> [s.name for s in found.sets], all(0 <= s.auroc.low <= s.auroc.high <= 1 for s in found.sets)
+    >>> sets = detection("demo", brinell.data.load("demo", 50)).sets
+    >>> [s.name for s in sets], all(0 <= s.auroc.low <= s.auroc.high <= 1 for s in sets)
     (['gaussian noise', 'uniform noise', 'blobs'], True)
     """
     model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
     foreign = synthetic(data, seed) if sets is None else {k: coerce.as_problem(v) for k, v in sets.items()}
     if not foreign:
         raise InputError(
-            expected="at least one foreign data set", got="none", remedy="Leave sets out for noise of three kinds."
+            expected="at least one foreign data set", got="none", remedy="Omit `sets` for three kinds of noise."
         )
     own = predict(model, read_chunks(data), labelled=False)
     found = tuple(
@@ -108,7 +103,7 @@ def detection(
 
 def _foreign_data(name: str, own: Predictions, other: Predictions) -> ForeignData:
     mine, theirs = own.log_confidence, other.log_confidence
-    # The largest threshold that at least the wanted share of the own inputs reaches.
+    # The largest threshold that at least the wanted share of the own inputs passes.
     threshold = np.sort(mine)[math.floor((1 - KEPT) * len(mine) + 1e-9)]
     area = auroc(mine, theirs)
     return ForeignData(
@@ -120,9 +115,9 @@ def _foreign_data(name: str, own: Predictions, other: Predictions) -> ForeignDat
 
 
 def auroc(positive: Floats, negative: Floats) -> float:
-    """The chance that a positive score exceeds a negative one, ties counting half.
+    """Return the probability that a positive score exceeds a negative one; ties count half.
 
-    Method: every positive's place among the sorted negatives, in integers.
+    Method: the rank of every positive among the sorted negatives, in integers.
 
     >>> auroc(np.array([2.0, 1.0]), np.array([1.0, 0.0]))
     0.875
@@ -134,9 +129,9 @@ def auroc(positive: Floats, negative: Floats) -> float:
 
 
 def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of an area from m positives and n negatives; it has a width at 0 and 1 too.
+    """Return the 95 % interval of an AUROC from m positives and n negatives; it has a width at 0 and 1 too.
 
-    Method: the areas θ with |θ − area| = z √V(θ), V the variance of Hanley & McNeil (1982) for samples of like size.
+    Method: the areas θ with |θ − area| = z √V(θ), with the variance V of Hanley & McNeil (1982) for equal sample sizes.
     Reference: Newcombe, Statistics in Medicine 25 (2006), 559-573, method 5.
 
     >>> tuple(round(v, 3) for v in auroc_interval(1.0, 50, 50))
@@ -161,12 +156,11 @@ def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
 
 
 def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Problem]:
-    """Inputs of no class, of the same shape and number as the problem's: Gaussian noise, uniform noise, smooth blobs.
+    """Return inputs of no class with the problem's shape and size: Gaussian noise, uniform noise, smooth blobs.
 
-    Of a problem that is streamed they are made as they are read, too.
+    For a streamed problem the inputs are generated when they are read.
 
-    >>> found = synthetic((torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)))
-    >>> {name: tuple(p.x.shape) for name, p in found.items()}["blobs"]
+    >>> tuple(synthetic((torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)))["blobs"].x.shape)
     (4, 1, 8, 8)
     """
     data = coerce.as_problem(problem)
@@ -179,7 +173,7 @@ def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Pr
 
 
 class _Noise(Dataset[Any]):
-    """Inputs of one kind of noise, made as they are read; each depends on seed, kind and place alone."""
+    """Inputs of one kind of noise, generated on access; each depends on seed, kind and index alone."""
 
     def __init__(self, name: str, shape: tuple[int, ...], count: int, seed: int) -> None:
         self.name, self.shape, self.count, self.seed = name, shape, count, seed
@@ -194,7 +188,7 @@ class _Noise(Dataset[Any]):
         return [(x, 0) for x in self.rows(torch.tensor(places))]
 
     def rows(self, places: Tensor) -> Tensor:
-        """The inputs at these places."""
+        """Return the inputs at these indices."""
         key = rng.fold(rng.keys(self.seed, places), rng.digest(self.name))
         normal, even, _ = SYNTHETIC
         if self.name == normal:
@@ -203,7 +197,7 @@ class _Noise(Dataset[Any]):
 
 
 def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Noise blurred along the last two axes (or the only one), stretched to the whole box."""
+    """Return noise blurred along the last two axes (or the only one) and stretched to the whole box."""
     x = rng.uniform(key, shape)
     for axis in range(x.ndim - min(len(shape), 2), x.ndim):
         x = _blurred(x, axis)
@@ -213,7 +207,7 @@ def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _blurred(x: Tensor, axis: int) -> Tensor:
-    """Convolved with a Gaussian along one axis, which is closed to a ring."""
+    """Convolve with a Gaussian along one axis, with periodic boundary."""
     size = x.shape[axis]
     far = torch.minimum(torch.arange(size), size - torch.arange(size)).double()
     weight = torch.exp(-((far / max(WIDTH * size / 2, 0.5)) ** 2) / 2)

@@ -1,20 +1,20 @@
-"""Whether a model is as accurate, and as robust, for every class."""
+"""Fairness: whether a model is equally accurate and robust for every class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from brinell.analysis.intervals import DRAWS, Floats, Ints, basic_bootstrap, percent, uniforms
+from brinell.analysis.intervals import DRAWS, Floats, Ints, basic_bootstrap, interval_series, percent, uniforms
 from brinell.analysis.predictions import AnyRun, open_run
 from brinell.errors import InputError, RunError
 from brinell.results import Evidence, Interval, Proportion, is_evidence, row_queries
-from brinell.results.analyses import AnalysisReport, Figure, Series, Table
+from brinell.results.analyses import AnalysisReport, Figure, Table
 
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """One class: accuracy without an attack, and after all attacks of the Run."""
+    """One class: accuracy without an attack, and under all attacks of the Run."""
 
     label: int
     name: str
@@ -24,9 +24,9 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class ClassSpread:
-    """How unequal the classes are: standard deviation of their accuracies over the mean, from 0 (equal) upwards.
+    """How unequal the classes are: relative standard deviation of their accuracies, 0 if equal.
 
-    None where no sample is right. `p_value` is the chance of such a spread or a larger one if all classes were alike.
+    It is None if no sample is correct. `p_value` is the probability of at least this spread if all classes were alike.
     """
 
     rsd: Interval | None
@@ -44,16 +44,16 @@ class Fairness:
 
     @property
     def worst(self) -> ClassAccuracy:
-        """The class with the lowest robust accuracy; of equal ones the first."""
+        """The class with the lowest robust accuracy; of ties the first."""
         return min(self.classes, key=lambda c: c.robust.value)
 
     @property
     def best(self) -> ClassAccuracy:
-        """The class with the highest."""
+        """The class with the highest robust accuracy."""
         return max(self.classes, key=lambda c: c.robust.value)
 
     def findings(self) -> AnalysisReport:
-        """For a page: classes, spreads, bars."""
+        """Return tables of classes and spreads, and a figure."""
         classes = tuple((c.name, c.clean.n, percent(c.clean), percent(c.robust)) for c in self.classes)
         spreads = tuple(
             (name, "" if s.rsd is None else percent(s.rsd), f"{s.p_value:.3g}")
@@ -62,39 +62,32 @@ class Fairness:
         worst, best, rsd = self.worst, self.best, self.robust.rsd
         class_spread = "undefined, as no sample is robust" if rsd is None else f"{percent(rsd)} %"
         summary = (
-            f"Robust accuracy goes from {percent(worst.robust)} % (class {worst.name}, n = {worst.robust.n}) to "
+            f"Robust accuracy ranges from {percent(worst.robust)} % (class {worst.name}, n = {worst.robust.n}) to "
             f"{percent(best.robust)} % (class {best.name}, n = {best.robust.n}); relative standard deviation over "
-            f"{len(self.classes)} classes: {class_spread}, p = {self.robust.p_value:.3g} if all were alike."
+            f"{len(self.classes)} classes: {class_spread}, p = {self.robust.p_value:.3g} under equal classes."
         )
         tables = (
             Table("Classes", ("class", "n", "clean %", "robust %"), classes),
             Table("Spread over classes", ("accuracy", "relative standard deviation %", "p if alike"), spreads),
         )
-        bars = tuple(_bars(name, self.classes, name) for name in ("clean", "robust"))
+        names = [c.name for c in self.classes]
+        bars = (
+            interval_series("clean", names, [c.clean for c in self.classes]),
+            interval_series("robust", names, [c.robust for c in self.classes]),
+        )
         figure = Figure("Accuracy by class", "bars", "class", "accuracy (%)", bars)
         return AnalysisReport("fairness", "Fairness over classes", summary, tables, (figure,))
 
 
-def _bars(name: str, classes: Sequence[ClassAccuracy], part: str) -> Series:
-    shares: list[Proportion] = [getattr(c, part) for c in classes]
-    return Series(
-        name,
-        tuple(c.name for c in classes),
-        tuple(100 * p.value for p in shares),
-        tuple(100 * p.low for p in shares),
-        tuple(100 * p.high for p in shares),
-    )
-
-
 def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairness:
-    """Clean and robust accuracy of every class that the Run has samples of, and how unequal they are.
+    """Return clean and robust accuracy of every class in the Run, and how unequal the classes are.
 
-    Method: relative standard deviation, that of the classes' accuracies (all classes counting alike, divided by their
-    number) over their mean. Its interval: basic bootstrap within the classes; its p-value: as many samples per class
-    with one common accuracy, both keyed by the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
+    Method: relative standard deviation over classes with equal weights, divided by their number. Interval: basic
+    bootstrap within classes. p-value: the same numbers of samples per class with one common accuracy. Both are keyed by
+    the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
 
-    >>> found = fairness("tests/results/golden_run_v1")
-    >>> sum(c.robust.n for c in found.classes), sum(c.robust.k for c in found.classes)
+    >>> classes = fairness("tests/results/golden_run_v1").classes
+    >>> sum(c.robust.n for c in classes), sum(c.robust.k for c in classes)
     (6, 2)
     """
     run = open_run(run)
@@ -102,12 +95,12 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     clean = table.filter(is_evidence(table, Evidence.CLEAN))
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
-        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Let the evaluation go on.")
+        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Resume the evaluation.")
     if names and len(names) <= labels.max():
         raise InputError(
             expected=f"a name for each of the classes 0..{labels.max()}",
             got=f"{len(names)} names",
-            remedy="Name all classes, or none.",
+            remedy="Name all classes or none.",
         )
     classes = np.unique(labels)
     n = np.array([(labels == c).sum() for c in classes])
@@ -125,7 +118,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
 
 
 def relative_deviation(accuracy: Floats) -> float:
-    """Standard deviation over mean, the deviation divided by the number of classes.
+    """Return the standard deviation, divided by the number of classes, over the mean.
 
     >>> relative_deviation(np.array([0.25, 0.75]))
     0.5
@@ -134,7 +127,7 @@ def relative_deviation(accuracy: Floats) -> float:
 
 
 def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
-    """How unequal classes with so many right answers of so many are."""
+    """Return how unequal classes are with `right` correct samples of `n` each."""
     if not right.sum():
         return ClassSpread(None, 1.0)
     value, common = relative_deviation(right / n), np.full(len(n), right.sum() / n.sum())
@@ -147,7 +140,9 @@ def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
 
 
 def _redrawn(accuracy: Floats, n: Ints, seed: int, purpose: str) -> "list[Floats]":
-    """Accuracies of as many samples per class, each right with its class's chance."""
+    """Return resampled accuracies: n samples per class, each correct with its class's probability."""
     first = np.concatenate([[0], np.cumsum(n)])[:-1]
-    chance = np.repeat(accuracy, n)
-    return [np.add.reduceat((u < chance).astype(np.float64), first) / n for u in uniforms(int(n.sum()), seed, purpose)]
+    probability = np.repeat(accuracy, n)
+    return [
+        np.add.reduceat((u < probability).astype(np.float64), first) / n for u in uniforms(int(n.sum()), seed, purpose)
+    ]

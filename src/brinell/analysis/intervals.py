@@ -1,7 +1,7 @@
-"""Numbers with intervals: resampling with keys, and intervals in closed form where there are any."""
+"""Intervals by keyed resampling or in closed form, and how tables and figures show them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from statistics import NormalDist
 from typing import Any
@@ -13,48 +13,49 @@ from torch import Tensor
 
 from brinell.ops import rng
 from brinell.results import Difference, Interval, Proportion
+from brinell.results.analyses import Series
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 DRAWS = 1000
-# Numbers drawn at once.
+# Random numbers drawn at a time.
 VALUES_PER_BATCH = 2**18
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def resamples(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Ints]:
-    """So many times n places among n, drawn with replacement; the same for the same arguments."""
+    """Yield `draws` bootstrap samples: n indices drawn with replacement, determined by the arguments."""
     for key in _keys(n, seed, purpose, draws):
         yield from rng.integers(key, n, (n,)).numpy()
 
 
 def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Floats]:
-    """So many times n numbers in [0, 1); the same for the same arguments."""
+    """Yield `draws` times n uniform numbers in [0, 1), determined by the arguments."""
     for key in _keys(n, seed, purpose, draws):
         yield from rng.uniform(key, (n,)).double().numpy()
 
 
 def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
-    """A key per draw, as many together as memory is well used for."""
+    """Yield one key per draw, in batches of bounded memory."""
     key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
     yield from key.split(max(1, VALUES_PER_BATCH // n))
 
 
 def basic_bootstrap(value: float, draws: Floats, n: int, least: float = -math.inf, most: float = math.inf) -> Interval:
-    """The basic bootstrap interval: the draws' quantiles mirrored at the value.
+    """Return the basic bootstrap interval: the quantiles of the draws, mirrored at the value.
 
-    A statistic that noise can only enlarge (a calibration error, a spread) is larger still in every draw; mirroring
-    takes that out, where the plain quantiles would put it in twice. Reference: Davison & Hinkley 1997, sec. 5.2.
+    Noise can only enlarge some statistics, such as a calibration error, and enlarges them again in every draw.
+    Mirroring removes this bias; plain quantiles would count it twice. Reference: Davison & Hinkley 1997, sec. 5.2.
 
     >>> basic_bootstrap(1.0, np.array([1.0, 1.5, 2.0]), 10, least=0.0).low
     0.02...
     """
     below, above = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     low, high = (float(np.clip(2 * value - v, least, most)) for v in (above, below))
-    # Where noise moves every draw to one side the mirrored quantiles may leave the value out; it is what was seen.
+    # If all draws lie on one side, the mirrored quantiles may exclude the observed value; include it.
     return Interval(value, min(low, value), max(high, value), n)
 
 
@@ -67,11 +68,11 @@ def bootstrap(
     most: float = math.inf,
     draws: int = DRAWS,
 ) -> Interval:
-    """A statistic of samples, given by their places, with its basic bootstrap interval.
+    """Return a statistic of the samples at given indices, with its basic bootstrap interval.
 
     >>> v = np.arange(100.0)
-    >>> found = bootstrap(lambda at: float(v[at].mean()), 100, 0, "example")
-    >>> found.value, 40 < found.low < 46, 53 < found.high < 59
+    >>> mean = bootstrap(lambda at: float(v[at].mean()), 100, 0, "example")
+    >>> mean.value, 40 < mean.low < 46, 53 < mean.high < 59
     (49.5, True, True)
     """
     drawn = np.array([statistic(at) for at in resamples(n, seed, purpose, draws)])
@@ -79,7 +80,7 @@ def bootstrap(
 
 
 def split_halves(ids: Ints, seed: int, purpose: str) -> Bools:
-    """Mark one half of the samples, chosen by their ids and the seed; with an odd number the unmarked are more.
+    """Mark one half of the samples, chosen by their ids and the seed; rounded down for an odd number.
 
     >>> int(split_halves(np.arange(7), 0, "example").sum())
     3
@@ -91,7 +92,7 @@ def split_halves(ids: Ints, seed: int, purpose: str) -> Bools:
 
 
 def independent_difference(a: Proportion, b: Proportion) -> Difference:
-    """A minus B for independent samples, with Newcombe's score interval.
+    """Return A minus B for independent samples, with Newcombe's score interval.
 
     Reference: Newcombe, Statistics in Medicine 17 (1998), 873-890, method 10.
 
@@ -104,9 +105,9 @@ def independent_difference(a: Proportion, b: Proportion) -> Difference:
 
 
 def mean_of_two(a: Proportion, b: Proportion) -> Interval:
-    """The mean of two independent proportions, each counting half however many samples it has.
+    """Return the mean of two independent proportions, with equal weights whatever their sample sizes.
 
-    Method: Wilson's intervals of both, squared and added, as in `independent_difference`.
+    Method: the squared half-widths of both Wilson intervals add up, as in `independent_difference`.
 
     >>> print(mean_of_two(Proportion(50, 100), Proportion(50, 100)))
     0.5 [0.432, 0.568], n = 200
@@ -117,7 +118,7 @@ def mean_of_two(a: Proportion, b: Proportion) -> Interval:
 
 
 def to_plain(value: Any) -> Any:
-    """A result as plain data: proportions and intervals with their numbers by name.
+    """Return a result as plain data for JSON: proportions and intervals become objects.
 
     >>> to_plain((Proportion(1, 4), None))[0]["value"]
     0.25
@@ -143,7 +144,7 @@ def to_plain(value: Any) -> Any:
 
 
 def percent(p: "Proportion | Interval | Difference") -> str:
-    """For a table: per cent and the interval.
+    """Return per cent with the interval, for a table.
 
     >>> percent(Proportion(478, 1000)), percent(Proportion(0, 0))
     ('47.8 [44.7, 50.9]', '')
@@ -151,3 +152,15 @@ def percent(p: "Proportion | Interval | Difference") -> str:
     if isinstance(p, Proportion) and not p.n:
         return ""
     return f"{100 * p.value:.1f} [{100 * p.low:.1f}, {100 * p.high:.1f}]"
+
+
+def interval_series(
+    name: str, x: Sequence[float | str], values: Sequence[Proportion | Interval], scale: float = 100
+) -> Series:
+    """Return a series of a figure with intervals, by default in per cent.
+
+    >>> interval_series("robust", ["cat"], [Proportion(1, 4)]).y
+    (25.0,)
+    """
+    bounds = ([v.value for v in values], [v.low for v in values], [v.high for v in values])
+    return Series(name, tuple(x), *(tuple(scale * v for v in bound) for bound in bounds))

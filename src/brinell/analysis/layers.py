@@ -1,4 +1,4 @@
-"""The layers of a network, each as a function of the input."""
+"""The layers of a network as functions of the input."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,47 +21,47 @@ def _module(classifier: Classifier) -> nn.Module | None:
 
 
 def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
-    """The parts a network is made of, in the order they end: those with weights that run once and answer row by row.
+    """Return the layers to analyse: those with weights that run once and return one row per input, in order.
 
-    Parts are the module's children; of a module with a single child, that child's. The last part is left out where its
-    answer is the logits. A classifier without a torch module has none.
+    These are the module's children or, for a module with a single child, that child's. The last one is left out if its
+    output is the logits. A classifier without a torch module has none.
     """
     module = _module(classifier)
     if module is None:
         return ()
     prefix = ""
-    while len(parts := list(module.named_children())) == 1:
-        prefix, module = f"{prefix}{parts[0][0]}.", parts[0][1]
-    seen: list[tuple[str, Any]] = []
-    weighty = [(f"{prefix}{name}", m) for name, m in parts if any(True for _ in m.parameters())]
+    while len(children := list(module.named_children())) == 1:
+        prefix, module = f"{prefix}{children[0][0]}.", children[0][1]
+    outputs: list[tuple[str, Any]] = []
+    weighted = [(f"{prefix}{name}", m) for name, m in children if any(True for _ in m.parameters())]
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda _, given, result: seen.append((name, result))
+    def record(name: str) -> Callable[..., None]:
+        return lambda _, given, result: outputs.append((name, result))
 
-    handles = [m.register_forward_hook(note(name)) for name, m in weighty]
+    handles = [m.register_forward_hook(record(name)) for name, m in weighted]
     try:
         with torch.no_grad():
             logits = classifier.forward(x.to(classifier.device)).logits
     finally:
         for h in handles:
             h.remove()
-    calls = [name for name, _ in seen]
-    sound = [(n, r) for n, r in seen if calls.count(n) == 1 and isinstance(r, Tensor) and len(r) == len(x)]
-    return tuple(n for n, r in sound if r.shape != logits.shape or not torch.equal(r.float(), logits))
+    calls = [name for name, _ in outputs]
+    row_wise = [(n, r) for n, r in outputs if calls.count(n) == 1 and isinstance(r, Tensor) and len(r) == len(x)]
+    return tuple(n for n, r in row_wise if r.shape != logits.shape or not torch.equal(r.float(), logits))
 
 
 @contextmanager
 def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
-    """The network up to a layer as a function of the input, one flat row per row; "output" is all of it."""
+    """Yield the network up to a layer as a function of the input, one flat row per input; "output" is all of it."""
     if layer == OUTPUT:
         yield lambda x: classifier.forward(x).logits
         return
     module = _module(classifier)
     if module is None:
         raise ModelError(
-            expected="a classifier with a torch module to look into",
+            expected="a classifier with a torch module",
             got=type(classifier).__name__,
-            remedy="Leave the layers out: the output can always be looked at.",
+            remedy="Omit `layers`: the output can always be analysed.",
         )
     known = dict(module.named_modules())
     seen: list[Any] = []
@@ -72,9 +72,9 @@ def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
         classifier.forward(x)
         if len(seen) != 1 or not isinstance(seen[0], Tensor) or len(seen[0]) != len(x):
             raise ModelError(
-                expected=f"the layer {layer} to answer once, with one row per input",
-                got=f"{len(seen)} answers" + ("" if len(seen) != 1 else f" of {type(seen[0]).__name__}"),
-                remedy="Name a layer that every pass goes through once.",
+                expected=f"the layer {layer} to run once, with one row per input",
+                got=f"{len(seen)} outputs" + ("" if len(seen) != 1 else f" of {type(seen[0]).__name__}"),
+                remedy="Name a layer that runs once per forward pass.",
             )
         return flat(seen[0]).float()
 

@@ -1,4 +1,4 @@
-"""Figures of findings as pictures; the only file here that needs matplotlib."""
+"""Draw the figures of an analysis with matplotlib."""
 
 from pathlib import Path
 from typing import Any
@@ -9,30 +9,30 @@ from brinell.errors import InputError
 from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
 from brinell.results.analyses import AnalysisReport, Figure, Series
 
-# Names longer than this in all are written at a slant.
+# If the names have more characters than this in total, they are slanted.
 CROWDED = 45
 
 
-def plot(findings: AnalysisReport, path: Path) -> Path:
-    """One panel per figure of the findings, side by side."""
+def plot(report: AnalysisReport, path: Path) -> Path:
+    """Draw one panel per figure of the report, side by side."""
     check_plot_path(path, "AnalysisReport.save writes the numbers.")
-    if not findings.figures:
+    if not report.figures:
         raise InputError(
-            expected="findings with a figure", got=f"none in {findings.kind}", remedy="Look at the tables instead."
+            expected="a report with a figure", got=f"none in {report.kind}", remedy="Use its tables instead."
         )
     plt = load_pyplot()
     with reproducible_style(plt):
-        widths = [_width(f) for f in findings.figures]
+        widths = [_width(f) for f in report.figures]
         panels, axes = plt.subplots(
             1, len(widths), figsize=(sum(widths), 4.4), squeeze=False, gridspec_kw={"width_ratios": widths}
         )
-        for axis, figure in zip(axes[0], findings.figures, strict=True):
+        for axis, figure in zip(axes[0], report.figures, strict=True):
             _panel(axis, figure)
         return save(plt, panels, path)
 
 
 def _width(figure: Figure) -> float:
-    """Inches: bars and matrices need room for each of their names."""
+    """Return the width in inches: bars and matrices need room for their names."""
     points = max((len(s.x) for s in figure.series), default=0)
     if figure.kind == "bars":
         return min(5.0 + 0.18 * points * len(figure.series), 16.0)

@@ -1,4 +1,4 @@
-"""What a classifier says about samples: as they are, as a Run left them, or after an attack on every one of them."""
+"""Predictions of a classifier on clean samples, on the adversarials of a Run, or after an attack."""
 
 import math
 import os
@@ -24,8 +24,7 @@ from brinell.ops import rng
 from brinell.results import Evidence, Run, is_evidence
 from brinell.results.format.manifest import MISCLASSIFY
 
-# Samples read at a time, at most and at least (whole blocks of every kind of device), and values: half a thousand
-# pictures of ImageNet, some thousand small ones.
+# Samples read at a time, at most and at least (whole blocks on every device), and values at most.
 MOST, LEAST, VALUES = 4096, 512, 1 << 24
 AnyRun: TypeAlias = Run | str | os.PathLike[str]
 
@@ -43,16 +42,16 @@ class Predictions:
 
     @property
     def right(self) -> Bools:
-        """Whether the class with the largest logit is the label."""
+        """Which samples have the label as their predicted class."""
         return np.asarray((self.logits.argmax(1) == self.y).numpy())
 
     @property
     def log_confidence(self) -> Floats:
-        """The logarithm of the largest probability: in order where the probabilities themselves would all round to 1.
+        """The log of the largest probability. It still orders samples whose probabilities all round to 1.
 
         >>> z = torch.tensor([[40.0, 0.0], [50.0, 0.0]])
-        >>> found = Predictions(np.arange(2), torch.zeros(2, dtype=torch.long), z).log_confidence
-        >>> bool(found[0] < found[1])
+        >>> first, second = Predictions(np.arange(2), torch.zeros(2, dtype=torch.long), z).log_confidence
+        >>> bool(first < second)
         True
         """
         z = self.logits.double()
@@ -62,18 +61,18 @@ class Predictions:
 
     @property
     def true_confidence(self) -> Floats:
-        """The logarithm of the label's probability."""
+        """The log-probability of the label."""
         return np.asarray(self.logits.double().log_softmax(1).gather(1, self.y[:, None])[:, 0].numpy())
 
 
 def read_chunks(problem: Problem) -> Iterator[Chunk]:
-    """The samples in order, as many at a time as memory is well used for."""
+    """Yield the samples in order, in chunks of bounded memory."""
     blocks = VALUES // (LEAST * math.prod(problem.shape()))
     return problem.chunks(LEAST * max(1, min(MOST // LEAST, blocks)))
 
 
 def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Predictions:
-    """What the classifier says about the samples, in float32 and always in the same batch shape.
+    """Return the classifier's predictions, in float32 and with a fixed batch shape.
 
     Cost: one forward per sample.
     """
@@ -93,7 +92,7 @@ def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = Tr
         raise ModelError(
             expected="finite logits",
             got=model_checks.check_finite_logits(z).message,
-            remedy="Find where the model overflows: confidences cannot be computed from these.",
+            remedy="Find where the model overflows: confidences need finite logits.",
         )
     return Predictions(torch.cat(ids).numpy(), torch.cat(labels), z)
 
@@ -106,7 +105,7 @@ def _output(oracle: Oracle, chunk: Chunk) -> Output:
 
 
 def open_run(run: AnyRun) -> Run:
-    """A Run from itself or its folder."""
+    """Return a Run given as an object or as its folder."""
     return run if isinstance(run, Run) else Run.open(run)
 
 
@@ -116,69 +115,69 @@ def require_same_model(run: Run, classifier: Classifier) -> None:
     if stored is not None and stored != classifier.fingerprint:
         raise RunError(
             expected=f"a Run of {classifier.name or 'this model'}",
-            got=f"one of another model in {run.path}",
-            remedy="Give the model that was evaluated, with the same weights and normalisation.",
+            got=f"a Run of another model in {run.path}",
+            remedy="Pass the evaluated model, with the same weights and normalisation.",
         )
 
 
 def require_misclassification(run: Run) -> None:
-    """Refuse a Run whose goal is not simply another class."""
+    """Refuse a Run with a criterion other than misclassification."""
     criterion = run.identity.criterion
     if criterion != MISCLASSIFY:
         raise RunError(
-            expected="a Run whose goal is misclassification",
-            got=f"the goal {criterion} in {run.path}",
+            expected="a Run with the criterion misclassification",
+            got=f"the criterion {criterion} in {run.path}",
             remedy="Evaluate the model without its detector.",
         )
 
 
 def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
-    """The samples with the Run's adversarials in place of the inputs; a sample without one stays as it is."""
-    found = run.adversarials()
-    place = {int(i): k for k, i in enumerate(found.ids)}
+    """Yield the samples with the Run's adversarials in place of the inputs; other samples stay clean."""
+    adversarials = run.adversarials()
+    index = {int(i): k for k, i in enumerate(adversarials.ids)}
     known = _clean_rows(run)
     for chunk in read_chunks(problem):
-        _same_samples(run, known, chunk)
-        at = [(r, place[i]) for r, i in enumerate(chunk.ids.tolist()) if i in place]
+        _require_same_samples(run, known, chunk)
+        pairs = [(row, index[i]) for row, i in enumerate(chunk.ids.tolist()) if i in index]
         x = chunk.x.clone()
-        if at:
-            mine, theirs = (list(v) for v in zip(*at, strict=True))
-            x[mine] = torch.from_numpy(found.x[theirs])
+        if pairs:
+            rows, stored = (list(v) for v in zip(*pairs, strict=True))
+            x[rows] = torch.from_numpy(adversarials.x[stored])
         yield Chunk(chunk.ids, x, chunk.y, chunk.offset)
 
 
 def _clean_rows(run: Run) -> dict[int, tuple[str, int]]:
-    """Of every sample of a Run: the hash of its input, and its label."""
+    """Return the hash of the input and the label of every sample of a Run."""
     rows = run.rows()
     clean = is_evidence(rows, Evidence.CLEAN)
     columns = (np.asarray(rows[c])[clean].tolist() for c in ("sample_id", "x_sha256", "label"))
     return {i: (digest, label) for i, digest, label in zip(*columns, strict=True)}
 
 
-def _same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
+def _require_same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
     seen = zip(sample_hashes(chunk.x), chunk.y.tolist(), strict=True)
     other = [i for i, sample in zip(chunk.ids.tolist(), seen, strict=True) if known.get(i) != sample]
     if other:
         why = "no such sample" if other[0] not in known else "another input or label"
         raise RunError(
-            expected="the samples the Run was made from",
-            got=f"{why} in {run.path} for {len(other)} of {len(chunk)}, the first with id {other[0]}",
-            remedy="Give the same data (same --n, same preprocessing) as in the evaluation.",
+            expected="the samples of the Run",
+            got=f"{why} in {run.path} for {len(other)} of {len(chunk)} samples, first for id {other[0]}",
+            remedy="Pass the data of the evaluation (same --n, same preprocessing).",
         )
 
 
 def largest_loss_points(
     classifier: Classifier, problem: Problem, threat: Threat, attack: AnyAttack, seed: int = 0
 ) -> Iterator[Chunk]:
-    """The samples with the point of largest loss that an attack finds for each, whether that breaks it or not.
+    """Yield the samples replaced by the points of largest loss that an attack finds, adversarial or not.
 
-    Cost: that of the attack's whole budget for every sample.
+    Cost: the full budget of the attack for every sample.
     """
     model_checks.check_train_mode(classifier)
     model_checks.require_gradients(classifier)
     if threat.unlimited:
         raise InputError(
-            expected="a threat with a radius", got=str(threat), remedy="The largest loss within it is looked for."
+            expected="a threat with a radius", got=str(threat), remedy="The attack maximises the loss within it."
         )
     threat.check(problem.shape(), len(problem))
     for chunk in read_chunks(problem):
@@ -197,7 +196,7 @@ def _blocks(classifier: Classifier, chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _attack_block(classifier: Classifier, chunk: Chunk, threat: Threat, attack: AnyAttack, seed: int) -> Tensor:
-    # Whole blocks, the last filled up with its first row: a row's answer may depend on the shape of its batch.
+    # Pad the last block with its first row: a row's output may depend on the batch shape.
     size, device = default_block(classifier.device), classifier.device
     index = torch.arange(len(chunk))
     index = torch.cat([index, torch.zeros(size - len(index), dtype=torch.long)])

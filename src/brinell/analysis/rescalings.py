@@ -1,4 +1,4 @@
-"""What a margin attack breaks under different rescalings of the logits: sets of samples, and their differences."""
+"""Compare the minimum-margin attack under seven rescalings of the logits."""
 
 import os
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from brinell.errors import one_of
 from brinell.evaluation.evaluate import evaluate
 from brinell.results import CLEAN, Proportion, Run, counted
 
-# Gao et al. 2022: Table 2 takes 20 fixed steps, Table 4 takes 100 adaptive ones.
+# Gao et al. 2022: 20 fixed steps in Table 2, 100 adaptive steps in Table 4.
 FIXED_STEPS, ADAPTIVE_STEPS = 20, 100
 STEPS = ("fixed", "adaptive")
 
 
 @dataclass(frozen=True)
 class Rescaling:
-    """One way to rescale the minimum margin: its letter and name in the paper, its loss here, and the formula."""
+    """One rescaling of the margin: its letter and name in the paper, its loss name here, and the formula."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ RESCALINGS = (
 
 
 def places(sizes: Sequence[int]) -> list[str]:
-    """The place of each size, the largest first; equal ones share a place, marked with "=".
+    """Return the rank of each size, largest first; ties share a rank, marked with "=".
 
     >>> places([5379, 5377, 5374, 5374, 5376])
     ['1', '2', '=4', '=4', '3']
@@ -54,7 +54,7 @@ def places(sizes: Sequence[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Successes:
-    """One line of the table: the samples that fall to a rescaling (misclassified ones among them) beside those of A."""
+    """One line of the table: the samples a rescaling breaks, misclassified ones included, compared with those of A."""
 
     rescaling: Rescaling
     share: Proportion
@@ -65,7 +65,7 @@ class Successes:
 
     @property
     def size(self) -> int:
-        """How many samples fall."""
+        """The number of broken samples."""
         return self.share.k
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Successes:
 
 @dataclass(frozen=True)
 class RescalingTable:
-    """Seven rescalings on the same samples with the same starts; `union` counts what falls to any of them."""
+    """Seven rescalings on the same samples from the same starts; `union` counts samples broken by any of them."""
 
     steps: str
     lines: tuple[Successes, ...]
@@ -90,7 +90,7 @@ class RescalingTable:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Set sizes by the name of the loss."""
+        """Numbers of broken samples by the name of the loss."""
         return {line.rescaling.loss: line.size for line in self.lines}
 
     def to_json(self) -> dict[str, Any]:
@@ -104,12 +104,12 @@ class RescalingTable:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        lines = [f"{s.rescaling.id} {s.rescaling.name}: {s.size} of {s.share.n}, place {s.place}" for s in self.lines]
-        return "\n".join([f"{self.steps} steps; samples that fall to any: {self.union.k}", *lines])
+        lines = [f"{s.rescaling.id} {s.rescaling.name}: {s.size} of {s.share.n}, rank {s.place}" for s in self.lines]
+        return "\n".join([f"{self.steps} steps; samples broken by any: {self.union.k}", *lines])
 
 
 def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]:
-    """The lines of the table from the sets of broken samples, in the order of RESCALINGS."""
+    """Return the lines of the table from the sets of broken samples, in the order of RESCALINGS."""
     natural = broken[0]
     order = places([len(b) for b in broken])
     return tuple(
@@ -119,7 +119,7 @@ def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]
 
 
 def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan:
-    """One stage per rescaling, all from the same random starts.
+    """Return a plan with one stage per rescaling, all from the same random starts.
 
     >>> import brinell
     >>> [s.name for s in rescaling_plan("adaptive").stages_for(brinell.Linf(0.1))][:2]
@@ -133,7 +133,7 @@ def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan
 
 
 def _stages(attack: APGD | PGD, targets: int) -> tuple[Stage, ...]:
-    # The noise of the plans mm9-f20 and mm+, whatever the loss: what differs is then the loss alone.
+    # The noise key of the plans mm9-f20 and mm+ for every loss: only the loss differs.
     noise = replace(attack, loss=RESCALINGS[0].loss).name
     each = [Targets(replace(attack, loss=r.loss), targets) for r in RESCALINGS]
     return tuple(replace(s, label=s.attack.loss, noise=noise) for s in each)
@@ -153,12 +153,12 @@ def rescalings(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> RescalingTable:
-    """Which samples fall to the Minimum-Margin attack under each of seven rescalings of the logits.
+    """Return which samples the minimum-margin attack breaks under each of seven rescalings of the logits.
 
     Method: `steps` "fixed" is 20 steps of eps/10 (Table 2), "adaptive" 100 steps of Auto-PGD (Table 4), towards the
-    `targets` likeliest wrong classes one after another; every rescaling attacks every correctly classified sample
-    from the same starts. As in the paper misclassified samples belong to every set. The Run is kept in `out`.
-    Cost: seven times that of the plan mm9-f20 or mm+. Reference: Gao et al. 2022, sec. 3.1 and appendix C.
+    `targets` likeliest wrong classes in turn. Every rescaling attacks every correctly classified sample from the same
+    starts. As in the paper, misclassified samples belong to every set. The Run is stored in `out`. Cost: seven times
+    that of the plan mm9-f20 or mm+. Reference: Gao et al. 2022, sec. 3.1 and appendix C.
 
     >>> import brinell
     >>> table = rescalings("demo", brinell.data.load("demo", 16), brinell.Linf(0.1), targets=1, progress=False)
@@ -182,11 +182,11 @@ def rescalings(
 
 
 def from_run(run: Run, steps: str) -> RescalingTable:
-    """The table of a finished Run of `rescaling_plan`."""
+    """Return the table of a finished Run of `rescaling_plan`."""
     rows = run.rows()
-    ids, names, fell = (np.asarray(v) for v in (rows["sample_id"], rows["attack"], counted(rows)))
-    wrong = frozenset(ids[(names == CLEAN) & fell].tolist())
-    broken = [wrong | frozenset(ids[(names == r.loss) & fell].tolist()) for r in RESCALINGS]
+    ids, names, broken_rows = (np.asarray(v) for v in (rows["sample_id"], rows["attack"], counted(rows)))
+    wrong = frozenset(ids[(names == CLEAN) & broken_rows].tolist())
+    broken = [wrong | frozenset(ids[(names == r.loss) & broken_rows].tolist()) for r in RESCALINGS]
     clean = run.clean_accuracy
     union = Proportion(len(frozenset().union(*broken)), clean.n)
     return RescalingTable(steps, successes(broken, clean.n), clean, union, run)

@@ -1,4 +1,4 @@
-"""How much accuracy is left on data from elsewhere."""
+"""Distribution shift: accuracy on other data sets than the model's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from brinell.analysis.intervals import (
     Floats,
     basic_bootstrap,
     independent_difference,
+    interval_series,
     percent,
     resamples,
 )
@@ -20,15 +21,15 @@ from brinell.core.model import Classifier
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Difference, Interval, Proportion, paired_difference
-from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Table
 
 
 @dataclass(frozen=True)
 class ShiftedData:
-    """One data set: the accuracy on it, and that minus the accuracy at home.
+    """One data set: the accuracy on it, and that minus the accuracy on the model's own data.
 
-    `paired` says whether both are about the same samples (equal ids and labels), which narrows the interval.
-    `effective` is the accuracy beyond what the baselines lead to expect of a model with this accuracy at home.
+    `paired` says whether both sets hold the same samples (equal ids and labels), which narrows the interval.
+    `effective` is the effective robustness: the accuracy beyond what the baselines predict.
     """
 
     name: str
@@ -40,7 +41,7 @@ class ShiftedData:
 
 @dataclass(frozen=True)
 class Shift:
-    """Accuracy at home and elsewhere."""
+    """Accuracy on the model's own data (`home`) and on other data sets."""
 
     model: str
     home: Proportion
@@ -48,7 +49,7 @@ class Shift:
 
     @property
     def mean(self) -> float:
-        """The mean accuracy over the other data sets, each counting alike."""
+        """The mean accuracy over the other data sets, with equal weights."""
         return sum(s.accuracy.value for s in self.sets) / len(self.sets)
 
     @property
@@ -57,7 +58,7 @@ class Shift:
         return min(self.sets, key=lambda s: s.accuracy.value)
 
     def findings(self) -> AnalysisReport:
-        """For a page: one row per data set."""
+        """Return a table with one row per data set, and a figure."""
         columns: tuple[str, ...] = ("data", "n", "accuracy %", "gap, points", "same samples")
         table: list[tuple[Cell, ...]] = [("own data", self.home.n, percent(self.home), "", "")]
         for s in self.sets:
@@ -73,15 +74,9 @@ class Shift:
             f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and {many}{worst.name}: "
             f"{percent(worst.accuracy)} % (n = {worst.accuracy.n}), {percent(worst.gap)} points."
         )
-        shares = (self.home, *(s.accuracy for s in self.sets))
-        bars = Series(
-            "accuracy",
-            ("own data", *(s.name for s in self.sets)),
-            tuple(100 * p.value for p in shares),
-            tuple(100 * p.low for p in shares),
-            tuple(100 * p.high for p in shares),
-        )
-        figure = Figure("Accuracy elsewhere", "bars", "data", "accuracy (%)", (bars,))
+        names, shares = ("own data", *(s.name for s in self.sets)), (self.home, *(s.accuracy for s in self.sets))
+        bars = interval_series("accuracy", names, shares)
+        figure = Figure("Accuracy under distribution shift", "bars", "data", "accuracy (%)", (bars,))
         return AnalysisReport(
             "shift", "Distribution shift", summary, (Table("Data sets", columns, tuple(table)),), (figure,)
         )
@@ -96,46 +91,46 @@ def shift(
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Shift:
-    """The accuracy on other data sets (name to problem: corruptions, new samples, other sources) beside that at home.
+    """Measure the accuracy on other data sets, and compare it with that on the model's own data.
 
-    Method: the gap is the accuracy there minus that on `problem`; where both hold the same samples, under the same ids
-    and labels, Newcombe's paired interval, else that for independent samples. With `baselines`, two or more ordinary
-    models, also the effective robustness: the accuracy there minus what a straight line through the baselines, in
-    log-odds of both accuracies, gives for this model's accuracy at home; interval: bootstrap over samples, keyed by the
-    seed, the baselines held fixed. Cost: one forward per sample and model. Reference: Taori et al. 2020; Croce et al.
-    2021, sec. 4.
+    Method: `sets` maps names to problems: corruptions, new samples, other sources. The gap is the accuracy there minus
+    that on `problem`. Its interval is Newcombe's: paired if both hold the same samples under the same ids and labels,
+    else for independent samples. With two or more ordinary models as `baselines`, also the effective robustness: the
+    accuracy there minus what a straight line through the baselines, in log-odds of both accuracies, predicts from this
+    model's accuracy on `problem`; interval: bootstrap over samples, keyed by the seed, with the baselines fixed. Cost:
+    one forward per sample and model. Reference: Taori et al. 2020; Croce et al. 2021, sec. 4.
 
     >>> import brinell
     >>> home = brinell.data.load("demo", 100)
     >>> dark = brinell.Problem(home.x / 4, home.y, home.ids)
-    >>> found = shift("demo", home, {"dark": dark})
-    >>> found.sets[0].paired, found.sets[0].gap.value < 0
+    >>> result = shift("demo", home, {"dark": dark}).sets[0]
+    >>> result.paired, result.gap.value < 0
     (True, True)
     """
     if not sets:
         raise InputError(
-            expected="at least one other data set", got="none", remedy="Give a mapping from names to problems."
+            expected="at least one other data set", got="none", remedy="Pass a mapping from names to problems."
         )
     if len(baselines) == 1:
-        raise InputError(expected="two baselines or more", got="one", remedy="A line needs two points: give another.")
+        raise InputError(expected="two baselines or more", got="one", remedy="A line needs two points: add another.")
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
-    home = _all(models, problem)
-    found = tuple(_shifted_data(name, home, _all(models, other), seed) for name, other in sets.items())
-    return Shift(models[0].name, _accuracy(home[0]), found)
+    home = _predict_all(models, problem)
+    results = tuple(_shifted_data(name, home, _predict_all(models, other), seed) for name, other in sets.items())
+    return Shift(models[0].name, _accuracy(home[0]), results)
 
 
-def _all(models: Sequence[Classifier], problem: Any) -> list[Predictions]:
+def _predict_all(models: Sequence[Classifier], problem: Any) -> list[Predictions]:
     data = coerce.as_problem(problem)
     return [predict(model, read_chunks(data)) for model in models]
 
 
-def _accuracy(said: Predictions) -> Proportion:
-    return Proportion(int(said.right.sum()), len(said))
+def _accuracy(predictions: Predictions) -> Proportion:
+    return Proportion(int(predictions.right.sum()), len(predictions))
 
 
 def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predictions], seed: int) -> ShiftedData:
     here, away = np.argsort(home[0].ids), np.argsort(there[0].ids)
-    # One row per model, the model in question first, in the order of the ids.
+    # One row per model, the analysed model first, columns in the order of the ids.
     near, far = np.stack([a.right[here] for a in home]), np.stack([a.right[away] for a in there])
     paired = np.array_equal(home[0].ids[here], there[0].ids[away]) and torch.equal(home[0].y[here], there[0].y[away])
     above = effective(near, far, paired, name, seed) if len(home) > 1 else None
@@ -148,12 +143,12 @@ def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predic
 
 
 def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> Interval:
-    """The effective robustness of the first of several models, of which is known where each is right."""
+    """Return the effective robustness of the first model, given which samples each model classifies correctly."""
     if len(np.unique(near[1:].sum(1))) < 2:
         raise InputError(
-            expected="baselines of different accuracy at home",
-            got="equal ones",
-            remedy="A line needs two points: give ordinary models from weak to strong.",
+            expected="baselines with different accuracies on the model's own data",
+            got="equal accuracies",
+            remedy="A line needs two points: use ordinary models from weak to strong.",
         )
     n, m = near.shape[1], far.shape[1]
     places = resamples(n, seed, f"shift, {name}, home")
@@ -166,9 +161,9 @@ def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> In
 
 
 def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
-    """The first model's accuracy there, minus what the others' line gives for its accuracy at home.
+    """Return the first model's accuracy there, minus what the others' line predicts.
 
-    Accuracies from n and m samples; 0 and 1 are taken for half a sample more or less, whose log-odds are finite.
+    The accuracies are from n and m samples; 0 and 1 are moved by half a sample so that their log-odds are finite.
 
     >>> home, there = np.array([0.8, 0.5, 0.9]), np.array([0.7, 0.5, 0.9])
     >>> round(beyond(home, there, 100, 100), 6)  # the baselines lie on the diagonal
@@ -177,7 +172,7 @@ def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
     x, y = _log_odds(home, n), _log_odds(there, m)
     centre, middle = x[1:].mean(), y[1:].mean()
     class_spread = float(((x[1:] - centre) ** 2).sum())
-    # In a draw in which the baselines are equal at home, a line like the diagonal through their middle.
+    # In a draw in which the baselines are equal, use a line of slope 1 through their mean.
     slope = float(((x[1:] - centre) * (y[1:] - middle)).sum()) / class_spread if class_spread else 1.0
     return float(there[0] - 1 / (1 + np.exp(-(middle + slope * (x[0] - centre)))))
 

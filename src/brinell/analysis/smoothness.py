@@ -1,4 +1,4 @@
-"""How fast a model's answers can change: local Lipschitz constants from below, at the output and inside."""
+"""Smoothness: lower bounds on local Lipschitz constants of a network and its layers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.analysis.intervals import Floats, bootstrap
+from brinell.analysis.intervals import Floats, bootstrap, interval_series
 from brinell.analysis.layers import OUTPUT, Function, default_layers, layer_function
 from brinell.checks import model as model_checks
 from brinell.core.dataset import Chunk, Problem
@@ -22,18 +22,18 @@ from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rowwise import flat, rows, where
 from brinell.results import Interval
-from brinell.results.analyses import AnalysisReport, Figure, Series, Table
+from brinell.results.analyses import AnalysisReport, Figure, Table
 
-# Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output over Linf.
+# Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output per Linf.
 EPS, STEPS, REL_STEP, OUTPUT_NORM = "8/255", 50, 0.2, "L1"
-# Pairs nearer than this share of the radius are left aside: rounding of the answers would pass for slope.
+# Pairs nearer than this share of the radius are ignored: rounding errors would look like slopes.
 NEAREST = 1e-2
 TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Lower bounds on the local Lipschitz constants of the network up to one layer, a value per sample."""
+    """Lower bounds on the local Lipschitz constants of the network up to one layer, one value per sample."""
 
     name: str
     mean: Interval
@@ -41,15 +41,15 @@ class Layer:
 
     @property
     def largest(self) -> float:
-        """The largest of all samples: a lower bound on the constant over all their balls."""
+        """The largest value: a lower bound on the constant over all balls."""
         return max(self.values)
 
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Local Lipschitz constants from below, layer by layer, the output last.
+    """Lower bounds on local Lipschitz constants by layer, the output last.
 
-    `angular` is about the direction of the answers alone: each is divided by its Euclidean length first.
+    With `angular`, each output is divided by its Euclidean norm first: only its direction counts.
     """
 
     model: str
@@ -62,11 +62,11 @@ class Smoothness:
 
     @property
     def output(self) -> Layer:
-        """That of the logits."""
+        """The layer of the logits."""
         return self.layers[-1]
 
     def findings(self) -> AnalysisReport:
-        """For a page: one row per layer."""
+        """Return a table with one row per layer, and a figure."""
         columns = ("layer", "n", "mean lower bound", "95 % interval", "median", "largest")
         table = tuple(
             (
@@ -79,18 +79,17 @@ class Smoothness:
             )
             for l in self.layers
         )
-        what = "directions" if self.angular else "answers"
+        what = "direction" if self.angular else "value"
         mean = self.output.mean
         summary = (
-            f"Within {self.threat} the {what} of the output change by at least {_short(mean.value)} "
+            f"Within {self.threat} the {what} of the output changes by at least {_short(mean.value)} "
             f"[{_short(mean.low)}, {_short(mean.high)}] ({self.output_norm}) per unit of distance on average "
-            f"(n = {mean.n}): lower bounds, found by search."
+            f"(n = {mean.n}). These are lower bounds from a search."
         )
         names = tuple(l.name for l in self.layers)
-        means = [l.mean for l in self.layers]
-        y, low, high = (tuple(getattr(m, part) for m in means) for part in ("value", "low", "high"))
+        bars = interval_series("mean", names, [l.mean for l in self.layers], scale=1)
         title = "Local Lipschitz constants, lower bounds" + (", angular" if self.angular else "")
-        figure = Figure(title, "bars", "layer", f"{self.output_norm} per unit", (Series("mean", names, y, low, high),))
+        figure = Figure(title, "bars", "layer", f"{self.output_norm} per unit", (bars,))
         kind = "smoothness-angular" if self.angular else "smoothness"
         return AnalysisReport(kind, "Smoothness", summary, (Table(title, columns, table),), (figure,))
 
@@ -153,13 +152,13 @@ def _check(model: Classifier, threat: Threat, data: Problem, steps: int, restart
     threat.check(data.shape(), len(data))
     if threat.unlimited or threat.norm.name not in NORMS:
         raise InputError(
-            expected=f"a radius in {', '.join(NORMS)}", got=str(threat), remedy="Constants are local: Linf('8/255')."
+            expected=f"a radius in {', '.join(NORMS)}", got=str(threat), remedy="Pass a radius, e.g. Linf('8/255')."
         )
     if min(steps, restarts) < 1:
         raise InputError(
             expected="at least 1 step and 1 restart",
             got=f"{steps} and {restarts}",
-            remedy=f"Leave them out for {STEPS} and 2.",
+            remedy=f"Omit them for the defaults, {STEPS} and 2.",
         )
 
 
@@ -169,7 +168,7 @@ def _blocks(data: Problem, model: Classifier) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class _Search:
-    """Looks for the pair of points in the ball whose answers differ most for their distance."""
+    """Searches the pair of points in the ball with the largest output change per distance."""
 
     top: Norm
     angular: bool
@@ -178,8 +177,8 @@ class _Search:
     seed: int
 
     def largest(self, f: Function, chunk: Chunk, threat: Threat, model: Classifier) -> Any:
-        """The largest ratio found for every sample, in float64."""
-        # Whole blocks, the last filled up: a row's answer may depend on the shape of its batch.
+        """Return the largest ratio found for every sample, in float64."""
+        # Pad the last block: a row's output may depend on the batch shape.
         size, device = default_block(model.device), model.device
         index = torch.cat([torch.arange(len(chunk)), torch.zeros(size - len(chunk), dtype=torch.long)])
         x = chunk.x[index].to(device)
@@ -187,43 +186,43 @@ class _Search:
         key = rng.fold(rng.keys(self.seed, chunk.ids[index].to(device)), rng.digest("smoothness"))
         best = torch.zeros(size, dtype=torch.float64, device=device)
         for r in range(self.restarts):
-            found = self._climb(f, x, ball, rng.fold(key, r), ratio=r % 2 == 0)
+            found = self._ascend(f, x, ball, rng.fold(key, r), ratio=r % 2 == 0)
             best = torch.maximum(best, found)
         return best[: len(chunk)].cpu().numpy()
 
-    def _climb(self, f: Function, x: Tensor, ball: Ball, key: Tensor, ratio: bool) -> Tensor:
+    def _ascend(self, f: Function, x: Tensor, ball: Ball, key: Tensor, ratio: bool) -> Tensor:
         a, b = ball.inside(x, rng.fold(key, 1)), ball.inside(x, rng.fold(key, 2))
         best = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for t in range(self.steps + 1):
             slope, grad_a, grad_b = self._slope(f, a, b, ball, ratio, last=t == self.steps)
             best = torch.maximum(best, slope)
             if grad_a is not None and grad_b is not None:
-                a, b = _moved(x, a, grad_a, ball), _moved(x, b, grad_b, ball)
+                a, b = _step(x, a, grad_a, ball), _step(x, b, grad_b, ball)
         return best
 
     def _slope(
         self, f: Function, a: Tensor, b: Tensor, ball: Ball, ratio: bool, last: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The ratio of every pair, 0 where it is too close, and gradients with respect to both points."""
+        """Return the ratio of every pair (0 if too close), and the gradients with respect to both points."""
         with torch.set_grad_enabled(not last):
             p, q = (v.detach().requires_grad_(not last) for v in (a, b))
-            up = self.top.size(self._answers(f, p) - self._answers(f, q))
+            up = self.top.size(self._outputs(f, p) - self._outputs(f, q))
             far = ball.norm.size(p - q)
-            climbed = (up + TINY).log() - (far + TINY).log() if ratio else up
+            objective = (up + TINY).log() - (far + TINY).log() if ratio else up
         apart = ball.distance(b, a)
         slope = torch.where(apart > NEAREST * ball.eps.double(), up.detach().double() / apart, 0.0)
         slope = slope.nan_to_num(0.0, 0.0, 0.0)
         if last:
             return slope, None, None
-        grad_p, grad_q = (g.nan_to_num(0.0, 0.0, 0.0) for g in torch.autograd.grad(climbed.sum(), (p, q)))
+        grad_p, grad_q = (g.nan_to_num(0.0, 0.0, 0.0) for g in torch.autograd.grad(objective.sum(), (p, q)))
         return slope, grad_p, grad_q
 
-    def _answers(self, f: Function, x: Tensor) -> Tensor:
+    def _outputs(self, f: Function, x: Tensor) -> Tensor:
         v = f(x).double()
         return v / v.norm(dim=1, keepdim=True).clamp(min=TINY) if self.angular else v
 
 
-def _moved(x: Tensor, point: Tensor, grad: Tensor, ball: Ball) -> Tensor:
+def _step(x: Tensor, point: Tensor, grad: Tensor, ball: Ball) -> Tensor:
     step = point + REL_STEP * rows(ball.eps, grad) * ball.steepest(grad)
     still = (flat(grad) == 0).all(1)
     return where(still, point, ball.project(x, step))

@@ -1,4 +1,4 @@
-"""Whether one model's adversarials fool another: from stored Runs, at the cost of forward passes."""
+"""Transferability: whether one model's stored adversarials fool another; it costs forward passes only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 
 @dataclass(frozen=True)
-class Cell:
-    """From one model to another.
+class TransferCell:
+    """Adversarials of one model shown to another.
 
-    `rate`: of the source's adversarials of samples that both models classify rightly, those that fool the target.
+    `rate`: of the source's adversarials for samples that both models classify correctly, those that fool the target.
     `accuracy`: the target's accuracy on all samples with the source's adversarials in place, the paper's measure.
     """
 
@@ -39,35 +39,35 @@ class Cell:
 
 @dataclass(frozen=True)
 class Transferability:
-    """A matrix: rows are the models the adversarials were made for, columns those that see them."""
+    """A matrix: rows are the models the adversarials were computed for, columns the models they are shown to."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     n: int
-    cells: tuple[Cell, ...]
+    cells: tuple[TransferCell, ...]
 
-    def __getitem__(self, pair: tuple[str, str]) -> Cell:
+    def __getitem__(self, pair: tuple[str, str]) -> TransferCell:
         for cell in self.cells:
             if (cell.source, cell.target) == pair:
                 return cell
         raise InputError(
             expected=f"a source among {', '.join(self.sources)} and a target among {', '.join(self.targets)}",
             got=repr(pair),
-            remedy="Write found[source, target].",
+            remedy="Write result[source, target].",
         )
 
     def findings(self) -> AnalysisReport:
-        """For a page: two matrices."""
+        """Return both matrices as tables and figures."""
 
         def matrix(part: str) -> tuple[tuple[str, ...], ...]:
             return tuple((s, *(_cell(getattr(self[s, t], part)) for t in self.targets)) for s in self.sources)
 
-        columns = ("made for", *self.targets)
+        columns = ("source", *self.targets)
         tables = (
-            Table("Adversarials that fool the target, % (samples both get right)", columns, matrix("rate")),
+            Table("Adversarials that fool the target, % (samples both classify correctly)", columns, matrix("rate")),
             Table("Accuracy of the target on the source's inputs, %", columns, matrix("accuracy")),
         )
-        # A rate of no adversarials has no place in a picture; an accuracy always has one.
+        # A rate without adversarials cannot be drawn; an accuracy always can.
         rates = [self._figure("Transfer of adversarials (%)", "rate")] if all(c.rate.n for c in self.cells) else []
         figures = (*rates, self._figure("Accuracy on the other's inputs (%)", "accuracy"))
         return AnalysisReport("transfer", "Transferability", self._summary(), tables, figures)
@@ -77,15 +77,15 @@ class Transferability:
             Series(s, self.targets, tuple(100 * getattr(self[s, t], part).value for t in self.targets))
             for s in self.sources
         )
-        return Figure(title, "matrix", "seen by", "made for", tuple(rows))
+        return Figure(title, "matrix", "target", "source", tuple(rows))
 
     def _summary(self) -> str:
         others = [c for c in self.cells if c.source != c.target and c.rate.n]
         if not others:
-            return f"There are no adversarials of one model to show to another (n = {self.n})."
+            return f"No Run holds adversarials to show to another model (n = {self.n})."
         most, least = (pick(others, key=lambda c: c.rate.value) for pick in (max, min))
-        told = [f"{percent(c.rate)} % (n = {c.rate.n}) from {c.source} to {c.target}" for c in (most, least)]
-        return f"Adversarials transfer best, {told[0]}, and worst, {told[1]}."
+        texts = [f"{percent(c.rate)} % (n = {c.rate.n}) from {c.source} to {c.target}" for c in (most, least)]
+        return f"Adversarials transfer best, {texts[0]}, and worst, {texts[1]}."
 
 
 def _cell(p: Proportion) -> str:
@@ -99,25 +99,24 @@ def transfer(
     *,
     device: torch.device | str | None = None,
 ) -> Transferability:
-    """How often the adversarials that Runs hold fool other models.
+    """Measure how often the adversarials stored in Runs fool other models.
 
-    Method: every stored adversarial (one per sample, the nearest) is shown to every classifier. A classifier under the
-    same name as a Run must be the Run's own model: the diagonal is 100 % by construction. Further classifiers are
-    further columns. All Runs must be about the problem's samples. Cost: one forward per sample and classifier, and one
-    per sample, Run and classifier; no attack. Reference: Croce et al. 2021, appendix on transferability.
+    Method: every stored adversarial (one per sample, the nearest) is shown to every classifier. A classifier with the
+    name of a Run must be the model of that Run: the diagonal is 100 % by construction. Further classifiers are further
+    columns. All Runs must hold the problem's samples. Cost: one forward per sample and classifier, and one per sample,
+    Run and classifier; no attack. Reference: Croce et al. 2021, appendix on transferability.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 24)
     >>> run = brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", progress=False)
-    >>> found = transfer({"demo": run}, {"demo": "demo"}, data)
-    >>> found["demo", "demo"].rate.value
+    >>> transfer({"demo": run}, {"demo": "demo"}, data)["demo", "demo"].rate.value
     1.0
     """
     if not runs or not classifiers:
         raise InputError(
             expected="at least one Run and one classifier",
             got=f"{len(runs)} and {len(classifiers)}",
-            remedy="Give both by name.",
+            remedy="Pass both as mappings from names.",
         )
     models = {name: coerce.as_classifier(c, device) for name, c in classifiers.items()}
     data = coerce.as_problem(problem)
@@ -129,7 +128,7 @@ def transfer(
     clean = {name: predict(model, read_chunks(data)) for name, model in models.items()}
     cells = []
     for source, run in stored.items():
-        # Both at once: what the Run holds an adversarial of, and what its model gets right.
+        # Samples with an adversarial in the Run that its model classifies correctly.
         shown = np.intersect1d(run.adversarials().ids, row_queries.survivors(run.numbers(), []))
         for target, model in models.items():
             after = predict(model, with_adversarials(run, data))
@@ -137,6 +136,6 @@ def transfer(
     return Transferability(tuple(runs), tuple(models), len(data), tuple(cells))
 
 
-def _cross(source: str, target: str, shown: Bools, right: Bools) -> Cell:
+def _cross(source: str, target: str, shown: Bools, right: Bools) -> TransferCell:
     fooled = Proportion(int((shown & ~right).sum()), int(shown.sum()))
-    return Cell(source, target, fooled, Proportion(int(right.sum()), len(right)))
+    return TransferCell(source, target, fooled, Proportion(int(right.sum()), len(right)))

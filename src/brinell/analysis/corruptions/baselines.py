@@ -1,4 +1,4 @@
-"""Tables of accuracy by corruption and severity on disk, and baselines to measure errors against."""
+"""Tables of accuracy by corruption and severity on disk, and baselines for the mean corruption error."""
 
 import csv
 import io
@@ -13,18 +13,18 @@ from brinell.results.format.files import write_atomic
 
 Setting = tuple[str, int]
 ALEXNET = "alexnet"
-# AlexNet's share of errors on ImageNet without corruption (Hendrycks & Dietterich 2019, table 1).
+# AlexNet's error on clean ImageNet (Hendrycks & Dietterich 2019, table 1).
 ALEXNET_CLEAN = 0.435
 FIVE = (1, 2, 3, 4, 5)
-# Whatever comes of a file that is no such table.
+# Errors from reading a file that is not such a table.
 UNREADABLE = (OSError, ValueError, IndexError, KeyError, TypeError, csv.Error)
-# First cells of the two header rows of a table by severity, and the header of a table of mean errors.
+# The first cells of the two header rows of a table by severity, and the header of a table of mean errors.
 HEADER_CELLS, MEANS = ("corruption", "severity"), ("corruption", "error")
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a reference model gets wrong: the share by corruption and severity, or by corruption over all five.
+    """The errors of a reference model, by corruption and severity or by corruption over all five.
 
     >>> alexnet = Baseline.named("alexnet")
     >>> round(alexnet.error("fog", FIVE), 3), len(alexnet.means), alexnet.clean
@@ -35,25 +35,25 @@ class Baseline:
     means: Mapping[str, float]
     single: Mapping[Setting, float]
     clean: float | None = None
-    """The share without corruption, where known: relative errors need it."""
+    """The clean error, if known; relative errors need it."""
 
     @classmethod
     def named(
         cls, source: "str | os.PathLike[str]", row: str | None = None, clean_error: float | None = None
     ) -> "Baseline":
-        """The shipped one ("alexnet", of ImageNet-C), or that of a CSV file; `row` names one of several models.
+        """Return the built-in baseline ("alexnet", of ImageNet-C) or that of a CSV file; `row` selects a model.
 
-        A file holds columns `corruption` and `error` in per cent, or a table of accuracies as `save_table` writes it.
-        `clean_error` is the model's share of errors without corruption, which no file holds.
+        A file has columns `corruption` and `error` in per cent, or is a table of accuracies as written by `save_table`.
+        `clean_error` is the model's error without corruption, which no file holds.
         """
         if clean_error is not None and not 0 <= clean_error <= 1:
             raise InputError(
                 expected="a baseline's clean error between 0 and 1 (on the command line 0 to 100 per cent)",
                 got=f"{clean_error:g}",
-                remedy="It is the share of images without corruption that it gets wrong: 0.435 for AlexNet.",
+                remedy="It is the error on clean images: 0.435 for AlexNet.",
             )
-        found = cls._read(source, row)
-        return found if clean_error is None else replace(found, clean=clean_error)
+        baseline = cls._read(source, row)
+        return baseline if clean_error is None else replace(baseline, clean=clean_error)
 
     @classmethod
     def _read(cls, source: "str | os.PathLike[str]", row: str | None) -> "Baseline":
@@ -72,7 +72,7 @@ class Baseline:
         return cls(name, {}, {setting: 1 - accuracy for setting, accuracy in table[name].items()})
 
     def error(self, name: str, severities: Sequence[int]) -> float:
-        """The mean share of errors over these severities."""
+        """Return the mean error over these severities."""
         at = [self.single[name, s] for s in severities if (name, s) in self.single]
         if len(at) == len(severities):
             error = sum(at) / len(at)
@@ -81,26 +81,26 @@ class Baseline:
         else:
             raise InputError(
                 expected=f"errors of {self.name} under {name} at severities {', '.join(map(str, severities))}",
-                got="a baseline that knows other corruptions or severities",
-                remedy="Measure all five severities of the corruptions it has, or give another baseline.",
+                got="a baseline with other corruptions or severities",
+                remedy="Measure all five severities of its corruptions, or use another baseline.",
             )
         if error <= 0:
             raise InputError(
                 expected="a baseline that makes errors",
-                got=f"none of {self.name} under {name}",
-                remedy="A share of nothing has no meaning: give another baseline.",
+                got=f"{self.name} without errors under {name}",
+                remedy="Use another baseline: the error is divided by its errors.",
             )
         return error
 
     def loss(self, name: str, severities: Sequence[int]) -> float:
-        """How much larger the mean share of errors is than without corruption."""
-        assert self.clean is not None, "asked of a baseline without a clean error"
+        """Return how much larger the mean error is than the clean error."""
+        assert self.clean is not None, "the baseline has a clean error"
         more = self.error(name, severities) - self.clean
         if more <= 0:
             raise InputError(
                 expected=f"a baseline with more errors under {name} than without ({100 * self.clean:.4g} %)",
                 got=f"{100 * (more + self.clean):.4g} % of {self.name}",
-                remedy="A share of nothing lost has no meaning: check its clean error, or give another baseline.",
+                remedy="Check its clean error, or use another baseline.",
             )
         return more
 
@@ -110,14 +110,14 @@ def _means(lines: list[str]) -> dict[str, float]:
 
 
 def _share(value: float) -> float:
-    """Errors in per cent and accuracies as shares are easily taken for each other."""
+    """Return the value if it is a share between 0 and 1: percentages and shares are easily confused."""
     if not 0 <= value <= 1:
-        raise ValueError(f"{value:g} is no share")
+        raise ValueError(f"{value:g} is not between 0 and 1")
     return value
 
 
 def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
-    """Rows of accuracies under two header rows."""
+    """Return rows of accuracies, read below two header rows."""
     names, severities, *rows = csv.reader(lines)
     if (names[0], severities[0]) != HEADER_CELLS or len(names) != len(severities):
         raise ValueError(f"its header rows begin with {names[0]!r} and {severities[0]!r}")
@@ -138,9 +138,9 @@ def _chosen(path: Path, names: list[str], row: str | None) -> str:
 
 
 def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Setting, float]]) -> Path:
-    """Accuracies by corruption and severity: two header rows, then one row per model; rows that are there are kept.
+    """Write accuracies by corruption and severity: two header rows, then one row per model; other rows are kept.
 
-    A model that is already in the file is replaced. All rows must be about the same corruptions and severities.
+    A model that is already in the file is replaced. All rows must have the same corruptions and severities.
     """
     path, old = Path(path), {}
     if path.exists():
@@ -152,8 +152,8 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
     settings = list(next(iter(rows.values())))
     if any(set(row) != set(settings) for row in merged.values()):
         raise InputError(
-            expected=f"rows of the same {len(settings)} corruptions and severities",
-            got=f"others in {path}",
+            expected=f"rows with the same {len(settings)} corruptions and severities",
+            got=f"other columns in {path}",
             remedy="Write to another file.",
         )
     out = io.StringIO()
@@ -168,7 +168,7 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
-        expected=f"a table of corruptions in {path}",
+        expected=f"a table of corruption accuracies in {path}",
         got=error_text(error),
-        remedy="Columns are corruption,error; or two rows of corruptions and severities above rows of accuracies.",
+        remedy="Use columns corruption,error; or rows of accuracies below two header rows (corruptions, severities).",
     )

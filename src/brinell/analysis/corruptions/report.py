@@ -1,4 +1,4 @@
-"""Accuracy under common corruptions: by kind and severity, on average, and beside a baseline."""
+"""Accuracy under common corruptions: by corruption and severity, on average, and relative to a baseline."""
 
 import math
 import os
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from brinell.analysis.corruptions.baselines import ALEXNET, Baseline, Setting, save_table
-from brinell.analysis.corruptions.table import Average, Correct, average, chunk_size, correct_predictions
+from brinell.analysis.corruptions.table import Correct, MeanAccuracy, chunk_size, correct_predictions, mean_accuracy
+from brinell.analysis.intervals import interval_series
 from brinell.checks.model import check_train_mode
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -20,19 +21,19 @@ from brinell.data.corruptions.registry import check
 from brinell.errors import InputError
 from brinell.evaluation.coerce import as_classifier, as_problem
 from brinell.results import Proportion, wilson
-from brinell.results.analyses import AnalysisReport, Figure, Series, Table
+from brinell.results.analyses import AnalysisReport, Figure, Table
 
-# Models of this many classes are taken as ImageNet's, whose standard baseline is AlexNet.
+# Models with this many classes are compared with AlexNet, the standard baseline for ImageNet.
 IMAGENET = 1000
 
 
 @dataclass(frozen=True)
 class CorruptionReport:
-    """For every corruption and severity, which of the same samples a model got right.
+    """Which samples a model classifies correctly under every corruption and severity.
 
     >>> import brinell
-    >>> found = corruption_accuracy("demo", brinell.data.load("demo", n=20), ["contrast"], [1, 5])
-    >>> found.accuracy["contrast", 5].n, found.names, round(found.mean.value + found.error, 6)
+    >>> report = corruption_accuracy("demo", brinell.data.load("demo", n=20), ["contrast"], [1, 5])
+    >>> report.accuracy["contrast", 5].n, report.names, round(report.mean.value + report.error, 6)
     (20, ('contrast',), 1.0)
     """
 
@@ -50,53 +51,53 @@ class CorruptionReport:
 
     @property
     def severities(self) -> tuple[int, ...]:
-        """All severities that were measured, ascending."""
+        """The measured severities, ascending."""
         return tuple(sorted({severity for _, severity in self.correct}))
 
     @property
     def accuracy(self) -> dict[Setting, Proportion]:
-        """By corruption and severity."""
+        """Accuracy by corruption and severity."""
         return {setting: Proportion(int(c.sum()), len(c)) for setting, c in self.correct.items()}
 
     @property
-    def mean(self) -> Average:
-        """Over all corruptions and severities, each with the same weight."""
-        return average(list(self.correct.values()))
+    def mean(self) -> MeanAccuracy:
+        """Mean accuracy over all corruptions and severities, with equal weights."""
+        return mean_accuracy(list(self.correct.values()))
 
     @property
     def error(self) -> float:
         """One minus the mean accuracy."""
         return 1 - self.mean.value
 
-    def mean_of(self, name: str) -> Average:
-        """Over the severities of one corruption."""
-        return average([c for (n, _), c in self.correct.items() if n == name])
+    def mean_of(self, name: str) -> MeanAccuracy:
+        """Return the mean accuracy over the severities of one corruption."""
+        return mean_accuracy([c for (n, _), c in self.correct.items() if n == name])
 
     def mce(self, baseline: Baseline | None = None) -> float | None:
-        """The mean corruption error: each corruption's error as a share of the baseline's, then the mean over them.
+        """Return the mean corruption error: each corruption's error over the baseline's, averaged.
 
-        Without a baseline AlexNet's is taken for models of 1,000 classes if it knows all that was measured; else None.
-        Reference: Hendrycks & Dietterich 2019.
+        The default baseline is AlexNet, for models with 1,000 classes if it covers all that was measured; else return
+        None. Reference: Hendrycks & Dietterich 2019.
         """
-        found = self.relative_error(baseline)
-        return None if found is None else found.value
+        error = self.relative_error(baseline)
+        return None if error is None else error.value
 
-    def relative_error(self, baseline: Baseline | None = None) -> Average | None:
-        """The mean corruption error with its interval, the baseline's errors taken as exact.
+    def relative_error(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
+        """Return the mean corruption error with its interval; the baseline counts as exact.
 
-        Method: it is the mean over samples of a weighted share of wrong answers, which lies between 0 and the sum of
-        the weights: Wilson's interval for n samples, stretched by that sum.
+        Method: it is the mean over samples of a weighted share of errors, between 0 and the sum of the weights.
+        Wilson's interval for n samples is scaled by that sum.
         """
         baseline = baseline or self._standard()
         return None if baseline is None else self._weighted(self._weights(baseline.error))
 
-    def relative_mce(self, baseline: Baseline | None = None) -> Average | None:
-        """The relative mean corruption error: what a corruption adds to the clean error, as a share of the baseline's.
+    def relative_mce(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
+        """Return the relative mean corruption error: the increase over the clean error, relative to the baseline's.
 
-        The mean over corruptions, with its interval, the baseline taken as exact; None without a baseline, its clean
-        error or the model's own. Method of the interval: those of both errors, joined as for a difference of
-        independent shares (Zou & Donner 2008). A sample that is wrong without corruption is rather wrong with it too,
-        so that it is wider than needed. Reference: Hendrycks & Dietterich 2019.
+        It is the mean over corruptions, with its interval; the baseline counts as exact. Return None without a
+        baseline, its clean error or the model's own. Method of the interval: those of both errors, combined as for a
+        difference of independent shares (Zou & Donner 2008). Clean and corrupted errors are positively correlated, so
+        the interval is conservative. Reference: Hendrycks & Dietterich 2019.
         """
         baseline = baseline or self._standard()
         if baseline is None or baseline.clean is None or self.clean is None:
@@ -107,21 +108,21 @@ class CorruptionReport:
         value = all_.value - wrong
         low = value - math.hypot(all_.value - all_.low, most - wrong)
         high = value + math.hypot(all_.high - all_.value, wrong - least)
-        return Average(value, low, high, min(all_.n, clean.n))
+        return MeanAccuracy(value, low, high, min(all_.n, clean.n))
 
     def _weights(self, error: Callable[[str, list[int]], float]) -> dict[str, float]:
-        """What the error under each corruption counts for beside a baseline's."""
+        """Return the weight of the error under each corruption, given the baseline's errors."""
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
         return {name: 1 / (len(self.names) * error(name, at[name])) for name in self.names}
 
-    def _weighted(self, weight: Mapping[str, float]) -> Average:
-        """The sum over corruptions of the mean error times its weight."""
+    def _weighted(self, weight: Mapping[str, float]) -> MeanAccuracy:
+        """Return the sum over corruptions of the mean error times its weight."""
         value = sum((1 - self.mean_of(name).value) * w for name, w in weight.items())
         most, n = sum(weight.values()), self.mean.n
-        # As many samples wrong altogether as would give this mean.
+        # The number of wrong samples that would give this mean.
         wrong = min(value / most, 1.0) * n
         low, high = wilson(math.floor(wrong + 1e-9), n)[0], wilson(math.ceil(wrong - 1e-9), n)[1]
-        return Average(value, most * low, most * high, n)
+        return MeanAccuracy(value, most * low, most * high, n)
 
     def _standard(self) -> Baseline | None:
         whole = {(name, s) for name in self.names for s in SEVERITIES} == set(self.correct)
@@ -130,24 +131,24 @@ class CorruptionReport:
         return Baseline.named(ALEXNET)
 
     def save(self, path: "str | os.PathLike[str]") -> Path:
-        """The model's row in a CSV table of accuracies by corruption and severity; other models' rows stay."""
+        """Write the model's row to a CSV table of accuracies; other models' rows are kept."""
         return save_table(path, {self.model: {setting: p.value for setting, p in self.accuracy.items()}})
 
     def to_json(self, baseline: Baseline | None = None) -> dict[str, Any]:
         """For scripts."""
-        told, beside = baseline or self._standard(), self.relative_error(baseline)
-        lost = self.relative_mce(baseline)
+        chosen, mce = baseline or self._standard(), self.relative_error(baseline)
+        relative = self.relative_mce(baseline)
         return {
             "model": self.model, "data": self.data, "seed": self.seed,
             "clean": None if self.clean is None else _json(self.clean),
             "mean": _json(self.mean),
             "error": self.error,
             "mce": self.mce(baseline),
-            "mce_interval": None if beside is None else [beside.low, beside.high],
-            "relative_mce": None if lost is None else lost.value,
-            "relative_mce_interval": None if lost is None else [lost.low, lost.high],
-            "baseline": None if told is None else told.name,
-            "baseline_clean_error": None if told is None else told.clean,
+            "mce_interval": None if mce is None else [mce.low, mce.high],
+            "relative_mce": None if relative is None else relative.value,
+            "relative_mce_interval": None if relative is None else [relative.low, relative.high],
+            "baseline": None if chosen is None else chosen.name,
+            "baseline_clean_error": None if chosen is None else chosen.clean,
             "corruptions": {name: _json(self.mean_of(name)) for name in self.names},
             "settings": [
                 {"corruption": name, "severity": severity, **_json(p)} for (name, severity), p in self.accuracy.items()
@@ -155,33 +156,30 @@ class CorruptionReport:
         }  # fmt: skip
 
     def summary(self, baseline: Baseline | None = None) -> str:
-        """In two or three sentences."""
-        told, mce, lost = baseline or self._standard(), self.relative_error(baseline), self.relative_mce(baseline)
-        beside = "" if told is None or mce is None else f" Mean corruption error beside {told.name}: {mce}."
-        if told is not None and told.clean is not None and lost is not None:
-            beside += f" Relative to the clean errors (of {told.name} {100 * told.clean:.4g} %): {lost}."
+        """Return two or three sentences."""
+        chosen, mce = baseline or self._standard(), self.relative_error(baseline)
+        relative = self.relative_mce(baseline)
+        errors = "" if chosen is None or mce is None else f" Mean corruption error relative to {chosen.name}: {mce}."
+        if chosen is not None and chosen.clean is not None and relative is not None:
+            errors += f" Relative mCE (clean error of {chosen.name}: {100 * chosen.clean:.4g} %): {relative}."
         clean = "" if self.clean is None else f"; without corruption {self.clean}"
         kinds = self.names[0] if len(self.names) == 1 else f"{len(self.names)} corruptions"
         many = "severities" if len(self.severities) > 1 else "severity"
         settings = f"{kinds} at {many} {', '.join(map(str, self.severities))}"
-        return f"Mean accuracy over {settings}: {self.mean}{clean}.{beside}"
+        return f"Mean accuracy over {settings}: {self.mean}{clean}.{errors}"
 
     def findings(self, baseline: Baseline | None = None) -> AnalysisReport:
-        """As a table by corruption and severity, and a figure of the means by corruption."""
-        found, means = self.accuracy, [self.mean_of(name) for name in self.names]
+        """Return a table by corruption and severity, and a figure of the means by corruption."""
+        accuracy, means = self.accuracy, [self.mean_of(name) for name in self.names]
         rows = tuple(
             (
-                name, *(_percent(found.get((name, s))) for s in self.severities),
+                name, *(_percent(accuracy.get((name, s))) for s in self.severities),
                 _percent(m), _percent(m.low), _percent(m.high), m.n,
             )
             for name, m in zip(self.names, means, strict=True)
         )  # fmt: skip
         columns = ("corruption", *(f"severity {s}" for s in self.severities), "mean", "low", "high", "n")
-        bars = Series(
-            self.model or "model",
-            self.names,
-            *(tuple(100 * getattr(m, v) for m in means) for v in ("value", "low", "high")),
-        )
+        bars = interval_series(self.model or "model", self.names, means)
         return AnalysisReport(
             "corruptions",
             "Common corruptions",
@@ -191,11 +189,11 @@ class CorruptionReport:
         )
 
 
-def _json(p: Proportion | Average) -> dict[str, Any]:
+def _json(p: Proportion | MeanAccuracy) -> dict[str, Any]:
     return {"value": p.value, "low": p.low, "high": p.high, "n": p.n}
 
 
-def _percent(p: Proportion | Average | float | None) -> float | None:
+def _percent(p: Proportion | MeanAccuracy | float | None) -> float | None:
     if p is None:
         return None
     return round(100 * (p if isinstance(p, float) else p.value), 2)
@@ -210,31 +208,35 @@ def corruption_accuracy(
     *,
     clean: Any = None,
     device: torch.device | str | None = None,
-    told: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> CorruptionReport:
-    """How a model fares on corrupted images.
+    """Measure the accuracy of a model on corrupted images.
 
-    `problem` are clean images, which are corrupted where the model is; or ready-made sets, all of which are taken: a
-    mapping from (name, severity) to a problem, or an iterator of such pairs. `clean` may then give the images without
-    corruption. `told` hears how much is done, and of how much. What a detector rejects counts as wrong.
-    Cost: one forward per image, corruption and severity, and one per clean image.
+    `problem` holds clean images, which are corrupted on the model's device; or corrupted sets, all of which are used: a
+    mapping from (name, severity) to a problem, or an iterator of such pairs. With sets, `clean` may hold the clean
+    images. `on_progress` is called with the number of images done and their total. A sample that a detector rejects
+    counts as wrong. Cost: one forward per image, corruption and severity, and one per clean image.
     """
     model = as_classifier(classifier, device)
     check_train_mode(model)
     if isinstance(problem, Mapping | Iterator):
-        return _ready_made(model, problem, None if clean is None else as_problem(clean), told)
+        return _from_sets(model, problem, None if clean is None else as_problem(clean), on_progress)
     settings = [(name, severity) for name in names for severity in severities]
     for setting in settings:
         check(*setting)
     if not settings:
-        raise InputError(expected="a corruption and a severity", got="none", remedy="Leave them out for all.")
-    return _measured(model, as_problem(problem), settings, seed, told)
+        raise InputError(expected="a corruption and a severity", got="none", remedy="Omit them for all.")
+    return _from_clean(model, as_problem(problem), settings, seed, on_progress)
 
 
-def _measured(
-    model: Classifier, problem: Problem, settings: list[Setting], seed: int, told: Callable[[int, int], None] | None
+def _from_clean(
+    model: Classifier,
+    problem: Problem,
+    settings: list[Setting],
+    seed: int,
+    on_progress: Callable[[int, int], None] | None,
 ) -> CorruptionReport:
-    """Every chunk of clean images is read once and corrupted in all ways."""
+    """Measure all corruptions of clean images; each chunk is read once."""
     parts: dict[Setting | None, list[Correct]] = {None: [], **{setting: [] for setting in settings}}
     done, total, classes = 0, len(problem) * len(parts), 0
     for chunk in problem.chunks(chunk_size(model, problem)):
@@ -244,8 +246,8 @@ def _measured(
             right, classes = correct_predictions(model, Chunk(ids, inputs, chunk.y))
             found.append(right)
             done += len(right)
-            if told is not None:
-                told(done, total)
+            if on_progress is not None:
+                on_progress(done, total)
     whole = {setting: np.concatenate(found) for setting, found in parts.items()}
     before = whole.pop(None)
     correct = {setting: c for setting, c in whole.items() if setting is not None}
@@ -254,31 +256,31 @@ def _measured(
     )
 
 
-def _ready_made(
-    model: Classifier, sets: Any, clean: Problem | None, told: Callable[[int, int], None] | None
+def _from_sets(
+    model: Classifier, sets: Any, clean: Problem | None, on_progress: Callable[[int, int], None] | None
 ) -> CorruptionReport:
     correct: dict[Setting, Correct] = {}
     data, classes, before = "", 0, None
     total = len(sets) if isinstance(sets, Mapping) else 0
     if clean is not None:
-        right, classes = _all_right(model, clean)
+        right, classes = _all_correct(model, clean)
         before, data = Proportion(int(right.sum()), len(right)), clean.name
     for (name, severity), given in sets.items() if isinstance(sets, Mapping) else sets:
         problem = as_problem(given)
-        correct[str(name), int(severity)], classes = _all_right(model, problem)
+        correct[str(name), int(severity)], classes = _all_correct(model, problem)
         data = data or problem.name
-        if told is not None:
-            told(len(correct), max(total, len(correct)))
+        if on_progress is not None:
+            on_progress(len(correct), max(total, len(correct)))
     sizes = {len(c) for c in correct.values()}
     if len(sizes) != 1:
         raise InputError(
             expected="the same samples under every corruption and severity",
             got=f"sets of {', '.join(map(str, sorted(sizes)))} samples" if sizes else "no sets",
-            remedy="Cut them to the same samples: problem[:n].",
+            remedy="Use the same samples in every set: problem[:n].",
         )
     return CorruptionReport(model.name, data, correct, before, classes, None)
 
 
-def _all_right(model: Classifier, problem: Problem) -> tuple[Correct, int]:
+def _all_correct(model: Classifier, problem: Problem) -> tuple[Correct, int]:
     parts = [correct_predictions(model, chunk) for chunk in problem.chunks(chunk_size(model, problem))]
     return np.concatenate([right for right, _ in parts]), parts[-1][1]

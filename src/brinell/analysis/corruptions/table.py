@@ -1,11 +1,11 @@
-"""Accuracy on corrupted inputs, cell by cell of the table of corruptions and severities."""
+"""Accuracy on corrupted inputs for every cell of the table of corruptions and severities."""
 
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,49 +17,47 @@ from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import RunError
-from brinell.results import wilson
+from brinell.results import Interval, wilson
 from brinell.results.format.files import write_atomic
 
 CELLS = "corruptions.json"
-# Values read at a time, as far as whole blocks allow: what a corruption computes in between takes about 50 bytes each.
+# Values read at a time, in whole blocks: corruptions need about 50 bytes per value.
 VALUES = 1 << 22
 Correct = npt.NDArray[np.bool_]
 Source = Callable[[str, int], Problem]
-"""Corruption and severity to the corrupted samples, the same ones in the same order for all."""
+"""(corruption, severity) -> the corrupted samples, the same ones in the same order for all."""
 
 
-class Average(NamedTuple):
+@dataclass(frozen=True)
+class MeanAccuracy(Interval):
     """A mean of accuracies over the same n samples, with a 95 % interval.
 
-    >>> print(Average(0.478, 0.447, 0.509, 1000))
+    >>> print(MeanAccuracy(0.478, 0.447, 0.509, 1000))
     47.8 % [44.7, 50.9], n = 1,000
     """
 
-    value: float
-    low: float
-    high: float
-    n: int
+    n: int = 0
 
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n:,}"
 
 
-def average(correct: Sequence[Correct]) -> Average:
-    """The mean accuracy over several conditions that the same samples were seen in.
+def mean_accuracy(correct: Sequence[Correct]) -> MeanAccuracy:
+    """Return the mean accuracy over several conditions of the same samples.
 
-    Method: a sample's mean lies between 0 and 1, so that it varies at most as one that is right or wrong: Wilson's
-    interval for n samples, not for all answers, covers at least as often as it says.
+    Method: a sample's mean lies between 0 and 1, so its variance is at most that of a binary outcome. Wilson's interval
+    for n samples, not for all predictions, therefore covers at least as often as stated.
 
-    >>> print(average([np.array([True, True]), np.array([True, False])]))
+    >>> print(mean_accuracy([np.array([True, True]), np.array([True, False])]))
     75.0 % [9.5, 100.0], n = 2
     """
     n, right = len(correct[0]), sum(int(c.sum()) for c in correct) / len(correct)
-    return Average(right / n, wilson(math.floor(right), n)[0], wilson(math.ceil(right), n)[1], n)
+    return MeanAccuracy(right / n, wilson(math.floor(right), n)[0], wilson(math.ceil(right), n)[1], n)
 
 
 @dataclass(frozen=True)
 class CorruptionTable:
-    """Which samples the model gets right: bits of shape (cells, n), a cell being a corruption at a severity.
+    """Which samples the model classifies correctly: bits of shape (cells, n), one cell per corruption and severity.
 
     >>> CorruptionTable((("fog", 1), ("fog", 2)), np.array([[True, True], [True, False]])).mean
     0.75
@@ -70,14 +68,14 @@ class CorruptionTable:
 
     @property
     def mean(self) -> float:
-        """The plain mean over corruptions and severities."""
+        """The mean accuracy over corruptions and severities."""
         return float(self.right.mean())
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % of the mean over samples; a sample's cells stand or fall together, so they count as one."""
-        found = average(list(self.right))
-        return found.low, found.high
+        """The 95 % interval of the mean; the cells of one sample are dependent, so they count as one."""
+        mean = mean_accuracy(list(self.right))
+        return mean.low, mean.high
 
 
 def measure_table(
@@ -88,7 +86,7 @@ def measure_table(
     resume: bool,
     corruptions: tuple[str, ...] = COMMON,
 ) -> CorruptionTable:
-    """Ask the model about every cell; each is stored when it is done, and with `resume` not asked for again."""
+    """Evaluate the model on every cell; each is stored when done, and `resume` skips stored cells."""
     path = folder / CELLS
     done = _stored(path, identity, resume)
     cells = tuple((c, s) for c in corruptions for s in SEVERITIES)
@@ -96,12 +94,12 @@ def measure_table(
     for corruption, severity in cells:
         key = f"{corruption}/{severity}"
         if key not in done:
-            done[key] = "".join(_right(classifier, source(corruption, severity)))
+            done[key] = "".join(_correct_bits(classifier, source(corruption, severity)))
             write_atomic(path, (json.dumps({"identity": identity, "right": done}) + "\n").encode())
     rows = [done[f"{c}/{s}"] for c, s in cells]
     if len({len(row) for row in rows}) != 1:
         raise RunError(
-            expected="as many samples for every corruption and severity",
+            expected="the same number of samples for every corruption and severity",
             got=f"{min(map(len, rows))} to {max(map(len, rows))}",
             remedy="Check the corrupted data.",
         )
@@ -114,28 +112,28 @@ def _stored(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, str
     stored = json.loads(path.read_text())
     if not resume or stored["identity"] != identity:
         raise RunError(
-            expected="a new folder, or resume with the model and data it was begun with",
-            got=f"{path}, begun {'with others' if resume else 'before'}",
-            remedy="Pass resume=True (--resume) to go on with it, or choose another folder.",
+            expected="a new folder, or resume=True with the same model and data",
+            got=f"{path} of {'another model or other data' if resume else 'an earlier run'}",
+            remedy="Pass resume=True (--resume) to continue it, or choose another folder.",
         )
     return dict(stored["right"])
 
 
-def _right(classifier: Classifier, problem: Problem) -> Iterator[str]:
+def _correct_bits(classifier: Classifier, problem: Problem) -> Iterator[str]:
     for chunk in problem.chunks(chunk_size(classifier, problem)):
         yield "".join("1" if bit else "0" for bit in correct_predictions(classifier, chunk)[0].tolist())
 
 
 def chunk_size(classifier: Classifier, problem: Problem) -> int:
-    """How many samples to read at a time: whole blocks of the model's, as many as memory is well used for."""
+    """Return how many samples to read at a time: whole blocks of bounded memory."""
     block = default_block(classifier.device)
     return block * max(1, VALUES // (block * math.prod(problem.shape())))
 
 
 def correct_predictions(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
-    """Which samples the model gets right, in float32 and always in the same batch shape; and how many classes it has.
+    """Return which samples are classified correctly, in float32 and a fixed batch shape, and the number of classes.
 
-    What a detector rejects is wrong, and so is an answer that is not finite.
+    A sample that a detector rejects counts as wrong, and so do logits that are not finite.
     """
     device = classifier.device
     with exact(device):
@@ -149,6 +147,6 @@ def correct_predictions(classifier: Classifier, chunk: Chunk) -> tuple[Correct, 
 
 
 def count_correct(classifier: Classifier, problem: Problem) -> tuple[int, int]:
-    """How many samples the model gets right, and of how many."""
-    bits = "".join(_right(classifier, problem))
+    """Return how many samples are classified correctly, and of how many."""
+    bits = "".join(_correct_bits(classifier, problem))
     return bits.count("1"), len(bits)

@@ -122,7 +122,9 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
         out, seen = _LayerRecorder(tuple(layers.items())).run(classifier, x)
     if not seen:
         raise ModelError(
-            expected="a network that ends in a linear layer", got="a network without a linear layer", remedy=REMEDY
+            expected="a network that ends in a linear layer",
+            got="a network in which no linear layer runs",
+            remedy=REMEDY,
         )
     name, _, raw = seen[-1]
     if not _follows(classifier, layers[name], x, raw, out.logits):
