@@ -44,7 +44,13 @@ def command(
     for spec in model:
         with _progress(spec, output.quiet) as update:
             report = corruption_accuracy(
-                load.model(spec), problem, only or COMMON, severity or SEVERITIES, seed, device=device, on_progress=update
+                load.model(spec),
+                problem,
+                only or COMMON,
+                severity or SEVERITIES,
+                seed,
+                device=device,
+                on_progress=update,
             )
         if csv is not None:
             report.save(csv)
