@@ -158,14 +158,6 @@ class Features(DelegatingClassifier):
         """Return the same features on another device."""
         return replace(self, classifier=self.classifier.to(device))
 
-    def dtypes(self) -> set[str]:
-        """Those of the classifier."""
-        return self.classifier.dtypes()
-
-    def modes(self) -> list[str]:
-        """Those of the classifier."""
-        return self.classifier.modes()
-
     def _record(self, x: Tensor) -> tuple[list[Tensor], Output]:
         """Return the features of every layer, (b, f) each, and the output, without the detector if possible."""
         if self.function is not None:
