@@ -218,14 +218,14 @@ def test_who_is_not_audited_is_suspicious(truth: Any, careful: Plan) -> None:
     assert run.attacks == ["short"]
     assert run.audit is None
     assert run.verdict.level == "suspicious"
-    assert "careful saves passes and was not audited" in reasons(run)
+    assert "careful is shortened and was not audited" in reasons(run)
 
 
 def test_an_audit_that_objects_tells_its_numbers(run: Run) -> None:
     a = run.audit
     assert a is not None
     assert run.verdict.level == "suspicious"
-    assert f"{a.found} of {a.audited} survivors fell to the full plan" in reasons(run)
+    assert f"The full plan broke {a.found} of {a.audited} audited survivors" in reasons(run)
     assert f"missed at least {100 * a.at_least:.1f} points" in reasons(run)
     assert "escalate" in reasons(run)
 
@@ -236,7 +236,7 @@ def test_a_small_audit_is_not_enough(truth: Any, careful: Plan) -> None:
     assert a is not None and a.found == 0
     assert a.bound > (accuracy.high - accuracy.low) / 2
     assert run.verdict.level == "suspicious"
-    assert f"too small to vouch for the plan careful: after {a.audited} samples" in reasons(run)
+    assert f"too small to confirm the plan careful: with {a.audited} samples" in reasons(run)
 
 
 @pytest.mark.parametrize("share", [0.4, 1.0])

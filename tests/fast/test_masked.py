@@ -65,7 +65,7 @@ def quantised() -> nn.Module:
 MASKED = {
     "steep": (steep, "zero gradient (ce) warns"),
     "quantised": (quantised, "zero gradient (margin-towards) warns"),
-    "winners": (winners, "The audit objects"),
+    "winners": (winners, "The full plan broke"),
 }
 EVERY_MASK = pytest.mark.parametrize(("net", "why"), MASKED.values(), ids=MASKED.keys())
 

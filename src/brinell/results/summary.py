@@ -42,7 +42,7 @@ def summary(run: "Run") -> str:
     >>> summary(Run.open("tests/results/golden_run_v1")).splitlines()[-1].startswith("Under Linf")
     True
     """
-    parts = [
+    paragraphs = [
         _head(run),
         _accuracies(run),
         _stages(run),
@@ -51,7 +51,7 @@ def summary(run: "Run") -> str:
         _notes(run),
         run.sentence(),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def eps_text(eps: Any) -> str:

@@ -54,13 +54,13 @@ def judge(run: "Run") -> Verdict:
     >>> judge(Run.open("tests/results/golden_run_v1")).level
     'suspicious'
     """
-    found = [
+    judged = [
         (level, Finding(anchor.replace("-", " "), FINDING_LEVELS[level], message, anchor=f"{PAGE}#{anchor}"))
         for level, anchor, rule in RULES
         for message in rule(run)
     ]
-    worst = max((level for level, _ in found), key=VERDICT_LEVELS.index, default=VERDICT_LEVELS[0])
-    return Verdict(worst, tuple(finding for _, finding in found))
+    worst = max((level for level, _ in judged), key=VERDICT_LEVELS.index, default=VERDICT_LEVELS[0])
+    return Verdict(worst, tuple(finding for _, finding in judged))
 
 
 def _failed(run: "Run") -> Iterable[str]:
@@ -108,8 +108,8 @@ def _guessing(run: "Run") -> Iterable[str]:
     if not run.finished or clean.n == 0 or chance is None or clean.low > chance:
         return
     yield (
-        f"Nothing to break: the clean accuracy, {clean}, is not clearly above the {100 * chance:.1f} % that guessing "
-        "gets, so the robust accuracy says nothing about robustness; check normalisation, channel order and label "
+        f"Nothing to break: the clean accuracy, {clean}, is not clearly above the {100 * chance:.1f} % of "
+        "guessing, so the robust accuracy says nothing about robustness. Check normalisation, channel order and label "
         "order, or evaluate more samples."
     )
 
@@ -119,8 +119,8 @@ def _weak(run: "Run") -> Iterable[str]:
         name = run.identity.plan.name
         if run.identity.criterion == EVADE:
             yield (
-                f"The plan {name} is weak: no ensemble against detectors has stood the test of time, so the robust "
-                "accuracy is only an upper bound; an attack made for this detector may find more."
+                f"The plan {name} is weak: no ensemble against detectors is established yet, so the robust "
+                "accuracy is only an upper bound. An attack made for this detector may find more."
             )
             return
         yield (
@@ -142,21 +142,21 @@ def _audited(run: "Run") -> Iterable[str]:
         return
     if audit is None:
         yield (
-            f"The plan {name} saves passes and was not audited, so what it may have missed is unknown; evaluate into "
-            f"another folder with an audit, or use the plan {STRONGER}."
+            f"The plan {name} is shortened and was not audited, so it is unknown what it missed. Evaluate into another "
+            f"folder with an audit, or use the plan {STRONGER}."
         )
         return
-    more = f"evaluate again with resume and escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
+    remedy = f"Resume with escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
     if audit.objects:
         yield (
-            f"The audit objects: {audit.found} of {audit.audited} survivors fell to the full plan, so the plan {name} "
-            f"missed at least {100 * audit.at_least:.1f} points (95 %); {more}."
+            f"The full plan broke {audit.found} of {audit.audited} audited survivors, so the plan {name} missed at "
+            f"least {100 * audit.at_least:.1f} points (95 %). {remedy}."
         )
         return
     if audit.too_small(run.robust_accuracy):
         yield (
-            f"The audit is too small to vouch for the plan {name}: after {audit.audited} samples up to "
-            f"{100 * audit.bound:.1f} points may have been missed, more than the sampling error; {more}."
+            f"The audit is too small to confirm the plan {name}: with {audit.audited} samples, it may have missed up "
+            f"to {100 * audit.bound:.1f} points, more than the sampling error. {remedy}."
         )
 
 
