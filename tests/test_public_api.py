@@ -16,8 +16,6 @@ NAMES = [
     "Curve",
     "Eot",
     "Estimate",
-    "Execution",
-    "Finding",
     "InputError",
     "L0",
     "L1",

@@ -26,9 +26,6 @@ class Classifier:
     Members with a default below may be left out.
     """
 
-    per_sample: bool = False
-    """Whether the classifier differs from sample to sample: the engine then calls `forward_of` with sample ids."""
-
     @property
     def name(self) -> str:
         """A name for reports."""
@@ -54,6 +51,11 @@ class Classifier:
         """Names of known defects: the Run stores them as flags instead of refusing the model."""
         return frozenset()
 
+    @property
+    def per_sample(self) -> bool:
+        """Whether the classifier differs from sample to sample: the engine then calls `forward_of` with sample ids."""
+        return False
+
     def forward(self, x: Points) -> Output:
         """Return the output for a batch of points in [0, 1]."""
         raise NotImplementedError
@@ -66,10 +68,10 @@ class Classifier:
         """Return this classifier on a device."""
         raise NotImplementedError
 
-    def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "Classifier | None":
+    def copy(self, kept: torch.dtype | None = None, tried_on: Tensor | None = None) -> "Classifier | None":
         """Return a frozen copy that is faster on an accelerator, None if there is none.
 
-        `dtype` is the type that stores the weights. `check_on` are inputs that the copy may trace.
+        `kept` is the type that stores the weights. `tried_on` are inputs that the copy may trace.
         """
         return None
 

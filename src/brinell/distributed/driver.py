@@ -9,13 +9,13 @@ import numpy as np
 
 from brinell.core.plan import Stages
 from brinell.distributed.sample_ledger import SampleLedger
-from brinell.distributed.scheduler import UnitScheduler
+from brinell.distributed.scheduler import Scheduler
 from brinell.distributed.worker import WorkerReport
 from brinell.engine.events import Note, Progress, Shrunk, StageStarted
 from brinell.environment import version
 from brinell.errors import RunError
 from brinell.evaluation.backend import AttackJob, WorkUnit
-from brinell.evaluation.rows import FinishedRows
+from brinell.evaluation.run_plan import FinishedRows
 
 # Bytes of inputs per unit. The driver keeps them in memory until the unit is finished.
 UNIT_BYTES = 1 << 27
@@ -101,7 +101,7 @@ class Driver:
         job, pool = self.job, self.pool
         self.ledger = SampleLedger(job)
         sample = 4 * int(np.prod(job.shape))
-        self.scheduler = UnitScheduler(
+        self.scheduler = Scheduler(
             self.ledger.samples(),
             job.total,
             pool.count,
@@ -112,7 +112,7 @@ class Driver:
             overlap=job.context.draws == 1,
         )
 
-    def run(self) -> Iterator[FinishedRows]:
+    def parts(self) -> Iterator[FinishedRows]:
         """Yield every row once, in the order of arrival."""
         self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.stages)))
         self.idle |= set(self.pool.free())

@@ -13,6 +13,7 @@ from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Slots
+from brinell.ops.rowwise import where
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,11 @@ class BestSoFar:
         # In float32: this only steers. Verification measures the distance again in float64.
         distance = ball.norm.size(x - p.x)
         allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
-        adversarial = live & allowed & self.criterion.reached(output, p.y, p.target)
+        reached = self.criterion.reached(output, p.y, p.target)
+        if a.tolerance is not None:
+            # A tie up to rounding is a claim, which float32 decides.
+            reached = reached | (margin > -a.tolerance)
+        adversarial = live & allowed & reached
         within = adversarial & near
         broken = within & (margin > self.slack * (a.logits.amax(1) - a.logits.amin(1))) if self.slack else within
         if self.nearest:
@@ -50,7 +55,7 @@ class BestSoFar:
         counts = live & allowed & (near | self.nearest)
         return replace(
             best,
-            x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),
+            x=where(keep, x, best.x),
             found=best.found | adversarial,
             broken=best.broken | broken,
             margin=torch.where(counts & (margin > best.margin), margin, best.margin),

@@ -184,9 +184,15 @@ class Oracle:
                             forward_backward(network, function, requires, *block, of=of, precision=self.precision)
                         )
                     responses.append(passes[0] if draws == 1 else average(passes))
-                return _unpad(responses, len(x))
+                return self._with_tolerance(_unpad(responses, len(x)))
             except RuntimeError as error:
                 self._shrink(error)
+
+    def _with_tolerance(self, response: Response) -> Response:
+        """Add the rounding error of each row's margin, in lower precision."""
+        if not self.slack:
+            return response
+        return replace(response, tolerance=self.slack * (response.logits.amax(1) - response.logits.amin(1)))
 
     def output(self, x: Tensor, id: Tensor | None = None) -> Output:
         """Return the classifier's output without gradients, in float32."""

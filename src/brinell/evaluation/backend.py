@@ -1,6 +1,6 @@
-"""Where an evaluation is computed: the backend protocol, and the one backend that runs in this process.
+"""Work as it is handed out: units of samples, who does them, and what of them is still to be done.
 
-`brinell.distributed` has the backend for Ray.
+A launcher decides where units are computed. The one here does everything in this process; others live above.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -16,18 +16,17 @@ from brinell.core.dataset import Chunk
 from brinell.core.plan import Plan, Stages
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, silent
-from brinell.errors import InputError
 from brinell.evaluation.audit import in_audit
-from brinell.evaluation.context import StageContext
-from brinell.evaluation.rows import Clean, FinishedRows, clean
-from brinell.evaluation.run_plan import run_plan
+from brinell.evaluation.rows import Clean, clean
+from brinell.evaluation.run_plan import FinishedRows, run_plan
+from brinell.evaluation.run_stage import StageContext
 from brinell.results import CLEAN
 from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Samples with their threat and their stored outcomes: what a worker needs beside the context."""
+    """Samples with their threat and what is known of them: all that a worker who has the setup needs to know."""
 
     chunk: Chunk
     threat: Threat
@@ -38,10 +37,10 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class AttackJob:
-    """The attacks of one evaluation, for an executor.
+    """An evaluation for a launcher: what stays the same, the samples as they are read, and who listens.
 
-    `read` yields the chunks with their stored outcomes, `clean` returns the predictions on a clean chunk. The executor
-    fills in `workers`, where the work was done, and `shrunk`, the block sizes after the device ran out of memory.
+    `workers` and `shrunk` are filled in by the launcher: where the work was done, and to how many rows at a time the
+    questions to the model had to be cut.
     """
 
     context: StageContext
@@ -64,10 +63,10 @@ class AttackJob:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs jobs."""
+    """Somebody who does jobs."""
 
-    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """Yield the rows that are not stored yet, in any order, each row once."""
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
+        """Everything of the job that is still to be done, in any order, each row once."""
 
 
 @runtime_checkable
@@ -76,32 +75,24 @@ class Backend(Protocol):
 
     @property
     def device(self) -> torch.device | None:
-        """The kind of device that computes; None: the model's."""
+        """The kind of device the work is done on; None: wherever the model is."""
 
     def open(self, context: StageContext, plan: Plan) -> AbstractContextManager[Executor]:
-        """Return an executor that is ready to run. Refuse what cannot run before anything is written."""
-
-
-def require_backend(launch: Any) -> None:
-    """Raise an InputError unless this is a backend."""
-    if not isinstance(launch, Backend):
-        raise InputError(
-            expected="a backend", got=repr(launch)[:80], remedy="Write launch=brinell.distributed.Ray(workers=2)."
-        )
+        """A crew that is ready to work; refuses what cannot be launched before anything is written."""
 
 
 class InProcess:
-    """Run in this process, chunk by chunk."""
+    """Does everything here and now, chunk by chunk."""
 
     device = None
 
     @contextmanager
     def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
-        """Return itself."""
+        """This process is ready."""
         yield self
 
-    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """Run the plan on the chunks in order."""
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
+        """The chunks in the order of the problem."""
         for chunk, known in job.read():
             c = job.clean(chunk)
             yield from run_plan(job.context, job.plan, c, known, individual=job.individual, everyone=job.everyone)
@@ -113,9 +104,9 @@ IN_PROCESS = InProcess()
 def run_unit(
     context: StageContext, plan: Plan, unit: WorkUnit, dropped: Collection[int] = ()
 ) -> Iterator[FinishedRows]:
-    """Run what the plan has not yet done to the samples of a unit; yield rows as samples finish.
+    """Everything the plan does to the samples of a unit beyond what is known of them, part by part.
 
-    Ids that are put into `dropped` meanwhile are left out of the stages that begin later.
+    What is put into `dropped` while this runs is left out of the stages that begin later.
     """
     context = replace(context, threat=unit.threat)
     x = unit.chunk.x.to(context.oracle.classifier.device)
@@ -128,7 +119,7 @@ def run_unit(
 def unfinished(
     stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:
-    """Return for every sample whether some stage still has to attack it, given the stored outcomes.
+    """For every sample, whether the plan still has something to do to it, given what is known.
 
     >>> from brinell import Linf
     >>> from brinell.attacks.catalogue import by_name
@@ -137,13 +128,13 @@ def unfinished(
     [True, True, False, False]
     """
     names = ids.tolist()
-    todo = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
-    standing = ~todo & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
+    left = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
+    standing = ~left & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
     for stage in stages:
         chosen = np.ones(len(names), dtype=bool)
         if not everyone:
             chosen = in_audit(seed, ids, stage.sampled_share).numpy()
-        todo |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
+        left |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
         if not individual:
             standing &= ~np.asarray(known.fell(stage.name, names), dtype=bool)
-    return [bool(v) for v in todo]
+    return [bool(v) for v in left]

@@ -23,12 +23,12 @@ PUBLISHED = "robustbench.csv"
 # The spellings of an unknown number in the published table.
 NOTHING = ("", "null")
 RECORD = "record.json"
-"""File name of a record in the folder of its Run."""
+"""Name of a record's file in the folder of its Run."""
 
 Status = Literal["published", "unverified", "verified"]
 Interval = tuple[float, float]
 
-# Fields of a record, and their names in the files of the public leaderboard, where they are text.
+# Fields of a record and what they are called in the public leaderboard's files, where they are text.
 PERCENTAGES = {
     "clean": "clean_acc",
     "autoattack": "autoattack_acc",
@@ -53,26 +53,27 @@ PLAIN = {
 }
 OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
 LISTS = ("interval", "clean_interval", "reasons", "restrictions")
-# Types of the fields: texts, optional texts, flags and lists; the others are numbers.
+# What a record may hold, whoever wrote it: texts, perhaps texts, flags and lists; the rest are numbers.
 TEXTS = ("title", "link", "authors", "venue", "architecture")
-OPTIONAL_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
+PERHAPS_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
 FLAGS = ("extra_data", "unreliable")
 LISTS_OF_TEXTS = ("reasons", "restrictions")
 LISTS_OF_NUMBERS = ("interval", "clean_interval")
-# Relative to another model, so not bounded by 100.
+# Relative to another model, and not bounded by 100.
 RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
-# Optional facts that the authors state about a model.
+# What its authors say about a model; all of it may be left out.
 ABOUT = ("title", "link", "authors", "venue", "architecture", "extra_data", "forward_passes", "reported", "footnote")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One line of a leaderboard. Accuracies and intervals are percentages, None if unknown.
+    """A line of a leaderboard. Accuracies and intervals are percentages, None where unknown.
 
-    `autoattack` is the robust accuracy under the plan of the leaderboard, `external` a lower one that other attacks
-    reached, `reported` the claim of the authors. `status` is "published" (copied, not run again), "unverified"
-    (measured by the author of the record) or "verified" (checked by somebody else). `restrictions` are the violated
-    restrictions of the leaderboard. `corruptions` is the mean over all corruptions and severities.
+    `autoattack` is the robust accuracy under the leaderboard's plan, `external` the best known one where other attacks
+    found more, `reported` what the authors claim. `status` says whether the numbers were taken over ("published", not
+    run again), measured by whoever made the record ("unverified") or checked by somebody else ("verified").
+    `restrictions` are those of the leaderboard that the model violates. `corruptions` are means over all corruptions
+    and severities.
 
     >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
     6.5
@@ -119,7 +120,7 @@ class Record:
         parts = (self.dataset, self.threat, self.name)
         if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
             raise InputError(
-                expected="dataset, threat and name of letters, digits and . + - _, as in file names",
+                expected="dataset, threat and name of letters, digits and . + - _, as parts of a file's name",
                 got=repr("/".join(parts)),
                 remedy="Name the model, e.g. Mine2026Better_WRN-28-10.",
             )
@@ -130,36 +131,36 @@ class Record:
 
     @property
     def key(self) -> str:
-        """The name of the model in the zoo, "data/threat/model"."""
+        """The name of the model as the zoo writes it, "data/threat/model"."""
         return f"{self.dataset}/{self.threat}/{self.name}"
 
     @property
     def best(self) -> float | None:
-        """The lowest known robust accuracy, else the accuracy under corruptions; leaderboards sort by it."""
+        """What a leaderboard sorts by: the lowest robust accuracy that is known, else that under corruptions."""
         known = [value for value in (self.external, self.autoattack) if value is not None]
         return min(known, default=self.corruptions)
 
     @property
     def overestimation(self) -> float | None:
-        """The reported minus the best known robust accuracy, in percentage points."""
+        """Points by which the authors' number exceeds the best known one."""
         if self.reported is None or self.best is None:
             return None
         return round(self.reported - self.best, 2)
 
     @property
     def year(self) -> int | None:
-        """The year of the venue: its last four-digit number."""
+        """Of the venue: its last number of four digits."""
         found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
         return int(found[-1]) if found else None
 
     def check(self) -> "Record":
-        """Return the record, or raise a RunError if a field has a wrong type or a number is not finite."""
+        """The record itself, or a RunError where a value is none of a record, above all numbers that are none."""
         r = self
         numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
         numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
         numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in ("forwards", "backwards", "seconds")}
         texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
-        texts |= {f: getattr(r, f) or "" for f in OPTIONAL_TEXTS}
+        texts |= {f: getattr(r, f) or "" for f in PERHAPS_TEXTS}
         texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
         wrong = [f for f, v in numbers.items() if v is not None and not _fits(f, v)]
         wrong += [f for f, v in texts.items() if not isinstance(v, str)]
@@ -174,7 +175,7 @@ class Record:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the public leaderboard under its names, then the fields that only Brinell has."""
+        """The fields of the public leaderboard under its names, percentages as text with two decimals, then ours."""
         cost = None if self.cost is None else {k: getattr(self.cost, k) for k in ("forwards", "backwards", "seconds")}
         return {
             "name": self.title or self.name,
@@ -188,36 +189,36 @@ class Record:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
-        """Read a record of `to_json` or of the public leaderboard; `known` holds fields it lacks."""
+        """The record that `to_json` wrote, or one of the public leaderboard; `known` are fields it does not hold."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
         fields |= {ours: _number(stored[theirs]) for ours, theirs in PERCENTAGES.items() if theirs in stored}
         fields |= {ours: stored[ours] for ours in OURS if ours in stored}
         fields |= {ours: tuple(stored[ours]) for ours in LISTS if stored.get(ours) is not None}
         if stored.get("cost") is not None:
             fields["cost"] = Cost(**stored["cost"], samples=stored.get("n") or 0)
-        # A file without an id comes from the public leaderboard and is named after the model.
+        # A file without an id is one of the public leaderboard: it is called by the model's name.
         fields["name"] = stored.get("id", known.get("name", stored.get("name")))
         title = stored.get("name", "")
         fields["title"] = "" if title == fields["name"] else title
         return cls(**{**known, **fields})
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record as JSON to this file, or to dataset/threat/name.json in this folder.
+        """Write the record as JSON: into this file, or as dataset/threat/name.json into this folder.
 
-        Of the path of the Run only the last folder is written: records are shared, and local paths are private.
+        Of the Run only its folder's name is written: records are handed on, and where it lay is nobody's business.
         """
         place = Path(path)
         if place.suffix != ".json":
             place = place / self.dataset / self.threat / f"{self.name}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        shared = replace(self, run=None if self.run is None else Path(self.run).name)
-        text = json.dumps(shared.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+        told = replace(self, run=None if self.run is None else Path(self.run).name)
+        text = json.dumps(told.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomic(place, f"{text}\n".encode())
         return place
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read a record; files of the public leaderboard are read too, from a folder dataset/threat/."""
+    """The record in a file; in a folder dataset/threat/ the file of the public leaderboard will do as well."""
     place = Path(path)
     above = place.resolve().parent
     known = {"dataset": above.parent.name, "threat": above.name, "name": place.stem, "status": "published"}
@@ -226,16 +227,16 @@ def read(path: str | os.PathLike[str]) -> Record:
         return Record.from_json(stored, **({} if "id" in stored else known))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(
-            expected=f"a leaderboard record in {place}",
+            expected=f"a record of a leaderboard in {place}",
             got=error_text(error),
             remedy="Restore the file, or measure the model again.",
         ) from error
 
 
 def read_folder(folder: str | os.PathLike[str]) -> list[Record]:
-    """Read every record in a folder and its subfolders, sorted by path.
+    """Every record in a folder and those in it, as dataset/threat/name.json or beside Runs, in the order of the names.
 
-    Other JSON files are ignored: a record is an object with a clean accuracy.
+    Other JSON files are left alone: a record is an object that tells a clean accuracy.
     """
     return [read(path) for path in sorted(Path(folder).rglob("*.json")) if _is_record(path)]
 
@@ -244,12 +245,12 @@ def _is_record(path: Path) -> bool:
     try:
         stored = json.loads(path.read_bytes())
     except ValueError:
-        return path.name == RECORD  # a damaged record is an error, not ignored
+        return path.name == RECORD  # a damaged record is told of, not passed over
     return isinstance(stored, dict) and "clean_acc" in stored
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
-    """Sort records by the best known robust accuracy, highest first; records without one come last.
+    """The records by the best known robust accuracy, the highest first; those without one at the end.
 
     >>> [r.name for r in ranked(r for r in published() if (r.dataset, r.threat) == ("cifar10", "L2"))][0]
     'Wang2023Better_WRN-70-16'
@@ -264,7 +265,7 @@ def _published() -> tuple[Record, ...]:
 
 
 def published() -> list[Record]:
-    """Return the 236 records of the public leaderboard RobustBench as published; none was run again.
+    """The 236 records of the public leaderboard RobustBench, as they were published; none was run again.
 
     >>> carmon = find(published(), "cifar10/Linf/Carmon2019Unlabeled")
     >>> carmon.status, carmon.clean, carmon.best, carmon.year
@@ -274,7 +275,7 @@ def published() -> list[Record]:
 
 
 def find(records: Iterable[Record], key: str) -> Record | None:
-    """Return the first record with this key, "data/threat/model", or None."""
+    """The first record of this key, "data/threat/model", or None."""
     return next((r for r in records if r.key == key), None)
 
 
@@ -294,15 +295,17 @@ def _line(row: Mapping[str, str]) -> Record:
 
 
 def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
-    """Return the record of a finished Run; `about` holds further fields among `ABOUT`."""
+    """What a finished Run says about a model, as a record; `about` are further fields, of those in ABOUT."""
     with_facts(Record(dataset, threat, name), about)
     if not run.finished:
-        raise RunError(expected="a finished Run for a record", got=f"{run.path}, unfinished", remedy="Resume it first.")
+        raise RunError(
+            expected="a finished Run to make a record of", got=f"{run.path}, unfinished", remedy="Resume it first."
+        )
     identity, verdict = run.identity, run.verdict
     if identity.threat.mask is not None:
         raise RunError(
-            expected="a Run under a common threat",
-            got=f"{run.path}, with a mask",
+            expected="a Run under a threat that others have too",
+            got=f"{run.path}, with a mask of its own",
             remedy="Evaluate without the mask.",
         )
     measured = Record(
@@ -331,7 +334,7 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
 
 
 def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
-    """Add facts about the model to a record; measured fields cannot be set.
+    """The record with what is told about its model; what is measured cannot be told.
 
     >>> with_facts(Record("demo", "Linf", "Mine"), {"venue": "ICML 2026", "reported": 61.5}).year
     2026
@@ -339,7 +342,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
     unknown = sorted(set(about or {}) - set(ABOUT))
     if unknown:
         raise InputError(
-            expected=f"facts among {', '.join(ABOUT)}",
+            expected=f"facts about a model among {', '.join(ABOUT)}",
             got=", ".join(unknown),
             remedy="Everything else is measured.",
         )
@@ -347,7 +350,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
-    """Return the record as verified; a lower accuracy that the check reached becomes the best known one."""
+    """The record after somebody else checked it; what other attacks found more is the best known accuracy."""
     more = record.autoattack is None or _percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=_percent(bound.value) if more else record.external)
 
@@ -361,7 +364,7 @@ def _interval(p: Proportion) -> Interval:
 
 
 def _fits(field: str, value: object) -> bool:
-    """Return whether a number fits its field: finite, and between 0 and 100 for percentages."""
+    """Whether a value can be that number of a record: finite, and a share in per cent where it is one."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return False
     share = field in PERCENTAGES and field not in RELATIVE

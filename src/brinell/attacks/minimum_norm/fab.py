@@ -109,7 +109,7 @@ class FAB(Attack[FABState]):
         """Take a step if the response has gradients; else move misclassified results back."""
         if a.backwards:
             return FABState(s.t + 1, self._step(s.x, a, p, ball), torch.zeros_like(s.explores))
-        back = margin(a.logits, p.y) > 0
+        back = margin(a.logits, p.y) > (0.0 if a.tolerance is None else -a.tolerance)
         drawn = p.x + self.beta * (s.x - p.x)
         return FABState(s.t + 1, where(back, drawn, s.x), back if self.quirks else torch.zeros_like(back))
 
