@@ -3,7 +3,7 @@
 Method: run `pgd20` on 8 demo samples on the CPU under a profiling hook. Print the frames of brinell from
 `brinell.evaluate` to the model's `forward`, and the modules of brinell that run during one attack step after warm-up.
 An attack step is one call of the innermost function that both queries the model and calls `attack.step`.
-Frames of torch and the generated methods of dataclasses do not count.
+Frames of torch and the generated methods of dataclasses do not count, nor does the wrapper of the model in a step.
 
 Usage: python benchmarks/trace.py
 """
@@ -45,7 +45,7 @@ class Tracer:
     def profile(self, frame: FrameType, event: str, argument: object) -> None:
         """Handle one event of `sys.setprofile`."""
         module = module_of(frame)
-        if module is None or event not in ("call", "return"):
+        if module is None or module.startswith("models") or event not in ("call", "return"):
             return
         if event == "return":
             self._finish(frame)

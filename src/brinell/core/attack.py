@@ -13,7 +13,7 @@ from brinell.ops.types import Keys, Labels, Logits, Mask, Points, Scalars
 
 
 class Requires(Enum):
-    """What an attack wants to know about its current points."""
+    """What an attack requires of the model at its current points."""
 
     LOGITS = "logits"
     GRAD = "gradient"
@@ -31,10 +31,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples in the slots: clean point, label, noise key, target class (−1: none), explicit start (or None).
+    """A batch of samples: clean points, labels, noise keys, target classes (−1: none) and explicit starts, if any.
 
-    `restart` is the number of the restart, from 0; None counts as 0. `id` is the sample's id, for classifiers that are
-    another one for every sample.
+    `restart` numbers the restarts from 0; None counts as 0. `id` are sample ids, for classifiers that differ by sample.
     """
 
     x: Points
@@ -48,11 +47,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Response:
-    """What the model said about the points asked: logits, the attack's loss, and what else it needs.
+    """The response of the model to a query: logits, the attack's loss, and what else the attack requires.
 
-    With `Requires.GRAD` it has the gradient of that loss, with `Requires.JACOBIAN` the gradient of every logit, shape
-    (b, k, *shape). A model with a detector adds its score, positive where the input is rejected, and with
-    `Requires.DETECTOR` the gradient of that score.
+    `grad` is the gradient of that loss (`Requires.GRAD`), `jacobian` that of every logit, shape (b, k, *shape)
+    (`Requires.JACOBIAN`). `reject` is the score of a detector, positive for rejected inputs, and `reject_grad` its
+    gradient (`Requires.DETECTOR`).
     """
 
     logits: Logits

@@ -1,4 +1,4 @@
-"""When a row counts as broken, and by how much: the model's own decision, and a signed margin."""
+"""Criteria of success: whether a point is adversarial, by the model's decision, and by what signed margin."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,17 +13,17 @@ from brinell.ops.types import Labels, Mask, Scalars
 
 @runtime_checkable
 class Criterion(Protocol):
-    """A signed margin over the model's answer."""
+    """A decision and a signed margin over the model's output."""
 
     @property
     def name(self) -> str:
-        """For the manifest."""
+        """The name that a Run stores."""
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """How far the goal is reached (positive) or missed (negative)."""
+        """Return by how much the criterion is met (positive) or missed (negative)."""
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Whether the model's decision, the class with the largest logit, meets the goal; never where one is NaN."""
+        """Return whether the predicted class meets the criterion; never if a logit is NaN."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class Misclassified:
     name: str = "misclassify"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Best wrong logit minus the true one."""
+        """Return the best wrong logit minus the true one."""
         return losses.margin(out.logits, y)
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Another class is predicted; of tied logits the first decides, as in torch.argmax."""
+        """Return whether another class is predicted; the first of tied logits decides, as in torch.argmax."""
         return (out.logits.argmax(1) != y) & out.logits.isfinite().all(1)
 
 
 def _score(out: Output) -> Scalars:
     if out.reject is None:
         raise ModelError(
-            expected="a model with a detector, which this goal is about",
-            got="one without",
-            remedy="Give it one: brinell.wrap(net, detector=…).",
+            expected="a model with a detector, which this criterion needs",
+            got="a model without one",
+            remedy="Add one: brinell.wrap(net, detector=…).",
         )
     return out.reject
 
@@ -55,35 +55,35 @@ def _score(out: Output) -> Scalars:
 class Evades:
     """Any class but the true one is predicted, and the detector accepts the input.
 
-    Both parts are measured in logits if the detector's score is; `brinell.calibrated` brings it to that scale.
+    Both parts are in units of logits if the detector's score is; `brinell.calibrated` scales it so.
     """
 
     name: str = "evade"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """The smaller of the classifier's margin and the score's distance below rejection."""
+        """Return the smaller of the classifier's margin and the score's distance below rejection."""
         return torch.minimum(losses.margin(out.logits, y), -_score(out))
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Misclassified and accepted; a score that is NaN accepts nothing."""
+        """Return whether the input is misclassified and accepted; a NaN score accepts nothing."""
         return Misclassified().reached(out, y, t) & (_score(out) <= 0)
 
 
 @dataclass(frozen=True)
 class Triggers:
-    """Any class but the true one is predicted, and the detector rejects the input: the goal of the inverted test.
+    """Any class but the true one is predicted, and the detector rejects the input: the criterion of the inverted test.
 
-    Attacks that steer around a detector reach it on `brinell.models.inverted(classifier)`, where it is `Evades`.
+    Attacks that consider the detector meet it on `brinell.models.inverted(classifier)`, where it is `Evades`.
     """
 
     name: str = "trip"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """The smaller of the classifier's margin and the score's distance above rejection."""
+        """Return the smaller of the classifier's margin and the score's distance above rejection."""
         return torch.minimum(losses.margin(out.logits, y), _score(out))
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Misclassified and rejected."""
+        """Return whether the input is misclassified and rejected."""
         return Misclassified().reached(out, y, t) & (_score(out) > 0)
 
 
@@ -94,11 +94,11 @@ class Targeted:
     name: str = "hit-class"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Target logit minus the best other one."""
+        """Return the target logit minus the best other one."""
         return -losses.margin(out.logits, t)
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """The target class is predicted."""
+        """Return whether the target class is predicted."""
         return (out.logits.argmax(1) == t) & out.logits.isfinite().all(1)
 
 

@@ -26,6 +26,9 @@ class Classifier:
     Members with a default below may be left out.
     """
 
+    per_sample: bool = False
+    """Whether the classifier differs from sample to sample: the engine then calls `forward_of` with sample ids."""
+
     @property
     def name(self) -> str:
         """A name for reports."""
@@ -50,11 +53,6 @@ class Classifier:
     def allow(self) -> frozenset[str]:
         """Names of known defects: the Run stores them as flags instead of refusing the model."""
         return frozenset()
-
-    @property
-    def per_sample(self) -> bool:
-        """Whether the classifier differs from sample to sample: the engine then calls `forward_of` with sample ids."""
-        return False
 
     def forward(self, x: Points) -> Output:
         """Return the output for a batch of points in [0, 1]."""

@@ -1,4 +1,4 @@
-"""Natural inputs that a detector accepts, as the model answered about them: what matching attacks imitate."""
+"""Model outputs for natural inputs that a detector accepts: the references that matching attacks imitate."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class References:
-    """Classes, logits and, where the model gives them, features of accepted and correctly classified inputs.
+    """Classes, logits and, if the model has them, features of accepted and correctly classified inputs.
 
-    With `ids` each belongs to one sample, by its id, and is imitated for that one only.
-
-    Two are equal when their numbers are; as text they are a digest, so that a plan with one stays readable.
+    With `ids` each row belongs to the sample with that id, and only that sample imitates it. Two are equal if their
+    numbers are. As text they are a digest, so that a plan stays readable.
 
     >>> import torch
     >>> References(torch.tensor([0, 1]), torch.eye(2))
@@ -27,7 +26,7 @@ class References:
 
     @property
     def digest(self) -> str:
-        """sha256 over all numbers."""
+        """SHA-256 of all numbers."""
         h = hashlib.sha256()
         for part in (self.y, self.logits, self.features, self.ids):
             h.update(b"" if part is None else part.detach().cpu().numpy().tobytes())
@@ -43,5 +42,5 @@ class References:
         return f"References(n={len(self.y)}, sha256={self.digest[:8]})"
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest of a Run."""
+        """Return what the manifest of a Run stores."""
         return {"n": len(self.y), "sha256": self.digest}

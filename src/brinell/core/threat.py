@@ -91,6 +91,10 @@ class Ball:
         """Return g with zeros at the coordinates that may not change."""
         return g if self.mask is None else g * self.mask
 
+    def eps_like(self, x: Points) -> Tensor:
+        """Return the radii in a shape that broadcasts over `x`."""
+        return self.eps.view(-1, *[1] * (x.ndim - 1))
+
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         """Return the steepest step of size 1 in the allowed coordinates (`Norm.steepest`)."""
         return self.norm.steepest(self.masked(g), density)
@@ -124,7 +128,7 @@ class Ball:
 
     def allows(self, x0: Points, x: Points) -> Mask:
         """Return whether x is finite, in the box, and equal to x0 where masked. The radius is not checked."""
-        least, greatest = torch.aminmax(flat(x), dim=1)
+        least, greatest = torch.aminmax(x.reshape(len(x), -1), dim=1)
         # With a NaN in a row both extremes are NaN, and the comparisons fail.
         inside = (least >= LO) & (greatest <= HI)
         return inside if self.mask is None else inside & flat((x == x0) | self.mask).all(1)

@@ -13,7 +13,6 @@ from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Slots
-from brinell.ops.rowwise import where
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class BestSoFar:
         counts = live & allowed & (near | self.nearest)
         return replace(
             best,
-            x=where(keep, x, best.x),
+            x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),
             found=best.found | adversarial,
             broken=best.broken | broken,
             margin=torch.where(counts & (margin > best.margin), margin, best.margin),

@@ -1,4 +1,4 @@
-"""What the engine tells whoever listens. The library never prints; a listener shows, logs or ignores."""
+"""Events that the engine sends to a listener. The library never prints; a listener shows, logs or ignores them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageStarted:
-    """A stage begins on so many samples, each worth at most so many model calls."""
+    """A stage begins: its number of samples, and the most forward passes per sample."""
 
     stage: str
     samples: int
@@ -15,7 +15,7 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Samples finished and broken so far in this stage, and model calls per row made so far."""
+    """The samples finished and broken so far in this stage, and the forward passes so far."""
 
     stage: str
     finished: int
@@ -25,14 +25,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The device ran out of memory; the model is now asked about fewer rows at a time."""
+    """The device ran out of memory; each model call now has this many rows."""
 
     block: int
 
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence for the user."""
+    """A message for the user."""
 
     text: str
 
@@ -42,4 +42,4 @@ Listener = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """Ignores everything."""
+    """Ignore every event."""

@@ -1,4 +1,4 @@
-"""Arithmetic while the engine runs: float32 as written, or less for the attack's own questions to the model."""
+"""Arithmetic of the engine: exact float32, or lower precision for the queries of attacks."""
 
 import os
 from collections.abc import Iterator
@@ -9,24 +9,24 @@ import torch
 
 from brinell.errors import PlanError
 
-# Without it, on some processors, Intel's library rounds rows of one product differently by their place in it. It reads
-# this with its first product, and is as fast so.
+# Without it, Intel's library on some processors rounds the rows of one product differently by their position. It reads
+# the setting at its first product. It is equally fast.
 os.environ.setdefault("MKL_CBWR", "AUTO")
-# How NVIDIA's library chooses its convolutions: by its better model of their speed, which, unlike timing them, chooses
-# the same ones every time. Read with the first convolution.
+# NVIDIA's library then chooses convolutions by its better model of their speed. Unlike timing, it always chooses the
+# same ones. It reads the setting at the first convolution.
 os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "bfloat16")
-# Twice the rounding of one number, as a share of the spread of the logits. Fixed, not measured on the data: a sample's
-# outcome must not depend on which others there are.
+# Twice the rounding error of one number, relative to the spread of the logits. Fixed, not measured on the data: the
+# outcome of a sample must not depend on other samples.
 SLACK = {FLOAT32: 0.0, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 AUTO = "auto"
-"""The fastest of these that loses nothing in a probe."""
+"""The fastest of these that loses nothing in a pilot."""
 
 
 def candidates(device: torch.device) -> tuple[str, ...]:
-    """The precisions that are something of their own on this kind of device, float32 first.
+    """Return the distinct precisions of this type of device, float32 first.
 
     >>> candidates(torch.device("cpu"))
     ('float32', 'bfloat16')
@@ -36,7 +36,7 @@ def candidates(device: torch.device) -> tuple[str, ...]:
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """True float32: no autocast, TF32 or bfloat16, deterministic cuDNN kernels; the caller's settings come back."""
+    """Use true float32: no autocast, TF32 or bfloat16, and deterministic cuDNN kernels. Restore the settings after."""
     with torch.autocast(device.type, enabled=False), _cuda() if device.type == "cuda" else _cpu():
         yield
 
@@ -65,9 +65,9 @@ def _cuda() -> Iterator[None]:
 
 @contextmanager
 def lower(precision: str, device: torch.device) -> Iterator[None]:
-    """Inside `exact`: the arithmetic of a question whose answer only steers. Devices without TF32 answer in float32."""
+    """Use lower precision for queries of attacks, inside `exact`. Devices without TF32 use float32 instead."""
     if precision == "bfloat16":
-        # Without its cache of converted weights, which would outlive neither a recording nor a change of weights.
+        # Without the cache of converted weights, which is valid neither in CUDA graphs nor after a change of weights.
         with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
             yield
     elif precision == "tf32" and device.type == "cuda":
@@ -83,7 +83,7 @@ def lower(precision: str, device: torch.device) -> Iterator[None]:
 
 
 def backward(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """The same for the way back, where autocast has no place: each step takes the kind of its forward step."""
+    """Use lower precision for the backward pass, without autocast: each step has the type of its forward step."""
     return nullcontext() if precision == "bfloat16" else lower(precision, device)
 
 
@@ -93,7 +93,7 @@ def _set(cudnn: Any, matmul: Any, values: tuple[str, str, bool, bool]) -> None:
 
 
 def check(precision: str) -> None:
-    """Refuse a precision the engine does not have."""
+    """Refuse an unknown precision."""
     names = (*PRECISIONS, AUTO)
     if precision not in names:
         raise PlanError(

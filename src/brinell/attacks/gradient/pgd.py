@@ -62,5 +62,5 @@ class PGD(Attack[PGDState]):
         g = a.gradient
         if self.momentum:
             g = self.momentum * s.direction + g / rows(flat(g).abs().sum(1) + 1e-12, g)
-        x = s.x + self.rel_step * rows(ball.eps, g) * ball.steepest(g, self.density)
+        x = s.x + self.rel_step * ball.eps_like(g) * ball.steepest(g, self.density)
         return PGDState(s.t + 1, ball.project(p.x, x), g)

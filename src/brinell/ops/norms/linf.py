@@ -21,7 +21,7 @@ class LinfNorm(Norm):
     corners = True
 
     def size(self, d: Points) -> Scalars:
-        return flat(d).abs().amax(1)
+        return d.reshape(len(d), -1).abs().amax(1)
 
     def dual_size(self, g: Points) -> Scalars:
         return flat(g).abs().sum(1)
@@ -31,7 +31,7 @@ class LinfNorm(Norm):
         return d.clamp(torch.maximum(-e, lo), torch.minimum(e, hi))
 
     def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
-        e = rows((eps - HALF_ULP).clamp(min=0), x)
+        e = (eps - HALF_ULP).clamp(min=0).view(-1, *[1] * (x.ndim - 1))
         return x.clamp(x0 - e, x0 + e).clamp(lo, hi)
 
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
