@@ -20,13 +20,13 @@ from torch import Tensor, nn
 import brinell
 from brinell import Linf, Plan, Problem, Restarts, Targets
 from brinell.attacks import APGD, FGSM, PGD, Square
+from brinell.core.execution import Execution
 from brinell.core.threat import Threat
 from brinell.cost.estimate import remaining_work
 from brinell.cost.extrapolate import predict
 from brinell.engine import precision
-from brinell.engine.events import silent
 from brinell.evaluation import coerce
-from brinell.evaluation.prepare import chosen_plan, prepare
+from brinell.evaluation.prepare import prepare
 from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"
@@ -103,12 +103,10 @@ CASES = [
 def probed(model: Any, data: Problem, case: Case, clock: Callable[[], float]) -> Any:
     """The estimate by a clock of one's own."""
     options = dict(case.options)
-    plan = chosen_plan(case.plan, options.pop("audit", None), False)
+    plan = coerce.as_plan(case.plan, audit=options.pop("audit", None))
     clf = coerce.as_classifier(model)
     with precision.exact(clf.device):
-        prepared = prepare(
-            clf, data, case.threat, plan, seed=0, slots=None, precision="float32", listener=silent, **options
-        )
+        prepared = prepare(clf, data, case.threat, plan, Execution(), **options)
         return predict(remaining_work(prepared, None, False), clock=clock)
 
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from brinell import L1, L2, Linf
 from brinell.attacks import APGD
 from brinell.core.attack import Batch, Requires
+from brinell.core.ranking import rank_targets
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
-from brinell.evaluation.run_stage import rank_targets
 from brinell.models import wrap
 from brinell.ops import rng
 from brinell.ops.losses import margin

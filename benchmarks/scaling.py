@@ -25,7 +25,7 @@ from brinell.core.dataset import Chunk
 from brinell.distributed import ClusterEstimate, Ray, World, estimate
 from brinell.engine.oracle import Oracle, default_block
 from brinell.evaluation.backend import WorkUnit, run_unit
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
 from brinell.models.demo import demo_net
 
 RESULTS = Path(__file__).parent / "results"

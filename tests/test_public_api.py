@@ -16,6 +16,8 @@ NAMES = [
     "Curve",
     "Eot",
     "Estimate",
+    "Execution",
+    "Finding",
     "InputError",
     "L0",
     "L1",

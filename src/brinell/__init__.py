@@ -4,6 +4,7 @@ from brinell import analysis, attacks, data, defences, distributed, gallery, lau
 from brinell.analysis.rescalings import rescalings
 from brinell.attacks.catalogue import plans
 from brinell.core.dataset import Problem
+from brinell.core.execution import Execution
 from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, plan
 from brinell.core.threat import L0, L1, L2, Linf, Threat
 from brinell.cost.budget import Estimate
@@ -14,6 +15,7 @@ from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, P
 from brinell.evaluation.attack import attack
 from brinell.evaluation.calibrate_detector import calibrated
 from brinell.evaluation.evaluate import evaluate
+from brinell.finding import Finding
 from brinell.leaderboard.benchmark import benchmark
 from brinell.models.wrap import wrap
 from brinell.reliability.binarization.test import test_attack
@@ -31,6 +33,8 @@ __all__ = [
     "Curve",
     "Eot",
     "Estimate",
+    "Execution",
+    "Finding",
     "InputError",
     "Linf",
     "MissingExtra",

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brinell.cli._shared.load import OPTIONS
 from brinell.data import SETS, load
+from brinell.evaluation.coerce import OPTIONS
 
 
 @pytest.fixture(autouse=True)

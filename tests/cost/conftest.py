@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import brinell
+from brinell.core.execution import Execution
 from brinell.cost.budget import Estimate
 from brinell.cost.estimate import remaining_work
 from brinell.cost.extrapolate import predict
 from brinell.engine import precision
-from brinell.engine.events import silent
 from brinell.evaluation import coerce
-from brinell.evaluation.prepare import chosen_plan, prepare
+from brinell.evaluation.prepare import prepare
 from brinell.testing import LinearWorld, duel
 
 
@@ -45,9 +45,15 @@ def foretold() -> Callable[..., Estimate]:
     ) -> Estimate:
         audit, escalate = more.pop("audit", None), more.pop("escalate", False)
         clf = coerce.as_classifier(model)
-        options = {"seed": 0, "slots": None, "precision": "float32", "listener": silent, **more}
         with precision.exact(clf.device):
-            prepared = prepare(clf, coerce.as_problem(data), threat, chosen_plan(plan, audit, escalate), **options)
+            prepared = prepare(
+                clf,
+                coerce.as_problem(data),
+                threat,
+                coerce.as_plan(plan, audit=audit, escalate=escalate),
+                Execution(),
+                **more,
+            )
             return predict(remaining_work(prepared, folder, escalate), 2.0, Counting(step))
 
     return tell

@@ -23,8 +23,8 @@ from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Samples
 from brinell.evaluation import coerce, run_stage
+from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import clean
-from brinell.evaluation.run_stage import StageContext
 from brinell.testing import duel
 
 

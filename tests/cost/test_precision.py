@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import Linf, evaluate
+from brinell.core.execution import Execution
 from brinell.cost import precision as precision_choice
-from brinell.cost.precision import PrecisionChoice, PrecisionTrial, choose_precision, fastest_safe, stored_precision
+from brinell.cost.precision import PrecisionChoice, PrecisionTrial, choose_precision, fastest_safe
 from brinell.engine import precision
-from brinell.engine.events import silent
 from brinell.evaluation import coerce
-from brinell.evaluation.prepare import prepare
+from brinell.evaluation.prepare import prepare, stored_precision
 from brinell.testing import LinearWorld
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -71,10 +71,9 @@ class Clock:
 
 def chosen(model: Any, world: LinearWorld, eps: float, plan: Any, clock: Clock) -> PrecisionChoice:
     clf = coerce.as_classifier(model)
-    options: dict[str, Any] = {"seed": 0, "slots": None, "precision": "float32", "listener": silent}
     with precision.exact(clf.device):
-        s = prepare(clf, coerce.as_problem((world.x, world.y)), Linf(eps), coerce.as_plan(plan), **options)
-        return choose_precision(s.context, s.plan.stages_for(s.context.threat), s.facts(), clock)
+        s = prepare(clf, coerce.as_problem((world.x, world.y)), Linf(eps), coerce.as_plan(plan), Execution())
+        return choose_precision(s.context, s.stages, s.first_clean(), clock)
 
 
 class Offset(nn.Module):

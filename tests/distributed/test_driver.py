@@ -23,8 +23,8 @@ from brinell.distributed.worker import Worker, WorkerReport
 from brinell.engine.events import Progress, StageStarted, silent
 from brinell.evaluation import run_stage as stages
 from brinell.evaluation.backend import AttackJob, WorkUnit
-from brinell.evaluation.run_plan import FinishedRows
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
+from brinell.evaluation.rows import FinishedRows
 
 # The module, not the function of the same name.
 module: Any = sys.modules["brinell.evaluation.evaluate"]
@@ -62,8 +62,8 @@ class FakeLauncher:
         self.pool = FakePool(self, pickle.dumps((quiet, plan)))
         yield self
 
-    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
-        return Driver(job, self.pool, self.unit, clock=self.pool.clock).parts()
+    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
+        return Driver(job, self.pool, self.unit, clock=self.pool.clock).run()
 
 
 class FakePool:
@@ -189,7 +189,7 @@ def test_streams(evaluate: Evaluate, assert_same: Same, data: Any, monkeypatch: 
 
 
 def test_audit_and_escalation(evaluate: Evaluate, assert_same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_unsettled", lambda *_: True)
+    monkeypatch.setattr(module, "needs_escalation", lambda *_: True)
     short = brinell.Stage(brinell.attacks.FGSM())
     full = brinell.Stage(brinell.attacks.PGD(steps=5), share=0.25)
     plan = brinell.Plan("mine", (short, full), strength="audited")
@@ -263,7 +263,7 @@ def test_the_listener_hears_of_every_sample(evaluate: Evaluate, monkeypatch: pyt
     def listening(_: Any) -> Iterator[Any]:
         yield heard.append
 
-    monkeypatch.setattr(module, "listening", listening)
+    monkeypatch.setattr(module, "show_progress", listening)
     run = evaluate(40, launch=FakeLauncher(2, unit=9, death=0.1))
     assert heard[0] == StageStarted("pgd20", 40, 21)
     told = [e for e in heard if isinstance(e, Progress)]
@@ -314,5 +314,5 @@ def test_waiting_for_workers_is_told_once() -> None:
     job = AttackJob(context, brinell.plan([brinell.attacks.FGSM()]), read, lambda c: c, 1, (3,), listener=heard.append)
     nobody = Nobody()
     with pytest.raises(StopError):
-        list(Driver(job, nobody, clock=lambda: nobody.now).parts())
+        list(Driver(job, nobody, clock=lambda: nobody.now).run())
     assert sum(isinstance(e, drive.Note) for e in heard) == 1

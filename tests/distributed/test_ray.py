@@ -67,7 +67,7 @@ class TestOnOneCluster:
     def test_audit_escalation_and_lower_precision(
         self, evaluate: Evaluate, assert_same: Same, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sys.modules["brinell.evaluation.evaluate"], "_unsettled", lambda *_: True)
+        monkeypatch.setattr(sys.modules["brinell.evaluation.evaluate"], "needs_escalation", lambda *_: True)
         short, full = brinell.Stage(PLAN[0]), brinell.Stage(PLAN[1], share=0.25)
         same: dict[str, Any] = {
             "plan": brinell.Plan("mine", (short, full), strength="audited"),

@@ -114,13 +114,13 @@ def test_records_that_nobody_wants_are_let_go():
 
 def test_what_was_made_in_vain_is_told(tmp_path, monkeypatch):
     prepare = importlib.import_module("brinell.evaluation.prepare")
-    stages = importlib.import_module("brinell.evaluation.run_stage")
+    context = importlib.import_module("brinell.evaluation.context")
     data, threat = brinell.data.load("demo", 24), Linf(0.15)
     plain = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     # As on a GPU, without one.
     made = [GraphCache(make=Fixed)]
     monkeypatch.setattr(
-        prepare, "StageContext", lambda *a, **k: stages.StageContext(*a, **{**k, "graph_cache": made[0]})
+        prepare, "StageContext", lambda *a, **k: context.StageContext(*a, **{**k, "graph_cache": made[0]})
     )
     run = brinell.evaluate("demo", data, threat, "mm3", progress=False)
     assert run.survivors().tolist() == plain.survivors().tolist()

@@ -78,6 +78,6 @@ def test_clock(seconds: float, text: str) -> None:
 def test_out_of_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     from brinell.engine.events import Shrunk
 
-    with progress.listening(None) as listener:
+    with progress.show_progress(None) as listener:
         listener(Shrunk(16))
     assert "out of memory" in capsys.readouterr().err

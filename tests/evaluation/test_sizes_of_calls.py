@@ -12,7 +12,8 @@ from brinell.core.threat import Linf
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.oracle import Oracle
 from brinell.evaluation import run_stage
-from brinell.evaluation.run_stage import StageContext, stage_oracle
+from brinell.evaluation.context import StageContext
+from brinell.evaluation.run_stage import stage_oracle
 
 
 class Uneven(APGD):
@@ -48,6 +49,6 @@ def test_recorded_or_not_the_shape_is_the_same(kind: str) -> None:
 @pytest.mark.parametrize(("slots", "rows", "room"), [(256, 512, 512), (1024, 512, 1024), (1024, 32, 256)])
 def test_measured_slots_fill_a_call(slots: int, rows: int, room: int) -> None:
     recorded = setup_for("cuda", slots, GraphCache())
-    assert run_stage._room(recorded, recorded.oracle.sized({"cuda": rows})) == room
+    assert run_stage._slots(recorded, recorded.oracle.sized({"cuda": rows})) == room
     told = setup_for("cuda", slots, GraphCache(), measured=False)
-    assert run_stage._room(told, told.oracle.sized({"cuda": rows})) == slots
+    assert run_stage._slots(told, told.oracle.sized({"cuda": rows})) == slots

@@ -1,21 +1,22 @@
 """The cost of an evaluation before it is run."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from brinell.core.execution import Execution
 from brinell.core.threat import Threat
 from brinell.cost.budget import Estimate, longest_seconds
 from brinell.cost.extrapolate import predict
 from brinell.cost.outcomes import RemainingWork
-from brinell.cost.precision import stored_precision
 from brinell.engine import precision as precisions
-from brinell.engine.events import Note, silent
+from brinell.engine.events import Note
 from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation, chunk_size
-from brinell.evaluation.prepare import chosen_plan, prepare
+from brinell.evaluation.prepare import prepare, stored_precision
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
 from brinell.results.format.resume import NOTHING_STORED, StoredRows
@@ -35,11 +36,14 @@ def estimate(
     seed: int = 0,
     slots: int | None = None,
     precision: str = "float32",
-    execution: str = "auto",
+    execution: str | Execution = "auto",
     device: torch.device | str | None = None,
     individual: bool = False,
     audit: float | int | None = None,
     escalate: bool = False,
+    queries: int | None = None,
+    rank_by: Any = None,
+    rank_eps: float | str | None = None,
     seconds: float | None = None,
 ) -> Estimate:
     """Forwards, backwards and seconds that `evaluate` would take with the same arguments; nothing is written.
@@ -53,9 +57,10 @@ def estimate(
     >>> told.samples, told.forwards <= 32 + 2 * 32
     (32, True)
     """
-    coerce.refuse_nowhere(resume, out)
-    model = coerce.as_classifier(classifier, device)
-    chosen = chosen_plan(plan, audit, escalate)
+    coerce.require_folder(resume, out)
+    how = coerce.as_execution(seed, slots, precision, execution, device)
+    model = coerce.as_classifier(classifier, how.device)
+    chosen = coerce.as_plan(plan, rank_by=rank_by, rank_eps=rank_eps, queries=queries, audit=audit, escalate=escalate)
     folder = Path(out) if resume and out is not None else None
     with precisions.exact(model.device):
         prepared = prepare(
@@ -63,12 +68,8 @@ def estimate(
             coerce.as_problem(problem),
             coerce.as_threat(threat),
             chosen,
-            seed=seed,
-            slots=slots,
-            precision=stored_precision(precision, folder),
-            listener=silent,
+            replace(how, precision=stored_precision(how.precision, folder)),
             individual=individual,
-            execution=execution,
         )
         return predict(remaining_work(prepared, folder, escalate), seconds)
 
@@ -80,7 +81,7 @@ def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -
     if folder is not None and (folder / MANIFEST).exists():
         stored = StoredRows(folder)
         known, rest = stored.of(first.ids.tolist()), _rest(s, Run.open(folder), stored)
-    return RemainingWork(s.context, s.plan, s.facts(), rest, s.pace, known, s.individual, escalate, s.warned)
+    return RemainingWork(s.context, s.plan, s.first_clean(), rest, s.pace, known, s.individual, escalate, s.warned)
 
 
 def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
@@ -96,7 +97,7 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
     """Say what the evaluation will cost, where that is long enough to be worth a probe."""
-    if longest_seconds(s.plan.stages_for(s.context.threat), len(s.problem), s.pace) < WORTH_ASKING:
+    if longest_seconds(s.stages, len(s.problem), s.pace) < WORTH_ASKING:
         return
     told = predict(remaining_work(s, folder, escalate))
     for text in (f"expected: {told}", *told.notes):

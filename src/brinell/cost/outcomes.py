@@ -10,8 +10,8 @@ from brinell.core.plan import Plan, Stage, Stages
 from brinell.cost.budget import max_queries, usual_queries
 from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial
 from brinell.evaluation.audit import in_audit
+from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import StageContext
 from brinell.ops import rng
 from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 

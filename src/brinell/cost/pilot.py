@@ -13,8 +13,9 @@ from brinell.core.plan import Stage, Stages
 from brinell.engine.accelerate import accelerated
 from brinell.engine.cuda.autotune import replayed_seconds
 from brinell.engine.oracle import Oracle
+from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import StageContext, run_unverified, stage_oracle
+from brinell.evaluation.run_stage import run_unverified, stage_oracle
 from brinell.ops import rng
 
 Numbers = npt.NDArray[np.float64]

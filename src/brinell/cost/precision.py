@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from brinell.core.plan import Stage, Stages
 from brinell.cost.pilot import Clock, Ints, Stopwatch, positions, preserve_rng
 from brinell.engine.accelerate import accelerated
 from brinell.engine.oracle import Oracle
-from brinell.engine.precision import AUTO, FLOAT32, candidates
+from brinell.engine.precision import FLOAT32, candidates
+from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
-from brinell.evaluation.run_stage import StageContext, claimed, run_unverified
+from brinell.evaluation.run_stage import claimed, run_unverified
 from brinell.evaluation.verify_points import verify_points
-from brinell.results.format.manifest import MANIFEST, decode
 
 # Lower precision must take at most so much of float32's time; so many adversarials at least must show that it is safe.
 FASTER, EVIDENCE = 0.9, 5
@@ -75,13 +74,6 @@ def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
     base = trials[0]
     safe = [t for t in trials[1:] if t.wanted >= EVIDENCE and not t.lost and t.seconds <= FASTER * base.seconds]
     return PrecisionChoice(min(safe, key=lambda t: t.seconds).precision if safe else base.precision, tuple(trials))
-
-
-def stored_precision(precision: str, folder: Path | None) -> str:
-    """The precision asked for; where that is "auto" and a Run is to go on, the one it was made with."""
-    if precision != AUTO or folder is None or not (folder / MANIFEST).exists():
-        return precision
-    return decode(folder).identity.precision or FLOAT32
 
 
 def choose_precision(

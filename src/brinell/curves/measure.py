@@ -50,7 +50,7 @@ def curve(
     >>> found.n, found.unresolved, 0 <= found.median < 1
     (16, 0, True)
     """
-    coerce.refuse_nowhere(resume, out)
+    coerce.require_folder(resume, out)
     model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
     runs = [run if isinstance(run, Run) else Run.open(run) for run in known]
     for run in runs:

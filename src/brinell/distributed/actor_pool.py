@@ -12,7 +12,7 @@ from brinell.distributed.driver import Driver, WorkerDied, WorkerEvent, WorkerFi
 from brinell.distributed.worker import Worker
 from brinell.errors import error_text
 from brinell.evaluation.backend import AttackJob, WorkUnit
-from brinell.evaluation.run_plan import FinishedRows
+from brinell.evaluation.rows import FinishedRows
 
 # One thread of a worker attacks. The other receives the ids that other workers take over.
 THREADS = 2
@@ -24,9 +24,9 @@ class RayBackend:
     def __init__(self, pool: "ActorPool", unit: int | None) -> None:
         self._pool, self._unit = pool, unit
 
-    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
+    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
         """Yield the results of a job in the order in which they arrive."""
-        return Driver(job, self._pool, self._unit).parts()
+        return Driver(job, self._pool, self._unit).run()
 
 
 class ActorPool:

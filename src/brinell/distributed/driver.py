@@ -15,7 +15,7 @@ from brinell.engine.events import Note, Progress, Shrunk, StageStarted
 from brinell.environment import version
 from brinell.errors import RunError
 from brinell.evaluation.backend import AttackJob, WorkUnit
-from brinell.evaluation.run_plan import FinishedRows
+from brinell.evaluation.rows import FinishedRows
 
 # Bytes of inputs per unit. The driver keeps them in memory until the unit is finished.
 UNIT_BYTES = 1 << 27
@@ -112,7 +112,7 @@ class Driver:
             overlap=job.context.draws == 1,
         )
 
-    def parts(self) -> Iterator[FinishedRows]:
+    def run(self) -> Iterator[FinishedRows]:
         """Yield every row once, in the order of arrival."""
         self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.stages)))
         self.idle |= set(self.pool.free())

@@ -15,7 +15,7 @@ from brinell.distributed.actor_pool import ActorPool, RayBackend
 from brinell.distributed.serialize_model import serialize
 from brinell.errors import InputError, MissingExtra, RunError, error_text
 from brinell.evaluation.backend import Executor
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
 
 GPU = "gpu"
 ENVIRONMENT = {

@@ -8,7 +8,7 @@ import torch
 
 from brinell.core.dataset import Chunk, sample_hashes
 from brinell.evaluation.backend import AttackJob, WorkUnit, unfinished
-from brinell.evaluation.run_plan import FinishedRows
+from brinell.evaluation.rows import FinishedRows
 from brinell.results import CLEAN, counted
 from brinell.results.format.resume import StoredOutcomes
 

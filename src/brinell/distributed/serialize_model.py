@@ -15,7 +15,7 @@ from torch import nn
 from brinell.core.plan import Plan
 from brinell.engine.events import silent
 from brinell.errors import ModelError, error_text
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
 
 # Every worker has these packages. Other code that is not installed is the user's own and is pickled with the model.
 INSTALLED = ("brinell", "torch", "numpy", "pyarrow", "ray", "__main__")

@@ -16,8 +16,8 @@ from brinell.engine.events import Event, Shrunk
 from brinell.environment import environment
 from brinell.errors import ModelError, first_line
 from brinell.evaluation.backend import WorkUnit, run_unit
-from brinell.evaluation.run_plan import FinishedRows
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
+from brinell.evaluation.rows import FinishedRows
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One attack on every sample, for those who study attacks: rows out, nothing stored."""
+"""Run one attack on every sample and return the rows, for attack researchers."""
 
 from typing import Any
 
@@ -9,13 +9,14 @@ from torch import Tensor
 
 from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Problem
+from brinell.core.execution import Execution
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
-from brinell.evaluation.progress import listening
+from brinell.evaluation.progress import show_progress
 from brinell.evaluation.run_stage import run_stage
 from brinell.results import ROWS
 
@@ -35,8 +36,8 @@ def attack(
 ) -> pa.Table:
     """Run one attack on every sample, misclassified ones too, and return its rows in the problem's order.
 
-    For attack researchers: nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False`
-    lets every row use its whole budget, as the reference implementations do.
+    Nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False`
+    lets every sample use its whole budget, as the reference implementations do.
 
     >>> import brinell
     >>> rows = brinell.attack("demo", brinell.data.load("demo")[:8], brinell.L2(1.0), brinell.attacks.APGD(steps=5))
@@ -45,30 +46,18 @@ def attack(
     """
     model = coerce.as_classifier(classifier, device)
     data, chosen = coerce.as_problem(problem), coerce.as_plan(attack)
-    with precisions.exact(model.device), listening(progress) as listener:
+    with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(
-            model,
-            data,
-            coerce.as_threat(threat),
-            chosen,
-            seed=seed,
-            slots=slots,
-            precision="float32",
-            listener=listener,
-            early_exit=early_exit,
+            model, data, coerce.as_threat(threat), chosen, Execution(seed, slots), listener, early_exit=early_exit
         )
-        begin = _start(start, data)
+        starts = _start_points(start, data)
         tables = []
         for chunk in prepared.chunks():
             c = prepared.clean(chunk)
-            everyone = torch.arange(len(c.chunk), device=c.logits.device)
-            here = None if begin is None else begin[c.chunk.offset : c.chunk.offset + len(c.chunk)]
-            parts = [
-                p
-                for s in prepared.plan.stages_for(prepared.context.threat)
-                for p in run_stage(prepared.context, s, c, everyone, here)
-            ]
-            tables.append(_in_order([p.table for p in parts], c.chunk.ids))
+            everyone = torch.arange(len(chunk), device=c.logits.device)
+            here = None if starts is None else starts[chunk.offset : chunk.offset + len(chunk)]
+            results = [r for s in prepared.stages for r in run_stage(prepared.context, s, c, everyone, here)]
+            tables.append(_in_order([rows.table for _, rows in results], chunk.ids))
     return pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 
@@ -79,7 +68,7 @@ def _in_order(tables: list[pa.Table], ids: Tensor) -> pa.Table:
     return table.take(pa.array(order))
 
 
-def _start(start: Tensor | None, problem: Problem) -> Tensor | None:
+def _start_points(start: Tensor | None, problem: Problem) -> Tensor | None:
     if start is None:
         return None
     begin = torch.as_tensor(start, dtype=torch.float32)

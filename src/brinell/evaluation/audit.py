@@ -1,8 +1,9 @@
-"""Who is audited: attacked at full strength though the short plan gave up."""
+"""The audit of a short plan: which samples it draws, and whether its result calls for the full plan."""
 
 from torch import Tensor
 
 from brinell.ops import rng
+from brinell.results import Run
 
 
 def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
@@ -14,3 +15,11 @@ def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
     """
     key = rng.fold(rng.keys(seed, ids), rng.digest("audit"))
     return rng.uniform(key, (1,))[:, 0] < share
+
+
+def needs_escalation(run: Run, warned: bool) -> bool:
+    """Return whether the short plan's result is in doubt: its audit objects or is too small, or a check warns."""
+    audit = run.audit
+    if audit is None or audit.complete:
+        return False
+    return warned or audit.objects or audit.too_small(run.robust_accuracy)

@@ -1,6 +1,6 @@
-"""Work as it is handed out: units of samples, who does them, and what of them is still to be done.
+"""Where an evaluation is computed: the backend protocol, and the one backend that runs in this process.
 
-A launcher decides where units are computed. The one here does everything in this process; others live above.
+`brinell.distributed` has the backend for Ray.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -16,17 +16,18 @@ from brinell.core.dataset import Chunk
 from brinell.core.plan import Plan, Stages
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, silent
+from brinell.errors import InputError
 from brinell.evaluation.audit import in_audit
-from brinell.evaluation.rows import Clean, clean
-from brinell.evaluation.run_plan import FinishedRows, run_plan
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
+from brinell.evaluation.rows import Clean, FinishedRows, clean
+from brinell.evaluation.run_plan import run_plan
 from brinell.results import CLEAN
 from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Samples with their threat and what is known of them: all that a worker who has the setup needs to know."""
+    """Samples with their threat and their stored outcomes: what a worker needs beside the context."""
 
     chunk: Chunk
     threat: Threat
@@ -37,10 +38,10 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class AttackJob:
-    """An evaluation for a launcher: what stays the same, the samples as they are read, and who listens.
+    """The attacks of one evaluation, for an executor.
 
-    `workers` and `shrunk` are filled in by the launcher: where the work was done, and to how many rows at a time the
-    questions to the model had to be cut.
+    `read` yields the chunks with their stored outcomes, `clean` returns the predictions on a clean chunk. The executor
+    fills in `workers`, where the work was done, and `shrunk`, the block sizes after the device ran out of memory.
     """
 
     context: StageContext
@@ -63,10 +64,10 @@ class AttackJob:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Somebody who does jobs."""
+    """Runs jobs."""
 
-    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """Everything of the job that is still to be done, in any order, each row once."""
+    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
+        """Yield the rows that are not stored yet, in any order, each row once."""
 
 
 @runtime_checkable
@@ -75,24 +76,32 @@ class Backend(Protocol):
 
     @property
     def device(self) -> torch.device | None:
-        """The kind of device the work is done on; None: wherever the model is."""
+        """The kind of device that computes; None: the model's."""
 
     def open(self, context: StageContext, plan: Plan) -> AbstractContextManager[Executor]:
-        """A crew that is ready to work; refuses what cannot be launched before anything is written."""
+        """Return an executor that is ready to run. Refuse what cannot run before anything is written."""
+
+
+def require_backend(launch: Any) -> None:
+    """Raise an InputError unless this is a backend."""
+    if not isinstance(launch, Backend):
+        raise InputError(
+            expected="a backend", got=repr(launch)[:80], remedy="Write launch=brinell.distributed.Ray(workers=2)."
+        )
 
 
 class InProcess:
-    """Does everything here and now, chunk by chunk."""
+    """Run in this process, chunk by chunk."""
 
     device = None
 
     @contextmanager
     def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
-        """This process is ready."""
+        """Return itself."""
         yield self
 
-    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """The chunks in the order of the problem."""
+    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
+        """Run the plan on the chunks in order."""
         for chunk, known in job.read():
             c = job.clean(chunk)
             yield from run_plan(job.context, job.plan, c, known, individual=job.individual, everyone=job.everyone)
@@ -104,9 +113,9 @@ IN_PROCESS = InProcess()
 def run_unit(
     context: StageContext, plan: Plan, unit: WorkUnit, dropped: Collection[int] = ()
 ) -> Iterator[FinishedRows]:
-    """Everything the plan does to the samples of a unit beyond what is known of them, part by part.
+    """Run what the plan has not yet done to the samples of a unit; yield rows as samples finish.
 
-    What is put into `dropped` while this runs is left out of the stages that begin later.
+    Ids that are put into `dropped` meanwhile are left out of the stages that begin later.
     """
     context = replace(context, threat=unit.threat)
     x = unit.chunk.x.to(context.oracle.classifier.device)
@@ -119,7 +128,7 @@ def run_unit(
 def unfinished(
     stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:
-    """For every sample, whether the plan still has something to do to it, given what is known.
+    """Return for every sample whether some stage still has to attack it, given the stored outcomes.
 
     >>> from brinell import Linf
     >>> from brinell.attacks.catalogue import by_name
@@ -128,13 +137,13 @@ def unfinished(
     [True, True, False, False]
     """
     names = ids.tolist()
-    left = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
-    standing = ~left & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
+    todo = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
+    standing = ~todo & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
     for stage in stages:
         chosen = np.ones(len(names), dtype=bool)
         if not everyone:
             chosen = in_audit(seed, ids, stage.sampled_share).numpy()
-        left |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
+        todo |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
         if not individual:
             standing &= ~np.asarray(known.fell(stage.name, names), dtype=bool)
-    return [bool(v) for v in left]
+    return [bool(v) for v in todo]

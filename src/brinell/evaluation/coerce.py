@@ -1,32 +1,37 @@
-"""What users may pass where a classifier, a problem, a threat or a plan is expected."""
+"""Turn what users pass into a classifier, a problem, a threat, a plan and an execution."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from brinell.attacks.catalogue import by_name
-from brinell.core.attack import AnyAttack
+from brinell.attacks.catalogue import PLANS, STAGES, by_name, chain, reference
+from brinell.core.attack import AnyAttack, Attack
 from brinell.core.dataset import Problem
+from brinell.core.execution import Execution
 from brinell.core.model import Classifier
-from brinell.core.plan import Plan, Stage, plan
+from brinell.core.plan import Plan, Stage
+from brinell.core.plan import plan as make_plan
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError, first_line
-from brinell.models.demo import demo_net
+from brinell.evaluation.plan import audited, limited, ranked
+from brinell.models.load import load_model
 from brinell.models.wrap import wrap
 from brinell.results import Run
 
-DEMO = "demo"
+# Options of brinell.data.load beside the source and n.
+OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "root")
 
 
 def as_classifier(classifier: Any, device: torch.device | str | None = None) -> Classifier:
-    """A Classifier from itself, a torch module, or "demo"."""
-    if classifier == DEMO:
-        classifier = wrap(demo_net(), name=DEMO)
-    elif isinstance(classifier, nn.Module):
+    """Return a Classifier from itself, a torch module, or what `brinell.models.load.load_model` loads by name."""
+    if isinstance(classifier, str | os.PathLike):
+        classifier = load_model(os.fspath(classifier))
+    if isinstance(classifier, nn.Module):
         classifier = wrap(classifier)
     # Not hasattr: on the object itself it would compute the fingerprint.
     present = {*dir(type(classifier)), *getattr(classifier, "__dict__", ())}
@@ -37,7 +42,7 @@ def as_classifier(classifier: Any, device: torch.device | str | None = None) -> 
 
 
 def _no_model(given: Any, missing: list[str]) -> ModelError:
-    """What is often passed instead of a model, and what to do about each."""
+    """Return the error for something that is no model, with a remedy for what is often passed instead."""
     remedy, got = "Wrap the model: brinell.wrap(net, mean=…, std=…).", repr(given)[:80]
     if isinstance(given, dict):
         got = f"{type(given).__name__} with {len(given)} entries"
@@ -46,43 +51,78 @@ def _no_model(given: Any, missing: list[str]) -> ModelError:
         remedy = "Check that the function that makes the model returns it."
     elif isinstance(given, type) and issubclass(given, nn.Module):
         got, remedy = f"the class {given.__name__}", f"Make a network of it: {given.__name__}(…).eval()."
-    elif isinstance(given, str | os.PathLike):
-        remedy = "Load the model first: brinell.wrap(net) around the network, or brinell.models.zoo.load(name)."
     elif callable(given):
         got = f"a function, {getattr(given, '__name__', type(given).__name__)}"
         remedy = "Put it into a module's forward, or make a black box of it: brinell.models.adapters.from_function(…)."
     elif hasattr(type(given), "forward"):
         got = f"{type(given).__name__}, which lacks {', '.join(missing)}"
         remedy = "Subclass brinell.core.model.Classifier, which has defaults for most members."
-    return ModelError(expected='a Classifier, a torch.nn.Module or "demo"', got=got, remedy=remedy)
+    return ModelError(expected="a Classifier, a torch.nn.Module or the name of a model", got=got, remedy=remedy)
 
 
 def _device(device: torch.device | str) -> torch.device:
     try:
-        found = torch.device(device)
-        torch.empty(1, device=found)
+        chosen = torch.device(device)
+        torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             expected="a device this machine has",
             got=f"{device} ({first_line(error)})",
             remedy="Try device='cpu'.",
         ) from None
-    return found
+    return chosen
 
 
-def as_problem(problem: Any) -> Problem:
-    """A Problem from itself, (x, y), a Dataset, a DataLoader, or the name of a data set such as "demo"."""
-    if isinstance(problem, Problem):
-        return problem
-    if isinstance(problem, str):
-        return load(problem)
-    if isinstance(problem, tuple | list) and len(problem) == 2:
-        return Problem(*problem)
-    return Problem(problem)
+def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> Problem:
+    """Return a Problem from itself, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
+
+    Options of `brinell.data.load` follow the source after commas. `n` takes the first n samples, `part` "2/4" the
+    second of four equal parts.
+
+    >>> len(as_problem("demo", 100, "1/4"))
+    25
+    """
+    if isinstance(problem, str | os.PathLike):
+        source, options = _data_options(os.fspath(problem))
+        problem = load(source, n, **options)
+    elif not isinstance(problem, Problem):
+        pair = isinstance(problem, tuple | list) and len(problem) == 2
+        problem = (Problem(*problem) if pair else Problem(problem))[:n]
+    return problem if part is None else _part(problem, part)
+
+
+def _data_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a data source and its options; a path that exists has none.
+
+    >>> _data_options("cifar10-c,corruption=fog,severity=3")
+    ('cifar10-c', {'corruption': 'fog', 'severity': 3})
+    """
+    source, *pairs = [text] if Path(text).exists() else text.split(",")
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key not in OPTIONS or not value:
+            raise InputError(
+                expected=f"data as NAME,option=value with options among {', '.join(OPTIONS)}",
+                got=repr(pair),
+                remedy="Write e.g. cifar10-c,corruption=fog,severity=3.",
+            )
+        options[key] = int(value) if key == "severity" and value.isdecimal() else value
+    return source, options
+
+
+def _part(problem: Problem, part: str) -> Problem:
+    try:
+        i, of = (int(v) for v in part.split("/"))
+    except ValueError:
+        i, of = 0, 0
+    if not 1 <= i <= of:
+        raise InputError(expected="a part such as 2/4", got=repr(part), remedy="Parts are numbered from 1.")
+    return problem[(i - 1) * len(problem) // of : i * len(problem) // of]
 
 
 def as_threat(threat: Any) -> Threat:
-    """A Threat, or an error that shows how to make one."""
+    """Return the threat, or raise an error that shows how to make one."""
     if not isinstance(threat, Threat):
         raise ThreatError(
             expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5)."
@@ -90,16 +130,52 @@ def as_threat(threat: Any) -> Threat:
     return threat
 
 
-def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
-    """A Plan from itself, a name, an attack, a stage or a list of these."""
+def as_plan(
+    chosen: "str | Plan | Stage | AnyAttack | list[Any]",
+    *,
+    rank_by: "str | AnyAttack | None" = None,
+    rank_eps: float | str | None = None,
+    queries: int | None = None,
+    audit: float | int | None = None,
+    escalate: bool = False,
+) -> Plan:
+    """Return a Plan from itself, a name, an attack, a stage, or a list of attacks, stages or names of attacks.
+
+    The options are those of `brinell.evaluate`: the ranking of targets, a limit of queries, the share of the audit.
+
+    >>> as_plan(["apgd-ce", "fab-t"]).name, as_plan("blackbox", queries=100).name
+    ('custom', 'blackbox, 100 queries')
+    """
+    plan = _plan(chosen)
+    if rank_by is not None:
+        plan = ranked(plan, reference(rank_by) if isinstance(rank_by, str) else rank_by, rank_eps)
+    elif rank_eps is not None:
+        raise PlanError(
+            expected="rank_by together with rank_eps", got="rank_eps alone", remedy='Add e.g. rank_by="pgd20".'
+        )
+    if queries is not None:
+        plan = limited(plan, queries)
+    if audit is not None:
+        plan = audited(plan, audit)
+    if escalate and not plan.has_audit:
+        raise PlanError(
+            expected="a plan with an audit to escalate from",
+            got=f"{plan.name}, without one",
+            remedy="Use the plan fast with its audit, or autoattack.",
+        )
+    return plan
+
+
+def _plan(chosen: Any) -> Plan:
     if isinstance(chosen, Plan):
         return chosen
     if isinstance(chosen, str):
         return by_name(chosen)
     if isinstance(chosen, list | tuple):
-        return plan(list(chosen))
-    if isinstance(chosen, Stage) or (hasattr(chosen, "step") and not isinstance(chosen, type)):
-        return plan([chosen])
+        names = bool(chosen) and all(isinstance(part, str) and part not in PLANS.keys() - STAGES for part in chosen)
+        return chain(list(chosen)) if names else make_plan(list(chosen))
+    if isinstance(chosen, Stage | Attack):
+        return make_plan([chosen])
     if isinstance(chosen, type):
         raise PlanError(
             expected="a plan, its name or attacks",
@@ -111,18 +187,41 @@ def as_plan(chosen: "str | Plan | Stage | AnyAttack | list[Any]") -> Plan:
     )
 
 
-def refuse_nowhere(resume: bool, out: Any) -> None:
-    """An InputError where somebody wants to go on and does not say with what."""
+def as_execution(
+    seed: int = 0,
+    slots: int | None = None,
+    precision: str = "float32",
+    execution: str | Execution = "auto",
+    device: torch.device | str | None = None,
+) -> Execution:
+    """Return the options of execution as one object; an Execution stands for all of them.
+
+    >>> as_execution(3, execution="eager").seed, as_execution(execution=Execution(seed=3)).seed
+    (3, 3)
+    """
+    if not isinstance(execution, Execution):
+        return Execution(seed, slots, precision, execution, device)
+    if (seed, slots, precision, device) != (0, None, "float32", None):
+        raise InputError(
+            expected="an Execution, or seed, slots, precision and device",
+            got="both",
+            remedy="Put the options into the Execution.",
+        )
+    return execution
+
+
+def require_folder(resume: bool, out: Any) -> None:
+    """Raise an InputError for `resume` without the folder of a Run."""
     if resume and out is None:
         raise InputError(
-            expected="the folder of the Run to go on with",
+            expected="the folder of the Run to resume",
             got="resume without out",
             remedy="Pass out= (--out) with resume=True (--resume): a Run in a temporary folder cannot be found again.",
         )
 
 
 def threat_of(run: Run) -> Threat:
-    """The threat a Run was made under; a RunError for one that cannot be read, whoever made it."""
+    """Return the threat of a Run, or raise a RunError if it cannot be read."""
     try:
         return threat_from_json(run.identity.raw["threat"])
     except BrinellError:

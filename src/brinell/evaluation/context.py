@@ -1,7 +1,7 @@
-"""The state of one evaluation: what has been settled about it, its samples as they are read, and its identity."""
+"""What one evaluation is made of: the context of its stages, its samples as they are read, and its identity."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from brinell.checks import model as model_checks
+from brinell.core.attack import Response
+from brinell.core.criterion import Criterion, Misclassified
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Output
-from brinell.core.plan import Plan
-from brinell.cost.precision import PrecisionChoice
+from brinell.core.plan import Plan, Stages
+from brinell.core.threat import Threat
+from brinell.engine.cuda.graphs import GraphCache
+from brinell.engine.events import Listener, silent
 from brinell.engine.oracle import Oracle, default_block, other_blocks
+from brinell.engine.slots import Slots
 from brinell.errors import InputError
 from brinell.evaluation.rows import Clean, clean
-from brinell.evaluation.run_stage import StageContext
 from brinell.finding import Finding
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
@@ -24,14 +28,34 @@ CHUNK, CHUNK_BYTES = 16384, 1 << 28
 
 
 def chunk_size(problem: Problem) -> int:
-    """How many samples of the problem are held in memory at a time."""
+    """Return how many samples of the problem are held in memory at a time."""
     size = 4 * int(np.prod(problem.shape()))
     return max(1, min(CHUNK, CHUNK_BYTES // size))
 
 
+@dataclass(frozen=True)
+class StageContext:
+    """What every stage of an evaluation shares."""
+
+    oracle: Oracle
+    threat: Threat
+    seed: int
+    slots: int
+    precision: str = "float32"
+    early_exit: bool = True
+    criterion: Criterion = field(default_factory=Misclassified)
+    listener: Listener = silent
+    draws: int = 1
+    graph_cache: GraphCache | None = None
+    capturable: bool = False
+    shape: tuple[int, ...] | None = None
+    """The shape of a sample, where the number of slots is measured rather than given."""
+    observe: "Callable[[Slots, Response], None] | None" = None
+
+
 @dataclass
 class PreparedEvaluation:
-    """An evaluation ready to go: everything has been checked, nothing has been written."""
+    """An evaluation that is checked and ready to run; nothing is written yet."""
 
     context: StageContext
     plan: Plan
@@ -43,10 +67,16 @@ class PreparedEvaluation:
     device: torch.device
     individual: bool = False
     pace: float = 0.0
-    """Seconds that one clean answer took."""
-    choice: PrecisionChoice | None = None
+    """Seconds per row of the clean forward pass."""
+    precision_choice: dict[str, Any] | None = None
+    """How the precision was chosen, for the manifest."""
     fingerprint: str | None = None
-    """The model's, where it was asked for before: all weights are read for it."""
+    """The model's fingerprint, where it is known: computing it reads all weights."""
+
+    @property
+    def stages(self) -> Stages:
+        """The stages of the fitted plan."""
+        return self.plan.stages_for(self.context.threat)
 
     @property
     def oracle(self) -> Oracle:
@@ -60,34 +90,34 @@ class PreparedEvaluation:
 
     @property
     def warned(self) -> bool:
-        """Whether a check found something that puts the attacks' answer in doubt."""
+        """Whether a check warns or fails, so that the result is in doubt."""
         return any(c.level in ("warn", "fail") for c in self.checks)
 
-    def facts(self) -> Clean:
-        """What is known of the first chunk by now, without the hashes of its inputs."""
+    def first_clean(self) -> Clean:
+        """Return the clean predictions of the first chunk, without the hashes of its inputs."""
         return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_output]), chunk=self.first)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Every chunk, checked."""
+        """Yield every chunk, checked."""
         for chunk in self.problem.chunks(chunk_size(self.problem)):
             model_checks.require_known_labels(chunk, self.first_logits.shape[1])
             if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):
                 raise InputError(
-                    expected="data that read the same every time",
-                    got="other inputs at the second reading",
+                    expected="data that are the same at every reading",
+                    got="different inputs at the second reading",
                     remedy="Remove random augmentation from the data set.",
                 )
             yield chunk
 
     def clean(self, chunk: Chunk) -> Clean:
-        """The model's clean answers about a chunk; those of the first one were asked for at the model_checks."""
+        """Return the clean predictions of a chunk; those of the first chunk are known from the checks."""
         x = chunk.x.to(self.oracle.classifier.device)
         known = [self.first_output] if chunk.offset == 0 else []
         more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
         return clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:
-        """What makes two evaluations the same."""
+        """Return the identity: two evaluations with the same one give the same rows."""
         c = self.oracle.classifier
         fingerprint = c.fingerprint if self.fingerprint is None else self.fingerprint
         return {

@@ -1,4 +1,4 @@
-"""Shows what the engine tells: a bar with the remaining time on a terminal, plain lines elsewhere, or nothing."""
+"""Show the engine's events: a progress bar on a terminal, plain lines elsewhere, or nothing."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,17 +21,17 @@ def _clock(seconds: float) -> str:
 
 
 class RemainingTime:
-    """Remaining time of a stage, from the passes made so far and the most that may still come."""
+    """The remaining time of a stage, from the samples finished so far."""
 
     def __init__(self) -> None:
         self.begun, self.samples, self.queries = time.perf_counter(), 0, 0
 
     def start(self, event: StageStarted) -> None:
-        """A new stage."""
+        """Begin a new stage."""
         self.begun, self.samples, self.queries = time.perf_counter(), event.samples, event.queries
 
     def remaining(self, event: Progress) -> float:
-        """Seconds, if the samples to come cost what the finished ones did on average."""
+        """Return the remaining seconds if the other samples cost what the finished ones did on average."""
         spent = time.perf_counter() - self.begun
         return spent / max(event.finished, 1) * (self.samples - event.finished)
 
@@ -53,7 +53,7 @@ class ProgressBar:
         self.tasks: dict[str, TaskID] = {}
 
     def _show(self, event: StageStarted) -> None:
-        """One bar per stage, begun again for every chunk of the samples."""
+        """Show one bar per stage, reset for every chunk of samples."""
         if event.stage in self.tasks:
             self.bar.reset(self.tasks[event.stage], total=event.samples, broken=0, left="")
         else:
@@ -101,13 +101,13 @@ class ProgressLines:
 
 def _sentence(event: Event) -> str:
     if isinstance(event, Shrunk):
-        return f"out of memory: going on with {event.block} rows at a time"
+        return f"out of memory: continuing with {event.block} rows at a time"
     return event.text if isinstance(event, Note) else str(event)
 
 
 @contextmanager
 def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Console], Any]) -> Iterator[Any]:
-    """What shows events to whoever is there: a bar, `terminal`, to people, and `lines` to files and pipes."""
+    """Return a display on standard error: `terminal` on a terminal, `lines` for files and pipes."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lines(console)
@@ -118,8 +118,8 @@ def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Conso
 
 
 @contextmanager
-def listening(progress: bool | None) -> Iterator[Listener]:
-    """A listener for the engine's events: None and True show them on standard error, False shows nothing."""
+def show_progress(progress: bool | None) -> Iterator[Listener]:
+    """Return a listener for the engine's events: None and True show them on standard error, False shows nothing."""
     if progress is False:
         yield silent
         return

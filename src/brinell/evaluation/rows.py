@@ -1,9 +1,10 @@
-"""From the engine's records to rows of a Run."""
+"""Turn clean predictions and results of the engine into rows of a Run."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -26,8 +27,17 @@ def _numpy(v: Tensor) -> Any:
 
 
 @dataclass(frozen=True)
+class FinishedRows:
+    """Rows of finished samples, with the adversarials of those that count as broken and their ids."""
+
+    table: pa.Table
+    ids: npt.NDArray[np.int64] | None = None
+    x: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
 class Clean:
-    """What the model says about clean samples, one row each."""
+    """The model's predictions on the clean samples of a chunk."""
 
     chunk: Chunk
     logits: Tensor
@@ -39,12 +49,12 @@ class Clean:
 
     @property
     def correct(self) -> Tensor:
-        """Correctly classified and not rejected in at least half of the passes; of tied logits argmax decides."""
+        """Samples that are correctly classified and not rejected in at least half of the passes; argmax breaks ties."""
         return (2 * self.judged.sum(1) <= self.judged.shape[1]) & self.logits.isfinite().all(1)
 
 
 def clean(chunk: Chunk, draws: list[Output]) -> Clean:
-    """The clean facts of a chunk, from one pass or from several."""
+    """Return the clean predictions of a chunk, from one pass or from several."""
     logits = torch.stack([out.logits for out in draws]).mean(0)
     y = chunk.y.to(logits.device)
     refused = torch.stack([_refused(out) for out in draws], 1)
@@ -54,7 +64,7 @@ def clean(chunk: Chunk, draws: list[Output]) -> Clean:
 
 
 def _refused(out: Output) -> Tensor:
-    """Not accepted by the detector, where there is one; a score that is NaN accepts nothing."""
+    """Return which samples the detector rejects, if there is one; a NaN score rejects."""
     return torch.zeros(len(out.logits), device=out.logits.device) > 0 if out.reject is None else ~(out.reject <= 0)
 
 
@@ -80,7 +90,7 @@ def _table(columns: dict[str, Any], n: int) -> pa.Table:
 
 
 def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> pa.Table:
-    """One row per clean sample."""
+    """Return one row per clean sample."""
     n = len(at)
     wrong = ~_numpy(c.correct)[at]
     columns = {
@@ -105,7 +115,7 @@ def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> 
 
 
 def _judged(judged: Tensor) -> dict[str, Any]:
-    """The single passes, where there was more than one."""
+    """Return the column of the single passes, if there is more than one."""
     return {"judged": judged.cpu().tolist()} if judged.shape[1] > 1 else {}
 
 
@@ -116,7 +126,7 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
 def attack_rows(
     c: Clean, at: Tensor, r: Best, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
 ) -> pa.Table:
-    """One row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
+    """Return one row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
     n, attempts = len(at), stage.attempts()
     rows = _numpy(at)
     broken, found = _numpy(r.broken), _numpy(r.found)

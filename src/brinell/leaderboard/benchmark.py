@@ -71,7 +71,7 @@ def benchmark(
     >>> record.key, record.n, record.autoattack, record.restrictions
     ('demo/Linf/demo', 4, 0.0, ())
     """
-    coerce.refuse_nowhere(resume, out)
+    coerce.require_folder(resume, out)
     chosen, model = find_leaderboard(dataset, threat), coerce.as_classifier(classifier, device)
     if chosen.ball is None and eps is not None:
         raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")

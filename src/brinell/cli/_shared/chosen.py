@@ -1,6 +1,5 @@
 """What options that several verbs share stand for."""
 
-from brinell.attacks.catalogue import chain
 from brinell.core.plan import Plan
 from brinell.distributed.ray import GPU, Ray
 from brinell.evaluation.backend import IN_PROCESS, Backend
@@ -13,7 +12,7 @@ def plan(name: str, attacks: str | None) -> Plan:
     >>> plan("autoattack", "apgd-ce,fab-t").name
     'custom'
     """
-    return chain(attacks.split(",")) if attacks else as_plan(name)
+    return as_plan(attacks.split(",") if attacks else name)
 
 
 def launcher(workers: str | None, ray: str | None) -> Backend:

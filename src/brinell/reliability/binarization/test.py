@@ -12,6 +12,7 @@ from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
 from brinell.checks.detector import fit_to_detector, run_detector_checks
 from brinell.core.criterion import Triggers
 from brinell.core.dataset import Chunk, Problem
+from brinell.core.execution import Execution
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.threat import Threat
@@ -23,7 +24,7 @@ from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.plan import adapt
 from brinell.evaluation.prepare import prepare
-from brinell.evaluation.progress import listening
+from brinell.evaluation.progress import show_progress
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import run_stage
 from brinell.models.detector import Inverted, inverted
@@ -143,11 +144,9 @@ def test_attack(
             got=f"{random_queries}",
             remedy="Omit `random_queries` to match the queries of the attack.",
         )
-    with precisions.exact(model.device), listening(progress) as listener:
+    with precisions.exact(model.device), show_progress(progress) as listener:
         # The model and the plan pass the same checks as in an evaluation.
-        prepared = prepare(
-            model, data, bound, _without_audit(chosen), seed=seed, slots=slots, precision="float32", listener=listener
-        )
+        prepared = prepare(model, data, bound, _without_audit(chosen), Execution(seed, slots), listener)
         kinds = _kinds(kind, model, prepared)
         other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
         chunk = _all(data)
@@ -270,10 +269,10 @@ def _rejected_points(q: TestSpecification) -> Search | None:
                 context.oracle, q.threat.ball(at + q.chunk.offset, x.device), x[at], rng.fold(key, attempt)
             )
         found = q.chunk.x.clone()
-        for part in run_stage(
+        for broken, rows in run_stage(
             context, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), statistics, at.to(x.device)
         ):
-            found[part.at[part.counted].cpu()] = part.x
+            found[broken.cpu()] = torch.as_tensor(rows.x)
         return found[at].to(x.device)
 
     return search

@@ -14,8 +14,9 @@ from brinell.core.references import References
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle
+from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import clean
-from brinell.evaluation.run_stage import StageContext, run_stage
+from brinell.evaluation.run_stage import run_stage
 from brinell.evaluation.verify_points import verify_points
 from brinell.ops.losses import LOSSES
 from brinell.reliability.binarization.binary_models import BinaryTasks
@@ -170,9 +171,9 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
     standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
     tables = []
     for stage in plan.stages_for(context.threat):
-        for part in run_stage(context, stage, c, standing.nonzero()[:, 0]):
-            tables.append(part.table)
-            standing[part.at[part.counted]] = False
+        for broken, rows in run_stage(context, stage, c, standing.nonzero()[:, 0]):
+            tables.append(rows.table)
+            standing[broken] = False
     return ~standing, pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 

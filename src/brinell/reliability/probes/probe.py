@@ -8,6 +8,7 @@ from torch import Tensor
 
 from brinell.attacks import Pursuit
 from brinell.core.attack import Requires
+from brinell.core.execution import Execution
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
@@ -17,7 +18,7 @@ from brinell.engine.oracle import Oracle
 from brinell.errors import InputError, PlanError
 from brinell.evaluation import coerce
 from brinell.evaluation.prepare import prepare
-from brinell.evaluation.progress import listening
+from brinell.evaluation.progress import show_progress
 from brinell.finding import Finding
 from brinell.reliability.probes import experiments, indicators
 from brinell.reliability.probes.experiments import QUERIES
@@ -67,10 +68,10 @@ def probe(
             expected="at least 1 sample", got=f"{samples}", remedy=f"Omit `samples` for the default, {SAMPLES}."
         )
     data = coerce.as_problem(problem)[:samples]
-    with precisions.exact(model.device), listening(progress) as listener:
+    with precisions.exact(model.device), show_progress(progress) as listener:
         bound = coerce.as_threat(threat)
         plan = _only(coerce.as_plan(attack), stage, bound)
-        probed = _probed_attack(model, data, bound, plan, seed, slots, listener)
+        probed = _probed_attack(model, data, bound, plan, Execution(seed, slots), listener)
         return _probe(probed, evaluated, surrogate is None, neighbours, queries)
 
 
@@ -88,11 +89,11 @@ def _only(plan: Plan, name: str | None, threat: Threat) -> Plan:
 
 
 def _probed_attack(
-    model: Classifier, data: Any, threat: Threat, plan: Plan, seed: int, slots: int | None, listener: Listener
+    model: Classifier, data: Any, threat: Threat, plan: Plan, execution: Execution, listener: Listener
 ) -> ProbedAttack:
     if plan.draws > 1:
         raise PlanError(expected="a plan for deterministic models", got=plan.name, remedy="Probe one of its attacks.")
-    prepared = prepare(model, data, threat, plan, seed=seed, slots=slots, precision="float32", listener=listener)
+    prepared = prepare(model, data, threat, plan, execution, listener)
     clean = prepared.clean(next(prepared.chunks()))
     passes = PassCount()
     passes.add(len(clean.chunk))

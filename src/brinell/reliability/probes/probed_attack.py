@@ -68,10 +68,8 @@ class ProbedAttack:
         index = self.at[who.to(self.at.device)]
         broken = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
         points = self.clean.chunk.x.clone()
-        for batch in run_stage(context, stage, self.clean, index):
-            at = batch.at[batch.counted].cpu()
-            broken[at] = True
-            points[at] = batch.x
-            table = batch.table
-            self.passes.add(sum(table["forwards"].to_pylist()), sum(table["backwards"].to_pylist()))
+        for at, rows in run_stage(context, stage, self.clean, index):
+            broken[at.cpu()] = True
+            points[at.cpu()] = torch.as_tensor(rows.x)
+            self.passes.add(sum(rows.table["forwards"].to_pylist()), sum(rows.table["backwards"].to_pylist()))
         return broken[self.at.cpu()], points[self.at.cpu()]

@@ -9,7 +9,7 @@ from brinell.core.attack import Response
 from brinell.core.criterion import Criterion
 from brinell.core.model import Output
 from brinell.engine.slots import Slots
-from brinell.evaluation.run_stage import StageContext
+from brinell.evaluation.context import StageContext
 from brinell.ops.rowwise import flat
 
 

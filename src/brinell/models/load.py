@@ -1,0 +1,114 @@
+"""Load a model by its name: a zoo model, a function in a Python file, or the folder of a training."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from brinell.errors import BrinellError, ModelError, PlanError, did_you_mean, first_line
+from brinell.models import zoo
+from brinell.models.demo import demo_net
+from brinell.models.wrap import wrap
+
+# Suffixes of weight files.
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras")
+
+
+DEMO = "demo"
+
+
+def load_model(spec: str) -> Any:
+    """Load "demo", a model of the zoo, the folder of a training, or FILE.py:FACTORY.
+
+    FACTORY is a function without arguments that returns a module or a classifier, or the model itself.
+
+    >>> load_model("demo").name
+    'demo'
+    """
+    # Imported here: training needs evaluation, which needs this module.
+    from brinell.train import folder
+
+    if spec == DEMO:
+        return wrap(demo_net(), name=DEMO)
+    if folder.is_training(spec):
+        return folder.load(spec)
+    if spec in zoo.cards():
+        return zoo.load(spec)
+    file, _, factory = spec.rpartition(":")
+    path = Path(file)
+    if not file or not path.is_file():
+        raise ModelError(
+            expected="a model as FILE.py:FACTORY, the folder of a training, a model of the zoo, or demo",
+            got=repr(spec),
+            remedy=_instead(spec),
+        )
+    module = _module(path)
+    made = getattr(module, factory, None)
+    if made is None:
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ModelError(
+            expected=f"a function {factory} in {path.name}",
+            got="none of that name",
+            remedy=did_you_mean(factory, names),
+        )
+    if not callable(made) or isinstance(made, nn.Module):
+        return made
+    call = f"cd {path.parent} && python -c 'import {path.stem}; {path.stem}.{factory}()'"
+    with _users_code(path, f"a function {factory} that needs no arguments and returns a model", call):
+        return made()
+
+
+def _instead(spec: str) -> str:
+    """Return what to write instead of a name that stands for no model."""
+    path, example = Path(spec), "Write e.g. my_model.py:make_net."
+    if path.suffix in WEIGHTS:
+        return f"Weights need their network: write a function that builds it, loads them and returns it. {example}"
+    if path.suffix == ".py" and path.is_file():
+        return f"Name the function in it that makes the model: {spec}:make_net."
+    file, dot, name = spec.replace(":", ".").rpartition(".")
+    if dot and Path(f"{file.replace('.', '/')}.py").is_file():
+        return f"Did you mean '{file.replace('.', '/')}.py:{name}'?"
+    if ".py" in spec:
+        return f"Check the path of the file. {example}"
+    if did_you_mean(spec, ["demo"], ""):
+        return did_you_mean(spec, ["demo"])
+    try:
+        return f"Did you mean {zoo.find(spec).name!r}?"
+    except PlanError as error:
+        return error.remedy if error.remedy.startswith("Did you mean") else example
+
+
+@contextmanager
+def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
+    """Turn an exception in the user's file into one sentence."""
+    try:
+        yield
+    except BrinellError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            expected=expected,
+            got=f"{type(error).__name__} in {path.name}: {first_line(error)}",
+            remedy=f"To see where it comes from: {call}",
+        ) from error
+
+
+def _module(path: Path) -> Any:
+    name = f"brinell_user_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise ModelError(expected="a Python file", got=str(path), remedy="Write the factory in a .py file.")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    # The file may import its neighbours, as a script may.
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        with _users_code(path, "a Python file that can be imported", f"python {path}"):
+            module_spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+    return module
