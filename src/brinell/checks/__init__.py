@@ -1,1 +1,6 @@
-"""What is refused or warned about before a run: model, gradients, detector, a leaderboard's restrictions."""
+"""What is refused or warned about before an evaluation; every check returns a `Finding`.
+
+`model` checks the outputs of the model, `gradients` its gradients and its forward pass, `detector` how the plan
+handles a detector, `leaderboard` the restrictions of a leaderboard. `brinell.evaluation.prepare` runs the first
+three. To add a check of the model, write a function in `model` and call it in `run_model_checks`.
+"""

@@ -1,4 +1,4 @@
-"""What an evaluation does differently where the model has a detector."""
+"""Check how the plan handles a detector, and give attacks what they need to know about it."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,12 +21,12 @@ PLAN = "detector"
 
 
 def _considers_detector(s: Stage) -> bool:
-    """Whether the stage takes the detector into account: by its score, or by imitating what it accepts."""
+    """Return whether the stage takes the detector into account: by its score, or by imitating accepted inputs."""
     return s.attack.joins_detector or LOSSES[s.attack.loss].matches
 
 
 def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
-    """The plan with what its attacks need to know about the detector, and a sentence for every stage left out.
+    """Return the plan with what its attacks need to know about the detector, and a note for every stage left out.
 
     A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
     """
@@ -59,7 +59,7 @@ def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output)
 
 
 def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, answer: Output) -> list[Finding]:
-    """Whether the plan sees the detector, and whether the detector has gradients for it."""
+    """Check that the plan considers the detector, and that the detector has gradients for it."""
     if answer.reject is None:
         return []
     share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))

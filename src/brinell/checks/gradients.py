@@ -1,4 +1,4 @@
-"""Checks that warn: signs that an attack may fail for reasons other than robustness. Stored in the Run and shown."""
+"""Check for signs that an attack may fail for reasons other than robustness. The findings are stored in the Run."""
 
 import sys
 from dataclasses import replace
@@ -32,7 +32,7 @@ _GRADIENT_MODULES = ("torch._functorch.eager_transforms", "torch.func")
 
 
 def check_no_optimisation(oracle: Oracle, x: Tensor) -> Finding:
-    """No gradient may be computed inside the forward pass."""
+    """Check that the forward pass computes no gradients."""
     seen: set[str] = set()
     engine: set[str] = set()
 
@@ -63,7 +63,7 @@ def check_no_optimisation(oracle: Oracle, x: Tensor) -> Finding:
 
 
 def _profile_again(before: Any) -> None:
-    """Give back what was profiling; cProfile's object is no function and has to be enabled instead."""
+    """Restore the profiler; that of cProfile is not a function and must be enabled instead."""
     if before is None or callable(before):
         sys.setprofile(before)
     else:
@@ -71,7 +71,7 @@ def _profile_again(before: Any) -> None:
 
 
 def check_half_weights(oracle: Oracle) -> Finding:
-    """Weights in half precision give coarse logits and gradients."""
+    """Check that no weights are in half precision, which makes logits and gradients coarse."""
     kinds = sorted(oracle.classifier.dtypes() & {"float16", "bfloat16"})
     if not kinds:
         return Finding("half-precision weights", "ok", "no weights in float16 or bfloat16")
@@ -83,7 +83,7 @@ def check_half_weights(oracle: Oracle) -> Finding:
 
 
 def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
-    """The class of a clean input must not depend on how many rows are asked at a time."""
+    """Check that the class of a clean input does not depend on the batch size."""
     try:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
@@ -105,7 +105,7 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
 
 
 def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
-    """The losses whose gradients the plan follows, with the ranks of their targets."""
+    """Return the losses whose gradients the stages follow, with the ranks of their targets."""
     followed = [s for s in stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
     return {s.attack.loss: s.ranks for s in followed}
 
@@ -113,7 +113,7 @@ def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
 def check_zero_gradients(
     oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor
 ) -> list[Finding]:
-    """Every loss the plan follows needs a gradient, at the clean points and in the ball around them.
+    """Check that every loss of the plan has a gradient at the clean points and in the ball around them.
 
     Only points that are still classified correctly count: what is misclassified needs no gradient, and DLR has none
     where the true class is the third.
@@ -152,7 +152,7 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Fin
 
 
 def check_expectation(oracle: Oracle, stages: Stages, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
-    """For plans that average over draws: two independent averages must agree, or more draws are needed."""
+    """Check for plans that average over draws that two independent averages agree."""
     averaging = [s for s in stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in averaging[:1]]
 
@@ -177,7 +177,7 @@ def _settled(
 
 
 def check_few_classes(notes: list[str]) -> Finding:
-    """Whether the plan had to change because the model has few classes."""
+    """Report whether the plan was changed because the model has few classes."""
     if not any("classes" in note for note in notes):
         return Finding("few classes", "ok", "the model has enough classes for every loss of the plan")
     return Finding("few classes", "info", "the plan was adapted to the model's few classes; see the notes.")
@@ -186,7 +186,7 @@ def check_few_classes(notes: list[str]) -> Finding:
 def run_gradient_checks(
     oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor, notes: list[str]
 ) -> list[Finding]:
-    """Every check of this file that applies to the plan."""
+    """Run every check of this file that applies to the plan."""
     checks = [
         check_no_optimisation(oracle, x),
         check_half_weights(oracle),

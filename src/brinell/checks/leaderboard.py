@@ -1,6 +1,6 @@
-"""What a leaderboard asks of a model, so that its attacks measure robustness: each restriction a check that can fail.
+"""Check the restrictions of a leaderboard, under which its attacks measure robustness.
 
-A model that passes need not be innocent, see the limits of each; one that fails is not comparable with the others.
+A model that fails a check is not comparable with others. The limits of each check say what it does not detect.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ LOOP = 10
 
 
 def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Finding:
-    """Most inputs, clean or moved at random inside the threat, must have a gradient that is finite and not zero.
+    """Check that most points, clean or random inside the threat, have a gradient that is finite and not zero.
 
     Method: cross-entropy and margin; a point lacks a gradient where both are exactly zero or not finite. Misclassified
     points count only where there are no others.
@@ -62,7 +62,7 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
 
 
 def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
-    """The same inputs must get the same logits, whatever was asked in between.
+    """Check that the same inputs get the same logits, whatever is queried in between.
 
     Limits: noise that is a function of the input passes, and so does noise rarer than these few passes can show.
     """
@@ -84,7 +84,7 @@ def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
 
 
 def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
-    """No gradient may be computed inside the forward pass.
+    """Check that the forward pass computes no gradients.
 
     Method: calls of autograd are watched, however they are reached; a layer that is asked many times in one pass is
     told of, since recurrent networks and integrators do that rightly.
@@ -100,7 +100,7 @@ def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
 
 
 def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
-    """The layer with weights that one pass asks most often, and how often."""
+    """Return the layer with weights that one pass calls most often, and how often."""
     module: Any = getattr(classifier, "module", None)
     if not isinstance(module, nn.Module):
         return "", 0
@@ -121,7 +121,7 @@ def _line(error: Exception) -> str:
 
 
 def check_restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Finding]:
-    """The three restrictions, looked at on one block of samples; a check that fails is a violation.
+    """Check the three restrictions on one block of samples; a failed check is a violation.
 
     Reference: Croce et al. 2021, RobustBench, sec. 3.
     """

@@ -1,4 +1,4 @@
-"""Checks at the door: what cannot be evaluated is refused before anything is written."""
+"""Check the model before an evaluation: refuse what cannot be evaluated, warn about what may mislead."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError, error_text
 from brinell.finding import Finding
 
-# Two answers of the same row that differ by more than this share of the logits' spread are different answers.
+# Two outputs for the same row are different if they differ by more than this share of the spread of the logits.
 SAME = 1e-4
 PROBABILITY_SLACK = 1e-5
 # Logits may happen to lie in [0, 1]; at least so many that reach so near both 0 and 1 were squashed.
@@ -25,14 +25,14 @@ RESHAPING = {
 
 
 def _refuse_unless_allowed(classifier: Classifier, defect: str, **message: str) -> Finding:
-    """Raise, or return a failed check where the user allowed the defect."""
+    """Raise a ModelError, or return a failed check if the user allowed the defect."""
     if defect not in classifier.allow:
         raise ModelError(**message)
     return Finding(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
 
 
 def check_train_mode(classifier: Classifier) -> Finding:
-    """No part of the model may be in train mode."""
+    """Check that no part of the model is in train mode."""
     parts = classifier.modes()
     if not parts:
         return Finding("train mode", "ok", "every module is in evaluation mode")
@@ -46,7 +46,7 @@ def check_train_mode(classifier: Classifier) -> Finding:
 
 
 def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
-    """What the model says about the first samples; what its first call raises is most often a matter of shapes."""
+    """Return the model's output for the first samples; explain an exception, most often a matter of shapes."""
     try:
         return oracle.output(chunk.x.to(oracle.classifier.device))
     except BrinellError:
@@ -60,7 +60,7 @@ def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
 
 
 def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
-    """What to do about a model that fails on inputs of this shape, the likeliest cause first."""
+    """Return the remedy for a model that fails on inputs of this shape, by the likeliest cause."""
     if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
         return "The weights are not in float32: call net.float()."
     said = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
@@ -70,14 +70,14 @@ def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
 
 
 def single_logit(logits: Tensor) -> list[str]:
-    """Say so where the model gives one logit: it was turned into two, the first of which is always 0."""
+    """Return a note if the model has one logit, which was turned into two: the first is always 0."""
     if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
         return ["The model has one logit z: it is evaluated with two classes and the logits (0, z)."]
     return []
 
 
 def require_known_labels(chunk: Chunk, classes: int) -> None:
-    """Every label must be a class the model knows."""
+    """Raise an InputError unless every label is a class of the model."""
     if int(chunk.y.max()) >= classes:
         raise InputError(
             expected=f"labels in 0..{classes - 1}, since the model has {classes} classes",
@@ -87,17 +87,17 @@ def require_known_labels(chunk: Chunk, classes: int) -> None:
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two sets of logits, relative to their spread."""
+    """Return the largest difference of two sets of logits, relative to their spread."""
     spreads = a.amax(1) - a.amin(1)
     spreads = spreads[spreads.isfinite()]
     spread = float(spreads.median().clamp(min=1e-12)) if len(spreads) else 1.0
-    # What is NaN or infinite both times is the same answer.
+    # NaN or infinite both times counts as equal.
     same = (a == b) | (a.isnan() & b.isnan())
     return float((a - b).abs().masked_fill(same, 0).nan_to_num(nan=torch.inf).max()) / spread
 
 
 def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Finding:
-    """Outputs that are probabilities flatten every gradient; logits are needed.
+    """Check that the outputs are logits: probabilities flatten every gradient.
 
     Outputs in [0, 1] are refused where they sum to one or a sigmoid or softmax made them. Small logits pass: of what
     merely fills [0, 1] and has no such ending it is only said that it looks like probabilities.
@@ -130,7 +130,7 @@ def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Fi
 
 
 def last_function(classifier: Classifier, x: Tensor) -> str:
-    """Which squashing function computed the outputs: "sigmoid", "softmax", or "" where none or none can be seen."""
+    """Return the function that computed the outputs: "sigmoid", "softmax", or "" if there is none."""
     try:
         with torch.enable_grad():
             node = classifier.forward(x.detach().clone().requires_grad_()).logits.grad_fn
@@ -148,7 +148,7 @@ def last_function(classifier: Classifier, x: Tensor) -> str:
 
 
 def check_randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
-    """The same input must get the same answer."""
+    """Check that the same input gets the same output."""
     worst = max(relative_difference(logits, oracle.output(x).logits) for _ in range(2))
     if worst <= SAME:
         return Finding("randomised", "ok", "repeated passes agree")
@@ -161,7 +161,7 @@ def check_randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
 
 
 def check_mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
-    """A row's answer must not depend on the other rows of its batch."""
+    """Check that the output of a row does not depend on the other rows of its batch."""
     n = oracle.block
     batch = x.repeat(-(-n // len(x)), *[1] * (x.ndim - 1))[:n]
     keep = (torch.arange(n, device=x.device) % 2 == 0)[: len(batch)]
@@ -180,7 +180,7 @@ def check_mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
 
 
 def require_gradients(classifier: Classifier) -> None:
-    """A plan that needs gradients needs a model that has them."""
+    """Raise a ModelError unless the model has gradients."""
     if not classifier.differentiable:
         raise ModelError(
             expected="a model with gradients with respect to its input",
@@ -190,7 +190,7 @@ def require_gradients(classifier: Classifier) -> None:
 
 
 def check_finite_logits(logits: Tensor) -> Finding:
-    """Logits must be numbers."""
+    """Check that the logits are finite."""
     bad = int((~logits.isfinite()).any(1).sum())
     if not bad:
         return Finding("non-finite logits", "ok", "all logits are finite")
@@ -205,7 +205,7 @@ def check_finite_logits(logits: Tensor) -> Finding:
 
 
 def run_model_checks(oracle: Oracle, x: Tensor, logits: Tensor) -> list[Finding]:
-    """What can be refused or said from one block of samples."""
+    """Run every check of this file on one block of samples."""
     numbers = check_finite_logits(logits)
     noise = check_randomised(oracle, x, oracle.output(x).logits)
     checks = [numbers, check_probabilities(oracle.classifier, x, logits), noise]

@@ -1,4 +1,4 @@
-"""The cost of an evaluation: how it is told, and the passes that a stage can take."""
+"""The estimated cost of an evaluation, and the passes that a stage can make."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from brinell.core.plan import Stage, Stages
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """What one attack of the plan will probably cost: samples it sees, passes, seconds.
+    """The estimated cost of one stage: samples, passes, seconds.
 
     >>> StageEstimate("pgd", samples=10, forwards=210, backwards=210, seconds=0.5).samples
     10
@@ -24,7 +24,7 @@ class StageEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Passes and seconds an evaluation will probably take, stage by stage, with a range and what it rests on.
+    """The estimated passes and seconds of an evaluation, stage by stage, with a range.
 
     `forwards` and `backwards` are what `Run.cost` should show, probably between `low` and `high` times that; `seconds`
     what the clock should, probably between `seconds_low` and `seconds_high`. `samples` are those left to evaluate,
@@ -63,7 +63,7 @@ class Estimate:
 
     @property
     def basis(self) -> str:
-        """What the numbers rest on."""
+        """The pilot that the estimate is based on."""
         return f"a probe of {self.probe_seconds:.1f} s on {self.probed:,} of {self.samples:,} samples"
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Estimate:
 
 
 def rounded(n: int) -> str:
-    """Three digits are more than an estimate knows.
+    """Return a number rounded to three digits.
 
     >>> rounded(1234567), rounded(89)
     ('1,230,000', '89')
@@ -95,7 +95,7 @@ def rounded(n: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """Return a duration in words.
 
     >>> duration(0.3), duration(42.0), duration(300.0), duration(9000.0)
     ('0.3 s', '42 s', '5 min', '2.5 h')
@@ -106,17 +106,17 @@ def duration(seconds: float) -> str:
 
 
 def max_queries(stage: Stage) -> int:
-    """The most answers a sample can take."""
+    """Return the largest number of queries per sample."""
     return stage.attack.queries * len(stage.attempts())
 
 
 def usual_queries(stage: Stage) -> int:
-    """The answers that a sample takes which does not break: all of them, unless the attack knows when to give up."""
+    """Return the queries of a sample that survives: all of them, unless the attack abandons early."""
     return stage.attack.usual_queries * len(stage.attempts())
 
 
 def backwards_per_query(stage: Stage, classes: int) -> float:
-    """Backward passes per answer, on the average of the attack's cycle."""
+    """Return the mean number of backward passes per query, over the attack's query pattern."""
     turns, cost = (
         stage.attack.query_pattern,
         {Requires.LOGITS: 0, Requires.GRAD: 1, Requires.DETECTOR: 2, Requires.JACOBIAN: classes},
@@ -125,6 +125,6 @@ def backwards_per_query(stage: Stage, classes: int) -> float:
 
 
 def longest_seconds(stages: Stages, n: int, pace: float) -> float:
-    """Seconds if no sample breaks, by the seconds of one row's forward pass."""
+    """Return the seconds if no sample breaks, from the seconds of one row's forward pass."""
     weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * s.sampled_share for s in stages)
     return n * pace * (1 + sum(weights))

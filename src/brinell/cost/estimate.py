@@ -1,4 +1,4 @@
-"""The cost of an evaluation before it is run."""
+"""Estimate the cost of an evaluation before it runs."""
 
 import os
 from dataclasses import replace
@@ -46,7 +46,7 @@ def estimate(
     rank_eps: float | str | None = None,
     seconds: float | None = None,
 ) -> Estimate:
-    """Forwards, backwards and seconds that `evaluate` would take with the same arguments; nothing is written.
+    """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
     Method: the plan's own attacks on a few samples that stand for all by their clean margins. Cost: the clean pass of
     the first samples, then at most `seconds` (default: a fifth of the longest possible run, between one second and
@@ -75,7 +75,7 @@ def estimate(
 
 
 def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> RemainingWork:
-    """What lies ahead of an evaluation that is about to begin, or (with the folder of a Run) to go on."""
+    """Return the work of an evaluation that begins, or that resumes the Run in `folder`."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING_STORED
     if folder is not None and (folder / MANIFEST).exists():
@@ -85,7 +85,7 @@ def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -
 
 
 def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
-    """How many samples beyond the first chunk the work left there amounts to, by the samples that are stored."""
+    """Return the work beyond the first chunk in samples, from the samples that are stored."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
         return 0.0
@@ -96,7 +96,7 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
-    """Say what the evaluation will cost, where that is long enough to be worth a probe."""
+    """Announce the estimated cost of an evaluation that may take long enough to be worth a pilot."""
     if longest_seconds(s.stages, len(s.problem), s.pace) < WORTH_ASKING:
         return
     told = predict(remaining_work(s, folder, escalate))

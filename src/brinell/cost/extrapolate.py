@@ -1,4 +1,4 @@
-"""What an evaluation will cost, foreseen by a pilot on a few of its samples."""
+"""Extrapolate the cost of an evaluation from a pilot on a few of its samples."""
 
 import math
 import time
@@ -31,7 +31,7 @@ JITTER = 1.25
 
 
 def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
-    """The estimate, from a probe of at most so many seconds (default: a fifth of the longest run, 1 to 2)."""
+    """Return the estimate from a pilot of at most so many seconds (default: a fifth of the longest run, 1 to 2)."""
     n = len(a.clean.chunk)
     if seconds is None:
         longest = longest_seconds(a.stages, n + math.ceil(a.rest), a.pace)

@@ -1,4 +1,4 @@
-"""How every sample will probably fare, from the few of them that the pilot attacked."""
+"""Predict the outcome of every sample from the few samples of the pilot."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def unfinished_samples(a: RemainingWork) -> Flags:
-    """Samples of the chunk that some stage may still have to see."""
+    """Return the samples of the chunk that some stage may still attack."""
     ids = a.clean.chunk.ids.tolist()
     left, standing = np.zeros(len(ids), dtype=bool), np.ones(len(ids), dtype=bool)
     for stage in a.stages:
@@ -62,11 +62,11 @@ def unfinished_samples(a: RemainingWork) -> Flags:
 
 
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
-    """Samples that the stage looks at: all, or the share that an audit draws."""
+    """Return the samples that the stage attacks: all, or those that an audit draws."""
     return in_audit(a.context.seed, a.clean.chunk.ids, stage.sampled_share).numpy()
 
 
-def _donors(margins: Numbers, pilots: Numbers) -> Ints:
+def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
     """For every margin the place of the nearest one in the pilot, by order."""
     order = np.argsort(pilots, kind="stable")
     right = np.searchsorted(pilots[order], margins).clip(0, len(pilots) - 1)
@@ -99,19 +99,19 @@ def predict_outcomes(
 def stage_outcome(
     a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, margins: Numbers, late: float
 ) -> tuple[Ints, Flags]:
-    """How many answers each sample would take at this stage, and whether it would fall."""
+    """Return the queries that each sample takes at this stage, and whether it breaks."""
     n, full = len(margins), usual_queries(stage)
     trial = None if pilot is None else pilot.trials[k]
     if pilot is None or trial is None or not trial.tried.any():
         return np.full(n, full), np.zeros(n, dtype=bool)
     tried = np.flatnonzero(trial.tried)
-    d = tried[_donors(margins, margins[pilot.at[tried]])]
+    d = tried[_nearest(margins, margins[pilot.at[tried]])]
     answers, fell = trial.answers[d].copy(), trial.fell[d].copy()
     cut = ~trial.ended[d]
     if cut.any():
         so_far = max(int(trial.answers[~trial.ended & trial.tried].max()), 1)
         chance = min(1.0, late * _later(trial, so_far, stage))
-        u = _lots(a, stage)
+        u = _uniforms(a, stage)
         falls = cut & (u < chance)
         # Successes thin out: as many between 100 and 200 answers as between 200 and 400.
         when = so_far * max(full / so_far, 1.0) ** (u / max(chance, 1e-12)).clip(max=1.0)
@@ -138,13 +138,13 @@ def _later(trial: StageTrial, so_far: int, stage: Stage) -> float:
     return 1 - stays
 
 
-def _lots(a: RemainingWork, stage: Stage) -> Numbers:
+def _uniforms(a: RemainingWork, stage: Stage) -> Numbers:
     key = rng.fold(rng.keys(a.context.seed, a.clean.chunk.ids), rng.digest(f"late {stage.name}"))
     return rng.uniform(key, (1,))[:, 0].double().numpy()
 
 
 def surviving(a: RemainingWork, guesses: list[Outcome]) -> Flags:
-    """Samples that nothing breaks, by the guesses for every stage."""
+    """Return the samples that no stage is predicted to break."""
     standing: Flags = a.clean.correct.cpu().numpy().copy()
     for g in guesses:
         standing &= ~g.fell

@@ -1,4 +1,4 @@
-"""A short real attack on a few samples, which shows how many break, how soon, and how long an answer takes."""
+"""Attack a few samples for a short time to see how many break, how soon, and how long a query takes."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ class Pilot:
 
 @contextmanager
 def preserve_rng(device: torch.device) -> Iterator[None]:
-    """Puts back the global generators, which randomised models draw from: a run must find them as they were."""
+    """Restore the global random generators, which randomised models use: the evaluation must find them unchanged."""
     host = torch.get_rng_state()
     there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:

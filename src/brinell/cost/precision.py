@@ -1,4 +1,4 @@
-"""Which precision the attacks' questions need: measured on a few samples, never guessed."""
+"""Choose the precision of the attacks' passes by a trial on a few samples."""
 
 import time
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class PrecisionChoice:
 
 
 def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
-    """The fastest precision that lost nothing and is clearly faster than the first, which is float32.
+    """Return the fastest precision that loses no adversarial and is clearly faster than float32, the first trial.
 
     >>> slow, quick = PrecisionTrial("float32", 1.0, 8, 8), PrecisionTrial("bfloat16", 0.5, 8, 8)
     >>> fastest_safe([slow, quick]).precision, fastest_safe([slow, PrecisionTrial("bfloat16", 0.5, 7, 8)]).precision

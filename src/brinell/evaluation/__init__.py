@@ -1,1 +1,8 @@
-"""Plans, the evaluation itself, verification and checks."""
+"""`brinell.evaluate` from top to bottom.
+
+`evaluate` calls `coerce` (what users pass), `prepare` (checks, and the plan fitted by `plan`) and a `backend`. The
+backend runs `run_plan` on chunks of samples, which runs `run_stage` for every stage: the engine attacks,
+`verify_points` verifies, `refine_distance` refines distances in float32, `rows` makes rows. `ranking` ranks target
+classes, `audit` draws the samples of an audit, `context` holds what all of these share, `progress` shows progress.
+`attack` runs a single attack, `calibrate_detector` sets the threshold of a detector.
+"""

@@ -1,4 +1,4 @@
-"""The threshold of a detector, set so that few clean inputs are rejected."""
+"""Set the threshold of a detector so that few clean inputs are rejected."""
 
 import math
 from dataclasses import replace
@@ -25,7 +25,7 @@ KEPT = 4
 
 
 def threshold_at(scores: Tensor, rate: float) -> float:
-    """The smallest of the scores above which at most the share `rate` of them lies.
+    """Return the smallest score above which at most the share `rate` of the scores lies.
 
     >>> threshold_at(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.25), threshold_at(torch.tensor([1.0, 2.0, 2.0, 2.0]), 0.5)
     (3.0, 2.0)
@@ -35,7 +35,7 @@ def threshold_at(scores: Tensor, rate: float) -> float:
 
 
 def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) -> TorchClassifier:
-    """The classifier with its detector's threshold set so that at most the share `rate` of the samples is rejected.
+    """Return the classifier with a detector threshold that rejects at most the share `rate` of the samples.
 
     Method: the threshold is the smallest score of a sample that keeps the rate. Scores are then scaled so that their
     spread over clean samples (5 % to 95 %) is the median margin of the correctly classified ones: the detector's part

@@ -151,7 +151,9 @@ def as_plan(
         plan = ranked(plan, reference(rank_by) if isinstance(rank_by, str) else rank_by, rank_eps)
     elif rank_eps is not None:
         raise PlanError(
-            expected="rank_by together with rank_eps", got="rank_eps alone", remedy='Add e.g. rank_by="pgd20".'
+            expected="rank_by together with rank_eps",
+            got="rank_eps alone",
+            remedy='Add e.g. rank_by="pgd20" (--rank-by pgd20).',
         )
     if queries is not None:
         plan = limited(plan, queries)

@@ -1,4 +1,4 @@
-"""Plans changed: as their user asks, and as the threat, the classes and the inputs demand."""
+"""Fit the plan of one evaluation: ranking, audit and query limit as requested; norm, classes and inputs as needed."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from brinell.ops.losses import LOSSES
 
 
 def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
-    """The plan with the targets of its targeted stages ranked where another attack ends.
+    """Return the plan with its target classes ranked where another attack ends.
 
     >>> from brinell.attacks import APGD, FGSM
     >>> from brinell.core.plan import plan
@@ -30,7 +30,7 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
 
 
 def audited(p: Plan, share: float | int) -> Plan:
-    """The plan with so large a share of its survivors attacked at full strength; 0 leaves the audit out.
+    """Return the plan with an audit of this share of the survivors; 0 removes the audit.
 
     >>> from brinell.attacks import FGSM, PGD
     >>> mine = Plan("mine", (Stage(FGSM()), Stage(PGD(), share=0.1)), strength="audited")
@@ -54,7 +54,7 @@ def audited(p: Plan, share: float | int) -> Plan:
 
 
 def limited(p: Plan, queries: int) -> Plan:
-    """The plan with so many queries per sample in all, shared equally by its stages; none of them may need gradients.
+    """Return the plan with a limit of queries per sample, divided equally among its stages; none may use gradients.
 
     What decides outcomes is counted, one query per sample and step; the clean pass and the verification come on top.
 
@@ -71,7 +71,7 @@ def limited(p: Plan, queries: int) -> Plan:
 
 
 def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
-    """The stage with an attack of so many queries."""
+    """Return the stage with an attack of so many queries."""
     runs = len(s.attempts()) * s.eot
     steps = s.attack.step_count
     if s.attack.requires is not Requires.LOGITS or steps is None or s.attack.queries != steps + 1:
@@ -90,7 +90,7 @@ def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
 
 
 def require_suitable(p: Plan, threat: Threat) -> None:
-    """Refuse attacks that do not work in the threat's norm, or that need a radius where there is none."""
+    """Raise a PlanError for attacks that do not work in the norm, or that need a radius if there is none."""
     for s in p.stages_for(threat):
         if threat.norm not in s.attack.norms:
             raise PlanError(
@@ -107,7 +107,7 @@ def require_suitable(p: Plan, threat: Threat) -> None:
 
 
 def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple[Plan, list[str]]:
-    """The plan as it fits the norm, the classes and the inputs, and a sentence for everything that changed."""
+    """Return the plan fitted to the norm, the classes and the inputs, and a note for every change."""
     notes: list[str] = []
     stages = (s if image else _flat(s, notes) for s in p.stages_for(threat))
     fitted = tuple(_fit(s, classes, notes) for s in stages)
@@ -115,14 +115,14 @@ def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple
 
 
 def _numbered(stages: Stages) -> Stages:
-    """Equal attacks under different labels get noise of their own: the second is copy 1, and so on."""
+    """Number equal attacks, so that each has its own noise: the second is copy 1, and so on."""
     names = [s.attack.name for s in stages]
-    # Those that ask for equal noise by name keep it.
+    # Stages that set `noise` keep it.
     return tuple(s if s.noise else replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
 
 
 def _flat(s: Stage, notes: list[str]) -> Stage:
-    """What stands in for an attack that needs images."""
+    """Return the stage with a replacement for an attack that needs images."""
     other = s.attack.without_images()
     if other is None:
         return s

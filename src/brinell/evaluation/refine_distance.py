@@ -1,4 +1,4 @@
-"""Smallest distances found in lower precision, settled in float32."""
+"""Refine in float32 the smallest distances that were found in lower precision."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ HALVINGS = 10
 
 
 def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch, target: Tensor, ball: Ball) -> Best:
-    """The records with the points found moved on the ray from the clean point to where float32 changes its mind.
+    """Move the points along the ray from the clean point to the decision boundary in float32.
 
     What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
     short of the boundary or beyond it. The first share of `BEYOND` that breaks is halved towards the clean point.
@@ -60,7 +60,7 @@ def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch,
 
 
 def _moved(oracle: Oracle, criterion: Criterion, r: Best, p: Batch, x: Tensor, target: Tensor, ball: Ball) -> Best:
-    """The records of these points instead."""
+    """Return the results with these points instead."""
     out = oracle.output(x, p.id)
     return replace(
         r,

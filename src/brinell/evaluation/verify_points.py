@@ -1,4 +1,4 @@
-"""Nothing found is trusted until verified: a fresh forward, the distance in float64, the box, finiteness."""
+"""Verify adversarials: a fresh forward pass, the distance in float64, the box, finiteness."""
 
 from dataclasses import dataclass
 
@@ -37,10 +37,10 @@ def verify_points(
     draws: int = 1,
     id: Tensor | None = None,
 ) -> Verified:
-    """Re-check adversarial points on the model with fresh passes.
+    """Verify adversarial points on the model with fresh passes.
 
     Of a randomised model (`draws` above 1) more than half of the passes must be fooled, and once more of as many
-    others: a lucky first look must not decide what the second one is to judge.
+    others, so that luck in the first passes does not decide.
     """
     oracle = oracle.sized(CLAIMS_BLOCK)
 
@@ -75,7 +75,7 @@ def verify_claims(
     claimed: Tensor,
     id: Tensor | None = None,
 ) -> Verified:
-    """`verify_points` where a point is claimed to break its row; elsewhere nothing is asked and nothing holds."""
+    """Verify the points that claim to break their rows; the others are not queried and do not hold."""
     no = torch.zeros_like(claimed)
     nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
     at = claimed.nonzero()[:, 0]

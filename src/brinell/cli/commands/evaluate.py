@@ -4,15 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from brinell.attacks.catalogue import reference
 from brinell.cli._shared import chosen, load, options
 from brinell.cli._shared.run_output import output_estimate, output_run
-from brinell.core.plan import Plan
 from brinell.core.threat import threat
 from brinell.cost.estimate import estimate
 from brinell.errors import InputError, PlanError
 from brinell.evaluation.evaluate import evaluate
-from brinell.evaluation.plan import limited, ranked
 from brinell.reliability.attach import NOT_MADE, WithProbe, WithTest
 
 
@@ -60,7 +57,7 @@ def command(
     output: options.Output,
 ) -> None:
     """Attack a model and report its robust accuracy."""
-    chosen_plan = _plan(chosen.plan(plan, attacks), rank_by, rank_eps, queries)
+    chosen_plan = chosen.plan(plan, attacks)
     if probe and chosen_plan.draws > 1:
         raise PlanError(
             expected="--probe with a plan for deterministic models",
@@ -76,6 +73,9 @@ def command(
         "individual": individual,
         "audit": audit,
         "escalate": escalate,
+        "queries": queries,
+        "rank_by": rank_by,
+        "rank_eps": rank_eps,
         **execution.arguments(),
     }
     if dry_run:
@@ -96,17 +96,6 @@ def command(
         if check["message"].startswith(NOT_MADE):
             typer.echo(f"{check['name']} {check['message']}", err=True)
     output_run(run, output)
-
-
-def _plan(plan: Plan, rank_by: str | None, rank_eps: str | None, queries: int | None) -> Plan:
-    """Return the plan with the chosen ranking of targets and query limit."""
-    if rank_by is not None:
-        plan = ranked(plan, reference(rank_by), rank_eps)
-    elif rank_eps is not None:
-        raise PlanError(
-            expected="--rank-by together with --rank-eps", got="--rank-eps alone", remedy="Add e.g. --rank-by pgd20."
-        )
-    return plan if queries is None else limited(plan, queries)
 
 
 def _refuse_workers(workers: str | None, ray: str | None) -> None:
