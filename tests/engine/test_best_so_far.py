@@ -13,13 +13,13 @@ from brinell.engine.best_so_far import blank, joined
 from brinell.ops import rng
 from brinell.ops.rowwise import same
 
-N, ATTEMPTS_BLOCK, ANSWERS = 400, 3, 4
+N, ATTEMPTS, ANSWERS = 400, 3, 4
 
 
 def answers(seed):
     """Points at a few distances, logits on a coarse grid: ties, successes out of reach or in doubt, NaN."""
     g = torch.Generator().manual_seed(seed)
-    for attempt in range(ATTEMPTS_BLOCK):
+    for attempt in range(ATTEMPTS):
         for _ in range(ANSWERS):
             x = 0.5 + torch.randint(0, 5, (N, 1), generator=g) * 0.05 * torch.ones(N, 2)
             z = torch.randint(-4, 3, (N, 3), generator=g).float()
@@ -43,7 +43,7 @@ def test_joined(seed, nearest, slack):
         r = recorder.update(r, x, a, rows, ball, live, y + attempt)
         return replace(r, forwards=r.forwards + live, backwards=r.backwards + live)
 
-    one_after_another, apart = blank(x0), [blank(x0) for _ in range(ATTEMPTS_BLOCK)]
+    one_after_another, apart = blank(x0), [blank(x0) for _ in range(ATTEMPTS)]
     for attempt, x, a, live in answers(seed):
         one_after_another, apart[attempt] = (
             see(one_after_another, attempt, x, a, live),
@@ -53,7 +53,7 @@ def test_joined(seed, nearest, slack):
     for r in apart[1:]:
         together = joined(together, r, nearest)
     assert same(together, one_after_another)
-    assert set(together.attempt.tolist()) == set(range(ATTEMPTS_BLOCK)), "every leg has the last word on some row"
+    assert set(together.attempt.tolist()) == set(range(ATTEMPTS)), "every leg has the last word on some row"
     assert {bool(v) for v in together.broken} == {True, False}
     assert bool(together.non_finite.any())
     # Apart they say less.

@@ -111,10 +111,10 @@ def test_samples_may_have_some_of_the_legs_only():
         parts = list(engine.run(work))
         return take(concat([r for _, r in parts]), torch.cat([p for p, _ in parts]).argsort())
 
-    non_finite = torch.arange(len(x)) % 2 == 1
-    of = torch.where(non_finite[:, None], torch.tensor([[1, 3]]), torch.tensor([[2, 3]]))
+    odd_rows = torch.arange(len(x)) % 2 == 1
+    of = torch.where(odd_rows[:, None], torch.tensor([[1, 3]]), torch.tensor([[2, 3]]))
     got = records(attempts, [0, 1, 2], of)
-    for mask, first in ((non_finite, 1), (~non_finite, 2)):
+    for mask, first in ((odd_rows, 1), (~odd_rows, 2)):
         expected = records(attempts[first:], list(range(first, 3)))
         kept = expected.adv_pred >= 0
         expected = replace(expected, attempt=torch.where(kept, expected.attempt + first, expected.attempt))
