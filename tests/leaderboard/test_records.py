@@ -156,7 +156,7 @@ def test_a_folder_of_records(tmp_path: Path) -> None:
     (tmp_path / "run" / "manifest.json").write_text("{}")
     assert sorted(r.key for r in records.read_folder(tmp_path)) == sorted([mine.key, *(r.key for r in some)])
     (tmp_path / "run" / records.RECORD).write_text("{")
-    with pytest.raises(RunError, match="record of a leaderboard"):
+    with pytest.raises(RunError, match="leaderboard record"):
         records.read_folder(tmp_path)
 
 

@@ -1,1 +1,7 @@
-"""Leaderboards: their definitions, the benchmark that adds a record, the records, and the site."""
+"""Leaderboards: rules, records, and the site.
+
+- `definitions`: the leaderboards, with their radius, number of samples and plan.
+- `benchmark`: measure a model under the rules of a leaderboard (`brinell.benchmark`).
+- `records`: one record per model and threat; `robustbench.csv` holds the published ones.
+- `site/`: a static site that ranks records and Runs (`brinell leaderboard`).
+"""

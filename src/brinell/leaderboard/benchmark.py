@@ -1,4 +1,4 @@
-"""A model on a leaderboard: restrictions, clean accuracy, the leaderboard's plan, and a record of it all."""
+"""Measure a model under the rules of a leaderboard: restrictions, clean accuracy, plan, record."""
 
 import os
 import re
@@ -55,16 +55,15 @@ def benchmark(
     progress: bool | None = None,
     launch: Backend = IN_PROCESS,
 ) -> Record:
-    """Measure a model as the leaderboard of a data set and a threat does, and return the record of it.
+    """Measure a model under the rules of a leaderboard, and return its record.
 
-    Restrictions are looked at first; a model that violates one is refused, or measured all the same with `strict=False`
-    and the violation in its record. Then follow clean accuracy and the leaderboard's plan on its first `n` points; the
-    Run is in `out`, `record.json` in it. `data` are the points where `dataset` is not at hand by its name: a Problem,
-    (x, y), a file or a folder; `corrupted` is the folder of the corrupted set, or a function from corruption and
-    severity to a Problem. `preprocessing` is how pictures become inputs (`brinell.data.load`); models of the zoo bring
-    their own. `eps` is another radius, which the record tells. `about` are facts for the leaderboard:
-    authors, venue, link and the like (`brinell.leaderboard.records.ABOUT`). `resume` and everything after it are as for
-    `brinell.evaluate`.
+    A model that violates a restriction is refused; with `strict=False` it is measured and the record states the
+    violation. Then the plan of the leaderboard runs on the first `n` samples. The Run is in `out`, with a
+    `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a folder.
+    `corrupted` is the folder of the corrupted set, or a function from corruption and severity to a Problem.
+    `preprocessing` turns images into inputs (`brinell.data.load`); models of the zoo have their own. `eps` is another
+    radius, and the record states it. `about` holds facts such as authors, venue and link
+    (`brinell.leaderboard.records.ABOUT`). `resume` and the following arguments are those of `brinell.evaluate`.
 
     >>> import brinell
     >>> record = brinell.benchmark("demo", "demo", "Linf", n=4, eps=0.5, progress=False)
@@ -78,7 +77,7 @@ def benchmark(
     model_checks.check_train_mode(model)
     label = name or _label(model)
     facts = {**_published_facts(model, chosen), **(about or {})}
-    records.with_facts(Record(dataset, threat, label), facts)  # told before hours are spent
+    records.with_facts(Record(dataset, threat, label), facts)  # fails before hours are spent
     problem = points(chosen, data, n, preprocessing or _own_preprocessing(model, chosen))
     if chosen.ball is None:
         source = corrupted if callable(corrupted) else partial(_cell, dataset, _count(chosen, n), corrupted)
@@ -106,7 +105,7 @@ def benchmark(
 
 
 def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
-    """The first n points of a leaderboard's data set, from where it is known by its name or from `data`."""
+    """Return the first n samples of the leaderboard, from `data` or by the name of its data set."""
     wanted = _count(chosen, n)
     if isinstance(data, str | os.PathLike) or data is None:
         how: dict[str, Any] = {} if preprocessing is None else {"preprocessing": preprocessing}
@@ -121,7 +120,7 @@ def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = N
 def _count(chosen: Leaderboard, n: int | None) -> int:
     if n is not None and not 1 <= n <= chosen.points:
         raise InputError(
-            expected=f"n from 1 to {chosen.points:,}, the points of {chosen.name}",
+            expected=f"n from 1 to {chosen.points:,}, the samples of {chosen.name}",
             got=f"{n}",
             remedy="Leave it out for all of them.",
         )
@@ -129,33 +128,33 @@ def _count(chosen: Leaderboard, n: int | None) -> int:
 
 
 def _label(model: Classifier) -> str:
-    """The last part of the model's name, in letters that may be part of a file's name."""
+    """Return the last part of the name of the model, with characters that are safe in file names."""
     return re.sub(r"[^\w.+ -]", "_", model.name.rpartition("/")[2]).lstrip(". +-") or "unnamed"
 
 
 def _own_preprocessing(model: Classifier, chosen: Leaderboard) -> str | None:
-    """What a model of the zoo on its own leaderboard wants done to pictures."""
+    """Return the preprocessing of a zoo model on its own leaderboard."""
     card = zoo.cards().get(model.name) if model.name.startswith(f"{chosen.name}/") else None
     return None if card is None else card.preprocessing
 
 
 def _published_facts(model: Classifier, chosen: Leaderboard) -> dict[str, Any]:
-    """What is published about a model of the zoo on its own leaderboard."""
+    """Return the published facts about a zoo model on its own leaderboard."""
     known = records.find(records.published(), model.name) if model.name.startswith(f"{chosen.name}/") else None
     return {} if known is None else {k: getattr(known, k) for k in records.ABOUT}
 
 
 def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, only: str = "") -> tuple[str, ...]:
-    """The restrictions the model violates, as sentences; an error where that is not allowed."""
+    """Return the violated restrictions as sentences; raise an error if `strict`."""
     found = [c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name)]
-    said = tuple(f"{c.name}: {c.message}" for c in found)
-    if said and strict:
+    sentences = tuple(f"{c.name}: {c.message}" for c in found)
+    if sentences and strict:
         raise ModelError(
-            expected="a model that keeps to the leaderboard's restrictions",
-            got=" ".join(said).rstrip("."),
-            remedy="Measure it with brinell evaluate, or here with strict=False (--anyway): its record will say so.",
+            expected="a model that satisfies the restrictions of the leaderboard",
+            got=" ".join(sentences).rstrip("."),
+            remedy="Use brinell evaluate, or strict=False (--anyway): the record then states the violation.",
         )
-    return said
+    return sentences
 
 
 def _corrupted(
@@ -169,7 +168,7 @@ def _corrupted(
     folder: Path,
     resume: bool,
 ) -> Record:
-    """A record of the mean accuracy over the published corruptions and severities; nothing is attacked."""
+    """Return a record of the mean accuracy over all corruptions and severities; nothing is attacked."""
     n = len(problem)
     violated = _violated(model, problem, Linf("1/255"), strict, only=DETERMINISTIC)
     fingerprint = model.fingerprint
@@ -198,6 +197,6 @@ def _corrupted(
 
 
 def _cell(dataset: str, n: int, root: Any, corruption: str, severity: int) -> Problem:
-    """One corruption at one severity of the corrupted set, named after the clean one."""
+    """Load one corruption at one severity from the corrupted version of the data set."""
     where: dict[str, Any] = {} if root is None else {"root": root}
     return load(f"{dataset}-c", n, corruption=corruption, severity=severity, **where)  # type: ignore[call-arg, unused-ignore]

@@ -1,4 +1,4 @@
-"""The leaderboards: for every data set and threat the radius, the number of points and the plan. Data only."""
+"""The leaderboards: radius, number of samples and plan for every data set and threat. Data only."""
 
 import difflib
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ CORRUPTED = "corruptions"
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """One leaderboard: `ball` is None where inputs are corrupted instead of attacked.
+    """One leaderboard; `ball` is None if inputs are corrupted instead of attacked.
 
     >>> find_leaderboard("cifar10", "Linf").ball
     Linf(eps=8/255)
@@ -25,7 +25,7 @@ class Leaderboard:
 
     @property
     def name(self) -> str:
-        """The data set and the threat, as the zoo writes them."""
+        """The data set and the threat, as in the names of the zoo."""
         return f"{self.dataset}/{self.threat}"
 
 
@@ -40,18 +40,18 @@ LEADERBOARDS = (
     Leaderboard("imagenet", CORRUPTED, None, 5_000, CORRUPTED),
     Leaderboard("demo", "Linf", Linf("0.1"), 1_000, "autoattack"),
 )
-"""Croce et al. 2021, RobustBench, sec. 3; the last one is for trying things out."""
+"""Croce et al. 2021, RobustBench, sec. 3; the last one is for experiments."""
 
 
 def find_leaderboard(dataset: str, threat: str) -> Leaderboard:
-    """The leaderboard of a data set and a threat; the error lists those there are."""
-    found = next((b for b in LEADERBOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
-    if found is not None:
-        return found
+    """Return the leaderboard of a data set and a threat; an error lists all leaderboards."""
+    leaderboard = next((b for b in LEADERBOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
+    if leaderboard is not None:
+        return leaderboard
     names = [b.name for b in LEADERBOARDS]
     near = difflib.get_close_matches(f"{dataset}/{threat}", names, n=2)
     raise InputError(
         expected=f"a leaderboard among {', '.join(names)}",
         got=f"{dataset}/{threat}",
-        remedy=f"Did you mean {' or '.join(near)}?" if near else "Other threats: brinell evaluate.",
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "Use brinell evaluate for other threats.",
     )

@@ -23,12 +23,12 @@ PUBLISHED = "robustbench.csv"
 # The spellings of an unknown number in the published table.
 NOTHING = ("", "null")
 RECORD = "record.json"
-"""Name of a record's file in the folder of its Run."""
+"""File name of a record in the folder of its Run."""
 
 Status = Literal["published", "unverified", "verified"]
 Interval = tuple[float, float]
 
-# Fields of a record and what they are called in the public leaderboard's files, where they are text.
+# Fields of a record, and their names in the files of the public leaderboard, where they are text.
 PERCENTAGES = {
     "clean": "clean_acc",
     "autoattack": "autoattack_acc",
@@ -53,27 +53,26 @@ PLAIN = {
 }
 OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
 LISTS = ("interval", "clean_interval", "reasons", "restrictions")
-# What a record may hold, whoever wrote it: texts, perhaps texts, flags and lists; the rest are numbers.
+# Types of the fields: texts, optional texts, flags and lists; the others are numbers.
 TEXTS = ("title", "link", "authors", "venue", "architecture")
-PERHAPS_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
+OPTIONAL_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
 FLAGS = ("extra_data", "unreliable")
 LISTS_OF_TEXTS = ("reasons", "restrictions")
 LISTS_OF_NUMBERS = ("interval", "clean_interval")
-# Relative to another model, and not bounded by 100.
+# Relative to another model, so not bounded by 100.
 RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
-# What its authors say about a model; all of it may be left out.
+# Optional facts that the authors state about a model.
 ABOUT = ("title", "link", "authors", "venue", "architecture", "extra_data", "forward_passes", "reported", "footnote")
 
 
 @dataclass(frozen=True)
 class Record:
-    """A line of a leaderboard. Accuracies and intervals are percentages, None where unknown.
+    """One line of a leaderboard. Accuracies and intervals are percentages, None if unknown.
 
-    `autoattack` is the robust accuracy under the leaderboard's plan, `external` the best known one where other attacks
-    found more, `reported` what the authors claim. `status` says whether the numbers were taken over ("published", not
-    run again), measured by whoever made the record ("unverified") or checked by somebody else ("verified").
-    `restrictions` are those of the leaderboard that the model violates. `corruptions` are means over all corruptions
-    and severities.
+    `autoattack` is the robust accuracy under the plan of the leaderboard, `external` a lower one that other attacks
+    reached, `reported` the claim of the authors. `status` is "published" (copied, not run again), "unverified"
+    (measured by the author of the record) or "verified" (checked by somebody else). `restrictions` are the violated
+    restrictions of the leaderboard. `corruptions` is the mean over all corruptions and severities.
 
     >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
     6.5
@@ -120,7 +119,7 @@ class Record:
         parts = (self.dataset, self.threat, self.name)
         if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
             raise InputError(
-                expected="dataset, threat and name of letters, digits and . + - _, as parts of a file's name",
+                expected="dataset, threat and name of letters, digits and . + - _, as in file names",
                 got=repr("/".join(parts)),
                 remedy="Name the model, e.g. Mine2026Better_WRN-28-10.",
             )
@@ -131,36 +130,36 @@ class Record:
 
     @property
     def key(self) -> str:
-        """The name of the model as the zoo writes it, "data/threat/model"."""
+        """The name of the model in the zoo, "data/threat/model"."""
         return f"{self.dataset}/{self.threat}/{self.name}"
 
     @property
     def best(self) -> float | None:
-        """What a leaderboard sorts by: the lowest robust accuracy that is known, else that under corruptions."""
+        """The lowest known robust accuracy, else the accuracy under corruptions; leaderboards sort by it."""
         known = [value for value in (self.external, self.autoattack) if value is not None]
         return min(known, default=self.corruptions)
 
     @property
     def overestimation(self) -> float | None:
-        """Points by which the authors' number exceeds the best known one."""
+        """The reported minus the best known robust accuracy, in percentage points."""
         if self.reported is None or self.best is None:
             return None
         return round(self.reported - self.best, 2)
 
     @property
     def year(self) -> int | None:
-        """Of the venue: its last number of four digits."""
+        """The year of the venue: its last four-digit number."""
         found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
         return int(found[-1]) if found else None
 
     def check(self) -> "Record":
-        """The record itself, or a RunError where a value is none of a record, above all numbers that are none."""
+        """Return the record, or raise a RunError if a field has a wrong type or a number is not finite."""
         r = self
         numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
         numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
         numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in ("forwards", "backwards", "seconds")}
         texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
-        texts |= {f: getattr(r, f) or "" for f in PERHAPS_TEXTS}
+        texts |= {f: getattr(r, f) or "" for f in OPTIONAL_TEXTS}
         texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
         wrong = [f for f, v in numbers.items() if v is not None and not _fits(f, v)]
         wrong += [f for f, v in texts.items() if not isinstance(v, str)]
@@ -175,7 +174,7 @@ class Record:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of the public leaderboard under its names, percentages as text with two decimals, then ours."""
+        """Return the fields of the public leaderboard under its names, then the fields that only Brinell has."""
         cost = None if self.cost is None else {k: getattr(self.cost, k) for k in ("forwards", "backwards", "seconds")}
         return {
             "name": self.title or self.name,
@@ -189,36 +188,36 @@ class Record:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
-        """The record that `to_json` wrote, or one of the public leaderboard; `known` are fields it does not hold."""
+        """Read a record of `to_json` or of the public leaderboard; `known` holds fields it lacks."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
         fields |= {ours: _number(stored[theirs]) for ours, theirs in PERCENTAGES.items() if theirs in stored}
         fields |= {ours: stored[ours] for ours in OURS if ours in stored}
         fields |= {ours: tuple(stored[ours]) for ours in LISTS if stored.get(ours) is not None}
         if stored.get("cost") is not None:
             fields["cost"] = Cost(**stored["cost"], samples=stored.get("n") or 0)
-        # A file without an id is one of the public leaderboard: it is called by the model's name.
+        # A file without an id comes from the public leaderboard and is named after the model.
         fields["name"] = stored.get("id", known.get("name", stored.get("name")))
         title = stored.get("name", "")
         fields["title"] = "" if title == fields["name"] else title
         return cls(**{**known, **fields})
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record as JSON: into this file, or as dataset/threat/name.json into this folder.
+        """Write the record as JSON to this file, or to dataset/threat/name.json in this folder.
 
-        Of the Run only its folder's name is written: records are handed on, and where it lay is nobody's business.
+        Of the path of the Run only the last folder is written: records are shared, and local paths are private.
         """
         place = Path(path)
         if place.suffix != ".json":
             place = place / self.dataset / self.threat / f"{self.name}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        told = replace(self, run=None if self.run is None else Path(self.run).name)
-        text = json.dumps(told.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+        shared = replace(self, run=None if self.run is None else Path(self.run).name)
+        text = json.dumps(shared.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomic(place, f"{text}\n".encode())
         return place
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """The record in a file; in a folder dataset/threat/ the file of the public leaderboard will do as well."""
+    """Read a record; files of the public leaderboard are read too, from a folder dataset/threat/."""
     place = Path(path)
     above = place.resolve().parent
     known = {"dataset": above.parent.name, "threat": above.name, "name": place.stem, "status": "published"}
@@ -227,16 +226,16 @@ def read(path: str | os.PathLike[str]) -> Record:
         return Record.from_json(stored, **({} if "id" in stored else known))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(
-            expected=f"a record of a leaderboard in {place}",
+            expected=f"a leaderboard record in {place}",
             got=error_text(error),
             remedy="Restore the file, or measure the model again.",
         ) from error
 
 
 def read_folder(folder: str | os.PathLike[str]) -> list[Record]:
-    """Every record in a folder and those in it, as dataset/threat/name.json or beside Runs, in the order of the names.
+    """Read every record in a folder and its subfolders, sorted by path.
 
-    Other JSON files are left alone: a record is an object that tells a clean accuracy.
+    Other JSON files are ignored: a record is an object with a clean accuracy.
     """
     return [read(path) for path in sorted(Path(folder).rglob("*.json")) if _is_record(path)]
 
@@ -245,12 +244,12 @@ def _is_record(path: Path) -> bool:
     try:
         stored = json.loads(path.read_bytes())
     except ValueError:
-        return path.name == RECORD  # a damaged record is told of, not passed over
+        return path.name == RECORD  # a damaged record is an error, not ignored
     return isinstance(stored, dict) and "clean_acc" in stored
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
-    """The records by the best known robust accuracy, the highest first; those without one at the end.
+    """Sort records by the best known robust accuracy, highest first; records without one come last.
 
     >>> [r.name for r in ranked(r for r in published() if (r.dataset, r.threat) == ("cifar10", "L2"))][0]
     'Wang2023Better_WRN-70-16'
@@ -265,7 +264,7 @@ def _published() -> tuple[Record, ...]:
 
 
 def published() -> list[Record]:
-    """The 236 records of the public leaderboard RobustBench, as they were published; none was run again.
+    """Return the 236 records of the public leaderboard RobustBench as published; none was run again.
 
     >>> carmon = find(published(), "cifar10/Linf/Carmon2019Unlabeled")
     >>> carmon.status, carmon.clean, carmon.best, carmon.year
@@ -275,7 +274,7 @@ def published() -> list[Record]:
 
 
 def find(records: Iterable[Record], key: str) -> Record | None:
-    """The first record of this key, "data/threat/model", or None."""
+    """Return the first record with this key, "data/threat/model", or None."""
     return next((r for r in records if r.key == key), None)
 
 
@@ -295,17 +294,15 @@ def _line(row: Mapping[str, str]) -> Record:
 
 
 def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
-    """What a finished Run says about a model, as a record; `about` are further fields, of those in ABOUT."""
+    """Return the record of a finished Run; `about` holds further fields among `ABOUT`."""
     with_facts(Record(dataset, threat, name), about)
     if not run.finished:
-        raise RunError(
-            expected="a finished Run to make a record of", got=f"{run.path}, unfinished", remedy="Resume it first."
-        )
+        raise RunError(expected="a finished Run for a record", got=f"{run.path}, unfinished", remedy="Resume it first.")
     identity, verdict = run.identity, run.verdict
     if identity.threat.mask is not None:
         raise RunError(
-            expected="a Run under a threat that others have too",
-            got=f"{run.path}, with a mask of its own",
+            expected="a Run under a common threat",
+            got=f"{run.path}, with a mask",
             remedy="Evaluate without the mask.",
         )
     measured = Record(
@@ -334,7 +331,7 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
 
 
 def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
-    """The record with what is told about its model; what is measured cannot be told.
+    """Add facts about the model to a record; measured fields cannot be set.
 
     >>> with_facts(Record("demo", "Linf", "Mine"), {"venue": "ICML 2026", "reported": 61.5}).year
     2026
@@ -342,7 +339,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
     unknown = sorted(set(about or {}) - set(ABOUT))
     if unknown:
         raise InputError(
-            expected=f"facts about a model among {', '.join(ABOUT)}",
+            expected=f"facts among {', '.join(ABOUT)}",
             got=", ".join(unknown),
             remedy="Everything else is measured.",
         )
@@ -350,7 +347,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
-    """The record after somebody else checked it; what other attacks found more is the best known accuracy."""
+    """Return the record as verified; a lower accuracy that the check reached becomes the best known one."""
     more = record.autoattack is None or _percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=_percent(bound.value) if more else record.external)
 
@@ -364,7 +361,7 @@ def _interval(p: Proportion) -> Interval:
 
 
 def _fits(field: str, value: object) -> bool:
-    """Whether a value can be that number of a record: finite, and a share in per cent where it is one."""
+    """Return whether a number fits its field: finite, and between 0 and 100 for percentages."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return False
     share = field in PERCENTAGES and field not in RELATIVE

@@ -1,4 +1,9 @@
-"""A leaderboard as a static site: published records, records of others and Runs, side by side; never torch."""
+"""The leaderboard as a static site: published records, other records and Runs. Never imports torch.
+
+- `pages`: build the site; `server`: serve it locally; `files/`: templates, style and script.
+- `entries`: collect records and Runs; `boards`: group and rank them; `columns`: the table of a board.
+- `charts`: the charts of a board; `run_page`: the page of a Run; `sanitise`: make foreign text safe.
+"""
 
 from brinell.leaderboard.site.pages import build
 from brinell.leaderboard.site.server import serve

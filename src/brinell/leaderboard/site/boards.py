@@ -1,4 +1,4 @@
-"""Boards: one per data set, threat and radius, because numbers at different radii are not comparable."""
+"""Boards: one ranked list per data set, threat and radius; numbers at different radii are not comparable."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from brinell.leaderboard.records import ranked
 from brinell.leaderboard.site.entries import BoardEntry
 
 CORRUPTIONS = "corruptions"
-# The boards everybody knows, in their order, with their radii (those of the public leaderboard).
+# The boards of the public leaderboard in their order, with their radii.
 STANDARD = {
     ("cifar10", "Linf"): "8/255",
     ("cifar10", "L2"): "0.5",
@@ -19,7 +19,7 @@ STANDARD = {
     ("imagenet", "Linf"): "4/255",
     ("imagenet", CORRUPTIONS): "",
 }
-# 0.031 is how some papers write 8/255; anything farther off is another radius.
+# Some papers write 0.031 for 8/255; a larger difference is another radius.
 SAME_RADIUS = 0.02
 NAMES = {
     "cifar10": "CIFAR-10",
@@ -42,19 +42,19 @@ class Board:
 
     @property
     def corruptions(self) -> bool:
-        """Whether the inputs are corrupted and not attacked."""
+        """Whether inputs are corrupted instead of attacked."""
         return self.threat == CORRUPTIONS
 
     @property
     def slug(self) -> str:
-        """The name of its page, without the ending; the radius is left out where everybody knows it."""
+        """The name of its page without the ending; standard radii are left out."""
         known = STANDARD.get((self.dataset, self.threat)) == self.eps
         text = f"{self.dataset}-{self.threat}" + ("" if known or not self.eps else f"-eps-{self.eps}")
         return re.sub(r"[^\w.+-]+", "-", text)
 
     @property
     def data_name(self) -> str:
-        """The data set as people write it."""
+        """The usual spelling of the data set."""
         return NAMES.get(self.dataset, self.dataset)
 
     @property
@@ -72,11 +72,11 @@ class Board:
 
     @property
     def measure(self) -> str:
-        """What the ranking is by."""
+        """What the board is ranked by."""
         return "accuracy under corruptions" if self.corruptions else "best known robust accuracy"
 
     def ranks(self) -> list[int | None]:
-        """The rank of every entry: one more than the number of ranked entries above; None where it has none."""
+        """Return the rank of every entry: one plus the number of better ranked entries, or None if unranked."""
         bests = [e.record.best for e in self.entries if e.ranked]
         return [
             None if not e.ranked else 1 + sum(b > e.record.best for b in bests)  # type: ignore[operator]
@@ -85,7 +85,7 @@ class Board:
 
 
 def boards(entries: Iterable[BoardEntry]) -> list[Board]:
-    """The entries by board: the known boards first, then others by name.
+    """Group the entries into boards: the standard boards first, then others by name.
 
     >>> from brinell.leaderboard.site.entries import collect
     >>> [(b.slug, len(b.entries)) for b in boards(collect())][:2]
@@ -98,7 +98,7 @@ def boards(entries: Iterable[BoardEntry]) -> list[Board]:
 
 
 def radius(entry: BoardEntry) -> str:
-    """The radius of the board an entry belongs to, as text; empty for corruptions.
+    """Return the radius of the board of an entry as text; empty for corruptions.
 
     >>> from brinell.leaderboard.records import Record
     >>> [radius(BoardEntry(Record("cifar10", "Linf", "m", eps=eps))) for eps in ("8/255", "0.031", "4/255", None)]

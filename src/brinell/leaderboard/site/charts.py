@@ -1,4 +1,4 @@
-"""The pictures of a board: accuracy against robustness, robustness over the years, over-estimation."""
+"""The charts of a board: accuracy against robustness, robustness by year, over-estimation."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -14,20 +14,20 @@ HOW_YEAR = "The year is the last four-digit number of the venue; records without
 
 
 def board_charts(board: Board) -> list[str]:
-    """The charts of a board as markup; those without anything to show are left out."""
-    records, believed = [e.record for e in board.entries], _believed(board)
-    made = (_scatter(board, records), _years(board, believed), _over(board, records))
+    """Return the charts of a board as markup, without empty charts."""
+    records, ranked = [e.record for e in board.entries], _ranked(board)
+    made = (_scatter(board, records), _years(board, ranked), _over(board, records))
     return [text for text in made if text]
 
 
 def progress_chart(boards: Sequence[Board]) -> str:
-    """The best known robust accuracy by year, a line for each board of attacks, as markup; empty without years."""
-    lines = [(b, _best_by_year(_believed(b))) for b in boards if not b.corruptions]
+    """Return a chart of the best known robust accuracy by year, one line per board; empty without years."""
+    lines = [(b, _best_by_year(_ranked(b))) for b in boards if not b.corruptions]
     lines = [(b, found) for b, found in lines if len(found) > 1]
     if not lines:
         return ""
     every = range(min(min(found) for _, found in lines), max(max(found) for _, found in lines) + 1)
-    # The first series names the places of the axis, in its order: it has all years.
+    # The first series defines the order of the axis, so it has all years.
     blank = float("nan")
     drawn = tuple(
         Series(b.short, tuple(map(str, every)), tuple(f[y][0] if y in f else blank for y in every)) for b, f in lines
@@ -37,8 +37,8 @@ def progress_chart(boards: Sequence[Board]) -> str:
     return chart(figure, note=HOW_YEAR, labels=labels)
 
 
-def _believed(board: Board) -> list[Record]:
-    """Records that take part in the ranking: no others make progress."""
+def _ranked(board: Board) -> list[Record]:
+    """Return the ranked records; only they count as progress."""
     return [e.record for e in board.entries if e.ranked]
 
 
@@ -53,7 +53,7 @@ def _scatter(board: Board, records: Sequence[Record]) -> str:
         known = [(r, r.clean, r.best) for r in members if r.clean is not None and r.best is not None]
         if not known:
             continue
-        # The interval is that of the measured number; a lower one from elsewhere has none.
+        # The interval belongs to the measured accuracy; an external one has none.
         ends = [r.interval if r.interval and r.external is None else (y, y) for r, _, y in known]
         error_bars = [[e[i] for e in ends] if any(r.interval for r, *_ in known) else [] for i in (0, 1)]
         xs, ys = tuple(x for _, x, _ in known), tuple(y for *_, y in known)
@@ -85,7 +85,7 @@ def _years(board: Board, records: Sequence[Record]) -> str:
 
 
 def _best_by_year(records: Sequence[Record]) -> dict[int, tuple[float, str]]:
-    """For every year from the first to the last, the best number until then and whose it is."""
+    """Return the best accuracy so far and its model, for every year from the first to the last."""
     dated = [(r.year, r.best, title(r)) for r in records if r.year is not None and r.best is not None]
     if not dated:
         return {}

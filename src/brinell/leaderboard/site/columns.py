@@ -1,4 +1,4 @@
-"""The columns of a board: what each means, how a cell looks and what it sorts by."""
+"""The columns of a board: meaning, cell markup and sort key."""
 
 import re
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from brinell.report.charts.svg import element, escape
 from brinell.results.format.manifest import EVADE
 
 NOTHING = "–"
-# A plan of this name, or one that begins so, needs no mention under the heading AutoAttack.
+# Plans whose name starts like this are not mentioned in the column AutoAttack.
 USUAL_PLAN = "autoattack"
-# Points of over-estimation from which a cell is marked: more than any difference of seeds.
+# Over-estimation in points above which a cell is marked; seeds never differ that much.
 MUCH = 5.0
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 STATUSES = {
-    "published": "taken over from the public leaderboard RobustBench, not run again here",
-    "unverified": "measured by whoever handed in the Run; nobody else has checked it",
-    "verified": "checked by somebody else, who attacked the same model again",
-    "external": "the best known number comes from other attacks than the leaderboard's own",
+    "published": "copied from the public leaderboard RobustBench, not run again",
+    "unverified": "measured by the submitter of the Run, not checked by others",
+    "verified": "checked by others, who attacked the same model again",
+    "external": "the best known accuracy comes from attacks outside the leaderboard",
 }
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """An entry in its place on a board; `page` is where its Run is shown."""
+    """An entry in the table of a board; `page` is the page of its Run."""
 
     board: Board
     entry: BoardEntry
@@ -42,7 +42,7 @@ class BoardRow:
 
     @property
     def statuses(self) -> list[str]:
-        """The status of the record, and "external" where the best known number is."""
+        """The status of the record, and "external" if the best known accuracy is external."""
         return [self.record.status, *(["external"] if self.entry.external else [])]
 
 
@@ -51,7 +51,7 @@ Sortable = int | float | str | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `value` is what it sorts by (None at the end), `cell` is markup, made of the value by default."""
+    """A column: `value` is the sort key (None sorts last); `cell` is the markup, by default of the value."""
 
     key: str
     head: str
@@ -59,11 +59,11 @@ class Column:
     value: Callable[[BoardRow], Sortable]
     cell: Callable[[BoardRow], str] | None = None
     number: bool = True
-    up: bool = False  # whether the smallest comes first when one begins to sort by it
-    always: bool = True  # else left out where no row has a value
+    up: bool = False  # whether the first click sorts ascending
+    always: bool = True  # else left out if no row has a value
 
     def shown(self, row: BoardRow) -> str:
-        """The cell as markup."""
+        """Return the cell as markup."""
         if self.cell is not None:
             return self.cell(row)
         value = self.value(row)
@@ -71,7 +71,7 @@ class Column:
 
 
 def columns(rows: list[BoardRow]) -> list[Column]:
-    """The columns of a board: those that always are there, and those for which some row has a value."""
+    """Return the permanent columns, and those for which a row has a value."""
     corruptions = any(r.board.corruptions for r in rows)
     return [
         c
@@ -82,13 +82,13 @@ def columns(rows: list[BoardRow]) -> list[Column]:
 
 
 def venue(record: Record) -> str:
-    """Where it was published, without markup; empty where unknown."""
+    """Return the venue without markup; empty if unknown."""
     text = plain(record.venue)
     return "" if text == "N/A" else text
 
 
 def series(record: Record) -> str:
-    """The venue without its date, for filtering.
+    """Return the venue without its date, for filters.
 
     >>> [series(Record("d", "t", "m", venue=v)) for v in ("arXiv, Mar 2021", "ICLR 2020", "TMLR, Aug 2024", "N/A")]
     ['arXiv', 'ICLR', 'TMLR', '']
@@ -97,7 +97,7 @@ def series(record: Record) -> str:
 
 
 def title(record: Record) -> str:
-    """The model's name as people read it."""
+    """Return the displayed name of the model."""
     return record.title or record.name
 
 
@@ -118,7 +118,7 @@ def _tag(text: str, told: str | None = None, kind: str = "") -> str:
 
 
 def breakable(text: str) -> str:
-    """A name that breaks between its parts rather than inside a word, as markup.
+    """Return a name as markup that breaks between its parts, not inside a word.
 
     >>> breakable("Wang2023Better_WRN-70-16"), breakable("AutoAttack")
     ('Wang2023<wbr>Better_<wbr>WRN-70-16', 'Auto<wbr>Attack')
@@ -143,7 +143,7 @@ def _tags(row: BoardRow) -> str:
         tags.append(_tag(f"{r.forward_passes} passes", "forward passes for one prediction"))
     if row.entry.run is not None and row.entry.run.identity.criterion == EVADE:
         tags.append(_tag("detector", "an adversarial example must also evade the model's detector"))
-    tags += [_tag(plain(text), "a restriction of the leaderboard that it violates", "warn") for text in r.restrictions]
+    tags += [_tag(plain(text), "a violated restriction of the leaderboard", "warn") for text in r.restrictions]
     return element("span", *tags, class_="tags") if tags else ""
 
 
@@ -207,7 +207,7 @@ def _cost(row: BoardRow) -> str:
     if cost is None:
         return NOTHING
     both, told = cost.forwards + cost.backwards, f"{cost.forwards:,} forwards, {cost.backwards:,} backwards"
-    each = element("span", f"{both / cost.samples:,.0f} a sample", class_="tag") if cost.samples else ""
+    each = element("span", f"{both / cost.samples:,.0f} per sample", class_="tag") if cost.samples else ""
     return element("span", f"{both:,}", title=told) + each
 
 

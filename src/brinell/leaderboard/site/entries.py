@@ -1,4 +1,4 @@
-"""What stands on a leaderboard: records, some of them with the Run behind their numbers."""
+"""The entries of a leaderboard: records, some of them with their Run."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from brinell.results.run import Run
 from brinell.verification.consistency import same_radius
 
 Place = str | os.PathLike[str]
-# What a record beside a Run cannot say otherwise than the Run does.
+# Fields in which a record beside a Run must agree with the Run.
 MEASURED = (
     "run_hash", "clean", "autoattack", "n", "interval", "clean_interval", "unreliable", "verdict", "plan", "seed",
     "fingerprint",
@@ -22,27 +22,27 @@ MEASURED = (
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """A record, and the Run behind it where it is at hand."""
+    """A record, and its Run if it is available."""
 
     record: Record
     run: Run | None = None
 
     @property
     def external(self) -> bool:
-        """Whether attacks other than the leaderboard's found the best known number."""
+        """Whether attacks outside the leaderboard reached the best known accuracy."""
         return self.record.external is not None
 
     @property
     def ranked(self) -> bool:
-        """Whether the number takes part in the ranking: a Run only if its verdict believes it."""
+        """Whether the entry is ranked: it has an accuracy, and the verdict of its Run is reliable."""
         return self.record.best is not None and self.record.verdict in (None, "reliable")
 
 
 def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_published: bool = True) -> list[BoardEntry]:
-    """Published records, then those of a folder, then Runs; of equal ones the last counts.
+    """Collect published records, then those of a folder, then Runs; later ones replace equal earlier ones.
 
-    Two are equal where the model, the threat and the radius are, and the Run or, without one, the status. Runs with a
-    record in the folder are read as Runs.
+    Two entries are equal if model, threat, radius, and Run (or status, without a Run) are equal. Runs with a record in
+    the folder are read as Runs.
 
     >>> len(collect())
     236
@@ -59,7 +59,7 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
 
 
 def entry_of_run(path: Path) -> BoardEntry:
-    """The Run in a folder as an entry: with the record beside it, or else with what its manifest says."""
+    """Return the entry of a Run, with the record in its folder or else with one made from its manifest."""
     run = Run.open(path)
     beside = run.path / RECORD
     if not beside.exists():
@@ -73,11 +73,11 @@ def entry_of_run(path: Path) -> BoardEntry:
         said.append(f"eps {record.eps} instead of {eps}")
     if said:
         raise RunError(
-            expected=f"a record of the Run it lies beside, {run.path}",
+            expected=f"a record that agrees with its Run, {run.path}",
             got=", ".join(said),
             remedy=f"Write {RECORD} again, or remove it.",
         )
-    # What is left out is not unknown: the Run says it.
+    # Fill in missing fields from the Run.
     told = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
     return BoardEntry(replace(record, **told), run)
 
@@ -108,5 +108,5 @@ def _told(run: Run) -> Record:
 
 
 def _part(text: str) -> str:
-    """Text as a part of a file's name, which a record asks for."""
+    """Replace characters that are not safe in file names."""
     return re.sub(r"[^\w.+ -]+", "-", Path(text).name if "." in text else text).strip(" .-+") or "unnamed"

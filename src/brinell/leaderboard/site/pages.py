@@ -1,4 +1,4 @@
-"""A leaderboard on disk: an overview, a page for every board with its data, a page for every Run."""
+"""Build the site: an overview, a page and a data file per board, and a page per Run."""
 
 import json
 import os
@@ -19,18 +19,18 @@ from brinell.report.page import asset, markup, own_version, page, render
 from brinell.results.format.files import write_atomic
 from brinell.results.run import Run
 
-# Lists the files of a site, so that building it again removes what is left over and nothing else.
+# Lists the files of a site, so that the next build removes only its own old files.
 INDEX = "leaderboard.json"
 HOME = "index.html"
 TAGLINE = "robustness leaderboard"
 SOURCE = "https://robustbench.github.io"
-TAKEN = ("content", "charts", "columns")  # places on the page, which no model may be called
+TAKEN = ("content", "charts", "columns")  # ids on the page, which no model may have
 FILTERS = (("architecture", "Architecture"), ("venue", "Venue"), ("extra", "Extra data"), ("status", "Status"))
 
 
 @dataclass(frozen=True)
 class Site:
-    """What was built: where, how many records, and how many of each board."""
+    """The result of a build: the folder, the records per board, and the number of Runs."""
 
     path: Path
     boards: dict[str, int]
@@ -49,11 +49,11 @@ def build(
     with_published: bool = True,
     report: Callable[[Run], str] | None = None,
 ) -> Site:
-    """Write a static site from Runs, a folder of records and the published records; an older site is replaced.
+    """Build a static site from Runs, a folder of records and the published records; replace an older site.
 
-    `report` makes a whole page of a Run; it is put beside the Run's own short page, which links to it.
+    `report` makes the full report of a Run; the page of the Run links to it.
 
-    Cost: no model is asked; every Run is read and hashed once.
+    Cost: no model is evaluated; every Run is read and hashed once.
 
     >>> import tempfile
     >>> from brinell.leaderboard.records import Record
@@ -63,16 +63,18 @@ def build(
     {'toys-L2-eps-1': 1}
     """
     folder = Path(out)
-    _refuse_others(folder)
+    _check_folder(folder)
     found = boards(collect(runs, records, with_published))
     if not found:
         raise InputError(
-            expected="something to show", got="no Run and no record", remedy="Give Runs, or keep the published records."
+            expected="at least one record",
+            got="no Run and no record",
+            remedy="Give Runs, or keep the published records.",
         )
     twice = [slug for slug, count in Counter(b.slug.lower() for b in found).items() if count > 1]
     if twice:
         raise InputError(
-            expected="data sets and threats with names of their own", got=f"two boards {twice[0]}", remedy="Rename one."
+            expected="distinct names of data sets and threats", got=f"two boards {twice[0]}", remedy="Rename one."
         )
     files, told = _files(found, report)
     _write(folder, files)
@@ -80,19 +82,19 @@ def build(
 
 
 def rows(board: Board) -> list[BoardRow]:
-    """The entries of a board in their order, each with its rank, an id of its own and its page."""
+    """Return the entries of a board in order, each with its rank, a unique id and its page."""
     taken, made = Counter(TAKEN), []
     for entry, rank in zip(board.entries, board.ranks(), strict=True):
         name = "-".join(entry.record.name.split())
         taken[name] += 1
-        own = name if taken[name] == 1 else f"{name}.{taken[name]}"
+        row_id = name if taken[name] == 1 else f"{name}.{taken[name]}"
         where = page_of(entry.record.key, entry.record.run_hash) if entry.run is not None else None
-        made.append(BoardRow(board, entry, rank, own, where))
+        made.append(BoardRow(board, entry, rank, row_id, where))
     return made
 
 
 def _files(found: list[Board], report: Callable[[Run], str] | None) -> tuple[dict[str, str], int]:
-    """Every file of the site by name, and the number of Runs with a page."""
+    """Return every file of the site by name, and the number of Runs with a page."""
     files, told = {HOME: _home(found)}, 0
     for board in found:
         of_board = rows(board)
@@ -143,14 +145,14 @@ def _board(board: Board, of_board: list[BoardRow], every: list[Board]) -> str:
 
 
 def _cell(column: Column, row: BoardRow) -> tuple[Column, str | None, Any]:
-    """The column, what the cell sorts by, and its markup."""
+    """Return the column, the sort key and the markup of a cell."""
     value = column.value(row)
     key = None if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
     return column, key, markup(column.shown(row))
 
 
 def _facets(row: BoardRow) -> dict[str, str]:
-    """What a row can be filtered by."""
+    """Return the values by which a row can be filtered."""
     r = row.record
     return {
         "architecture": plain(r.architecture) or "unknown",
@@ -161,12 +163,12 @@ def _facets(row: BoardRow) -> dict[str, str]:
 
 
 def _data(of_board: list[BoardRow]) -> str:
-    # The folder a Run was in is nobody's business; its page is.
+    # Publish the page of a Run, not its local folder.
     told = [{"rank": row.rank, **replace(row.record, run=row.page).to_json()} for row in of_board]
     return json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _refuse_others(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(expected="a folder for the site", got=f"{folder}, a file", remedy="Choose another.")
     if folder.exists() and any(folder.iterdir()) and not (folder / INDEX).is_file():
@@ -178,17 +180,17 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    left_over = _listed(folder) - set(files)
+    outdated = _listed(folder) - set(files)
     for name in sorted({*files}):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, files[name].encode())
-    for name in left_over:
+    for name in outdated:
         (folder / name).unlink(missing_ok=True)
     write_atomic(folder / INDEX, (json.dumps({"files": sorted(files)}, indent=1) + "\n").encode())
 
 
 def _listed(folder: Path) -> set[str]:
-    """The files of an older site; names that lead out of the folder are none."""
+    """Return the files of an older site; ignore names that lead out of the folder."""
     try:
         names = json.loads((folder / INDEX).read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError):

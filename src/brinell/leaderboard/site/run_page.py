@@ -1,4 +1,4 @@
-"""The page behind a number: what a Run measured, in short."""
+"""The page of a Run: what it measured, in short."""
 
 import re
 
@@ -14,7 +14,7 @@ PACKAGE = "brinell.leaderboard.site"  # its folder `files` holds the templates
 
 
 def page_of(row_key: str, run_hash: str | None) -> str:
-    """Where the page of a Run lies in the site.
+    """Return the path of the page of a Run in the site.
 
     >>> page_of("cifar10/Linf/Mine", "0123456789abcdef")
     'runs/cifar10-Linf-Mine-01234567.html'
@@ -24,7 +24,7 @@ def page_of(row_key: str, run_hash: str | None) -> str:
 
 
 def summary(row: BoardRow, run: Run, report: str | None = None) -> str:
-    """The body of the page of a Run: numbers, verdict, stages, the sentence for a paper, and what it was made with."""
+    """Return the body of the page: numbers, verdict, stages, the sentence for a paper, and the settings."""
     return render(
         "run.html", package=PACKAGE, row=row, record=row.record, name=title(row.record), run=run,
         robust=run.robust_accuracy, clean=run.clean_accuracy, verdict=run.verdict, stages=_stages(run),
@@ -40,11 +40,11 @@ def _stages(run: Run) -> list[tuple[str, Proportion, int, int]]:
 def _fall(run: Run) -> str:
     levels = [("clean", run.clean_accuracy), *run.accuracy_after()]
     drawn = tuple(WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in levels)
-    return chart(Waterfall("What each attack took", "accuracy (%)", drawn, last="robust"))
+    return chart(Waterfall("Accuracy after each attack", "accuracy (%)", drawn, last="robust"))
 
 
 def _facts(row: BoardRow, run: Run) -> dict[str, str]:
-    """What the Run was made with; nothing that only concerns the machine it was made on."""
+    """Return the settings of the Run, without details of the machine."""
     identity, cost, where = run.identity, run.cost, run.environment
     made = {"brinell": where.brinell, "torch": where.torch, "device": where.device}
     told = {

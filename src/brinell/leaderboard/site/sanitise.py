@@ -1,4 +1,4 @@
-"""What others wrote, made harmless: text and links, nothing else."""
+"""Make foreign text safe: only text and links remain."""
 
 import re
 from html.parser import HTMLParser
@@ -6,19 +6,19 @@ from urllib.parse import urlsplit
 
 from brinell.report.charts.svg import element, escape
 
-# What is between these is no text for people.
+# The content of these elements is dropped.
 SILENT = ("script", "style", "template", "noscript", "iframe", "object", "svg", "math")
 BREAKS = ("br", "p", "div", "li", "tr")
 SCHEMES = ("http", "https")
 
 
 def safe_link(text: str) -> str | None:
-    """The address, where it is one of the web; None for everything else, above all scripts.
+    """Return the address if it is a web address; None for everything else, such as scripts.
 
     >>> safe_link("https://arxiv.org/abs/2003.01690"), safe_link("javascript:alert(1)"), safe_link("//example.org")
     ('https://arxiv.org/abs/2003.01690', None, None)
     """
-    # Browsers pass over blanks and control characters inside a scheme.
+    # Browsers ignore blanks and control characters inside a scheme.
     address = re.sub(r"[\x00-\x20\x7f]", "", text)
     try:
         parts = urlsplit(address)
@@ -28,13 +28,13 @@ def safe_link(text: str) -> str | None:
 
 
 def anchor(inside: str, address: str) -> str:
-    """A link out of the page around markup, or the markup alone where the address is not safe."""
+    """Return a link around markup, or only the markup if the address is not safe."""
     known = safe_link(address)
     return inside if known is None else element("a", inside, href=known, rel="noopener noreferrer")
 
 
 def footnote(text: str | None) -> str:
-    """A footnote as markup: its text escaped, of its markup only links into the web are left.
+    """Return a footnote as markup: escaped text, and web links as the only elements.
 
     >>> footnote('Uses <a href="https://example.org" onclick="x()">more <b>data</b></a>.<script>x()</script>')
     'Uses <a href="https://example.org" rel="noopener noreferrer">more data</a>.'
@@ -46,7 +46,7 @@ def footnote(text: str | None) -> str:
 
 
 def plain(text: str | None) -> str:
-    """The text without any markup, on one line.
+    """Return the text without markup, on one line.
 
     >>> plain("GitHub,<br>Sep 2019")
     'GitHub, Sep 2019'
@@ -67,7 +67,7 @@ class _Reader(HTMLParser):
         self._links: list[str | None] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Remember links and what must not be read."""
+        """Track links and dropped elements."""
         if tag in SILENT:
             self._silent.append(tag)
         elif tag == "a":
@@ -76,12 +76,12 @@ class _Reader(HTMLParser):
             self.handle_data(" ")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Nothing is inside of what ends at once."""
+        """Handle an element without content."""
         if tag in BREAKS:
             self.handle_data(" ")
 
     def handle_endtag(self, tag: str) -> None:
-        """Forget what ended."""
+        """End a link or a dropped element."""
         if tag in self._silent:
             del self._silent[self._silent.index(tag) :]
         elif tag == "a" and self._links:
@@ -93,7 +93,7 @@ class _Reader(HTMLParser):
             self.pieces.append((data, self._links[-1] if self._links else None))
 
     def markup(self) -> str:
-        """The pieces, neighbours of one link together."""
+        """Return the pieces as markup; neighbours with the same link are joined."""
         parts: list[tuple[str, str | None]] = []
         for piece, link in self.pieces:
             if parts and parts[-1][1] == link:

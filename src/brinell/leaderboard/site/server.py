@@ -1,4 +1,4 @@
-"""A site on this machine's own address, for looking at it."""
+"""Serve a site locally."""
 
 import os
 import webbrowser
@@ -13,14 +13,14 @@ HERE = "127.0.0.1"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """Files of a folder, without a line per request."""
+    """A file handler that does not log requests."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:
-    """A server of the site that only this machine can reach; port 0 takes a free one."""
+    """Return a server on 127.0.0.1; port 0 chooses a free port."""
     if not (Path(site) / "index.html").is_file():
         raise InputError(
             expected="a folder with a site", got=f"{site}, which has no index.html", remedy="Build it first."
@@ -34,7 +34,7 @@ def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:
 def serve(
     site: str | os.PathLike[str], port: int = 0, browser: bool = True, tell: Callable[[str], object] = lambda url: None
 ) -> None:
-    """Serve the site until interrupted, and open it in the browser; `tell` is called with its address."""
+    """Serve the site until interrupted, and open it in the browser; call `tell` with its address."""
     with server(site, port) as made:
         url = f"http://{HERE}:{made.server_address[1]}/"
         tell(url)

@@ -1,9 +1,9 @@
 
-/* Sorting, searching and filtering of a board. The table is whole and sorted without it; nothing is fetched. What was
-   chosen is kept in the address after #, so that it can be passed on. */
+/* Sort, search and filter a board. Without it the table is complete and sorted. Nothing is fetched. The choices are kept
+   in the address after #, so that a link can be shared. */
 (() => {
   "use strict";
-  // On a narrow screen the boards scroll sideways: the one that is shown is brought into sight.
+  // On a narrow screen the boards scroll sideways: scroll to the current one.
   const here = document.querySelector(".boards [aria-current]"), list = here?.closest("ul");
   if (list) list.scrollLeft = here.getBoundingClientRect().x - list.getBoundingClientRect().x - (list.clientWidth - here.offsetWidth) / 2;
 
@@ -24,7 +24,7 @@
     facets: Object.fromEntries(selects.map((s) => [s.name, row.dataset[s.name] ?? ""])),
     name: row.querySelector(".model")?.textContent ?? "",
   }));
-  // A record may have several statuses; every other facet is one value, which may hold blanks.
+  // A record may have several statuses; every other facet has one value, which may contain blanks.
   const values = (entry, name) => (name === "status" ? entry.facets.status.split(" ") : [entry.facets[name]]);
 
   // ------------------------------------------------------------------------------------------------------- sorting
@@ -42,7 +42,7 @@
       if (x === undefined || y === undefined) return (x === undefined) - (y === undefined) || a.place - b.place;
       return sign * (number ? Number(x) - Number(y) : order.compare(x, y)) || a.place - b.place;
     });
-    // By rank the page is as it was made: what has no rank stays where its number belongs.
+    // Sorted by rank, unranked rows keep their original place.
     if (key === first.key && up) rows.sort((a, b) => a.place - b.place);
     body.append(...rows.map((e) => e.row));
     for (const h of heads) h.setAttribute("aria-sort", h.dataset.key !== key ? "none" : up ? "ascending" : "descending");
@@ -73,7 +73,7 @@
       e.row.hidden = !yes;
       if (yes) shown.add(e);
     });
-    // Beside every choice: how many it would leave, the other filters being as they are.
+    // Show beside every option how many rows it would keep, given the other filters.
     for (const select of selects) {
       const counts = new Map();
       rows.forEach((e, i) => {
@@ -116,7 +116,7 @@
     if (location.hash === written) return;
     const text = location.hash.slice(1);
     const target = text && !text.includes("=") ? document.getElementById(decode(text)) : null;
-    if (text && !text.includes("=") && target?.closest("table.board") === null) return; // a place on the page
+    if (text && !text.includes("=") && target?.closest("table.board") === null) return; // an id on the page
     const state = new URLSearchParams(target ? "" : text);
     search.value = state.get("q") ?? "";
     for (const s of selects) {
