@@ -49,8 +49,9 @@ def test_every_kind(brinell: Any, run: Run, kind: str, tmp_path: Path) -> None:
     assert found["numbers"] and picture.stat().st_size > 1000
     (kept,) = [f for f in saved(run.path) if f.kind == kind]
     assert json.loads(json.dumps(kept.to_dict())) == found["findings"]
+    unwrapped = " ".join(result.out.split())  # a title is wrapped if its table is narrower
     for table in kept.tables:
-        assert table.title in result.out
+        assert table.title in unwrapped
 
 
 def test_json_on_standard_output(brinell: Any, run: Run) -> None:
