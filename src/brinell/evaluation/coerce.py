@@ -19,7 +19,7 @@ from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError, first_line
 from brinell.evaluation.plan import audited, limited, ranked
-from brinell.models.load import load_model
+from brinell.models.by_name import load_model
 from brinell.models.wrap import wrap
 from brinell.results import Run
 
@@ -28,7 +28,7 @@ OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths
 
 
 def as_classifier(classifier: Any, device: torch.device | str | None = None) -> Classifier:
-    """Return a Classifier from itself, a torch module, or what `brinell.models.load.load_model` loads by name."""
+    """Return a Classifier from itself, a torch module, or what `brinell.models.by_name.load_model` loads by name."""
     if isinstance(classifier, str | os.PathLike):
         classifier = load_model(os.fspath(classifier))
     if isinstance(classifier, nn.Module):
