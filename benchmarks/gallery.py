@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gallery.md"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = measure(n=args.n, told=lambda name: print(name, flush=True))
+    rows = measure(n=args.n, on_start=lambda name: print(name, flush=True))
     args.out.write_text(report(rows, args.n))
 
 

@@ -17,10 +17,9 @@ INCIDENTAL = ("seconds", "adv_shard", "adv_row")
 
 
 def small(attack: Any, steps: int, queries: int, targets: int) -> Any:
-    """The same attack with a budget for tests; what is around another one too."""
-    for part in ("inner", "attack", "before"):
-        if hasattr(attack, part):
-            attack = replace(attack, **{part: small(getattr(attack, part), steps, queries, targets)})
+    """Return the attack with a budget for tests, including the attacks inside it."""
+    inside = {part: small(getattr(attack, part), steps, queries, targets) for part in attack.parts}
+    attack = replace(attack, **inside)
     few = {"steps": steps, "grow": 2, "halve": 2, "search": 2, "rounds": 2, "again": 2, "targets": targets}
     if isinstance(attack, brinell.attacks.Square | brinell.attacks.RandomSearch | brinell.attacks.HopSkipJump):
         few["steps"] = queries

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brinell.distributed.scheduler import Lease, Scheduler
+from brinell.distributed.scheduler import Lease, UnitScheduler
 
 
-def scheduler(n: int, workers: int, block: int = 8, largest: int = 10**6, **more: object) -> Scheduler:
-    return Scheduler(range(n), n, workers, block=block, largest=largest, **more)  # type: ignore[arg-type]
+def scheduler(n: int, workers: int, block: int = 8, largest: int = 10**6, **more: object) -> UnitScheduler:
+    return UnitScheduler(range(n), n, workers, block=block, largest=largest, **more)  # type: ignore[arg-type]
 
 
 def given_to(lease: Lease | None) -> list[int]:
@@ -48,7 +48,7 @@ def test_samples_are_read_only_when_needed() -> None:
             read.append(i)
             yield i
 
-    s = Scheduler(source(), 100, 2, block=10, largest=100)
+    s = UnitScheduler(source(), 100, 2, block=10, largest=100)
     s.lease(0, 0.0)
     assert read == list(range(30))
 

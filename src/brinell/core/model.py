@@ -66,10 +66,10 @@ class Classifier:
         """Return this classifier on a device."""
         raise NotImplementedError
 
-    def copy(self, kept: torch.dtype | None = None, tried_on: Tensor | None = None) -> "Classifier | None":
+    def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "Classifier | None":
         """Return a frozen copy that is faster on an accelerator, None if there is none.
 
-        `kept` is the type that stores the weights. `tried_on` are inputs that the copy may trace.
+        `dtype` is the type that stores the weights. `check_on` are inputs that the copy may trace.
         """
         return None
 

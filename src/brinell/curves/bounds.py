@@ -1,4 +1,4 @@
-"""Lower bounds of distances between all pairs of samples, cheap enough to compute for all of them."""
+"""Cheap lower bounds on the distances between all pairs of samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from brinell.ops import rng
 from brinell.ops.norms import L1, L2, LINF, NORMS
 from brinell.ops.rowwise import flat
 
-# Coordinates that are summed (L1) or of which one is looked at (Linf): for all pairs, then for those that are left.
+# Group sizes for sums (L1) and strides for single coordinates (Linf): for all pairs, then for the remaining ones.
 GROUPS = (16, 4)
 STRIDES = (20, 5)
-# Directions that carry most of the squared distances between natural images, and samples that show which these are.
+# Principal directions, which carry most of the squared distance between natural images, and samples to find them.
 DIRECTIONS, SHOWN = 192, 2000
-# Whole numbers of 16 bits: a feature has at most so many levels, and rounding errs by one at most.
+# Features are quantised to 16-bit integers: the largest sum, and the number of levels.
 TOP, LEVELS = 32000, 255
 
 Pairs = Callable[[Tensor, Tensor], Tensor]
@@ -23,9 +23,9 @@ Pairs = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Bounds:
-    """`rows` bounds the distances of some samples to all, `levels` ever more closely those of pairs, `exact` is exact.
+    """`rows` bounds the distances from some samples to all, `levels` tighten bounds for pairs, `exact` is exact.
 
-    Bounds may exceed the distance by float32 rounding only.
+    Bounds exceed the distance by float32 rounding at most.
     """
 
     rows: Callable[[Tensor], Tensor]
@@ -34,14 +34,14 @@ class Bounds:
 
 
 def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
-    """The bounds of a norm for flat samples x that had this shape."""
+    """Return the bounds of a norm for flattened samples x of this original shape."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
     size = NORMS[norm].size
     return make(x, shape, lambda i, j: size(x[i] - x[j]))
 
 
 def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """|Σ d| over a group is at most Σ |d|: sums over squares of the image, coarse to fine."""
+    """Bound L1: |Σ d| over a group is at most Σ |d|, for groups of neighbouring pixels, coarse to fine."""
     near = x[:, _by_squares(shape).to(x.device)]
     sums = [_group_sums(near, g) for g in GROUPS if g < x.shape[1]] or [near]
 
@@ -52,7 +52,7 @@ def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """The largest difference among some of the coordinates."""
+    """Bound Linf by the largest difference among some coordinates."""
     some = [x[:, ::stride].contiguous() for stride in STRIDES if stride < x.shape[1]] or [x]
 
     def finer(s: Tensor) -> Pairs:
@@ -62,13 +62,13 @@ def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Distances along a few directions, by a matrix product, and the difference of what lies across them."""
+    """Bound L2 by distances along a few directions, and the difference of the norms orthogonal to them."""
     centred = x - x.mean(0)
     basis = _directions(centred)
     along = centred @ basis
     square = along.square().sum(1)
     across = (centred.square().sum(1) - square).clamp(min=0).sqrt()
-    # What rounding can add to a squared distance: the products have so many terms of at most this size.
+    # The largest rounding error of a squared distance.
     slack = 4 * x.shape[1] * torch.finfo(x.dtype).eps * float(centred.square().sum(1).max())
 
     def rows(i: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _directions(centred: Tensor) -> Tensor:
-    """An orthonormal basis of about the leading directions, (n, k): subspace iteration, twice, on some samples."""
+    """Return an orthonormal basis of approximately the leading directions, (n, k), by two subspace iterations."""
     some = centred[:: max(len(centred) // SHOWN, 1)]
     k = min(DIRECTIONS, centred.shape[1], len(some))
     basis = rng.normal(rng.keys(0, torch.arange(centred.shape[1], device=centred.device)), (k,))
@@ -89,14 +89,14 @@ def _directions(centred: Tensor) -> Tensor:
 
 
 def _counted(features: Tensor, sum_up: bool) -> Callable[[Tensor], Tensor]:
-    """L1 or Linf distances of features in whole numbers: small and quick, wrong by at most one level per feature."""
+    """Return L1 or Linf distances of quantised features: fast, and wrong by at most one level per feature."""
     count = features.shape[1]
     top = max(min(LEVELS * 8, TOP // count), 1) if sum_up else LEVELS
     least, most = float(features.min()), float(features.max())
     step = max(most - least, 1e-12) / top
     level = ((features - least) / step).round().to(torch.int16)
     columns = level.T.contiguous()
-    # Values that are levels already (8-bit images) lose nothing.
+    # Values that are already quantised (8-bit images) lose nothing.
     off = float((level * step + least - features).abs().max())
     slack = 2 * off * (count if sum_up else 1) + 1e-6 * step
 
@@ -119,7 +119,7 @@ def _group_sums(x: Tensor, group: int) -> Tensor:
 
 
 def _by_squares(shape: tuple[int, ...]) -> Tensor:
-    """An order of coordinates in which those of a square of an image follow one another, squares within squares."""
+    """Return an order of coordinates in which the pixels of a square follow one another, squares within squares."""
     count = int(torch.Size(shape).numel())
     index = torch.arange(count)
     if len(shape) != 3:

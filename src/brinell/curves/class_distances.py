@@ -1,4 +1,4 @@
-"""How far every sample is from the nearest one of another class: the scale against which a radius is large or small."""
+"""The distance from every sample to the nearest sample of another class: the scale for a radius."""
 
 import math
 import warnings
@@ -18,12 +18,12 @@ from brinell.evaluation.coerce import as_problem
 from brinell.ops.norms import NORMS
 from brinell.ops.rowwise import flat
 
-# Two samples of different classes that are nearer than this are duplicates, as in the paper's table.
+# Two samples of different classes nearer than this are duplicates, as in the paper's table.
 DUPLICATE = 1e-4
-# Rows of the matrix of distances that are looked at together, and pairs that are measured together.
+# Rows of the distance matrix and pairs that are processed together.
 ROWS, PAIRS = {"cpu": 64}, {"cpu": 512}
 ROWS_ELSEWHERE, PAIRS_ELSEWHERE = 1024, 65536
-# The candidates of a row that are measured first, so that the others can be ruled out.
+# Candidates of a row that are measured first, to rule out others.
 FIRST = 8
 
 
@@ -37,7 +37,7 @@ class Nearest:
 
     @property
     def duplicates(self) -> npt.NDArray[np.int64]:
-        """Positions of the samples that another class has too."""
+        """Positions of the samples with a duplicate in another class."""
         return np.flatnonzero(self.distances < DUPLICATE)
 
     @property
@@ -47,16 +47,16 @@ class Nearest:
 
     @property
     def smallest(self) -> float:
-        """The smallest distance between classes, duplicates left out; inf if nothing is left."""
+        """The smallest distance between classes without duplicates; inf if there is none."""
         return float(self.kept.min(initial=math.inf))
 
     @property
     def largest(self) -> float:
-        """The distance of the sample that is furthest from all other classes."""
+        """The distance of the sample that is farthest from all other classes."""
         return float(self.kept.max(initial=0.0)) if len(self.kept) else math.inf
 
     def beyond(self, threat: Threat) -> str:
-        """A sentence where a radius exceeds half the smallest distance between classes, else nothing."""
+        """Return a warning if the radius exceeds half the smallest distance between classes, else ""."""
         eps = float(torch.as_tensor(threat.eps).max())
         if threat.norm.name != self.norm or threat.unlimited or not eps > self.smallest / 2:
             return ""
@@ -86,7 +86,7 @@ class ClassDistances:
         )
 
     def warning(self, threat: Threat) -> str:
-        """A sentence where the threat is too large for these data, else nothing; the sentence is also a warning."""
+        """Return and issue a warning if the threat is too large for these data, else return ""."""
         measured = [f for f in self.nearest if f.norm == threat.norm.name]
         text = measured[0].beyond(threat) if measured else ""
         if text:
@@ -117,12 +117,12 @@ class ClassDistances:
 def distances(
     problem: Any, norms: Sequence[str] = tuple(NORMS), *, device: torch.device | str | None = None
 ) -> ClassDistances:
-    """The distance of every sample to the nearest one of another class, exactly, in each norm.
+    """Return the exact distance of every sample to the nearest one of another class, in each norm.
 
-    Method: cheap lower bounds of all distances, a block of rows at a time, rule out almost all pairs; the rest is
-    measured, the most promising first, and the winners again in float64. Memory grows with the number of samples, not
-    with its square. Reference: "How to compare adversarial robustness of classifiers from a global perspective",
-    sec. 3.3, whose smallest and largest leave out duplicates (distances below 1e-4).
+    Method: cheap lower bounds on all distances, a block of rows at a time, rule out almost all pairs. The rest is
+    measured, most promising first, and the winners again in float64. Memory is linear in the number of samples.
+    Reference: "How to compare adversarial robustness of classifiers from a global perspective", sec. 3.3, whose
+    smallest and largest distances leave out duplicates (below 1e-4).
 
     >>> x = torch.tensor([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0], [0.0, 0.0]])
     >>> found = distances((x, torch.tensor([0, 1, 1, 2])), ["Linf"])
@@ -133,7 +133,7 @@ def distances(
     for norm in norms:
         if norm not in NORMS:
             raise InputError(
-                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Leave it out for all."
+                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Omit `norms` for all."
             )
     where = torch.device("cpu" if device is None else device)
     chunks = list(data.chunks(4096))
@@ -161,7 +161,7 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
-    """The nearest of each row: measure the most promising pairs, then whatever their distances do not rule out."""
+    """Find the nearest sample of each row: measure the most promising pairs, then all they do not rule out."""
     promising = low.topk(min(FIRST, low.shape[1]), dim=1, largest=False).indices
     known = bounds.exact(part.repeat_interleave(promising.shape[1]), promising.flatten()).view_as(promising)
     known = known.masked_fill(low.gather(1, promising).isinf(), torch.inf)
@@ -169,7 +169,7 @@ def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Te
     best[part], partner[part] = top.values, promising.gather(1, top.indices[:, None])[:, 0]
     low.scatter_(1, promising, torch.inf)
     row, column = (low < best[part][:, None]).nonzero(as_tuple=True)
-    # The most promising first: what they find rules out others before anything finer is computed for them.
+    # Most promising first: their distances rule out others before finer bounds are computed.
     hope = low[row, column]
     order = hope.argsort(stable=True)
     pairs = PAIRS.get(low.device.type, PAIRS_ELSEWHERE)
@@ -183,7 +183,7 @@ def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Te
         if not len(i):
             continue
         d = bounds.exact(i, c)
-        # Of several improvements of one row the smallest counts, of equal ones the first.
+        # Of several improvements of one row take the smallest, of ties the first.
         order = d.argsort(descending=True, stable=True)
         i, c, d = i[order].flip(0), c[order].flip(0), d[order].flip(0)
         better = d < best[i]

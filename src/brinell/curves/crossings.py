@@ -1,4 +1,4 @@
-"""Do two robustness curves cross, or does it only look so? Paired statements over all radii at once."""
+"""Compare robustness curves of two models: where they cross, with statements that hold for all radii at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SWAPS, AT_A_TIME, SEED = 2000, 100, 0
 
 @dataclass(frozen=True)
 class CertainRange:
-    """Radii from `low` up to `high` (inf: all larger ones) at which one model is better for certain.
+    """Radii from `low` to `high` (inf: unbounded) at which one model is significantly better.
 
     >>> print(CertainRange(0.1, 0.2, "A"))
     A from 0.1 to 0.2
@@ -33,7 +33,7 @@ class CertainRange:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A radius at which the curves change order; it lies between `low` and `high` with the statement's confidence."""
+    """A radius at which the curves change order; it lies between `low` and `high` with the stated confidence."""
 
     at: float
     low: float
@@ -42,18 +42,17 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Crossings:
-    """What can be said about two curves on the same samples.
+    """Comparison of two curves on the same samples.
 
-    `observed` are all radii at which the drawn curves change order; `real` are those between two ranges at which one
-    and then the other model is better for certain. `ranges` of the same model with a gap between them stay apart: in
-    the gap the difference may be chance, so that joining them would claim more than is known. `p_value` is that of "the
-    curves do not cross". `height` is how far the difference of the curves must lie from 0, at any radius, to be more
-    than chance.
+    `observed` are all radii at which the curves change order. `real` are those between two ranges in which one and then
+    the other model is significantly better. `ranges` of the same model with a gap between them stay separate: in the
+    gap the difference may be chance. `p_value` is that of "the curves do not cross". `height` is how far the difference
+    of the curves must be from 0, at any radius, to be significant.
 
     >>> a = Curve("L2", np.arange(40), np.r_[np.full(20, 0.1), np.full(20, 0.9)], "A")
     >>> b = Curve("L2", np.arange(40), np.full(40, 0.5), "B")
-    >>> found = crossings(a, b)
-    >>> [c.at for c in found.real], found.p_value < 0.05, [str(r) for r in found.ranges]
+    >>> result = crossings(a, b)
+    >>> [c.at for c in result.real], result.p_value < 0.05, [str(r) for r in result.ranges]
     ([0.5], True, ['B from 0.1 to 0.5', 'A from 0.5 to 0.9'])
     """
 
@@ -76,7 +75,7 @@ class Crossings:
 
 
 def _together(ranges: list[CertainRange]) -> str:
-    """One phrase for neighbours of the same model, that claims nothing about the gaps."""
+    """Return one phrase for successive ranges of the same model that claims nothing about the gaps."""
     if len(ranges) == 1:
         return str(ranges[0])
     end = "and beyond" if np.isinf(ranges[-1].high) else f"and {ranges[-1].high:.4g}"
@@ -84,12 +83,12 @@ def _together(ranges: list[CertainRange]) -> str:
 
 
 def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = SWAPS) -> Crossings:
-    """Where two curves on the same samples cross, with a statement that holds for all radii at once.
+    """Return where two curves on the same samples cross, with a statement that holds for all radii at once.
 
-    Method: D(eps) = R_a − R_b. If the two models were alike, exchanging a sample's two distances would change nothing;
-    the largest |D| under random exchanges tells how far D strays by chance (`height`). A range is certain where |D|
-    exceeds that; a crossing is certain between two ranges of different order, and its p-value is the larger one of
-    both sides. Cost: `swaps` exchanges of n pairs.
+    Method: D(eps) = R_a − R_b. If the models were alike, exchanging a sample's two distances would change nothing; the
+    largest |D| under random exchanges tells how far D deviates by chance (`height`). A range is significant where |D|
+    exceeds that. A crossing is significant between two ranges of different order; its p-value is the larger one of both
+    sides. Cost: `swaps` exchanges of n pairs.
     """
     x, y = a.paired(b)
     low, high, sign = np.minimum(x, y), np.maximum(x, y), np.sign(y - x)
@@ -97,7 +96,7 @@ def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = S
     low, high, sign = low[active], high[active], sign[active]
     n = len(x)
     radii, value = _difference(low, high, sign, n)
-    top, bottom = _chance(low, high, radii, n, swaps)
+    top, bottom = _extremes_under_exchange(low, high, radii, n, swaps)
     height = float(np.quantile(np.maximum(top, -bottom), confidence)) if len(top) else 0.0
     certain = np.where(np.abs(value) > height + 1e-12, np.sign(value), 0.0)
     names = a.name or "A", b.name or "B"
@@ -111,15 +110,15 @@ def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = S
 
 
 def _difference(low: Values, high: Values, sign: Values, n: int) -> tuple[Values, Values]:
-    """Radii at which R_a − R_b changes, and its value from there on."""
+    """Return the radii at which R_a − R_b changes, and its value from there on."""
     at, change = np.concatenate([low, high]), np.concatenate([sign, -sign]) / max(n, 1)
     finite = np.isfinite(at)
     radii, place = np.unique(at[finite], return_inverse=True)
     return radii, np.cumsum(np.bincount(place, change[finite], len(radii)))
 
 
-def _chance(low: Values, high: Values, radii: Values, n: int, swaps: int) -> tuple[Values, Values]:
-    """The largest and the smallest value the difference takes, for every random exchange."""
+def _extremes_under_exchange(low: Values, high: Values, radii: Values, n: int, swaps: int) -> tuple[Values, Values]:
+    """Return the largest and the smallest difference for every random exchange."""
     if not len(low):
         return np.zeros(0), np.zeros(0)
     start = np.searchsorted(radii, low)
@@ -137,7 +136,7 @@ def _chance(low: Values, high: Values, radii: Values, n: int, swaps: int) -> tup
 
 
 def _p_value(value: Values, top: Values, bottom: Values) -> float:
-    """Of "there is no crossing": both signs must be there, so the weaker one decides."""
+    """Return the p-value of "there is no crossing": both signs must occur, so the weaker one decides."""
     if not len(value):
         return 1.0
     above, below = value.max(initial=0.0), value.min(initial=0.0)
@@ -151,7 +150,7 @@ def _p_value(value: Values, top: Values, bottom: Values) -> float:
 
 
 def _changes(radii: Values, value: Values) -> tuple[float, ...]:
-    """Radii at which the difference changes its sign, zeros in between left out."""
+    """Return the radii at which the difference changes sign, ignoring zeros."""
     kept = np.abs(value) > 1e-12
     sign, at = np.sign(value[kept]), radii[kept]
     return tuple(at[1:][sign[1:] != sign[:-1]].tolist())
@@ -181,7 +180,7 @@ def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[Certa
 
 @dataclass(frozen=True)
 class OrderAcrossNorms:
-    """Two models in two norms: the differences of their areas, and whether the order in one holds in the other.
+    """Two models in two norms: the differences of their areas, and whether the order in one norm holds in the other.
 
     >>> OrderAcrossNorms("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
     'kept'
@@ -196,7 +195,7 @@ class OrderAcrossNorms:
 
     @property
     def verdict(self) -> str:
-        """ "kept" or "reversed" where both intervals exclude 0, else "open"."""
+        """ "kept" or "reversed" if both intervals exclude 0, else "open"."""
         signs = [np.sign(d.value) if d.low > 0 or d.high < 0 else 0 for d in (self.in_first, self.in_second)]
         if 0 in signs:
             return "open"
@@ -212,9 +211,9 @@ class OrderAcrossNorms:
 def order_across_norms(
     first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float]
 ) -> tuple[OrderAcrossNorms, ...]:
-    """For every pair of models, whether their order by area in one norm carries over to another.
+    """Return for every pair of models whether their order by area in one norm holds in another.
 
-    `first` and `second` hold the curves of the same models in two norms; `eps` is how far the areas go in each.
+    `first` and `second` hold the curves of the same models in two norms; `eps` are the upper limits of the areas.
     """
     if len(first) != len(second) or [c.name for c in first] != [c.name for c in second]:
         raise InputError(

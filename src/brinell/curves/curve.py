@@ -1,4 +1,4 @@
-"""A robustness curve: for every radius, the share of samples that break within it."""
+"""A robustness curve: the share of samples that break within each radius."""
 
 import csv
 import json
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from brinell.core.threat import TOLERANCE
 from brinell.errors import InputError, RunError
 from brinell.results import Difference, Proportion, Run, counted, mcnemar
 
@@ -20,14 +21,12 @@ if TYPE_CHECKING:
     from brinell.curves.crossings import Crossings
 
 Values = npt.NDArray[np.float64]
-# Distances are compared with radii with the relative slack that verification grants (`brinell.core.threat`).
-TOLERANCE = 1e-6
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Slope:
-    """How many samples break per unit of radius just below and just above a threshold, and whether that differs.
+    """How many samples break just below and just above a radius, and whether the numbers differ.
 
     >>> Slope(eps=0.1, width=0.05, below=2, above=20).ratio
     10.0
@@ -45,7 +44,7 @@ class Slope:
 
     @property
     def p_value(self) -> float:
-        """Exact: both intervals are equally wide, so without a change each sample lies in either with chance 1/2."""
+        """Exact binomial p-value: both sides are equally wide, so each sample lies in either with probability 1/2."""
         return mcnemar(self.below, self.above)
 
     def __str__(self) -> str:
@@ -57,9 +56,9 @@ class Slope:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A curve beside an evaluation at one radius, sample by sample: ids that only one of the two breaks.
+    """A curve compared with an evaluation at one radius: ids that only one of the two breaks.
 
-    `only_run` is where the curve's attacks are too weak, `only_curve` what the evaluation missed.
+    `only_run` holds samples for which the curve's attacks are too weak, `only_curve` those that the evaluation missed.
 
     >>> print(Agreement(0.1, 8, (3,), ()))
     at eps = 0.1: 8 samples alike, 1 broken only by the evaluation, 0 only by the curve
@@ -79,10 +78,10 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The smallest distance found for every sample: 0 where it is misclassified, inf where no attack succeeded.
+    """The smallest distance found for every sample: 0 if misclassified, inf if no attack succeeded.
 
-    Every distance is an upper bound, so the curve R(eps), the share of samples with a distance of at most eps, lies
-    below the true one. A failed search never counts as broken: then the curve ends below 1.
+    Every distance is an upper bound, so the curve R(eps), the share of samples with a distance of at most eps, is a
+    lower bound on the true one. A failed search never counts as broken: then the curve ends below 1.
 
     >>> c = Curve("L2", np.array([0, 1, 2, 3]), np.array([0.0, 0.5, 0.5, np.inf]))
     >>> print(c.at(0.5))
@@ -113,12 +112,12 @@ class Curve:
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """The number of samples."""
         return len(self.distances)
 
     @property
     def unresolved(self) -> int:
-        """Samples no attack broke at any distance."""
+        """The number of samples that no attack broke at any distance."""
         return int(np.isinf(self.distances).sum())
 
     @property
@@ -132,40 +131,40 @@ class Curve:
         return float(np.sort(self.distances)[(self.n - 1) // 2])
 
     def broken(self, eps: float) -> npt.NDArray[np.bool_]:
-        """Which samples break within eps."""
+        """Return which samples break within eps."""
         inside: npt.NDArray[np.bool_] = (self.distances <= eps * (1 + TOLERANCE)) & np.isfinite(self.distances)
         return inside
 
     def at(self, eps: float) -> Proportion:
-        """R(eps), the robust error, with its interval."""
+        """Return R(eps), the robust error, with its interval."""
         return Proportion(int(self.broken(eps).sum()), self.n)
 
     def steps(self) -> tuple[Values, Values]:
-        """Where R jumps (0 first), and its value from there on: a right-continuous step function."""
+        """Return where R jumps (0 first) and its value from there on: a right-continuous step function."""
         finite = np.sort(self.distances[np.isfinite(self.distances)])
         x, count = np.unique(np.concatenate([[0.0], finite]), return_counts=True)
         count[0] -= 1  # the zero added in front is no sample
         return x, np.cumsum(count) / self.n
 
     def band(self, confidence: float = CONFIDENCE) -> float:
-        """Half the height of a band that holds the whole curve of the distribution with this confidence.
+        """Return half the height of a band that contains the whole curve of the distribution with this confidence.
 
-        Reference: Dvoretzky, Kiefer & Wolfowitz 1956 with the constant of Massart 1990. It is about the choice of
-        samples; that the attacks may miss the nearest adversarial is another matter.
+        Reference: Dvoretzky, Kiefer & Wolfowitz 1956 with the constant of Massart 1990. It covers the choice of
+        samples, not that attacks may miss the nearest adversarial.
         """
         _deviations(confidence)
         return math.sqrt(math.log(2 / (1 - confidence)) / (2 * self.n))
 
     def area(self, eps: float) -> float:
-        """∫ R from 0 to eps. Over eps: the mean robust error; eps minus it: the mean distance, each cut off at eps."""
+        """Return ∫ R from 0 to eps; divided by eps it is the mean robust error up to eps."""
         _positive(eps)
         return float(eps - np.minimum(self.distances, eps).mean())
 
     def slope(self, eps: float, width: float | None = None) -> Slope:
-        """Whether samples gather just beyond a radius, such as the one a model was trained for.
+        """Test whether samples gather just beyond a radius, such as the one used in training.
 
-        `width` (default: half of eps) is how far to look to either side, at most eps: the exact test needs both sides
-        equally wide. Misclassified samples are left out.
+        `width` (default: half of eps) is how far to look on either side, at most eps: the exact test needs equal
+        widths. Misclassified samples are left out.
         """
         _positive(eps)
         w = eps / 2 if width is None else width
@@ -173,7 +172,7 @@ class Curve:
             raise InputError(
                 expected=f"a width above 0 and at most eps = {eps:.4g}",
                 got=f"{w:.4g}",
-                remedy="There are no radii below 0 to compare with: leave it out for half of eps.",
+                remedy="Omit `width` for half of eps; radii below 0 do not exist.",
             )
         d = self.distances
         below = int(((d > max(eps - w, 0.0)) & (d <= eps)).sum())
@@ -182,7 +181,7 @@ class Curve:
     # ------------------------------------------------------------------------------------------------------- comparing
 
     def paired(self, other: "Curve") -> tuple[Values, Values]:
-        """Distances of the samples both curves have, in the same order."""
+        """Return the distances of the samples that both curves contain, in the same order."""
         if self.norm != other.norm:
             raise InputError(
                 expected=f"two curves in {self.norm}", got=other.norm, remedy="Compare curves of one norm."
@@ -198,18 +197,18 @@ class Curve:
             and any(self.hashes[i] != other.hashes[j] for i, j in zip(here, there, strict=True))
         ):
             raise InputError(
-                expected="equal inputs under equal ids", got="other ones", remedy="Use the same data for both."
+                expected="equal inputs under equal ids", got="different inputs", remedy="Use the same data for both."
             )
         return self.distances[here], other.distances[there]
 
     def crossings(self, other: "Curve", confidence: float = CONFIDENCE) -> "Crossings":
-        """Where this curve and another one cross, and whether that is more than chance."""
+        """Return where this curve and another one cross, and whether that is more than chance."""
         from brinell.curves.crossings import crossings
 
         return crossings(self, other, confidence)
 
     def area_difference(self, other: "Curve", eps: float, confidence: float = CONFIDENCE) -> Difference:
-        """This area minus the other's, over eps, with a paired interval: below 0 where this model is more robust."""
+        """Return this area minus the other's, divided by eps, with a paired interval; below 0 is more robust."""
         a, b = (np.minimum(d, eps) / eps for d in self.paired(other))
         gap = b - a
         half = _deviations(confidence) * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
@@ -217,7 +216,7 @@ class Curve:
         return Difference(value, value - half, value + half)
 
     def against(self, run: Run) -> Agreement:
-        """This curve beside an evaluation with a fixed radius in the same norm, sample by sample."""
+        """Compare this curve with an evaluation at a fixed radius in the same norm, sample by sample."""
         norm, eps = run.identity.threat.norm, run.identity.threat.eps
         if norm != self.norm or not isinstance(eps, int | float):
             raise RunError(
@@ -227,9 +226,9 @@ class Curve:
             )
         standing, rows = set(run.survivors().tolist()), run.rows()
         known = set(np.asarray(rows["sample_id"]).tolist())
-        mine = self.broken(eps)
+        broken = self.broken(eps)
         pairs = [
-            (int(i), bool(b), int(i) not in standing) for i, b in zip(self.ids, mine, strict=True) if int(i) in known
+            (int(i), bool(b), int(i) not in standing) for i, b in zip(self.ids, broken, strict=True) if int(i) in known
         ]
         return Agreement(
             float(eps),
@@ -239,7 +238,7 @@ class Curve:
         )
 
     def joined(self, other: "Curve") -> "Curve":
-        """The smaller distance of every sample; both must be about the same model and samples."""
+        """Return the smaller distance of every sample; both curves must be of the same model and samples."""
         if not np.array_equal(self.ids, other.ids):
             raise InputError(
                 expected="curves of the same samples", got="other ids", remedy="Measure both on one problem."
@@ -250,7 +249,7 @@ class Curve:
     # --------------------------------------------------------------------------------------------------------- storing
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts; unresolved distances are null."""
+        """Return plain data for scripts; unresolved distances are null."""
         return {
             "norm": self.norm, "name": self.name, "n": self.n, "unresolved": self.unresolved,
             "misclassified": int((self.distances == 0).sum()), "attacks": list(self.attacks),
@@ -260,7 +259,7 @@ class Curve:
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "Curve":
-        """The curve of `to_json`.
+        """Return the curve of `to_json`.
 
         >>> c = Curve("L2", np.array([4, 7]), np.array([0.5, np.inf]), "mine")
         >>> Curve.from_json(c.to_json()).distances.tolist()
@@ -303,7 +302,7 @@ class Curve:
     ) -> Path:
         """Draw this curve and others (one panel per norm) as .svg, .png or .pdf; `marks` are dashed lines at radii.
 
-        Needs matplotlib, the extra `report`.
+        It needs matplotlib, the extra `report`.
         """
         from brinell.curves.plot import plot
 
@@ -318,7 +317,7 @@ class Curve:
 
 
 def smallest_distances(run: Run) -> dict[int, float]:
-    """The smallest verified distance of every sample in a Run, in its norm: 0 misclassified, inf unresolved.
+    """Return the smallest verified distance of every sample in a Run: 0 if misclassified, inf if unresolved.
 
     >>> len(smallest_distances(Run.open("tests/results/golden_run_v1")))
     6

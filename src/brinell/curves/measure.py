@@ -1,4 +1,4 @@
-"""From a model and data to its robustness curve: an evaluation without a radius, and what other Runs know already."""
+"""Measure a robustness curve: an evaluation without a radius, combined with existing Runs."""
 
 import math
 import os
@@ -38,16 +38,16 @@ def curve(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> Curve:
-    """The robustness curve of a model: the smallest distance at which each sample breaks, as far as attacks find it.
+    """Measure the robustness curve of a model: the smallest distance at which attacks break each sample.
 
-    Method: every attack of the plan searches for every correctly classified sample; the smallest verified distance
-    counts. `known` are Runs of the same model: whatever adversarials they hold, of any norm and radius, bound the
-    distances too, and stages of the plan that they hold for these samples are not repeated. The rest is as in
-    `brinell.evaluate`; the Run is kept in `out`.
+    Method: every attack of the plan runs on every correctly classified sample; the smallest verified distance counts.
+    `known` are Runs of the same model: their adversarials, in any norm and with any radius, bound the distances too,
+    and stages of the plan that they contain for these samples are not repeated. All else is as in `brinell.evaluate`;
+    the Run is stored in `out`.
 
     >>> import brinell
-    >>> found = curve("demo", brinell.data.load("demo", 16), "Linf", "minimal-quick", progress=False)
-    >>> found.n, found.unresolved, 0 <= found.median < 1
+    >>> c = curve("demo", brinell.data.load("demo", 16), "Linf", "minimal-quick", progress=False)
+    >>> c.n, c.unresolved, 0 <= c.median < 1
     (16, 0, True)
     """
     coerce.require_folder(resume, out)
@@ -57,10 +57,10 @@ def curve(
         _same_model(run, model)
     threat = threat_of(norm, math.inf)
     ids, hashes = _samples(data)
-    left = _without(coerce.as_plan(plan), threat, data, runs, ids, seed, precision)
-    if left is not None:
+    remaining = _without(coerce.as_plan(plan), threat, data, runs, ids, seed, precision)
+    if remaining is not None:
         made = evaluate(
-            model, data, threat, left, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
+            model, data, threat, remaining, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
             execution=execution, progress=progress,
         )  # fmt: skip
         runs = [*runs, made]
@@ -86,14 +86,14 @@ def _same_model(run: Run, model: Classifier) -> None:
         raise RunError(
             expected="Runs of the same model",
             got=f"another model in {run.path}",
-            remedy="Distances of one model say nothing about another.",
+            remedy="Pass Runs of the model whose curve is measured.",
         )
 
 
 def _without(
     plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, seed: int, precision: str
 ) -> Plan | None:
-    """The plan without the stages that the Runs hold for all samples; None if nothing is left to do."""
+    """Return the plan without the stages that the Runs contain for all samples; None if nothing remains."""
     held: set[str] = set()
     classes = None
     for run in runs:
@@ -117,7 +117,7 @@ def _covers(run: Run, ids: Any) -> bool:
 
 
 def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
-    """What a Run says about these samples in the threat's norm."""
+    """Return a Run's distances for these samples in the threat's norm."""
     rows = run.rows()
     ids, digests = rows["sample_id"].to_pylist(), rows["x_sha256"].to_pylist()
     changed = [i for i, h in zip(ids, digests, strict=True) if hashes.get(i, h) != h]
@@ -134,7 +134,7 @@ def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) 
 
 
 def _measured(run: Run, threat: Threat, data: Problem) -> dict[int, float]:
-    """Distances in this norm of the adversarials that a Run in another norm holds."""
+    """Return distances in this norm of the adversarials of a Run in another norm."""
     adv = run.adversarials()
     place = {int(i): k for k, i in enumerate(adv.ids)}
     found: dict[int, float] = {}

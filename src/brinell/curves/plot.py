@@ -1,4 +1,4 @@
-"""Pictures of robustness curves; the only file here that needs matplotlib."""
+"""Draw robustness curves with matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ UNITS = {
 def plot(
     curves: Sequence[Curve], path: Path, *, marks: Sequence[float] = (), title: str = "", limit: float | None = None
 ) -> Path:
-    """One panel per norm, one colour per model: step functions with their band, thresholds as dashed lines."""
+    """Draw one panel per norm, one colour per model: step functions with bands, radii as dashed lines."""
     check_plot_path(path, "Curve.save writes .csv and .json.")
     plt = load_pyplot()
     norms = list(dict.fromkeys(c.norm for c in curves))
@@ -32,7 +32,7 @@ def plot(
             end = limit or _limit(mine)
             for c in mine:
                 _draw(axis, c, COLOURS[names.index(c.name) % len(COLOURS)], end)
-            # A radius of one norm means nothing in another: there it is mostly beyond the panel, or close to 0.
+            # With several norms, a radius of one norm is usually outside the panel of another, or close to 0.
             least = end / 20 if len(norms) > 1 else 0.0
             _dress(axis, norm, mine, [m for m in marks if least <= m <= end], end)
         axes[0][0].set_ylabel("samples that can be broken (%)")
@@ -42,7 +42,7 @@ def plot(
 
 
 def _limit(curves: Sequence[Curve]) -> float:
-    """Where nineteen in twenty samples of the most robust model are broken, or the largest distance found."""
+    """Return the radius that breaks 95 % of the samples of the most robust model."""
     ends = [np.quantile(c.distances[np.isfinite(c.distances)], 0.95) for c in curves if np.isfinite(c.distances).any()]
     return float(max(ends, default=1.0)) or 1.0
 
@@ -73,5 +73,5 @@ def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float]
         axis.annotate(
             f"eps = {text}", (mark, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9
         )
-    told = "lower is more robust\ndot at 0: errors without attack\nband: 95 % confidence"
-    axis.legend(loc="lower right", frameon=True, fontsize=9, title=told, title_fontsize=8)
+    legend_title = "lower is more robust\ndot at 0: errors without attack\nband: 95 % confidence"
+    axis.legend(loc="lower right", frameon=True, fontsize=9, title=legend_title, title_fontsize=8)

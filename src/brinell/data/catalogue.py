@@ -64,6 +64,10 @@ def _same(base: str, *files: tuple[str, str | None]) -> tuple[DataFile, ...]:
     return tuple(DataFile(name, (base + name,), None if md5 is None else f"md5:{md5}") for name, md5 in files)
 
 
+def _archive(name: str, url: str, md5: str, holds: str) -> tuple[DataFile, ...]:
+    return (DataFile(name, (url,), f"md5:{md5}", (holds,)),)
+
+
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 HOUSES = "http://ufldl.stanford.edu/housenumbers/"
 ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
@@ -89,13 +93,11 @@ SETS = {
             layout=PickledBatches(
                 "cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "labels"
             ),
-            files=(
-                DataFile(
-                    "cifar-10-python.tar.gz",
-                    (f"{TORONTO}cifar-10-python.tar.gz",),
-                    "md5:c58f30108f718f92721af3b95e74349a",
-                    ("cifar-10-batches-py",),
-                ),
+            files=_archive(
+                "cifar-10-python.tar.gz",
+                f"{TORONTO}cifar-10-python.tar.gz",
+                "c58f30108f718f92721af3b95e74349a",
+                "cifar-10-batches-py",
             ),
         ),
         DataSet(
@@ -105,13 +107,11 @@ SETS = {
             classes=100,
             sizes=SIZES,
             layout=PickledBatches("cifar-100-python", ("train",), ("test",), "fine_labels"),
-            files=(
-                DataFile(
-                    "cifar-100-python.tar.gz",
-                    (f"{TORONTO}cifar-100-python.tar.gz",),
-                    "md5:eb9058c3a382ffc7106e4002c42a8d85",
-                    ("cifar-100-python",),
-                ),
+            files=_archive(
+                "cifar-100-python.tar.gz",
+                f"{TORONTO}cifar-100-python.tar.gz",
+                "eb9058c3a382ffc7106e4002c42a8d85",
+                "cifar-100-python",
             ),
         ),
         DataSet(
@@ -184,13 +184,11 @@ SETS = {
             classes=10,
             sizes={"test": 10_000},
             layout=CorruptedArrays("CIFAR-10-C", COMMON, EXTRA),
-            files=(
-                DataFile(
-                    "CIFAR-10-C.tar",
-                    (ZENODO.format(2535967, "CIFAR-10-C.tar"),),
-                    "md5:56bf5dcef84df0e2308c6dcbcbbd8499",
-                    ("CIFAR-10-C",),
-                ),
+            files=_archive(
+                "CIFAR-10-C.tar",
+                ZENODO.format(2535967, "CIFAR-10-C.tar"),
+                "56bf5dcef84df0e2308c6dcbcbbd8499",
+                "CIFAR-10-C",
             ),
         ),
         DataSet(
@@ -200,13 +198,11 @@ SETS = {
             classes=100,
             sizes={"test": 10_000},
             layout=CorruptedArrays("CIFAR-100-C", COMMON, EXTRA),
-            files=(
-                DataFile(
-                    "CIFAR-100-C.tar",
-                    (ZENODO.format(3555552, "CIFAR-100-C.tar"),),
-                    "md5:11f0ed0f1191edbf9fa23466ae6021d3",
-                    ("CIFAR-100-C",),
-                ),
+            files=_archive(
+                "CIFAR-100-C.tar",
+                ZENODO.format(3555552, "CIFAR-100-C.tar"),
+                "11f0ed0f1191edbf9fa23466ae6021d3",
+                "CIFAR-100-C",
             ),
         ),
         DataSet(

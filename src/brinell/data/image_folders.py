@@ -188,9 +188,9 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
             got=f"{paths} ({type(error).__name__})",
             remedy="Check the argument paths.",
         ) from error
-    found = [PurePosixPath(line).parts[-2:] for line in lines]
+    chosen = [PurePosixPath(line).parts[-2:] for line in lines]
     bad = next(
-        (line for line, parts in zip(lines, found, strict=True) if len(parts) < 2 or parts[0] not in label), None
+        (line for line, parts in zip(lines, chosen, strict=True) if len(parts) < 2 or parts[0] not in label), None
     )
     if bad is not None or not lines:
         raise InputError(
@@ -198,7 +198,7 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
             got=repr(bad) if lines else "no lines",
             remedy="The first part must be one of the class folders.",
         )
-    return [(parts[0], parts[1]) for parts in found]
+    return [(parts[0], parts[1]) for parts in chosen]
 
 
 def _refuse_absent(files: list[Path], folder: Path) -> None:

@@ -157,7 +157,7 @@ class VersionedArrays(Layout):
 
 
 @dataclass(frozen=True)
-class _Corrupted(Layout):
+class _CorruptedLayout(Layout):
     """A data set with every image at every corruption and severity; `extra` corruptions may be absent."""
 
     folder: str
@@ -172,7 +172,7 @@ class _Corrupted(Layout):
 
 
 @dataclass(frozen=True)
-class CorruptedArrays(_Corrupted):
+class CorruptedArrays(_CorruptedLayout):
     """CIFAR-10-C and CIFAR-100-C: one .npy file per corruption with all severities in order, and common labels."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity")
@@ -214,7 +214,7 @@ class ClassFolders(Layout):
 
 
 @dataclass(frozen=True)
-class CorruptedFolders(_Corrupted):
+class CorruptedFolders(_CorruptedLayout):
     """ImageNet-C and ImageNet-3DCC: folders corruption/severity/class."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity", "preprocessing", "paths")

@@ -1,4 +1,4 @@
-"""Small networks for the gallery, fitted in a second or two to part of the demo images; the same ones every time."""
+"""Small networks for the defences, trained in seconds on part of the demo images, always the same."""
 
 import math
 from functools import cache
@@ -12,17 +12,17 @@ from brinell.data.demo import demo
 from brinell.models.demo import DemoNet
 from brinell.ops import rng
 
-# The first images are attacked, the others are learnt from.
+# The first images are attacked, the others are for training.
 HELD_OUT = 300
-# Of those, detectors take their thresholds from the last ones.
+# Images from this index on calibrate the detectors' thresholds.
 JUDGED = 150
 EPOCHS, BATCH, RATE = 12, 50, 2e-3
-# How strong a trapdoor is, how coarse its pattern, and how long it takes to learn them all.
+# Strength of a trapdoor, size of its cells, and training epochs with trapdoors.
 TRAP, COARSE, LONGER = 0.05, 4, 15
 
 
 def held_out_images(n: int) -> Problem:
-    """The first n demo images that no network of the gallery has learnt from.
+    """Return the first n demo images, which no network is trained on.
 
     >>> len(held_out_images(8))
     8
@@ -32,18 +32,18 @@ def held_out_images(n: int) -> Problem:
 
 
 def calibration_images() -> Problem:
-    """Images that no network has learnt from, for the thresholds of detectors; not among the first 150."""
+    """Return held-out images for detector thresholds; not among the first 150."""
     return held_out_images(HELD_OUT)[JUDGED:]
 
 
 def training_data() -> tuple[Tensor, Tensor]:
-    """The images and labels the networks learn from."""
+    """Return the training images and labels."""
     x, y = demo()
     return x[HELD_OUT:], y[HELD_OUT:]
 
 
 def _start(net: nn.Module, seed: int) -> None:
-    """Keyed weights, uniform with the variance of He et al. 2015; biases are zero."""
+    """Initialise with keyed uniform weights of the variance of He et al. 2015, and zero biases."""
     with torch.no_grad():
         for i, (name, p) in enumerate(net.named_parameters()):
             if p.ndim > 1:
@@ -54,10 +54,10 @@ def _start(net: nn.Module, seed: int) -> None:
 
 
 def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | None = None) -> nn.Module:
-    """The network after a short fit with Adam and cross-entropy, in evaluation mode, its parameters frozen.
+    """Train a network briefly with Adam and cross-entropy; return it in eval mode with frozen parameters.
 
-    Batches follow keyed permutations, so that equal seeds give equal weights on the same machine. With `traps`, one
-    pattern per class, every image is learnt a second time with a pattern on it and that pattern's class as its label.
+    Batches follow keyed permutations, so equal seeds give equal weights on the same machine. With `traps`, one pattern
+    per class, every image is also trained on with a pattern added and that pattern's class as its label.
     """
     x, y = training_data()
     _start(net, seed)
@@ -83,12 +83,12 @@ def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | N
 
 @cache
 def plain_network(seed: int = 0) -> Any:
-    """The demo architecture without adversarial training: nothing defends it."""
+    """Return the demo architecture without adversarial training, undefended."""
     return train(DemoNet(), seed)
 
 
 class NormNet(nn.Module):
-    """The demo architecture with one more convolution, batch normalisation, and the readout on the last maps."""
+    """The demo architecture with one more convolution and batch normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,13 +113,13 @@ class NormNet(nn.Module):
 
 @cache
 def batch_norm_network() -> Any:
-    """A network with batch normalisation, its running statistics learnt with it."""
+    """Return a network with batch normalisation and trained running statistics."""
     return train(NormNet(), 0)
 
 
 @cache
 def tanh_network() -> Any:
-    """A network whose features pass through a hyperbolic tangent."""
+    """Return a network whose features pass through a tanh."""
     net = DemoNet()
     net.layers[-2] = nn.Tanh()
     return train(net, 0)
@@ -127,14 +127,14 @@ def tanh_network() -> Any:
 
 @cache
 def trapdoor_network() -> tuple[Any, Tensor]:
-    """The demo architecture with a trapdoor for every class, and the patterns that open them."""
+    """Return the demo architecture with a trapdoor for every class, and their patterns."""
     cells = rng.signs(rng.keys(5, torch.arange(10)), (1, 28 // COARSE, 28 // COARSE))
     traps = TRAP * cells.repeat_interleave(COARSE, 2).repeat_interleave(COARSE, 3)
     return train(DemoNet(), 0, LONGER, traps), traps
 
 
 def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:
-    """Where PGD on cross-entropy ends: what detectors are fitted to."""
+    """Return the end points of PGD on cross-entropy, to fit detectors to."""
     z = x
     for _ in range(steps):
         z = z.detach().requires_grad_(True)

@@ -1,4 +1,4 @@
-"""The gallery: published ideas that did not defend, rebuilt small, each with a flawed evaluation and a better one."""
+"""The catalogue of broken defences, each with its original, flawed evaluation and a stronger one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from brinell.errors import one_of
 from brinell.models.wrap import TorchClassifier
 
 EPS = 0.1
-# What the test should say of the original evaluation.
+# The expected outcome of the binarization test for the original evaluation.
 CAUGHT, MISSED = "caught", "missed"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a defence was attacked: the model with the gradients that were used, and the plan.
+    """One evaluation of a defence: the model with the gradients it used, and the attack plan.
 
-    `readout` and `layer` are those of the binarization test. With `predicted` the attack was told the model's own
+    `readout` and `layer` are those of the binarization test. With `predicted` the attack used the model's own
     prediction instead of the true label.
     """
 
@@ -36,9 +36,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Defence:
-    """A defence, what it imitates, its original and its stronger evaluation, and what the test should say of the first.
+    """A defence, the paper it imitates, both evaluations, and the expected test outcome for the original one.
 
-    `kappa` fixes the closeness of the test where it is not found by the stronger evaluation.
+    `kappa` fixes the closeness of the test; otherwise the stronger evaluation determines it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Defence:
     why: str = ""
 
     def build(self) -> TorchClassifier:
-        """The defended classifier, with the gradients of the stronger evaluation."""
+        """Return the defended classifier, with the gradients of the stronger evaluation."""
         return self.stronger.build()
 
 
@@ -85,7 +85,7 @@ def _defence(
 
 
 def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassifier]:
-    """For flaws that lie in the attack alone: both evaluations have the same gradients."""
+    """Use the same model for both evaluations: the flaw lies in the attack alone."""
 
     def either(_: bool) -> TorchClassifier:
         return build()
@@ -273,14 +273,14 @@ DEFENCES: tuple[Defence, ...] = (
         eps=0.05,
     ),
 )
-"""The gallery, those with a detector last."""
+"""The defences; those with a detector come last."""
 
 
 def find(name: str) -> Defence:
-    """A defence by its name.
+    """Return a defence by name.
 
     >>> find("thermometer").expected
     'caught'
     """
     by_name = {d.name: d for d in DEFENCES}
-    return by_name[one_of("a defence of the gallery", name, by_name)]
+    return by_name[one_of("a defence", name, by_name)]

@@ -1,4 +1,4 @@
-"""The gallery's detectors: what they look at, and what they are fitted to."""
+"""The detectors of the defences, and how they are fitted."""
 
 from functools import cache
 from typing import Any
@@ -10,16 +10,16 @@ from brinell.defences.base_networks import adversarials, plain_network, training
 from brinell.defences.layers import split_head
 from brinell.ops import rng
 
-# Side of a patch that is left out, and the radius of the adversarials that the first detector is fitted to.
+# The side of an occluded patch, and the radius of the adversarials that the detector is fitted to.
 PATCH, SEEN = 7, 0.05
-# Below this a change of the features counts as none.
+# Changes of the features below this count as zero.
 FLOOR = 1e-3
 
 
 class Shaken(nn.Module):
-    """How much the predicted class loses to the others under fixed noise, compared with clean images.
+    """How much the predicted class loses to the others under fixed noise, compared with the clean input.
 
-    Imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
+    It imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
     """
 
     def __init__(self, net: nn.Module, deviation: float, copies: int = 8) -> None:
@@ -38,10 +38,10 @@ class Shaken(nn.Module):
 
 
 class LeaveOneOut(nn.Module):
-    """A linear score of how the features change when one patch after another is left out.
+    """A linear score of how the features change when one patch after another is occluded.
 
-    Imitates ML-LOO (Yang et al. 2020): attributions of adversarials are spread in another way, which shows in their
-    quantiles and dispersion. The score is a logistic regression between clean images and adversarials (`fit`).
+    It imitates ML-LOO (Yang et al. 2020): attributions of adversarials have different quantiles and dispersion. The
+    score is a logistic regression between clean images and adversarials (`fit`).
     """
 
     def __init__(self, body: nn.Module, side: int = PATCH) -> None:
@@ -54,7 +54,7 @@ class LeaveOneOut(nn.Module):
         self.register_buffer("bias", torch.zeros(()))
 
     def statistics(self, x: Tensor) -> Tensor:
-        """Sorted logarithms of the attributions, their interquartile range, median deviation and deviation."""
+        """Return sorted log-attributions, their interquartile range, median deviation and standard deviation."""
         masks: Any = self.masks
         n = len(masks)
         every = torch.cat([x[:, None], x[:, None] * masks], 1)
@@ -71,14 +71,14 @@ class LeaveOneOut(nn.Module):
         return score
 
     def fit(self, clean: Tensor, adversarial: Tensor) -> "LeaveOneOut":
-        """Fitted to tell these apart; itself."""
+        """Fit the score to separate clean from adversarial images; return itself."""
         weight, bias = fit_logistic(self.statistics(clean), self.statistics(adversarial))
         self.weight, self.bias = weight, bias
         return self
 
 
 def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 30) -> tuple[Tensor, Tensor]:
-    """Weights and bias of a logistic regression on standardised features, by Newton's method in float64.
+    """Return weights and bias of a logistic regression on standardised features, by Newton's method in float64.
 
     >>> weight, bias = fit_logistic(torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [3.0]]))
     >>> (torch.tensor([[1.4], [1.6]]) @ weight + bias > 0).tolist()
@@ -98,9 +98,9 @@ def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 
 
 
 class Signature(nn.Module):
-    """How similar the features are to those that the predicted class's trapdoor evokes.
+    """Cosine similarity of the features to those that the predicted class's trapdoor produces.
 
-    Imitates Shan et al. 2020: an attack that follows gradients falls into a trapdoor, and shows its signature.
+    It imitates Shan et al. 2020: a gradient-based attack falls into a trapdoor and shows its signature.
     """
 
     def __init__(self, body: nn.Module, signatures: Tensor) -> None:
@@ -115,7 +115,7 @@ class Signature(nn.Module):
 
 @cache
 def left_out() -> tuple[Any, nn.Module]:
-    """The plain network and a detector fitted to adversarials of it."""
+    """Return the undefended network and a detector fitted to its adversarials."""
     net = plain_network()
     x, y = (v[:300] for v in training_data())
     with torch.no_grad():
@@ -124,7 +124,7 @@ def left_out() -> tuple[Any, nn.Module]:
 
 @cache
 def trapdoor() -> tuple[Any, nn.Module]:
-    """A network with a trapdoor for every class, and the detector that knows them."""
+    """Return a network with a trapdoor for every class, and the detector of their signatures."""
     net, traps = trapdoor_network()
     body, _ = split_head(net)
     x, _ = training_data()

@@ -1,4 +1,4 @@
-"""The building blocks of the gallery's defences, each with the gradient its first evaluation used and a better one."""
+"""The layers of the defences, with the gradients of the original and of the stronger evaluation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from brinell.models.bpda import bpda
 from brinell.ops import rng
 
 Function = Callable[[Tensor], Tensor]
-# How steep the relaxed thermometer of the original attack has become by its last step.
+# The slope of the relaxed thermometer at the last step of the original attack.
 STEEP = 1e5
 
 
 class Defended(nn.Module):
-    """Features of the input, then a readout that is linear in them, then what the defence makes of the logits."""
+    """Features, a linear readout, and what the defence does with the logits."""
 
     def __init__(self, body: nn.Module, head: nn.Module, after: nn.Module | None = None) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Defended(nn.Module):
 
 
 def split_head(net: Any) -> tuple[Any, nn.Linear]:
-    """A network's features and its last layer."""
+    """Return a network without its last layer, and the last layer."""
     return net.layers[:-1], net.layers[-1]
 
 
 class Thermometer(nn.Module):
-    """Each value as `levels` channels: one where it exceeds that level's threshold, else zero (Buckman et al. 2018)."""
+    """Thermometer encoding: channel k is one where the value exceeds threshold k, else zero (Buckman et al. 2018)."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
@@ -44,20 +44,20 @@ class Thermometer(nn.Module):
         return (x > self.thresholds(x)).float()
 
     def thresholds(self, x: Tensor) -> Tensor:
-        """The lower end of each level's interval."""
+        """Return the lower end of each level's interval."""
         return (torch.arange(self.levels, device=x.device, dtype=x.dtype) / self.levels).view(1, -1, 1, 1)
 
     def ramps(self, x: Tensor) -> Tensor:
-        """The encoding with ramps instead of steps: a value fills its own level gradually."""
+        """Return the encoding with ramps instead of steps."""
         return ((x - self.thresholds(x)) * self.levels).clamp(0, 1)
 
     def cliffs(self, x: Tensor) -> Tensor:
-        """The encoding with steep logistic curves instead of steps: flat except next to a threshold."""
+        """Return the encoding with steep sigmoids instead of steps: flat except near a threshold."""
         return ((x - self.thresholds(x)) * STEEP).sigmoid()
 
 
 def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
-    """A convolution over thermometer channels that does to them what `conv` does to the rounded value."""
+    """Return a convolution over thermometer channels that equals `conv` on the quantised value."""
     wide = nn.Conv2d(levels, conv.out_channels, 4, 2, 1)
     wide.weight = nn.Parameter(conv.weight.detach().expand(-1, levels, -1, -1) / levels, requires_grad=False)
     wide.bias = conv.bias
@@ -65,7 +65,7 @@ def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
 
 
 class Winners(nn.Module):
-    """k-winners-take-all: the largest share of a layer's activations survives, the rest is zero (Xiao et al. 2020)."""
+    """k-winners-take-all: only the largest share of a layer's activations is kept (Xiao et al. 2020)."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Winners(nn.Module):
 
 
 def quantised(levels: int) -> Function:
-    """Rounding to so many levels."""
+    """Return a function that rounds to `levels` levels."""
 
     def round_off(x: Tensor) -> Tensor:
         return (x * (levels - 1)).round() / (levels - 1)
@@ -87,7 +87,7 @@ def quantised(levels: int) -> Function:
 
 
 def cosines(n: int) -> Tensor:
-    """The orthonormal discrete cosine transform of n values, (n, n)."""
+    """Return the orthonormal discrete cosine transform of n values, (n, n)."""
     k = torch.arange(n, dtype=torch.float64)
     basis = (math.pi / n * (k[None] + 0.5) * k[:, None]).cos() * math.sqrt(2 / n)
     basis[0] /= math.sqrt(2)
@@ -95,9 +95,9 @@ def cosines(n: int) -> Tensor:
 
 
 class Jpeg(nn.Module):
-    """Blocks of 7 by 7 values, their cosine transform rounded, the more coarsely the higher the frequency.
+    """JPEG-like compression: rounded cosine coefficients of 7 × 7 blocks, coarser at higher frequencies.
 
-    Imitates the compression in Guo et al. 2018.
+    It imitates the compression in Guo et al. 2018.
     """
 
     def __init__(self, coarseness: float, side: int = 7) -> None:
@@ -119,14 +119,14 @@ class Jpeg(nn.Module):
 
 
 class Draws(nn.Module):
-    """Keyed noise for a randomised defence: another draw at every call, the same sequence in every new copy."""
+    """Keyed noise for a randomised defence: a new draw at every call, the same sequence in every new copy."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed, self.calls = seed, 0
 
     def keys(self, x: Tensor) -> Tensor:
-        """One fresh key per row."""
+        """Return one new key per row."""
         self.calls += 1
         return rng.keys(self.seed, torch.arange(len(x), device=x.device) + (self.calls << 24))
 
@@ -143,9 +143,9 @@ class Noise(Draws):
 
 
 class Mixup(nn.Module):
-    """The mean features of the input's mixtures with every image of a pool (mixup inference, Pang et al. 2020).
+    """Mean features over mixtures of the input with every image of a pool (mixup inference, Pang et al. 2020).
 
-    The original draws from a large pool; the whole of a small one has no noise and the same flaw.
+    The original draws from a large pool. Using the whole of a small pool removes the noise and keeps the flaw.
     """
 
     def __init__(self, body: nn.Module, pool: Tensor, share: float) -> None:
@@ -161,7 +161,7 @@ class Mixup(nn.Module):
 
 
 class Averaged(nn.Module):
-    """The mean features of several random copies of the input."""
+    """Mean features over several random copies of the input."""
 
     def __init__(self, body: nn.Module, random: nn.Module, copies: int) -> None:
         super().__init__()
@@ -174,9 +174,9 @@ class Averaged(nn.Module):
 
 
 class Vote(nn.Module):
-    """Several networks, each with one vote: the number of votes for each class.
+    """An ensemble of networks with one vote each; the output counts votes per class.
 
-    Without `stronger` the votes have the gradient of their saturated softmax, with it that of the mean of the logits.
+    Without `stronger` the gradient is that of the saturated softmax, with it that of the mean logits.
     """
 
     def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, stronger: bool) -> None:
@@ -190,12 +190,12 @@ class Vote(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         votes = [self.vote(head(body(x))) for body, head in zip(self.bodies, self.heads, strict=True)]
-        # Times the number of members: as counts of votes, which do not sum to one and are no probabilities.
+        # A sum, not a mean: counts of votes are not mistaken for probabilities.
         return torch.stack(votes).sum(0)
 
 
 class Ripple(nn.Module):
-    """A fast wave on top of each feature: its slope hides the feature's own, its height changes little."""
+    """A high-frequency sine added to each feature: it hides the feature's gradient but changes its value little."""
 
     def __init__(self, height: float, frequency: float) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Ripple(nn.Module):
 
 
 class Scale(nn.Module):
-    """Logits times a number."""
+    """Logits multiplied by a factor."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Codes(nn.Module):
 
 
 def squash(gain: float, stronger: bool) -> nn.Module:
-    """A hyperbolic tangent that is flat almost everywhere; `stronger` gives it the slope 1 on the way back."""
+    """Return a saturated tanh; `stronger` gives it the gradient 1 (BPDA)."""
 
     def flat(x: Tensor) -> Tensor:
         return (gain * x).tanh()
@@ -249,7 +249,7 @@ class _Function(nn.Module):
 
 
 def module(function: Function) -> nn.Module:
-    """A plain function as a module."""
+    """Return a function as a module."""
     return _Function(function)
 
 
@@ -267,7 +267,7 @@ class Prototypes(nn.Module):
 
 
 class OwnStatistics(nn.Module):
-    """Batch normalisation left in train mode and asked about one image: it normalises by that image's statistics."""
+    """Batch normalisation in train mode on a single image: it normalises by that image's statistics."""
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The gallery measured: for each evaluation its score in the binarization test and the robust accuracy it reports."""
+"""Measure both evaluations of each defence: binarization test score and reported robust accuracy."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,8 +15,7 @@ from brinell.reliability.binarization.result import FAILED, INVERTED, REGULAR, B
 from brinell.reliability.binarization.test import test_attack
 from brinell.results import Proportion
 
-# Samples per defence unless told otherwise: the whole gallery then takes minutes on one core, and half of them are
-# enough for a test to be passed.
+# Default samples per defence: the whole catalogue takes minutes on one core; half as many suffice to pass a test.
 SAMPLES = 32
 
 
@@ -24,7 +23,7 @@ SAMPLES = 32
 class EvaluationResult:
     """One evaluation: its binarization test, and the robust accuracy it reports.
 
-    For a defence with a detector it is the worse of the two tests; `tests` has both.
+    For a defence with a detector, `test` is the worse of two tests; `tests` has both.
     """
 
     plan: str
@@ -33,12 +32,12 @@ class EvaluationResult:
 
     @property
     def score(self) -> Proportion:
-        """The share of known adversarials it found."""
+        """The share of known adversarials that it found."""
         return self.test.level.score
 
     @property
     def tests(self) -> dict[str, BinarizationTest]:
-        """The tests by their kind."""
+        """The tests by kind."""
         made = (self.test,) if self.test.other is None else (self.test, self.test.other)
         return {t.kind: t for t in sorted(made, key=lambda t: t.kind, reverse=True)}
 
@@ -76,7 +75,7 @@ class DefenceResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the test said what the gallery says it should."""
+        """Whether the test has the expected outcome."""
         return self.caught == (self.defence.expected == CAUGHT)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,15 +94,17 @@ class DefenceResult:
 
 
 def measure(
-    only: Iterable[str] | None = None, n: int = SAMPLES, seed: int = 0, told: Callable[[str], None] = lambda name: None
+    only: Iterable[str] | None = None,
+    n: int = SAMPLES,
+    seed: int = 0,
+    on_start: Callable[[str], None] = lambda name: None,
 ) -> list[DefenceResult]:
-    """Both evaluations of every defence, or of `only` some, on the first n demo images that no network has learnt from.
+    """Measure both evaluations of every defence, or of those in `only`, on the first n held-out demo images.
 
-    Method: the closeness of the binarization test is the hardest that the stronger evaluation solves almost perfectly,
-    and the original one is tested at the same. Where there is a detector both of its tests are made. `told` hears the
-    name of each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core, with a
-    detector up to a few minutes.
-    Reference: Zimmermann et al. 2022, Figures 2 and 4.
+    Method: the closeness of the binarization test is the hardest that the stronger evaluation solves almost perfectly;
+    the original one is tested at the same closeness. For a detector both kinds of test are run. `on_start` is called
+    with the name of each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core,
+    with a detector up to a few minutes. Reference: Zimmermann et al. 2022, Figures 2 and 4.
 
     >>> (row,) = measure(["logit-scaling"], n=4)
     >>> row.caught, row.stronger.robust.k <= row.original.robust.k
@@ -111,13 +112,13 @@ def measure(
     """
     rows = []
     for d in DEFENCES if only is None else [find(name) for name in only]:
-        told(d.name)
+        on_start(d.name)
         rows.append(_row(d, held_out_images(n), seed))
     return rows
 
 
 def _row(d: Defence, data: Problem, seed: int) -> DefenceResult:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     kinds = (None,) if d.build().detector is None else (REGULAR, INVERTED)
     hard = [_test(d, d.stronger, data, seed, d.kappa, kind) for kind in kinds]
     weak = [_test(d, d.original, data, seed, t.kappa, kind) for t, kind in zip(hard, kinds, strict=True)]
@@ -128,7 +129,7 @@ def _row(d: Defence, data: Problem, seed: int) -> DefenceResult:
         clean,
         EvaluationResult(d.original.plan.name, before, worse_of(weak)),
         EvaluationResult(d.stronger.plan.name, after, worse_of(hard)),
-        time.perf_counter() - begun,
+        time.perf_counter() - started,
     )
 
 
@@ -152,7 +153,7 @@ def _test(
 
 
 def _robust(d: Defence, e: Evaluation, data: Problem, seed: int) -> tuple[Proportion, Proportion]:
-    """Clean and robust accuracy as this evaluation reports them."""
+    """Return clean and robust accuracy as this evaluation reports them."""
     model = e.build()
     if not e.predicted:
         run = evaluate(model, data, d.threat, e.plan, seed=seed, progress=False)
@@ -160,7 +161,7 @@ def _robust(d: Defence, e: Evaluation, data: Problem, seed: int) -> tuple[Propor
     with torch.no_grad():
         predicted = model.forward(data.x).logits.argmax(1)
     run = evaluate(model, Problem(data.x, predicted, name=data.name), d.threat, e.plan, seed=seed, progress=False)
-    # What the attack hands over, judged by the true labels: a mistake of the model may have been put right.
+    # Evaluate the attack's points against the true labels: it may have corrected mistakes of the model.
     found, final = run.adversarials(), data.x.clone()
     if len(found.ids):
         final[torch.from_numpy(found.ids)] = torch.from_numpy(found.x)

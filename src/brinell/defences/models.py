@@ -1,4 +1,4 @@
-"""The defended networks of the gallery: `stronger` gives the gradients that the better evaluation follows."""
+"""Build the defended classifiers; `stronger` selects the gradients of the stronger evaluation."""
 
 from functools import cache
 from typing import Any
@@ -20,7 +20,7 @@ from brinell.models.bpda import bpda
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops import rng
 
-# Of the thermometer code; copies of an input that are averaged; bits of a class's code; how steeply they saturate.
+# Levels of the thermometer; copies of an input that are averaged; bits per class code; gain of the saturation.
 LEVELS, COPIES, BITS, GAIN = 16, 16, 32, 20.0
 
 
@@ -85,7 +85,7 @@ def ensemble(stronger: bool) -> TorchClassifier:
 
 @cache
 def _code_head() -> tuple[nn.Linear, Tensor]:
-    """Keyed codes of the classes, and the linear map from features to bits that fits them best."""
+    """Return keyed class codes, and the linear map from features to bits that fits them best."""
     body, _ = layers.split_head(plain_network())
     x, y = training_data()
     codes = rng.signs(rng.keys(1, torch.arange(10)), (BITS,))
@@ -136,7 +136,7 @@ def saturated(stronger: bool) -> TorchClassifier:
 
 
 def _guarded(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchClassifier:
-    """A network whose detector rejects at most 5 % of these clean images."""
+    """Return a network whose detector rejects at most 5 % of these clean images."""
     body, head = layers.split_head(net)
     module = layers.Defended(body, head).eval().requires_grad_(False)
     return calibrated(wrap(module, detector=detector.eval().requires_grad_(False), name=name), data, rate=0.05)

@@ -1,4 +1,4 @@
-"""The gallery as a picture; the only file here that needs matplotlib."""
+"""Draw the measured defences with matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ STRONGER, ORIGINAL = COLOURS[:2]
 
 
 def plot(rows: Sequence[DefenceResult], path: Path) -> Path:
-    """Two panels, one line per defence: the scores in the binarization test, and the robust accuracies.
+    """Draw two panels, one line per defence: scores in the binarization test, and robust accuracies.
 
-    Triangles are defences with a detector: the worse of their two scores, and the other one as an empty triangle.
+    Triangles are defences with a detector: filled for the worse of the two tests, empty for the other.
 
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
     """
@@ -47,7 +47,7 @@ def plot(rows: Sequence[DefenceResult], path: Path) -> Path:
 
 
 def _mark(axis: Any, p: Proportion, at: float, colour: str, guarded: bool, main: bool = True) -> None:
-    """A dot or triangle with its 95 % interval; an empty triangle alone for the better one of two tests."""
+    """Draw a dot or triangle with its 95 % interval; an empty triangle alone for the better of two tests."""
     if not p.n:
         return
     if main:

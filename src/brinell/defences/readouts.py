@@ -12,7 +12,7 @@ from brinell.reliability.binarization.readouts import LinearHeads, LinearReadout
 
 @dataclass(frozen=True)
 class SquashedHeads:
-    """Per layer a linear readout, its logits squashed by a flat hyperbolic tangent; the mean over layers."""
+    """One linear readout per layer, each squashed by a saturated tanh; the logits are their mean."""
 
     members: tuple[LinearHeads, ...]
     gains: tuple[Tensor, ...]
@@ -20,18 +20,18 @@ class SquashedHeads:
     stronger: bool
 
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
-        """The mean of ±tanh(gain · d)."""
+        """Return the mean of ±tanh(gain · d)."""
         flat = squash(1.0, self.stronger)
         layers = zip(self.members, self.gains, f.split(list(self.widths), 1), strict=True)
         return torch.stack([flat(gain[at][:, None] * m.logits(part, at)) for m, gain, part in layers]).mean(0)
 
     def keep(self, index: Tensor) -> "SquashedHeads":
-        """Only some."""
+        """Return only the readouts at these positions."""
         members, gains = (m.keep(index) for m in self.members), (g[index] for g in self.gains)
         return SquashedHeads(tuple(members), tuple(gains), self.widths, self.stronger)
 
     def join(self, others: "list[Any]") -> "SquashedHeads":
-        """More of them."""
+        """Return these and others in one object."""
         members = (m.join([o.members[i] for o in others]) for i, m in enumerate(self.members))
         gains = (torch.cat([g, *(o.gains[i] for o in others)]) for i, g in enumerate(self.gains))
         return SquashedHeads(tuple(members), tuple(gains), self.widths, self.stronger)
@@ -39,10 +39,10 @@ class SquashedHeads:
 
 @dataclass(frozen=True)
 class Squashed:
-    """The widest margin of every layer, squashed like a vote or a bit of a code: flat wherever the answer is clear.
+    """The widest-margin readout of every layer, squashed like a vote or a code bit: flat where the answer is clear.
 
-    The gain counts in margins, so that the clean point, far inside, lies where the tangent is flat. `stronger` gives
-    the tangent the slope 1 on the way back.
+    The gain is in units of margins, so that the clean point lies where the tanh is flat. `stronger` gives the tanh the
+    gradient 1 (BPDA).
     """
 
     gain: float
@@ -50,7 +50,7 @@ class Squashed:
     name: str = "squashed linear"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> SquashedHeads:
-        """One hyperplane per sample and layer."""
+        """Fit one hyperplane per sample and layer."""
         at = torch.arange(len(inner), device=inner.device)
         members, gains = [], []
         for i, b in zip(inner.split(widths, 2), boundary.split(widths, 2), strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 
 from brinell.core.plan import Stages
 from brinell.distributed.sample_ledger import SampleLedger
-from brinell.distributed.scheduler import Scheduler
+from brinell.distributed.scheduler import UnitScheduler
 from brinell.distributed.worker import WorkerReport
 from brinell.engine.events import Note, Progress, Shrunk, StageStarted
 from brinell.environment import version
@@ -101,7 +101,7 @@ class Driver:
         job, pool = self.job, self.pool
         self.ledger = SampleLedger(job)
         sample = 4 * int(np.prod(job.shape))
-        self.scheduler = Scheduler(
+        self.scheduler = UnitScheduler(
             self.ledger.samples(),
             job.total,
             pool.count,

@@ -42,13 +42,13 @@ class Lease:
         return len(self.unfinished) * max(measured, pace)
 
 
-class Scheduler:
+class UnitScheduler:
     """Assigns each sample to one worker, and to a second one if the first is late, until all are finished.
 
     `samples` are ids, read on demand; `total` is an upper bound of their number. A unit has at least `block` samples
     and at most `largest`; `fixed` gives all units one size. Without `overlap` no worker takes over samples of another.
 
-    >>> s = Scheduler(range(100), 100, workers=2, block=10, largest=1000)
+    >>> s = UnitScheduler(range(100), 100, workers=2, block=10, largest=1000)
     >>> [len(s.lease(w, now=0.0).samples) for w in (0, 1)]
     [30, 20]
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from brinell.distributed.scheduler import Lease, Scheduler
+from brinell.distributed.scheduler import Lease, UnitScheduler
 from brinell.engine.oracle import BLOCK
 
 
@@ -84,7 +84,7 @@ class _Simulation:
         self, n: int, workers: int, block: int, block_seconds: float, world: World, rng: random.Random
     ) -> None:
         self.block, self.block_seconds, self.world, self.rng = block, block_seconds, world, rng
-        self.scheduler = Scheduler(range(n), n, workers, block=block, largest=n)
+        self.scheduler = UnitScheduler(range(n), n, workers, block=block, largest=n)
         self.speeds = [world.slowness if i < round(world.slow * workers) else 1.0 for i in range(workers)]
         self.order = count()
         self.events: list[tuple[float, int, int, Lease | None, int]] = []

@@ -27,7 +27,7 @@ def command(
     """Measure defences that were broken, and whether the binarization test rejects their evaluations."""
     check_plot_path(plot)
     errors = Console(stderr=True)
-    rows = measure(only, n, seed, told=lambda name: None if output.quiet else errors.print(Text(name)))
+    rows = measure(only, n, seed, on_start=lambda name: None if output.quiet else errors.print(Text(name)))
     if plot is not None:
         from brinell.defences.plot import plot as draw
 

@@ -115,11 +115,11 @@ class AcceleratedOracle(Oracle):
         return traced[0] if traced is not None and as_good(traced[1], plain[1], truth, self.slack) else plain[0]
 
     def _tested_copy(
-        self, x: Tensor, dtype: torch.dtype | None, tried_on: Tensor | None = None
+        self, x: Tensor, dtype: torch.dtype | None, check_on: Tensor | None = None
     ) -> tuple[Classifier, Tensor] | None:
         """Return a copy and its logits, None where the module cannot be copied or the copy fails."""
         with suppress(Exception), torch.no_grad(), lower(self.precision, x.device):
-            copy = self.classifier.copy(dtype, tried_on)
+            copy = self.classifier.copy(dtype, check_on)
             return None if copy is None else (copy, copy.forward(x).logits.float())
         return None
 
