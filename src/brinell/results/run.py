@@ -14,19 +14,23 @@ from brinell.errors import RunError
 from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.audit_bound import Audit, audit
-from brinell.results.card import card
 from brinell.results.format import files
-from brinell.results.format.manifest import Environment, Identity, Manifest, decode
+from brinell.results.format.manifest import Manifest, decode
 from brinell.results.format.schema import NUMBERS, Evidence, counted, is_evidence
 from brinell.results.repeats import Repeats, repeated
 from brinell.results.row_queries import Cost, Ids, StageResult
 from brinell.results.statistics import Proportion
-from brinell.results.summary import sentence, summary
+from brinell.results.summary import card, sentence, summary
 from brinell.results.verdict import Verdict, judge
 
 
 class Run:
     """One evaluation on disk. Rows are read once, at first use.
+
+    `manifest` is the manifest as stored, a plain JSON object. `identity` says what was evaluated: threat, criterion,
+    plan, model, data, seed and precision. `environment` has versions and hardware, `notes` adaptations of the plan to
+    the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the seconds on the clock. `finished`
+    says whether the evaluation is complete, and `images` whether the adversarials were kept.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(run.robust_accuracy)
@@ -34,7 +38,10 @@ class Run:
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path, self._manifest = path, manifest
+        self.path, self._manifest, self.manifest = path, manifest, dict(manifest.raw)
+        self.identity, self.environment, self.notes = manifest.identity, manifest.environment, list(manifest.notes)
+        self.created, self.wall_seconds = manifest.created, manifest.wall_seconds
+        self.finished, self.images = manifest.finished, manifest.images
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
@@ -80,45 +87,10 @@ class Run:
         table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
         return row_queries.chance_accuracy(table, self.identity.model.classes)
 
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
-        """The manifest as stored: a plain JSON object."""
-        return self._manifest.to_json()
-
-    @property
-    def identity(self) -> Identity:
-        """What was evaluated: threat, criterion, plan, model, data, seed and precision."""
-        return self._manifest.identity
-
-    @property
-    def environment(self) -> Environment:
-        """Versions and hardware of the evaluation."""
-        return self._manifest.environment
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes of the evaluation, such as adaptations of the plan to the model."""
-        return list(self._manifest.notes)
-
-    @property
-    def created(self) -> str | None:
-        """The time the Run was started, UTC, in ISO 8601."""
-        return self._manifest.created
-
-    @property
-    def wall_seconds(self) -> float | None:
-        """Seconds on the clock; None while the Run is unfinished."""
-        return self._manifest.wall_seconds
-
     @property
     def sample_radii(self) -> dict[int, float] | None:
         """The radius of every sample by its id; None for one common radius, or where the ids are unknown."""
         return self._manifest.sample_radii
-
-    @property
-    def images(self) -> bool:
-        """Whether the adversarials were kept."""
-        return self._manifest.images
 
     def adversarials(self) -> files.Adversarials:
         """Return the counted adversarials, one per sample (the nearest), sorted by id."""
@@ -145,7 +117,7 @@ class Run:
     @property
     def checks(self) -> list[dict[str, Any]]:
         """The checks of the evaluation as stored: name, level and message of each."""
-        return [check.to_json() for check in self._manifest.checks]
+        return [dict(check.raw) for check in self._manifest.checks]
 
     @property
     def findings(self) -> list[Finding]:
@@ -161,17 +133,12 @@ class Run:
     @property
     def probes(self) -> list[dict[str, Any]]:
         """The probes of the plan's attacks as stored: attack, samples and items of each."""
-        return [probe.to_json() for probe in self._manifest.probes]
+        return [dict(probe.raw) for probe in self._manifest.probes]
 
     @property
     def probe_findings(self) -> list[tuple[str, Finding]]:
         """The findings of the probes, each with the name of the probed attack."""
         return [(probe.attack, finding) for probe in self._manifest.probes for finding in probe.findings]
-
-    @property
-    def finished(self) -> bool:
-        """Whether the evaluation is complete."""
-        return self._manifest.finished
 
     @property
     def clean_accuracy(self) -> Proportion:
@@ -255,33 +222,23 @@ class Run:
 
     def plot_accuracy(self, axes: Any = None) -> Any:
         """Draw the accuracy after each attack. All plots need matplotlib and return its axes."""
-        from brinell.report import plots
-
-        return plots.accuracy(self, axes)
+        return _plots().accuracy(self, axes)
 
     def plot_classes(self, axes: Any = None, classes: Sequence[str] = ()) -> Any:
         """Draw the clean and the robust accuracy of every class."""
-        from brinell.report import plots
-
-        return plots.classes(self, axes, classes)
+        return _plots().classes(self, axes, classes)
 
     def plot_margins(self, axes: Any = None) -> Any:
         """Draw the margins of the clean inputs by their outcome."""
-        from brinell.report import plots
-
-        return plots.margins(self, axes)
+        return _plots().margins(self, axes)
 
     def plot_distances(self, axes: Any = None) -> Any:
         """Draw the robustness curve for minimum-norm attacks, else a histogram of distances."""
-        from brinell.report import plots
-
-        return plots.distances(self, axes)
+        return _plots().distances(self, axes)
 
     def plot_cost(self, axes: Any = None) -> Any:
         """Draw the passes of every stage."""
-        from brinell.report import plots
-
-        return plots.cost(self, axes)
+        return _plots().cost(self, axes)
 
     def _repr_html_(self) -> str:
         return card(self)
@@ -294,6 +251,12 @@ class Run:
 
     def _accuracy(self, attacks: Sequence[str]) -> Proportion:
         return Proportion(len(row_queries.survivors(self.numbers(), attacks)), len(row_queries.samples(self.numbers())))
+
+
+def _plots() -> Any:
+    from brinell.report import plots
+
+    return plots
 
 
 def gather(path: Path, table: pa.Table) -> files.Adversarials:
