@@ -4,8 +4,8 @@
 `black_box/`: attacks without gradients. `detector/`: attacks on a classifier and its detector. `search/`: wrappers that
 search over the radius or refine a distance. `pursuit`: the attack of the plan `fast`. `catalogue`: the named plans.
 In every file `s` is the state, `a` the response of the model (the answer), `p` the batch and `ball` its threat.
-Attacks never call the model: the engine queries it at `s.x` and passes the response to `step`. `_common`, `_parameters`
-and `_wrapper` hold what attacks share. `brinell.testing.check_attack` tests any attack against `brinell.core.attack`.
+Attacks never call the model: the engine queries it at `s.x` and passes the response to `step`. `_common` and
+`_parameters` hold what attacks share. `brinell.testing.check_attack` tests any attack against `brinell.core.attack`.
 """
 
 from brinell.attacks.black_box import HopSkipJump, RandomSearch, Square

@@ -1,16 +1,17 @@
-"""What several attacks share: starting points, directions, schedules and Adam."""
+"""What several attacks share: states and base classes, starting points, directions, schedules and Adam."""
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response, S
 from brinell.core.threat import Ball
 from brinell.ops.device_cache import table
 from brinell.ops.losses import LOSSES
+from brinell.ops.norms import Norm
 from brinell.ops.rowwise import flat, rows
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
@@ -19,15 +20,26 @@ FLAT = 1e-12
 # The constants of Adam (Kingma & Ba 2015).
 BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
 
-S = TypeVar("S", bound=AttackState)
-
 
 @dataclass(frozen=True)
 class PointState(AttackState):
-    """The state of an attack that needs nothing but its current point."""
+    """The number of responses and the next point. Attacks that need more add their own fields."""
 
     t: Labels
     x: Points
+
+
+@dataclass(frozen=True)
+class RunState(AttackState):
+    """The number of responses, and the state of a run of another attack, which gives the next point."""
+
+    t: Labels
+    run: Any
+
+    @property
+    def x(self) -> Points:
+        point: Points = self.run.x
+        return point
 
 
 class MinimumNormAttack(Attack[S]):
@@ -38,8 +50,34 @@ class MinimumNormAttack(Attack[S]):
 
     @property
     def name(self) -> str:
-        """The method, and whether it has a target class."""
         return self.method + ("-t" if LOSSES[self.loss].targeted else "")
+
+
+class Wrapper(Attack[S]):
+    """An attack around another one, `attack`, whose loss, requirements and norms it shares."""
+
+    parts: tuple[str, ...] = ("attack",)
+
+    @property
+    def attack(self) -> AnyAttack:
+        """The attack inside."""
+        raise NotImplementedError
+
+    @property
+    def loss(self) -> str:
+        return self.attack.loss
+
+    @property
+    def requires(self) -> Requires:
+        return self.attack.requires
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        return self.attack.norms
+
+    @property
+    def leaves_ball(self) -> bool:
+        return self.attack.leaves_ball
 
 
 def misclassified(a: Response, p: Batch) -> Mask:

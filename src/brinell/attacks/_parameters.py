@@ -17,21 +17,20 @@ def check_margin_loss(name: str) -> None:
     one_of("a margin loss", name, SIGNED_MARGINS)
 
 
-def check_positive(**numbers: float | int) -> None:
+def check_numbers(sound: bool, expected: str, **numbers: float | None) -> None:
+    """Refuse these numbers unless they are `sound`."""
+    if not sound:
+        got = ", ".join(f"{name} = {value}" for name, value in numbers.items())
+        raise PlanError(expected=expected, got=got, remedy="Leave it out to get the default.")
+
+
+def check_positive(**numbers: float) -> None:
     """Refuse numbers that are not positive."""
     for name, value in numbers.items():
-        if not value > 0:
-            raise PlanError(
-                expected=f"{name} above 0", got=f"{name} = {value}", remedy="Leave it out to get the default."
-            )
+        check_numbers(value > 0, f"{name} above 0", **{name: value})
 
 
-def check_whole(**numbers: float | int) -> None:
+def check_whole(**numbers: float) -> None:
     """Refuse numbers that are not positive integers."""
     for name, value in numbers.items():
-        if not (isinstance(value, int) and value > 0):
-            raise PlanError(
-                expected=f"{name} above 0, a whole number",
-                got=f"{name} = {value}",
-                remedy="Leave it out to get the default.",
-            )
+        check_numbers(isinstance(value, int) and value > 0, f"{name} above 0, a whole number", **{name: value})

@@ -6,16 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from brinell.attacks._common import RunState
 from brinell.attacks._parameters import check_positive, check_whole
 from brinell.attacks.gradient.apgd import APGD
 from brinell.attacks.gradient.apgd_l1 import SHARE
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.core.attack import Attack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rowwise import flat, put, take, where_rows
-from brinell.ops.types import Labels, Logits, Mask, Points, Scalars
+from brinell.ops.types import Labels, Logits, Mask, Scalars
 
 # docs/design/fast.md explains these numbers. The reach of a run is the gain that its first gradient promises within the
 # ball, eps times the dual norm. The gap is what the best margin lacks to success, in units of the reach.
@@ -59,7 +60,7 @@ def _repeated(towards: Labels, extra: Labels) -> Labels:
 
 
 @dataclass(frozen=True)
-class PursuitState(AttackState):
+class PursuitState(RunState):
     """The Auto-PGD run in progress, and what earlier runs say about the sample.
 
     `attempt` counts the runs: 0 is untargeted, 1 … `targets` go to the `ranked` classes, then come the repetitions;
@@ -69,8 +70,6 @@ class PursuitState(AttackState):
     depends on another.
     """
 
-    t: Labels
-    run: Any
     attempt: Labels
     until: Labels
     target: Labels
@@ -84,14 +83,7 @@ class PursuitState(AttackState):
     towards: Labels
 
     @property
-    def x(self) -> Points:
-        """The next point of the run in progress."""
-        point: Points = self.run.x
-        return point
-
-    @property
     def aim(self) -> Labels:
-        """The target of the run in progress."""
         return self.target
 
 
@@ -136,7 +128,6 @@ class Pursuit(Attack[PursuitState]):
 
     @property
     def queries(self) -> int:
-        """The queries of all runs, if none is abandoned."""
         first = min(self.steps, UNTARGETED) + 1
         return first + self._plain.queries * self.targets + self._shrinking.queries * self.again
 
@@ -174,7 +165,6 @@ class Pursuit(Attack[PursuitState]):
         )
 
     def step(self, s: PursuitState, a: Response, p: Batch, ball: Ball) -> PursuitState:
-        """Continue runs that may succeed; begin the next run in the other rows."""
         shrinking = (s.attempt > self.targets) & ball.norm.sparse
         last = torch.where(shrinking, self._shrinking.queries - 1, self.steps)
         last = torch.where(s.attempt == 0, min(self.steps, UNTARGETED), last)
@@ -251,25 +241,20 @@ class Pursuit(Attack[PursuitState]):
         return replace(s, run=self._begin(s, over & ~done, p, ball))
 
     def before_restarts(self, s: PursuitState) -> PursuitState:
-        """Return the state of samples that end before their repetitions."""
         return replace(s, until=torch.full_like(s.until, self.targets))
 
     def restart_seed(self, s: PursuitState) -> RepetitionSeed:
-        """Return what repetitions need to know."""
         return RepetitionSeed(s.later, s.closest, s.towards)
 
     def no_seed(self, y: Labels) -> RepetitionSeed:
-        """Return the seed of samples about which nothing is known."""
         far = torch.full(y.shape, torch.inf, device=y.device)
         return RepetitionSeed(torch.zeros_like(far), far, torch.full_like(y, -1))
 
     def restart_count(self, seed: RepetitionSeed) -> Labels:
-        """Return the number of repetitions for samples that ended before them."""
         near = [_near(seed.closest, torch.full_like(seed.towards, k)) for k in range(1, self.again + 1)]
         return torch.stack([torch.zeros_like(seed.towards), *near]).sum(0)
 
     def restart(self, seed: RepetitionSeed, which: Labels, p: Batch, ball: Ball) -> PursuitState:
-        """Return the start of one repetition per sample, counted from 0."""
         attempt = self.targets + 1 + which
         far, none = torch.full_like(seed.closest, torch.inf), torch.full_like(which, -1)
         return PursuitState(

@@ -92,33 +92,26 @@ class DelegatingClassifier(Classifier):
 
     @property
     def name(self) -> str:
-        """As the classifier underneath."""
         return self.base.name
 
     @property
     def fingerprint(self) -> str:
-        """As the classifier underneath."""
         return self.base.fingerprint
 
     @property
     def differentiable(self) -> bool:
-        """As the classifier underneath."""
         return self.base.differentiable
 
     @property
     def device(self) -> torch.device:
-        """As the classifier underneath."""
         return self.base.device
 
     @property
     def allow(self) -> frozenset[str]:
-        """As the classifier underneath."""
         return self.base.allow
 
     def dtypes(self) -> set[str]:
-        """As the classifier underneath."""
         return self.base.dtypes()
 
     def modes(self) -> list[str]:
-        """As the classifier underneath."""
         return self.base.modes()

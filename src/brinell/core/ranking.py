@@ -36,15 +36,12 @@ class LogitRanking:
 
     @property
     def attack(self) -> None:
-        """No attack."""
         return None
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return no passes."""
         return 0, 0
 
     def threat(self, threat: Threat) -> Threat:
-        """Return the threat itself."""
         return threat
 
 
@@ -67,7 +64,6 @@ class AttackRanking:
         return self.attack.queries * draws, (self.attack.queries - 1) * draws
 
     def threat(self, threat: Threat) -> Threat:
-        """Return the threat's norm with the radius of the ranking."""
         return threat if self.radius is None else replace(threat, eps=self.radius, text=f"{self.radius:.6g}")
 
 

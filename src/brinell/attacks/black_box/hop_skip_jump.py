@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.attacks._common import misclassified, unit
+from brinell.attacks._common import PointState, misclassified, unit
 from brinell.attacks._parameters import check_whole
-from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.norms import L2, LINF, Norm
@@ -29,11 +29,9 @@ MOST_STEP_HALVINGS = 20
 
 
 @dataclass(frozen=True)
-class HopSkipJumpState(AttackState):
+class HopSkipJumpState(PointState):
     """The phase and its length, the boundary point, the bisection, the sums of the estimate, and the step."""
 
-    t: Labels
-    x: Points
     phase: Labels
     count: Labels
     round: Labels
@@ -80,7 +78,6 @@ class HopSkipJump(Attack[HopSkipJumpState]):
         check_whole(steps=self.steps, first=self.first)
 
     def init(self, p: Batch, ball: Ball) -> HopSkipJumpState:
-        """Start at a random point or at the explicit start."""
         start = _random_point(p, ball, torch.zeros_like(p.y)) if p.start is None else p.start.clamp(*ball.bounds(p.x))
         zero, none, blank = torch.zeros_like(p.y), torch.zeros_like(ball.eps), torch.zeros_like(p.x)
         return HopSkipJumpState(

@@ -38,15 +38,12 @@ class RandomSampling(Attack[PointState]):
 
     @property
     def name(self) -> str:
-        """Where the points come from."""
         return f"random-{self.where}"
 
     def init(self, p: Batch, ball: Ball) -> PointState:
-        """Draw the first point."""
         return self._draw(torch.zeros_like(p.y), p, ball)
 
     def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
-        """Draw the next point, whatever the response."""
         return self._draw(s.t + 1, p, ball)
 
     def _draw(self, t: Labels, p: Batch, ball: Ball) -> PointState:

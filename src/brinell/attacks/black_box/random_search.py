@@ -8,8 +8,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from brinell.attacks._common import PointState
 from brinell.attacks._parameters import check_loss, check_positive, check_whole
-from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -68,11 +69,9 @@ def for_norm(table: dict[type[Norm], V], norm: Norm, name: str) -> V:
 
 
 @dataclass(frozen=True)
-class RandomSearchState(AttackState):
+class RandomSearchState(PointState):
     """The candidate, the best point, and the loss of the best point."""
 
-    t: Labels
-    x: Points
     x_best: Points
     f_best: Scalars
 
@@ -108,7 +107,6 @@ class Flip:
         return torch.where(a, d + 2 * rows(eps, d) * signs, d)
 
     def place(self, ball: Ball, x0: Points, d: Points) -> Points:
-        """Project on ball and box."""
         return ball.project(x0, x0 + d)
 
 
@@ -213,7 +211,6 @@ class RandomSearch(Attack[RandomSearchState]):
         return first_state(p, ball.project(p.x, p.x + rows(ball.eps, p.x) * ball.steepest(noise, self.p0)))
 
     def step(self, s: RandomSearchState, a: Response, p: Batch, ball: Ball) -> RandomSearchState:
-        """Keep the better point; propose a move on a new subset."""
         s = accept(s, a)
         moves, key = for_norm(MOVES, ball.norm, self.name), rng.fold(p.key, s.t + 1)
         d = flat(s.x_best - p.x)[:, None]

@@ -58,12 +58,10 @@ class Windows:
     sides: Sides
 
     def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
-        """Start from vertical stripes: one sign per channel and column."""
         stripes = rng.signs(key, (x0.shape[1], 1, x0.shape[3]))
         return ball.project(x0, x0 + rows(ball.eps, x0) * stripes)
 
     def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
-        """Move one window by two eps, up or down, and project."""
         c, h, w = x0.shape[1:]
         table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
         stage = table.stage[t]
@@ -94,7 +92,6 @@ class Bumps:
         return self.moves.put(ball, x0, d.view_as(x0))
 
     def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
-        """Choose two windows of equal side; clear the second."""
         c, h, w = x0.shape[1:]
         table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
         sides = tuple(self.sides.side(share, h, w) for share in shares(schedule.steps, schedule.p0))
@@ -147,11 +144,9 @@ class Square(Attack[RandomSearchState]):
         check_schedule(self.steps, self.p0, self.loss)
 
     def without_images(self) -> RandomSearch:
-        """Return the substitute for inputs that are not images."""
         return RandomSearch(self.steps, self.p0, self.loss)
 
     def init(self, p: Batch, ball: Ball) -> RandomSearchState:
-        """Start from stripes or tiles, or at the explicit start."""
         proposal = for_norm(PROPOSALS, ball.norm, self.name)
         if p.x.ndim != 4:
             raise PlanError(
@@ -163,7 +158,6 @@ class Square(Attack[RandomSearchState]):
         return first_state(p, start)
 
     def step(self, s: RandomSearchState, a: Response, p: Batch, ball: Ball) -> RandomSearchState:
-        """Keep the better point; propose another window."""
         s = accept(s, a)
         proposal, schedule = for_norm(PROPOSALS, ball.norm, self.name), Schedule(self.steps, self.p0)
         x = proposal.next(p.x, s.x_best, s.t, rng.fold(p.key, s.t + 1), ball, schedule)

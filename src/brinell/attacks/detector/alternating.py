@@ -50,15 +50,12 @@ class Alternating(Attack[PointState]):
 
     @property
     def name(self) -> str:
-        """Method and loss."""
         return f"alternating-{self.loss}"
 
     def init(self, p: Batch, ball: Ball) -> PointState:
-        """Start at the clean point, at a random point, or at the explicit start."""
         return PointState(torch.zeros_like(p.y), start_in_ball(p, ball, self.random_start))
 
     def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
-        """Take one joint step, then project."""
         up, down = flat(ball.masked(a.gradient)), flat(ball.masked(-a.score_gradient))
         share = (s.t.float() / self.steps).clamp(max=1.0)
         push = self.beyond * (self.at_last / self.beyond) ** share

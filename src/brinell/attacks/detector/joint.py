@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from brinell.attacks._common import Wrapper
 from brinell.attacks._parameters import SIGNED_MARGINS, check_positive
-from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.gradient.apgd import APGD
 from brinell.core.attack import AnyAttack, Batch, Requires, Response
 from brinell.core.threat import Ball
@@ -61,44 +61,35 @@ class Joint(Wrapper[Any]):
 
     @property
     def name(self) -> str:
-        """The kind of joint loss, and the attack inside."""
         return f"joint-{'' if self.how == 'hinge' else self.how + '-'}{self.inner.name}"
 
     @property
     def attack(self) -> AnyAttack:
-        """The attack inside."""
         return self.inner
 
     @property
     def requires(self) -> Requires:
-        """The detector's gradient too, if the attack inside follows gradients."""
         return Requires.DETECTOR if self.inner.requires is Requires.GRAD else self.inner.requires
 
     @property
     def queries(self) -> int:
-        """The queries of the attack inside."""
         return self.inner.queries
 
     @property
     def step_count(self) -> int | None:
-        """The steps of the attack inside."""
         return self.inner.step_count
 
     def with_steps(self, steps: int) -> "Joint":
-        """Change the number of steps of the attack inside."""
         return replace(self, inner=self.inner.with_steps(steps))
 
     def without_images(self) -> "Joint | None":
-        """Return the joint attack around the substitute of the attack inside, if it has one."""
         inner = self.inner.without_images()
         return None if inner is None else replace(self, inner=inner)
 
     def init(self, p: Batch, ball: Ball) -> Any:
-        """Start as the attack inside does."""
         return self.inner.init(p, ball)
 
     def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
-        """Take a step of the attack inside on the joint loss."""
         return self.inner.step(s, self.joined(a), p, ball)
 
     def joined(self, a: Response) -> Response:

@@ -1,40 +1,31 @@
 """Imitation of a natural input of another class: matching its logits or its features."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from brinell.attacks._common import RunState
 from brinell.attacks._parameters import check_whole
 from brinell.attacks.gradient.apgd import APGD
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.core.attack import Attack, Batch, Response
 from brinell.core.references import References
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops import rng
-from brinell.ops.types import Doubles, Labels, Points
+from brinell.ops.types import Doubles
 
 OF = ("logits", "features")
 
 
 @dataclass(frozen=True)
-class MatchingState(AttackState):
+class MatchingState(RunState):
     """The Auto-PGD run and the values to match."""
 
-    t: Labels
-    run: Any
     target: Doubles
 
     @property
-    def x(self) -> Points:
-        """The next point of the run."""
-        point: Points = self.run.x
-        return point
-
-    @property
     def aim(self) -> Doubles:
-        """The values to match."""
         return self.target
 
 
@@ -69,21 +60,15 @@ class Matching(Attack[MatchingState]):
 
     @property
     def name(self) -> str:
-        """What the attack matches."""
         return f"match-{self.of}"
 
-    @property
-    def loss(self) -> str:
-        """The distance to the reference."""
-        return f"match-{self.of}"
+    loss = name
 
     @property
     def lacks_references(self) -> bool:
-        """Whether no references are given yet."""
         return self.references is None
 
     def with_references(self, references: References) -> "Matching":
-        """Return the attack that imitates these references."""
         return replace(self, references=references)
 
     @property
@@ -91,12 +76,10 @@ class Matching(Attack[MatchingState]):
         return APGD(self.steps)
 
     def init(self, p: Batch, ball: Ball) -> MatchingState:
-        """Draw the reference to match; start as Auto-PGD does."""
         run = self._inner.init(p, ball)
         return MatchingState(run.t, run, self._draw_reference(p))
 
     def step(self, s: MatchingState, a: Response, p: Batch, ball: Ball) -> MatchingState:
-        """Take a step of Auto-PGD."""
         run = self._inner.step(replace(s.run, t=s.t), a, p, ball)
         return MatchingState(run.t, run, s.target)
 

@@ -49,15 +49,12 @@ class SelectivePGD(Attack[PointState]):
 
     @property
     def name(self) -> str:
-        """Method and loss."""
         return f"{'orthogonal' if self.orthogonal else 'selective'}-pgd-{self.loss}"
 
     def init(self, p: Batch, ball: Ball) -> PointState:
-        """Start at a random point, at the clean point, or at the explicit start."""
         return PointState(torch.zeros_like(p.y), start_in_ball(p, ball, self.random_start))
 
     def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
-        """Take one step for the condition that does not hold yet."""
         up, down = a.gradient, -a.score_gradient
         fooled = margin(a.logits, p.y) > 0
         if self.orthogonal:

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from brinell.attacks._common import PointState
 from brinell.attacks._parameters import check_loss, check_whole
 from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.core.attack import Attack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.device_cache import table
 from brinell.ops.rowwise import rows, where
-from brinell.ops.types import Labels, Mask, Points, Scalars
+from brinell.ops.types import Mask, Points, Scalars
 
 # Croce & Hein 2020, sec. 3: first checkpoint after 22 % of the steps; each period is 3 % shorter, but at least 6 %.
 FIRST, SHRINK, FLOOR = 0.22, 0.03, 0.06
@@ -62,11 +63,9 @@ def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class APGDState(AttackState):
+class APGDState(PointState):
     """The current and previous points, the best point with its gradient and loss, and what the checkpoints need."""
 
-    t: Labels
-    x: Points
     x_prev: Points
     x_best: Points
     g_best: Points
@@ -110,7 +109,6 @@ class APGD(Attack[Any]):
 
     @property
     def name(self) -> str:
-        """Method and loss."""
         return f"apgd-{self.loss}"
 
     @property
@@ -120,7 +118,6 @@ class APGD(Attack[Any]):
 
     @property
     def leaves_ball(self) -> bool:
-        """With `larger_eps` the first phases use larger radii."""
         return self.larger_eps
 
     def _sparse(self) -> SparseAPGD:
@@ -144,7 +141,6 @@ class APGD(Attack[Any]):
         )  # fmt: skip
 
     def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
-        """Record the response, adapt the step at checkpoints, move."""
         if ball.norm.sparse:
             return self._sparse().step(s, a, p, ball)
         s, x, grad = self._checkpoint(self._observe(s, a), a.gradient)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.attacks._common import PointState
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import HI, LO, Ball
 from brinell.ops.device_cache import table
 from brinell.ops.rowwise import flat, rows, where
@@ -55,11 +56,9 @@ def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.de
 
 
 @dataclass(frozen=True)
-class SparseAPGDState(AttackState):
+class SparseAPGDState(PointState):
     """The current point, the best point with its gradient and loss, the step, its density, the last support."""
 
-    t: Labels
-    x: Points
     x_best: Points
     g_best: Points
     f_best: Scalars

@@ -33,14 +33,11 @@ class FGSM(Attack[PointState]):
 
     @property
     def name(self) -> str:
-        """Method and loss."""
         return f"fgsm-{self.loss}"
 
     def init(self, p: Batch, ball: Ball) -> PointState:
-        """Start at the clean point or at the explicit start."""
         return PointState(torch.zeros_like(p.y), start_in_ball(p, ball, random=False))
 
     def step(self, s: PointState, a: Response, p: Batch, ball: Ball) -> PointState:
-        """Take the full step."""
         x = s.x + rows(ball.eps, s.x) * ball.steepest(a.gradient, self.density)
         return PointState(s.t + 1, ball.project(p.x, x))

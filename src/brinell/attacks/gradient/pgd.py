@@ -4,20 +4,18 @@ from dataclasses import dataclass
 
 import torch
 
-from brinell.attacks._common import start_in_ball
+from brinell.attacks._common import PointState, start_in_ball
 from brinell.attacks._parameters import check_loss, check_positive, check_whole
-from brinell.core.attack import Attack, AttackState, Batch, Response
+from brinell.core.attack import Attack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.rowwise import flat, rows
-from brinell.ops.types import Labels, Points
+from brinell.ops.types import Points
 
 
 @dataclass(frozen=True)
-class PGDState(AttackState):
+class PGDState(PointState):
     """The current point and the accumulated direction."""
 
-    t: Labels
-    x: Points
     direction: Points
 
 
@@ -50,15 +48,12 @@ class PGD(Attack[PGDState]):
 
     @property
     def name(self) -> str:
-        """Method and loss."""
         return f"{'mi-' if self.momentum else ''}pgd-{self.loss}"
 
     def init(self, p: Batch, ball: Ball) -> PGDState:
-        """Start at a random point, at the clean point, or at the explicit start."""
         return PGDState(torch.zeros_like(p.y), start_in_ball(p, ball, self.random_start), torch.zeros_like(p.x))
 
     def step(self, s: PGDState, a: Response, p: Batch, ball: Ball) -> PGDState:
-        """Take one step of fixed length."""
         g = a.gradient
         if self.momentum:
             g = self.momentum * s.direction + g / rows(flat(g).abs().sum(1) + 1e-12, g)

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import MinimumNormAttack, exponential, finite_loss, misclassified, start_in_box
+from brinell.attacks._common import MinimumNormAttack, PointState, exponential, finite_loss, misclassified, start_in_box
 from brinell.attacks._parameters import check_loss, check_positive, check_whole
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, L2, Norm
 from brinell.ops.rowwise import rows
@@ -20,11 +20,9 @@ LEAST, MOST, TINY = 1e-6, 1e12, 1e-8
 
 
 @dataclass(frozen=True)
-class ALMAState(AttackState):
+class ALMAState(PointState):
     """The point, multiplier, penalty, mean square, momentum, last checked constraint, and step of the first success."""
 
-    t: Labels
-    x: Points
     mu: Scalars
     rho: Scalars
     square: Points
@@ -64,14 +62,12 @@ class ALMA(MinimumNormAttack[ALMAState]):
         check_positive(rate=self.rate)
 
     def init(self, p: Batch, ball: Ball) -> ALMAState:
-        """Start at the clean point or at the explicit start."""
         one = torch.ones_like(ball.eps)
         x, zero = start_in_box(p, ball), torch.zeros_like(p.x)
         never = torch.full_like(p.y, self.queries)
         return ALMAState(torch.zeros_like(p.y), x, one, one, torch.ones_like(zero), zero, torch.inf * one, never)
 
     def step(self, s: ALMAState, a: Response, p: Batch, ball: Ball) -> ALMAState:
-        """Update penalty and multiplier, then take a descent step."""
         v = MARGIN - finite_loss(a)
         first = torch.where(misclassified(a, p), torch.minimum(s.first, s.t), s.first)
         check = (s.t > 0) & ((s.t + 1) % EVERY == 0)

@@ -6,25 +6,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from brinell.attacks._common import MinimumNormAttack, adam, finite_loss, misclassified, start_in_box
+from brinell.attacks._common import MinimumNormAttack, PointState, adam, finite_loss, misclassified, start_in_box
 from brinell.attacks._parameters import check_margin_loss, check_positive, check_whole
 from brinell.attacks.minimum_norm import _tradeoff
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L2, Norm
 from brinell.ops.rowwise import flat, rows, where
-from brinell.ops.types import Labels, Points
+from brinell.ops.types import Points
 
 # Inputs are scaled by this before the inverse hyperbolic tangent, so that the faces of the box stay finite.
 INSIDE = 0.999999
 
 
 @dataclass(frozen=True)
-class CWState(AttackState):
+class CWState(PointState):
     """The point, its preimage under tanh, the moments of Adam, and the search over the constant."""
 
-    t: Labels
-    x: Points
     w: Points
     m: Points
     v: Points
@@ -62,7 +60,6 @@ class CW(MinimumNormAttack[CWState]):
 
     @property
     def queries(self) -> int:
-        """Every step of every round."""
         return self.steps * self.rounds
 
     def init(self, p: Batch, ball: Ball) -> CWState:
@@ -73,7 +70,6 @@ class CW(MinimumNormAttack[CWState]):
         return CWState(torch.zeros_like(p.y), _image(w, p, ball), w, zero, zero, search)
 
     def step(self, s: CWState, a: Response, p: Batch, ball: Ball) -> CWState:
-        """Take one step of Adam, or start a new round."""
         home = _preimage(p.x)
         off = s.x - _image(home, p, ball)
         behind = (-finite_loss(a)).clamp(min=0)

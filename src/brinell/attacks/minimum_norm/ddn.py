@@ -5,26 +5,24 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import FLAT, MinimumNormAttack, cosine, misclassified, start_in_box, unit
+from brinell.attacks._common import FLAT, MinimumNormAttack, PointState, cosine, misclassified, start_in_box, unit
 from brinell.attacks._parameters import check_loss, check_positive, check_whole
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import L2, Norm
 from brinell.ops.rowwise import flat, rows, where
-from brinell.ops.types import Labels, Points, Scalars
+from brinell.ops.types import Points, Scalars
 
 # Rony et al. 2019: steps from 1 to 0.01 along a cosine, first radius 1.
 STEP, STEP_END, FIRST = 1.0, 0.01, 1.0
 
 
 @dataclass(frozen=True)
-class DDNState(AttackState):
+class DDNState(PointState):
     """The point, its displacement from the clean point, and the radius."""
 
-    t: Labels
-    x: Points
     d: Points
     eps: Scalars
 
@@ -59,13 +57,11 @@ class DDN(MinimumNormAttack[DDNState]):
             raise PlanError(expected="gamma below 1", got=f"gamma = {self.gamma}", remedy="Leave it out for 0.05.")
 
     def init(self, p: Batch, ball: Ball) -> DDNState:
-        """Start at the clean point or at the explicit start."""
         x = start_in_box(p, ball)
         eps = torch.minimum(torch.full_like(ball.eps, FIRST), ball.span(p.x))
         return DDNState(torch.zeros_like(p.y), x, x - p.x, eps)
 
     def step(self, s: DDNState, a: Response, p: Batch, ball: Ball) -> DDNState:
-        """Change the radius, step along the gradient, return to the sphere and to the box."""
         g = ball.masked(a.gradient)
         lost = flat(g).square().sum(1).sqrt() < FLAT
         noise = ball.masked(rng.normal(rng.fold(p.key, s.t), tuple(g.shape[1:])))

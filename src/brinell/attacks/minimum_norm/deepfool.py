@@ -5,22 +5,20 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import misclassified, start_in_box
+from brinell.attacks._common import PointState, misclassified, start_in_box
 from brinell.attacks._parameters import check_positive, check_whole
 from brinell.attacks.minimum_norm.fab import nearest_boundary
-from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L0, L1, L2, LINF, Norm
 from brinell.ops.rowwise import where
-from brinell.ops.types import Labels, Points
+from brinell.ops.types import Points
 
 
 @dataclass(frozen=True)
-class DeepFoolState(AttackState):
+class DeepFoolState(PointState):
     """The point, and the sum of the steps, which the point overshoots."""
 
-    t: Labels
-    x: Points
     d: Points
 
 
@@ -53,12 +51,10 @@ class DeepFool(Attack[DeepFoolState]):
         check_positive(overshoot=self.overshoot)
 
     def init(self, p: Batch, ball: Ball) -> DeepFoolState:
-        """Start at the clean point or at the explicit start."""
         x = start_in_box(p, ball)
         return DeepFoolState(torch.zeros_like(p.y), x, x - p.x)
 
     def step(self, s: DeepFoolState, a: Response, p: Batch, ball: Ball) -> DeepFoolState:
-        """Take one more step, unless the sample is misclassified."""
         f, w = nearest_boundary(a, p.y, ball)
         lo, hi = ball.bounds(p.x)
         gap = -torch.where(f.isfinite(), f, 0.0).double()

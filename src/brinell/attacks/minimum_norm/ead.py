@@ -5,22 +5,20 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import MinimumNormAttack, finite_loss, misclassified, start_in_box
+from brinell.attacks._common import MinimumNormAttack, PointState, finite_loss, misclassified, start_in_box
 from brinell.attacks._parameters import check_margin_loss, check_positive, check_whole
 from brinell.attacks.minimum_norm import _tradeoff
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, Norm
 from brinell.ops.rowwise import flat, rows, where
-from brinell.ops.types import Labels, Points
+from brinell.ops.types import Points
 
 
 @dataclass(frozen=True)
-class EADState(AttackState):
+class EADState(PointState):
     """The queried point, which is the iterate plus momentum; the iterate; the search over the constant."""
 
-    t: Labels
-    x: Points
     z: Points
     search: _tradeoff.ConstantSearch
 
@@ -56,16 +54,13 @@ class EAD(MinimumNormAttack[EADState]):
 
     @property
     def queries(self) -> int:
-        """Every step of every round."""
         return self.steps * self.rounds
 
     def init(self, p: Batch, ball: Ball) -> EADState:
-        """Start at the clean point or at the explicit start."""
         x = start_in_box(p, ball)
         return EADState(torch.zeros_like(p.y), x, x, _tradeoff.first(ball.eps, p.y, self.first))
 
     def step(self, s: EADState, a: Response, p: Batch, ball: Ball) -> EADState:
-        """Take one step with shrinkage, or start a new round."""
         d, behind = s.x - p.x, (-finite_loss(a)).clamp(min=0)
         objective = flat(d).square().sum(1) + s.search.c * behind + self.beta / self.rate * ball.norm.size(d)
         search, over = _tradeoff.observe(s.search, objective, misclassified(a, p), self.steps)

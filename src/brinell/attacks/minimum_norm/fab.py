@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from brinell.attacks._common import FLAT
+from brinell.attacks._common import FLAT, PointState
 from brinell.attacks._parameters import check_positive, check_whole
-from brinell.core.attack import Attack, AttackState, Batch, Requires, Response
+from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.losses import margin
@@ -18,19 +18,16 @@ NEAR = 1e-8
 
 
 @dataclass(frozen=True)
-class FABState(AttackState):
+class FABState(PointState):
     """The point to query: after an even number of responses the origin of a step, else the result of one.
 
     `explores` marks rows whose point is not a candidate adversarial.
     """
 
-    t: Labels
-    x: Points
     explores: Mask
 
     @property
     def exploring(self) -> Mask:
-        """Rows whose point is not a candidate."""
         return self.explores
 
 
@@ -75,7 +72,6 @@ class FAB(Attack[FABState]):
 
     @property
     def name(self) -> str:
-        """The names that AutoAttack uses."""
         return "fab-t" if self.targeted else "fab"
 
     @property
@@ -85,7 +81,6 @@ class FAB(Attack[FABState]):
 
     @property
     def requires(self) -> Requires:
-        """The gradient of the loss, or those of all logits."""
         return Requires.GRAD if self.targeted else Requires.JACOBIAN
 
     @property
@@ -95,7 +90,6 @@ class FAB(Attack[FABState]):
 
     @property
     def queries(self) -> int:
-        """The origin and the result of every step."""
         return 2 * self.steps
 
     def init(self, p: Batch, ball: Ball) -> FABState:

@@ -5,24 +5,31 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import FLAT, MinimumNormAttack, cosine, finite_loss, misclassified, start_in_box, unit
+from brinell.attacks._common import (
+    FLAT,
+    MinimumNormAttack,
+    PointState,
+    cosine,
+    finite_loss,
+    misclassified,
+    start_in_box,
+    unit,
+)
 from brinell.attacks._parameters import check_margin_loss, check_positive, check_whole
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L0, L1, L2, LINF, Norm, kept
 from brinell.ops.rowwise import flat, rows
-from brinell.ops.types import Labels, Mask, Points, Scalars
+from brinell.ops.types import Mask, Points, Scalars
 
 # Pintor et al. 2021: cosine schedules; steps end at a hundredth; the radius changes by 5 % at first, 0.1 % at last.
 STEP_END, RATE, RATE_END = 0.01, 0.05, 0.001
 
 
 @dataclass(frozen=True)
-class FMNState(AttackState):
+class FMNState(PointState):
     """The point, the radius, the smallest adversarial distance so far, and whether there was one."""
 
-    t: Labels
-    x: Points
     eps: Scalars
     best: Scalars
     found: Mask
@@ -67,7 +74,6 @@ class FMN(MinimumNormAttack[FMNState]):
         )
 
     def step(self, s: FMNState, a: Response, p: Batch, ball: Ball) -> FMNState:
-        """Adapt the radius, take a gradient step, project."""
         g, size, hit = ball.masked(a.gradient), ball.norm.size(s.x - p.x), misclassified(a, p)
         s = replace(s, best=torch.where(hit, torch.minimum(s.best, size), s.best))
         rate = cosine(s.t, self.steps, RATE, RATE_END)

@@ -8,6 +8,7 @@ import torch
 
 from brinell.attacks._common import (
     MinimumNormAttack,
+    PointState,
     adam,
     exponential,
     finite_loss,
@@ -17,7 +18,7 @@ from brinell.attacks._common import (
     unit,
 )
 from brinell.attacks._parameters import check_margin_loss, check_positive, check_whole
-from brinell.core.attack import AttackState, Batch, Response
+from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, L2, LINF, Norm
 from brinell.ops.rowwise import flat, rows
@@ -32,11 +33,9 @@ INNER = 20
 
 
 @dataclass(frozen=True)
-class PrimalDualState(AttackState):
+class PrimalDualState(PointState):
     """The point, the two moments of Adam, the dual variable, and the mean weight of the margin."""
 
-    t: Labels
-    x: Points
     m: Points
     v: Points
     dual: Scalars
@@ -57,7 +56,6 @@ class _PrimalDual(MinimumNormAttack[PrimalDualState]):
         check_positive(rate=self.rate)
 
     def init(self, p: Batch, ball: Ball) -> PrimalDualState:
-        """Start at the clean point or at the explicit start."""
         zero, one = torch.zeros_like(p.x), torch.ones_like(ball.eps)
         dual = DUAL * one
         return PrimalDualState(torch.zeros_like(p.y), start_in_box(p, ball), zero, zero, dual, _margin_weight(dual))
@@ -90,7 +88,6 @@ class PDGD(_PrimalDual):
     norms: ClassVar[tuple[Norm, ...]] = (L2,)
 
     def step(self, s: PrimalDualState, a: Response, p: Batch, ball: Ball) -> PrimalDualState:
-        """Take one step of Adam on both terms."""
         dual, weight = self._update_dual(s, a, p)
         g = rows(1 - weight, s.x) * unit(s.x - p.x) - rows(weight, s.x) * _softplus_descent(a, ball)
         m, v, mean, size = adam(s.m, s.v, g, s.t + 1, self.queries)
@@ -116,7 +113,6 @@ class PDPGD(_PrimalDual):
     norms: ClassVar[tuple[Norm, ...]] = (LINF, L2, L1)
 
     def step(self, s: PrimalDualState, a: Response, p: Batch, ball: Ball) -> PrimalDualState:
-        """Take one step of Adam on the margin, then one proximal step on the distance."""
         dual, weight = self._update_dual(s, a, p)
         m, v, mean, size = adam(s.m, s.v, -_softplus_descent(a, ball), s.t + 1, self.queries)
         rate = self._rate(s.t)

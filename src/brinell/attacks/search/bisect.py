@@ -5,26 +5,23 @@ from typing import Any
 
 import torch
 
-from brinell.attacks._common import misclassified
-from brinell.attacks._wrapper import Wrapper
+from brinell.attacks._common import PointState, Wrapper, misclassified
 from brinell.attacks.gradient.pgd import PGD
-from brinell.core.attack import AnyAttack, AttackState, Batch, Response
+from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.rowwise import flat, where, where_rows
-from brinell.ops.types import Keys, Labels, Points, Scalars
+from brinell.ops.types import Keys, Labels, Scalars
 
 # The default first radius as a share of the box's diameter: one 8-bit level in every coordinate.
 FIRST = 1 / 255
 
 
 @dataclass(frozen=True)
-class BisectState(AttackState):
+class BisectState(PointState):
     """The inner attack and its radius; the largest radius that failed; the smallest successful distance; rounds."""
 
-    t: Labels
-    x: Points
     inner: Any
     eps: Scalars
     low: Scalars
@@ -35,7 +32,6 @@ class BisectState(AttackState):
 
     @property
     def aim(self) -> Labels | None:
-        """The targets of the attack inside, if it chooses them."""
         chosen: Labels | None = self.inner.aim
         return chosen
 
@@ -81,16 +77,13 @@ class Bisect(Wrapper[BisectState]):
 
     @property
     def name(self) -> str:
-        """The name of the attack inside, with a prefix."""
         return f"bisect-{self.attack.name}"
 
     @property
     def queries(self) -> int:
-        """The queries of all rounds."""
         return (self.grow + self.halve) * self.attack.queries
 
     def init(self, p: Batch, ball: Ball) -> BisectState:
-        """Start the first round."""
         first = FIRST * ball.norm.diameter(flat(p.x).shape[1]) if self.first is None else self.first
         eps = torch.minimum(torch.full_like(ball.eps, first), ball.span(p.x))
         if p.start is not None:  # the first ball contains it
@@ -101,7 +94,6 @@ class Bisect(Wrapper[BisectState]):
         return BisectState(zero, inner.x, inner, eps, none, torch.full_like(eps, torch.inf), zero, zero, key)
 
     def step(self, s: BisectState, a: Response, p: Batch, ball: Ball) -> BisectState:
-        """Take a step of the attack, or start the next round with another radius."""
         hit = misclassified(a, p)
         size = ball.norm.size(s.x - p.x)
         stepped = self.attack.step(s.inner, a, replace(p, key=s.key), replace(ball, eps=s.eps))

@@ -5,32 +5,29 @@ from typing import Any
 
 import torch
 
-from brinell.attacks._common import misclassified
-from brinell.attacks._wrapper import Wrapper
+from brinell.attacks._common import PointState, Wrapper, misclassified
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm.fmn import FMN
-from brinell.core.attack import AnyAttack, AttackState, Batch, Response
+from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import Norm
 from brinell.ops.rowwise import where, where_rows
-from brinell.ops.types import Keys, Labels, Mask, Points, Scalars
+from brinell.ops.types import Keys, Labels, Mask, Scalars
 
 # Losses that agree as long as no target is chosen.
 TOWARDS = {"margin": "margin-towards"}
 
 
 @dataclass(frozen=True)
-class DescendState(AttackState):
+class DescendState(PointState):
     """The states of the minimum-norm attack and of the attack inside, its radius, and the smallest distance so far.
 
     `down` marks rows that have finished the minimum-norm attack. The radius is smaller than the distance by the share
     `cut`. `tried` counts rounds.
     """
 
-    t: Labels
-    x: Points
     before: Any
     inner: Any
     eps: Scalars
@@ -42,7 +39,6 @@ class DescendState(AttackState):
 
     @property
     def aim(self) -> Labels | None:
-        """The targets of the attack in progress, if one of the two chooses them."""
         first, then = (state.aim for state in (self.before, self.inner))
         if first is None and then is None:
             return None
@@ -103,26 +99,21 @@ class Descend(Wrapper[DescendState]):
 
     @property
     def name(self) -> str:
-        """The name of the attack inside, with a prefix."""
         return f"descend-{self.attack.name}"
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """The norms that both attacks support."""
         return tuple(n for n in self.before.norms if n in self.attack.norms)
 
     @property
     def queries(self) -> int:
-        """The queries of the minimum-norm attack and of all rounds."""
         return self.before.queries + self.rounds * self.attack.queries
 
     @property
     def usual_queries(self) -> int:
-        """The queries of the minimum-norm attack and the usual queries of all rounds."""
         return min(self.before.queries + self.rounds * self.attack.usual_queries, self.queries)
 
     def init(self, p: Batch, ball: Ball) -> DescendState:
-        """Start as the minimum-norm attack does."""
         before = self.before.init(p, ball)
         key, none = rng.fold(p.key, 0), torch.zeros_like(p.y)
         far = torch.full_like(ball.eps, torch.inf)
@@ -133,7 +124,6 @@ class Descend(Wrapper[DescendState]):
         )
 
     def step(self, s: DescendState, a: Response, p: Batch, ball: Ball) -> DescendState:
-        """Take a step of the current attack, or start the next round in another ball."""
         size = ball.norm.size(s.x - p.x)
         hit = misclassified(a, p) & ball.allows(p.x, s.x) & (size < s.high)
         high = torch.where(hit, size, s.high)

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from brinell.attacks._common import misclassified
+from brinell.attacks._common import PointState, Wrapper, misclassified
 from brinell.attacks._parameters import check_whole
-from brinell.attacks._wrapper import Wrapper
 from brinell.attacks.minimum_norm.deepfool import DeepFool
-from brinell.core.attack import AnyAttack, AttackState, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops.rowwise import rows, where, where_rows
@@ -17,11 +16,9 @@ from brinell.ops.types import Labels, Mask, Points, Scalars
 
 
 @dataclass(frozen=True)
-class RefineState(AttackState):
+class RefineState(PointState):
     """The state of the attack inside, the nearest adversarial point, and the bisection of the segment."""
 
-    t: Labels
-    x: Points
     inner: Any
     nearest: Points
     distance: Scalars
@@ -32,7 +29,6 @@ class RefineState(AttackState):
 
     @property
     def exploring(self) -> Mask | None:
-        """Points of the attack inside that are not candidates."""
         inner: Mask | None = self.inner.exploring
         return None if inner is None else inner & ~self.back
 
@@ -65,28 +61,23 @@ class Refine(Wrapper[RefineState]):
 
     @property
     def name(self) -> str:
-        """The name of the attack inside, with a suffix."""
         return f"{self.attack.name}-refined"
 
     @property
     def query_pattern(self) -> tuple[Requires, ...]:
-        """The query pattern of the attack inside."""
         return self.attack.query_pattern
 
     @property
     def queries(self) -> int:
-        """The queries of the attack inside, and one per bisection."""
         return self.attack.queries + self.search
 
     def init(self, p: Batch, ball: Ball) -> RefineState:
-        """Start as the attack inside does."""
         inner = self.attack.init(p, ball)
         zero, far = torch.zeros_like(ball.eps), torch.full_like(ball.eps, torch.inf)
         none = torch.zeros_like(p.y)
         return RefineState(none, inner.x, inner, p.x, far, zero, zero + 1, none.bool(), none)
 
     def step(self, s: RefineState, a: Response, p: Batch, ball: Ball) -> RefineState:
-        """Take a step of the attack inside, or one bisection."""
         hit, size = misclassified(a, p), ball.norm.size(s.x - p.x)
         nearer = hit & ~s.back & (size < s.distance) & ball.allows(p.x, s.x)
         nearest, distance = where(nearer, s.x, s.nearest), torch.where(nearer, size, s.distance)
