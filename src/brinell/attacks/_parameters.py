@@ -17,20 +17,20 @@ def check_margin_loss(name: str) -> None:
     one_of("a margin loss", name, SIGNED_MARGINS)
 
 
-def check_numbers(sound: bool, expected: str, **numbers: float | None) -> None:
+def check_numbers(sound: bool, expected: str, **numbers: float | int | None) -> None:
     """Refuse these numbers unless they are `sound`."""
     if not sound:
         got = ", ".join(f"{name} = {value}" for name, value in numbers.items())
-        raise PlanError(expected=expected, got=got, remedy="Leave it out to get the default.")
+        raise PlanError(expected=expected, got=got, remedy="Leave it out for the default.")
 
 
-def check_positive(**numbers: float) -> None:
+def check_positive(**numbers: float | int) -> None:
     """Refuse numbers that are not positive."""
     for name, value in numbers.items():
         check_numbers(value > 0, f"{name} above 0", **{name: value})
 
 
-def check_whole(**numbers: float) -> None:
+def check_whole(**numbers: float | int) -> None:
     """Refuse numbers that are not positive integers."""
     for name, value in numbers.items():
         check_numbers(isinstance(value, int) and value > 0, f"{name} above 0, a whole number", **{name: value})

@@ -2,14 +2,14 @@
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from brinell.attacks._common import PointState
-from brinell.attacks._parameters import check_loss, check_positive, check_whole
+from brinell.attacks._parameters import check_loss, check_numbers, check_positive, check_whole
 from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
@@ -17,7 +17,7 @@ from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.norms import INSIDE, TINY, L1Norm, L2Norm, LinfNorm, Norm, inward
 from brinell.ops.rowwise import flat, rows, where
-from brinell.ops.types import Labels, Points, Scalars
+from brinell.ops.types import Keys, Labels, Points, Scalars
 
 V = TypeVar("V")
 
@@ -48,15 +48,6 @@ def stages(steps: int) -> list[int]:
     return [stage(min(i, steps - 1)) for i in range(steps + 2)]
 
 
-def check_schedule(steps: int, p0: float, loss: str) -> None:
-    """Refuse hyper-parameters that make no sense."""
-    check_loss(loss)
-    check_whole(steps=steps)
-    check_positive(p0=p0)
-    if p0 > 1:
-        raise PlanError(expected="p0 at most 1, a share", got=f"p0 = {p0}", remedy="Leave it out to get 0.8.")
-
-
 def for_norm(table: dict[type[Norm], V], norm: Norm, name: str) -> V:
     """Return the entry of `table` for this norm; refuse a norm without one."""
     if type(norm) not in table:
@@ -76,16 +67,38 @@ class RandomSearchState(PointState):
     f_best: Scalars
 
 
-def first_state(p: Batch, x: Points) -> RandomSearchState:
-    """Return the state before the first response, with x as first candidate."""
-    low = torch.full((len(x),), -torch.inf, device=x.device)
-    return RandomSearchState(torch.zeros_like(p.y), x, x, low)
+@dataclass(frozen=True)
+class SearchAttack(Attack[RandomSearchState]):
+    """What random searches share: hyper-parameters, and keeping a candidate where its loss is strictly larger."""
 
+    steps: int = 5000
+    p0: float = 0.8
+    loss: str = "margin"
+    requires = Requires.LOGITS
 
-def accept(s: RandomSearchState, a: Response) -> RandomSearchState:
-    """Make the candidate the best point where its loss is strictly larger."""
-    better = a.loss > s.f_best
-    return replace(s, x_best=where(better, s.x, s.x_best), f_best=torch.where(better, a.loss, s.f_best))
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        check_whole(steps=self.steps)
+        check_positive(p0=self.p0)
+        check_numbers(self.p0 <= 1, "p0 at most 1, a share", p0=self.p0)
+
+    def init(self, p: Batch, ball: Ball) -> RandomSearchState:
+        x = self.first(p, ball) if p.start is None else ball.project(p.x, p.start)
+        return RandomSearchState(torch.zeros_like(p.y), x, x, torch.full_like(ball.eps, -torch.inf))
+
+    def step(self, s: RandomSearchState, a: Response, p: Batch, ball: Ball) -> RandomSearchState:
+        better = a.loss > s.f_best
+        x_best, f_best = where(better, s.x, s.x_best), torch.where(better, a.loss, s.f_best)
+        x = self.candidate(x_best, s.t, rng.fold(p.key, s.t + 1), p, ball)
+        return RandomSearchState(s.t + 1, x, x_best, f_best)
+
+    def first(self, p: Batch, ball: Ball) -> Points:
+        """Return the start, where the batch has none."""
+        raise NotImplementedError
+
+    def candidate(self, x: Points, t: Labels, key: Keys, p: Batch, ball: Ball) -> Points:
+        """Return the next candidate near the best point x, at each row's iteration t."""
+        raise NotImplementedError
 
 
 class Move(Protocol):
@@ -179,7 +192,7 @@ def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RandomSearch(Attack[RandomSearchState]):
+class RandomSearch(SearchAttack):
     """Run Square's search on inputs that are not images. It is our substitute, not the published method.
 
     Method: Square's schedule, but with a random subset of round(p·n) coordinates (within the mask) instead of a square
@@ -193,31 +206,18 @@ class RandomSearch(Attack[RandomSearchState]):
     1001
     """
 
-    steps: int = 5000
-    p0: float = 0.8
-    loss: str = "margin"
     name = "random-search"
-    requires = Requires.LOGITS
 
-    def __post_init__(self) -> None:
-        check_schedule(self.steps, self.p0, self.loss)
-
-    def init(self, p: Batch, ball: Ball) -> RandomSearchState:
-        """Start at a random direction of length eps (a corner in Linf) or at the explicit start."""
-        for_norm(MOVES, ball.norm, self.name)
-        if p.start is not None:
-            return first_state(p, ball.project(p.x, p.start))
+    def first(self, p: Batch, ball: Ball) -> Points:
+        """Draw a random direction of length eps (a corner in Linf)."""
         noise = rng.normal(rng.fold(p.key, 0), tuple(p.x.shape[1:]))
-        return first_state(p, ball.project(p.x, p.x + rows(ball.eps, p.x) * ball.steepest(noise, self.p0)))
+        return ball.project(p.x, p.x + rows(ball.eps, p.x) * ball.steepest(noise, self.p0))
 
-    def step(self, s: RandomSearchState, a: Response, p: Batch, ball: Ball) -> RandomSearchState:
-        s = accept(s, a)
-        moves, key = for_norm(MOVES, ball.norm, self.name), rng.fold(p.key, s.t + 1)
-        d = flat(s.x_best - p.x)[:, None]
-        first, second = self._subsets(rng.fold(key, 1), d.shape[2], s.t, ball)
-        signs = rng.signs(rng.fold(key, 2), (1, d.shape[2]))
-        d = moves.move(d, signs, first, second, ball.eps)
-        return replace(s, t=s.t + 1, x=moves.place(ball, p.x, d.view_as(p.x)))
+    def candidate(self, x: Points, t: Labels, key: Keys, p: Batch, ball: Ball) -> Points:
+        moves, d = for_norm(MOVES, ball.norm, self.name), flat(x - p.x)[:, None]
+        first, second = self._subsets(rng.fold(key, 1), d.shape[2], t, ball)
+        d = moves.move(d, rng.signs(rng.fold(key, 2), (1, d.shape[2])), first, second, ball.eps)
+        return moves.place(ball, p.x, d.view_as(p.x))
 
     def _subsets(self, key: Tensor, n: int, t: Labels, ball: Ball) -> tuple[Tensor, Tensor]:
         """Draw two disjoint subsets of round(p·n) coordinates each (the second may be smaller), as (b, 1, n)."""

@@ -1,6 +1,6 @@
 """The Square attack: random search over square windows, with one query per step and no gradients."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,14 +12,12 @@ from brinell.attacks.black_box.random_search import (
     BudgetTransfer,
     RandomSearch,
     RandomSearchState,
-    accept,
-    check_schedule,
-    first_state,
+    SearchAttack,
     for_norm,
     shares,
 )
 from brinell.attacks.black_box.square_patterns import Sides, draw, pattern_table, span, stamp, tiling, window_table
-from brinell.core.attack import Attack, Batch, Requires, Response
+from brinell.core.attack import Batch
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
@@ -117,7 +115,7 @@ PROPOSALS: dict[type[Norm], Proposal] = {
 
 
 @dataclass(frozen=True)
-class Square(Attack[RandomSearchState]):
+class Square(SearchAttack):
     """Search randomly over square windows: keep a random move of one window where the loss strictly increases.
 
     Method: the window's share of the image starts at `p0` and halves at fixed iterations (11, 51, 201, 501, 1001, 2001,
@@ -134,31 +132,23 @@ class Square(Attack[RandomSearchState]):
     (5001, 'square')
     """
 
-    steps: int = 5000
-    p0: float = 0.8
-    loss: str = "margin"
     name = "square"
-    requires = Requires.LOGITS
-
-    def __post_init__(self) -> None:
-        check_schedule(self.steps, self.p0, self.loss)
 
     def without_images(self) -> RandomSearch:
         return RandomSearch(self.steps, self.p0, self.loss)
 
     def init(self, p: Batch, ball: Ball) -> RandomSearchState:
-        proposal = for_norm(PROPOSALS, ball.norm, self.name)
         if p.x.ndim != 4:
             raise PlanError(
                 expected="images of shape (channels, height, width) for Square",
                 got=f"samples of shape {tuple(p.x.shape[1:])}",
                 remedy=f"Use RandomSearch(steps={self.steps}), which has no windows.",
             )
-        start = proposal.first(p.x, rng.fold(p.key, 0), ball) if p.start is None else ball.project(p.x, p.start)
-        return first_state(p, start)
+        return super().init(p, ball)
 
-    def step(self, s: RandomSearchState, a: Response, p: Batch, ball: Ball) -> RandomSearchState:
-        s = accept(s, a)
-        proposal, schedule = for_norm(PROPOSALS, ball.norm, self.name), Schedule(self.steps, self.p0)
-        x = proposal.next(p.x, s.x_best, s.t, rng.fold(p.key, s.t + 1), ball, schedule)
-        return replace(s, t=s.t + 1, x=x)
+    def first(self, p: Batch, ball: Ball) -> Points:
+        return for_norm(PROPOSALS, ball.norm, self.name).first(p.x, rng.fold(p.key, 0), ball)
+
+    def candidate(self, x: Points, t: Labels, key: Keys, p: Batch, ball: Ball) -> Points:
+        proposal = for_norm(PROPOSALS, ball.norm, self.name)
+        return proposal.next(p.x, x, t, key, ball, Schedule(self.steps, self.p0))

@@ -6,10 +6,9 @@ from typing import ClassVar
 import torch
 
 from brinell.attacks._common import FLAT, MinimumNormAttack, PointState, cosine, misclassified, start_in_box, unit
-from brinell.attacks._parameters import check_loss, check_positive, check_whole
+from brinell.attacks._parameters import check_loss, check_numbers, check_positive, check_whole
 from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
-from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import L2, Norm
 from brinell.ops.rowwise import flat, rows, where
@@ -53,8 +52,7 @@ class DDN(MinimumNormAttack[DDNState]):
         check_loss(self.loss)
         check_whole(steps=self.steps)
         check_positive(gamma=self.gamma)
-        if self.gamma >= 1:
-            raise PlanError(expected="gamma below 1", got=f"gamma = {self.gamma}", remedy="Leave it out for 0.05.")
+        check_numbers(self.gamma < 1, "gamma below 1", gamma=self.gamma)
 
     def init(self, p: Batch, ball: Ball) -> DDNState:
         x = start_in_box(p, ball)

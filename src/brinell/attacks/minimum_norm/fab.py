@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from brinell.attacks._common import FLAT, PointState
-from brinell.attacks._parameters import check_positive, check_whole
+from brinell.attacks._parameters import check_numbers, check_positive, check_whole
 from brinell.core.attack import Attack, Batch, Requires, Response
 from brinell.core.threat import Ball
-from brinell.errors import PlanError, one_of
+from brinell.errors import one_of
 from brinell.ops.losses import margin
 from brinell.ops.rowwise import flat, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
@@ -64,11 +64,8 @@ class FAB(Attack[FABState]):
         one_of("quirks", self.quirks, (None, "autoattack"))
         check_whole(steps=self.steps)
         check_positive(alpha_max=self.alpha_max, eta=self.eta, beta=self.beta)
-        for name, value in (("alpha_max", self.alpha_max), ("beta", self.beta)):
-            if value > 1:
-                raise PlanError(
-                    expected=f"{name} of at most 1", got=f"{name} = {value}", remedy="Leave it out to get the default."
-                )
+        check_numbers(self.alpha_max <= 1, "alpha_max of at most 1", alpha_max=self.alpha_max)
+        check_numbers(self.beta <= 1, "beta of at most 1", beta=self.beta)
 
     @property
     def name(self) -> str:

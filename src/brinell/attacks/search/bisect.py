@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from brinell.attacks._common import PointState, Wrapper, misclassified
+from brinell.attacks._parameters import check_numbers
 from brinell.attacks.gradient.pgd import PGD
 from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.threat import Ball
@@ -68,12 +69,8 @@ class Bisect(Wrapper[BisectState]):
                 remedy="Use it without Bisect, or without larger_eps.",
             )
         sound = self.factor > 1 and self.grow >= 1 and self.halve >= 0 and (self.first is None or self.first > 0)
-        if not sound:
-            raise PlanError(
-                expected="first > 0, factor > 1, grow of at least 1 and halve of at least 0",
-                got=f"first = {self.first}, factor = {self.factor}, grow = {self.grow}, halve = {self.halve}",
-                remedy="Leave them out for the defaults.",
-            )
+        expected = "first > 0, factor > 1, grow of at least 1 and halve of at least 0"
+        check_numbers(sound, expected, first=self.first, factor=self.factor, grow=self.grow, halve=self.halve)
 
     @property
     def name(self) -> str:

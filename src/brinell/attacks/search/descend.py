@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from brinell.attacks._common import PointState, Wrapper, misclassified
+from brinell.attacks._parameters import check_numbers
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm.fmn import FMN
 from brinell.core.attack import AnyAttack, Batch, Response
@@ -90,12 +91,9 @@ class Descend(Wrapper[DescendState]):
                 got=f"{self.attack.name} after {self.before.name}",
                 remedy="Use FMN before, not FAB.",
             )
-        if not (0 < self.least <= self.cut < 1 and self.rounds >= 1):
-            raise PlanError(
-                expected="0 < least ≤ cut < 1 and rounds of at least 1",
-                got=f"cut = {self.cut}, least = {self.least}, rounds = {self.rounds}",
-                remedy="Leave them out for the defaults.",
-            )
+        sound = 0 < self.least <= self.cut < 1 and self.rounds >= 1
+        expected = "0 < least ≤ cut < 1 and rounds of at least 1"
+        check_numbers(sound, expected, cut=self.cut, least=self.least, rounds=self.rounds)
 
     @property
     def name(self) -> str:
