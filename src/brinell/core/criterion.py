@@ -33,7 +33,6 @@ class Misclassified:
     name: str = "misclassify"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Return the best wrong logit minus the true one."""
         return losses.margin(out.logits, y)
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
@@ -61,7 +60,6 @@ class Evades:
     name: str = "evade"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Return the smaller of the classifier's margin and the score's distance below rejection."""
         return torch.minimum(losses.margin(out.logits, y), -_score(out))
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
@@ -79,11 +77,9 @@ class Triggers:
     name: str = "trip"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Return the smaller of the classifier's margin and the score's distance above rejection."""
         return torch.minimum(losses.margin(out.logits, y), _score(out))
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Return whether the input is misclassified and rejected."""
         return Misclassified().reached(out, y, t) & (_score(out) > 0)
 
 
@@ -94,11 +90,9 @@ class Targeted:
     name: str = "hit-class"
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Return the target logit minus the best other one."""
         return -losses.margin(out.logits, t)
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Return whether the target class is predicted."""
         return (out.logits.argmax(1) == t) & out.logits.isfinite().all(1)
 
 
