@@ -301,9 +301,7 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
     identity, verdict = run.identity, run.verdict
     if identity.threat.mask is not None:
         raise RunError(
-            expected="a Run under a common threat",
-            got=f"{run.path}, with a mask",
-            remedy="Evaluate without the mask.",
+            expected="a Run under a common threat", got=f"{run.path}, with a mask", remedy="Evaluate without the mask."
         )
     measured = Record(
         dataset,
@@ -339,9 +337,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
     unknown = sorted(set(about or {}) - set(ABOUT))
     if unknown:
         raise InputError(
-            expected=f"facts among {', '.join(ABOUT)}",
-            got=", ".join(unknown),
-            remedy="Everything else is measured.",
+            expected=f"facts among {', '.join(ABOUT)}", got=", ".join(unknown), remedy="Everything else is measured."
         )
     return replace(record, **(about or {})).check()
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 Model = Annotated[
-    str,
-    typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo."),
+    str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
 ]
 Models = Annotated[list[str], typer.Option("--model", "-m", help="As in evaluate. Repeat to compare models.")]
 Data = Annotated[

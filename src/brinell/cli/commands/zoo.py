@@ -111,11 +111,7 @@ def _fetched(card: Card, quiet: bool) -> list[Path]:
 
 @app.command("check")
 def check(
-    names: Names,
-    data: options.Data,
-    n: options.N = None,
-    device: options.Device = None,
-    json: options.Json = False,
+    names: Names, data: options.Data, n: options.N = None, device: options.Device = None, json: options.Json = False
 ) -> None:
     """Compare the clean accuracy of models with the published one; exit code 1 if one differs."""
     problem = load.data(data, n, None)
