@@ -11,14 +11,13 @@ from brinell.report import figures
 from brinell.report.advice import advice
 from brinell.report.charts.svg import element, escape
 from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall
-from brinell.report.class_names import class_names
 from brinell.report.examples import Examples, SampleSource, adversarial_examples
 from brinell.report.formats import pairs
 from brinell.report.outcomes import SampleOutcomes, sample_outcomes
 from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
 from brinell.results import Proportion, Run, StageResult
-from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table, saved
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Table, saved
 
 EXAMPLES, MOST_IMAGE_TEXT = 4, 1_500_000  # examples per group; characters of all images
 MOST_TEXT = 60_000  # characters of a manifest
@@ -36,14 +35,10 @@ class View:
 
     key: str
     name: str
-    named: dict[str, Any]
-    notes: tuple[str, ...]
     run: Run
     outcomes: SampleOutcomes
-    clean: Proportion
-    robust: Proportion
+    threat: str
     gauge: Any
-    level: str
     reasons: tuple[tuple[str, str], ...]
     stages: Waterfall
     pairs: tuple[tuple[StageResult, Proportion], ...]
@@ -61,7 +56,7 @@ class View:
     classes: Figure | None
     examples: Examples
     checks: tuple[dict[str, Any], ...]
-    findings: tuple[AnalysisReport, ...]
+    analyses: tuple[AnalysisReport, ...]
     cost: Figure
     costs: Table
     facts: tuple[tuple[str, str], ...]
@@ -85,14 +80,16 @@ def document(
         "report.html", title=heading, views=views, several=several, compared=_compared(views),
         together=_together(views), bibtex=bibtex(list(runs)),
     )  # fmt: skip
-    return page(
-        f"{heading} – robustness report", body, contents=_contents(views), tagline="robustness report", footer=_footer()
+    footer = (
+        f"Made by Brinell {escape(own_version())} from the rows of the Run. No number on this page is typed by hand."
     )
+    kind = "robustness report"
+    return page(f"{heading} – {kind}", body, contents=_contents(views), tagline=kind, footer=footer)
 
 
 def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: Sequence[str], share: int = 1) -> View:
     """Compute what the page shows of one Run; `share` Runs divide the space for images."""
-    s, names = sample_outcomes(run), class_names(run, classes)
+    s, names = sample_outcomes(run), figures.class_names(run, classes)
     radius, minimum_norm = figures.radius(run), figures.minimum_norm(run)
     cost, cost_table = figures.costs(run)
     breaks = figures.breaks(run, s)
@@ -100,14 +97,10 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
     return View(
         key=key,
         name=name,
-        named=_named(run),
-        notes=tuple(run.notes),
         run=run,
         outcomes=s,
-        clean=run.clean_accuracy,
-        robust=run.robust_accuracy,
+        threat=threat_text(run),
         gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy)),
-        level=run.verdict.level,
         reasons=tuple((finding.message, advice(finding.anchor)) for finding in run.verdict.findings),
         stages=figures.stages(run),
         pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
@@ -125,7 +118,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         classes=None if minimum_norm else figures.classes(s, names),
         examples=adversarial_examples(run, s, problem, names, max(EXAMPLES // share, 2), MOST_IMAGE_TEXT // share),
         checks=tuple(sorted(run.checks, key=lambda c: ORDER.get(str(c["level"]), 1))),
-        findings=tuple(saved(run.path)),
+        analyses=tuple(saved(run.path)),
         cost=cost,
         costs=cost_table,
         facts=_facts(run),
@@ -145,42 +138,30 @@ def gauge(clean: Proportion, robust: Proportion) -> str:
         return ""
     left, wide = 1.0, 478.0
     text = f"Clean accuracy {clean}. Robust accuracy {robust}."
-    parts = [element("rect", x=left, y=8, width=wide, height=20, rx=4, fill="var(--grid)")]
-    parts.append(
-        element("rect", x=left, y=8, width=wide * clean.value, height=20, rx=4, fill="var(--c0)", opacity=0.35)
-    )
-    parts.append(element("rect", x=left, y=8, width=wide * robust.value, height=20, rx=4, fill="var(--c0)"))
+    bars = ((1.0, "var(--grid)", None), (clean.value, "var(--c0)", 0.35), (robust.value, "var(--c0)", None))
+    parts = [
+        element("rect", x=left, y=8, width=wide * share, height=20, rx=4, fill=colour, opacity=opacity)
+        for share, colour, opacity in bars
+    ]
     for p in (clean, robust):
         a, b = left + wide * p.low, left + wide * p.high
         d = f"M{a:.2f} 18H{b:.2f}M{a:.2f} 13v10M{b:.2f} 13v10"
-        parts.append(element("path", d=d, stroke="var(--card)", stroke_width=4, fill="none"))
-        parts.append(element("path", d=d, stroke="var(--ink)", stroke_width=1.6, fill="none"))
+        for stroke, width in (("var(--card)", 4), ("var(--ink)", 1.6)):
+            parts.append(element("path", d=d, stroke=stroke, stroke_width=width, fill="none"))
     for value in (0, 25, 50, 75, 100):
-        anchor = "start" if value == 0 else "end" if value == 100 else "middle"
-        x = left + wide * value / 100
-        parts.append(
-            element(
-                "text",
-                f"{value} %" if value == 100 else str(value),
-                x=x,
-                y=45,
-                text_anchor=anchor,
-                fill="var(--soft)",
-                font_size=12,
-            )
-        )
+        anchor, x = {0: "start", 100: "end"}.get(value, "middle"), left + wide * value / 100
+        tick = f"{value} %" if value == 100 else str(value)
+        parts.append(element("text", tick, x=x, y=45, text_anchor=anchor, fill="var(--soft)", font_size=12))
     return element("svg", element("title", escape(text)), *parts, viewBox="0 0 480 48", role="img", aria_label=text)
 
 
 def _contents(views: Sequence[View]) -> list[tuple[str, str]]:
     if len(views) > 1:
         return [("compared", "Side by side"), *((f"{v.key}top", v.name) for v in views), ("paper", "For a paper")]
-    (only,) = views
-    return [entry for entry in SECTIONS if entry[0] != "analyses" or only.findings]
+    return [entry for entry in SECTIONS if entry[0] != "analyses" or views[0].analyses]
 
 
 def _compared(views: Sequence[View]) -> Table | None:
-    """Return every pair of Runs with the paired difference of their robust accuracies."""
     if len(views) < 2:
         return None
     rows: list[tuple[Cell, ...]] = []
@@ -191,33 +172,23 @@ def _compared(views: Sequence[View]) -> Table | None:
         else:
             differ = "yes" if c.p_value < 0.05 else "not significant"
             rows.append((*both, str(c.difference), f"{c.p_value:.3g}", differ, c.n))
-    columns = (
-        "A",
-        "B",
-        "robust accuracy of A − B, paired 95 % interval",
-        "p (McNemar)",
-        "differ at 5 %",
-        "common samples",
-    )
+    difference = "robust accuracy of A − B, paired 95 % interval"
+    columns = ("A", "B", difference, "p (McNemar)", "differ at 5 %", "common samples")
     return Table("Paired differences", columns, tuple(rows))
 
 
 def _together(views: Sequence[View]) -> list[Figure]:
-    """Return the figures that show all Runs together."""
     if len(views) < 2:
         return []
     names = tuple(v.name for v in views)
-    sides = (("clean", [v.clean for v in views]), ("robust", [v.robust for v in views]))
-    series = tuple(
-        Series(side, names, *(tuple(100 * getattr(p, end) for p in shares) for end in ("value", "low", "high")))
-        for side, shares in sides
-    )
-    shared = [Figure("Accuracies", "bars", "run", figures.SHARE, series)]
-    norms = dict.fromkeys(v.run.identity.threat.norm for v in views if v.curve is not None)
-    for norm in norms:
-        same_norm = [v for v in views if v.curve is not None and v.run.identity.threat.norm == norm]
-        shared.append(figures.curve([(v.name, v.outcomes) for v in same_norm], str(norm)))
-    return shared
+    clean = figures.bar_series("clean", names, [v.run.clean_accuracy for v in views])
+    robust = figures.bar_series("robust", names, [v.run.robust_accuracy for v in views])
+    by_norm: dict[str, list[tuple[str, SampleOutcomes]]] = {}
+    for v in views:
+        if v.curve is not None:
+            by_norm.setdefault(str(v.run.identity.threat.norm), []).append((v.name, v.outcomes))
+    curves = [figures.curve(outcomes, norm) for norm, outcomes in by_norm.items()]
+    return [Figure("Accuracies", "bars", "run", figures.SHARE, (clean, robust)), *curves]
 
 
 def _facts(run: Run) -> tuple[tuple[str, str], ...]:
@@ -243,20 +214,6 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _named(run: Run) -> dict[str, Any]:
-    """Return what the head of a report names; missing entries are None."""
-    return {
-        "data": run.identity.data.name,
-        "plan": run.identity.plan.name,
-        "seed": run.identity.seed,
-        "individual": run.identity.individual,
-        "goal": run.identity.criterion,
-        "created": (run.created or "")[:10],
-        "seconds": run.wall_seconds,
-        "threat": threat_text(run),
-    }
-
-
 def _manifest(run: Run) -> str:
     """Return the manifest as text, cut if it is long: it may hold a mask or a radius per sample."""
     text = json.dumps(run.manifest, indent=2, ensure_ascii=False)
@@ -266,7 +223,3 @@ def _manifest(run: Run) -> str:
 
 def _filled(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     return tuple((str(key), str(value)) for key, value in values.items() if value not in (None, ""))
-
-
-def _footer() -> str:
-    return f"Made by Brinell {escape(own_version())} from the rows of the Run. No number on this page is typed by hand."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from brinell.errors import InputError
 from brinell.report.charts.scales import step
 from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
 from brinell.report.outcomes import Bools, Floats, Ints, SampleOutcomes
@@ -23,12 +24,17 @@ SHARE = "accuracy (%)"
 SURFACE = 0.99
 BREAKS = ("attack", "attacked", "broken", "first", "alone", "passes (median)")
 OUTCOMES = ("robust", "broken by an attack", "misclassified")
+FASHION = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASS_NAMES = {"demo": FASHION, "fashion-mnist": FASHION, "cifar-10-batches-py": CIFAR10, "cifar10": CIFAR10}
+"""Class names by the name of the data in the manifest."""
 
 
 def stages(run: Run) -> Waterfall:
     """Return the clean accuracy and the accuracy after each attack of the plan."""
-    levels = [_level(CLEAN, run.clean_accuracy), *(_level(name, p) for name, p in run.accuracy_after())]
-    return Waterfall("Accuracy after each attack", SHARE, tuple(levels), "robust")
+    after = [(CLEAN, run.clean_accuracy), *run.accuracy_after()]
+    levels = tuple(WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in after)
+    return Waterfall("Accuracy after each attack", SHARE, levels, "robust")
 
 
 def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
@@ -40,7 +46,7 @@ def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
     shown = sorted(sorted(robust, key=lambda c: (robust[c].value, c))[:MOST_CLASSES])
     shown_names = [name_of(c, names) for c in shown]
     clean = [_share(s.correct[s.label == c]) for c in shown]
-    series = (_bars("clean", shown_names, clean), _bars("robust", shown_names, [robust[c] for c in shown]))
+    series = (bar_series("clean", shown_names, clean), bar_series("robust", shown_names, [robust[c] for c in shown]))
     few = f", the {MOST_CLASSES} least robust of {len(labels)}" if len(labels) > MOST_CLASSES else ""
     return Figure(f"Accuracy by class{few}", "bars", "class", SHARE, series)
 
@@ -96,8 +102,7 @@ def costs(run: Run) -> tuple[Figure, Table]:
     series = tuple(Series(side, tuple(named), tuple(map(float, values))) for side, values in sides)
     rows = [_cost_row(name, c) for name, c in zip(named, spent, strict=True)]
     columns = ("stage", "samples", "forwards", "backwards", "seconds", "forwards each")
-    total = run.cost
-    rows.append(_cost_row("all", total))
+    rows.append(_cost_row("all", run.cost))
     return Figure("Passes by stage", "bars", "stage", "passes", series), Table("", columns, tuple(rows))
 
 
@@ -171,6 +176,24 @@ def minimum_norm(run: Run) -> bool:
     return run.identity.threat.unbounded
 
 
+def bar_series(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Series:
+    """Return bars in per cent, with their intervals."""
+    return Series(name, tuple(x), *(tuple(100 * getattr(p, end) for p in shares) for end in ("value", "low", "high")))
+
+
+def class_names(run: Run, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the given class names, else those of a well-known data set, else none; a Run stores only numbers."""
+    count = run.identity.model.classes
+    if given and count is not None and len(given) != count:
+        raise InputError(
+            expected=f"{count} class names",
+            got=f"{len(given)}",
+            remedy="Give one name per class, in the order of the class numbers.",
+        )
+    known = CLASS_NAMES.get(str(run.identity.data.name), ())
+    return tuple(given) or (known if len(known) == count else ())
+
+
 def name_of(label: int, names: Sequence[str]) -> str:
     """Return the name of a class, or its number.
 
@@ -180,17 +203,8 @@ def name_of(label: int, names: Sequence[str]) -> str:
     return names[label] if 0 <= label < len(names) else str(label)
 
 
-def _level(name: str, p: Proportion) -> WaterfallLevel:
-    return WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high)
-
-
 def _share(marks: Bools) -> Proportion:
     return Proportion(int(marks.sum()), len(marks))
-
-
-def _bars(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Series:
-    columns = ([100 * p.value for p in shares], [100 * p.low for p in shares], [100 * p.high for p in shares])
-    return Series(name, tuple(x), *map(tuple, columns))
 
 
 def _histogram(

@@ -7,7 +7,6 @@ from brinell.errors import InputError
 from brinell.report import figures
 from brinell.report.charts.matplotlib_style import COLOURS, load_pyplot
 from brinell.report.charts.types import Histogram, Waterfall, colour_classes
-from brinell.report.class_names import class_names
 from brinell.report.outcomes import sample_outcomes
 from brinell.results import Run
 from brinell.results.analyses import Figure
@@ -23,7 +22,7 @@ def accuracy(run: Run, axes: Any = None) -> Any:
 
 def classes(run: Run, axes: Any = None, names: Sequence[str] = ()) -> Any:
     """Draw the accuracy of every class."""
-    return draw(_drawable(figures.classes(sample_outcomes(run), class_names(run, names)), run), axes)
+    return draw(_drawable(figures.classes(sample_outcomes(run), figures.class_names(run, names)), run), axes)
 
 
 def margins(run: Run, axes: Any = None) -> Any:

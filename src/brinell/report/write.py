@@ -35,7 +35,7 @@ def text(
     if not runs:
         raise InputError(expected="at least one Run", got="none", remedy="Name the folder of a Run.")
     one_of("a format", format, FORMATS)
-    if problem is not None and not hasattr(problem, "chunks"):
+    if problem is not None and not isinstance(problem, SampleSource):
         raise InputError(
             expected="the data of the Runs as a Problem",
             got=type(problem).__name__,
