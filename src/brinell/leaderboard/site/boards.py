@@ -48,9 +48,7 @@ class Board:
     @property
     def slug(self) -> str:
         """The name of its page without the ending; standard radii are left out."""
-        known = STANDARD.get((self.dataset, self.threat)) == self.eps
-        text = f"{self.dataset}-{self.threat}" + ("" if known or not self.eps else f"-eps-{self.eps}")
-        return re.sub(r"[^\w.+-]+", "-", text)
+        return re.sub(r"[^\w.+-]+", "-", f"{self.dataset}-{self.threat}" + self._other_eps("-eps-"))
 
     @property
     def data_name(self) -> str:
@@ -60,8 +58,7 @@ class Board:
     @property
     def short(self) -> str:
         """A name for navigation."""
-        known = STANDARD.get((self.dataset, self.threat)) == self.eps
-        return f"{self.data_name} {self.threat}" + ("" if known or not self.eps else f" {self.eps}")
+        return f"{self.data_name} {self.threat}" + self._other_eps(" ")
 
     @property
     def title(self) -> str:
@@ -74,6 +71,10 @@ class Board:
     def measure(self) -> str:
         """What the board is ranked by."""
         return "accuracy under corruptions" if self.corruptions else "best known robust accuracy"
+
+    def _other_eps(self, prefix: str) -> str:
+        standard = STANDARD.get((self.dataset, self.threat)) == self.eps
+        return "" if standard or not self.eps else prefix + self.eps
 
     def ranks(self) -> list[int | None]:
         """Return the rank of every entry: one plus the number of better ranked entries, or None if unranked."""

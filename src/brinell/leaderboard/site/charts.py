@@ -23,22 +23,21 @@ def board_charts(board: Board) -> list[str]:
 def progress_chart(boards: Sequence[Board]) -> str:
     """Return a chart of the best known robust accuracy by year, one line per board; empty without years."""
     lines = [(b, _best_by_year(_ranked(b))) for b in boards if not b.corruptions]
-    lines = [(b, found) for b, found in lines if len(found) > 1]
+    lines = [(b, best) for b, best in lines if len(best) > 1]
     if not lines:
         return ""
-    every = range(min(min(found) for _, found in lines), max(max(found) for _, found in lines) + 1)
+    every = range(min(min(best) for _, best in lines), max(max(best) for _, best in lines) + 1)
     # The first series defines the order of the axis, so it has all years.
     blank = float("nan")
     drawn = tuple(
         Series(b.short, tuple(map(str, every)), tuple(f[y][0] if y in f else blank for y in every)) for b, f in lines
     )
-    labels = [[found[y][1] if y in found else "" for y in every] for _, found in lines]
+    labels = [[best[y][1] if y in best else "" for y in every] for _, best in lines]
     figure = Figure("Progress over the years", "line", "year", "best known robust accuracy so far (%)", drawn)
     return chart(figure, note=HOW_YEAR, labels=labels)
 
 
 def _ranked(board: Board) -> list[Record]:
-    """Return the ranked records; only they count as progress."""
     return [e.record for e in board.entries if e.ranked]
 
 
@@ -87,25 +86,19 @@ def _years(board: Board, records: Sequence[Record]) -> str:
 def _best_by_year(records: Sequence[Record]) -> dict[int, tuple[float, str]]:
     """Return the best accuracy so far and its model, for every year from the first to the last."""
     dated = [(r.year, r.best, title(r)) for r in records if r.year is not None and r.best is not None]
-    if not dated:
-        return {}
-    found: dict[int, tuple[float, str]] = {}
-    for year in range(min(y for y, *_ in dated), max(y for y, *_ in dated) + 1):
-        found[year] = max((b, name) for y, b, name in dated if y <= year)
-    return found
+    years = [y for y, *_ in dated]
+    every = range(min(years), max(years) + 1) if years else ()
+    return {year: max((b, name) for y, b, name in dated if y <= year) for year in every}
 
 
 def _over(board: Board, records: Sequence[Record]) -> str:
-    told = [(r.overestimation, title(r)) for r in records if r.overestimation is not None]
-    over = sorted((o, name) for o, name in told if o > 0)[::-1]
+    known = [(r.overestimation, title(r)) for r in records if r.overestimation is not None]
+    over = sorted((o, name) for o, name in known if o > 0)[::-1]
     if not over:
         return ""
     shown = over[:MOST_BARS]
-    names = tuple(name for _, name in shown)
-    figure = Figure(
-        "Over-estimation", "bars", "model", "reported minus best known (points)",
-        (Series("", names, tuple(o for o, _ in shown)),),
-    )  # fmt: skip
+    bars = Series("", tuple(name for _, name in shown), tuple(o for o, _ in shown))
+    figure = Figure("Over-estimation", "bars", "model", "reported minus best known (points)", (bars,))
     most = f"The {len(shown)} largest. " if len(over) > len(shown) else ""
-    note = f"{most}{len(over)} of {len(told)} models were reported more robust than they are known to be."
+    note = f"{most}{len(over)} of {len(known)} models were reported more robust than they are known to be."
     return chart(figure, note=note, key=board.slug)

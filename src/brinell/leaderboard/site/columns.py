@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from brinell.leaderboard.records import Record
 from brinell.leaderboard.site.boards import Board
@@ -16,7 +18,7 @@ NOTHING = "–"
 USUAL_PLAN = "autoattack"
 # Over-estimation in points above which a cell is marked; seeds never differ that much.
 MUCH = 5.0
-YES, NO, UNKNOWN = "yes", "no", "unknown"
+UNKNOWN = element("span", "unknown", class_="quiet")
 STATUSES = {
     "published": "copied from the public leaderboard RobustBench, not run again",
     "unverified": "measured by the submitter of the Run, not checked by others",
@@ -51,23 +53,30 @@ Sortable = int | float | str | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `value` is the sort key (None sorts last); `cell` is the markup, by default of the value."""
+    """A column: `value` is the sort key (None sorts last); `cell` makes markup of a row and its value.
+
+    `unknown` is the markup of None. `up` sorts ascending at the first click. Unless `always`, the column is left out
+    if no row has a value.
+    """
 
     key: str
     head: str
     about: str
     value: Callable[[BoardRow], Sortable]
-    cell: Callable[[BoardRow], str] | None = None
+    cell: Callable[[BoardRow, Any], str] | None = None
     number: bool = True
-    up: bool = False  # whether the first click sorts ascending
-    always: bool = True  # else left out if no row has a value
+    up: bool = False
+    always: bool = True
+    unknown: str = NOTHING
 
     def shown(self, row: BoardRow) -> str:
         """Return the cell as markup."""
-        if self.cell is not None:
-            return self.cell(row)
         value = self.value(row)
-        return NOTHING if value is None else escape(f"{value:.2f}" if isinstance(value, float) else str(value))
+        if value is None:
+            return self.unknown
+        if self.cell is not None:
+            return self.cell(row, value)
+        return escape(f"{value:.2f}" if isinstance(value, float) else str(value))
 
 
 def columns(rows: list[BoardRow]) -> list[Column]:
@@ -101,20 +110,13 @@ def title(record: Record) -> str:
     return record.title or record.name
 
 
-def _percent(field: str) -> Callable[[BoardRow], Sortable]:
-    def value(row: BoardRow) -> Sortable:
-        found: float | None = getattr(row.record, field)
-        return found
-
-    return value
+def flag_text(flag: bool | None) -> str | None:
+    """Return yes or no; None if unknown."""
+    return None if flag is None else "yes" if flag else "no"
 
 
-def _word(flag: bool | None) -> str:
-    return UNKNOWN if flag is None else YES if flag else NO
-
-
-def _tag(text: str, told: str | None = None, kind: str = "") -> str:
-    return element("span", escape(text), class_=f"tag {kind}".strip(), title=told)
+def _tag(text: str, explanation: str, kind: str = "") -> str:
+    return element("span", escape(text), class_=f"tag {kind}".strip(), title=explanation)
 
 
 def breakable(text: str) -> str:
@@ -126,13 +128,14 @@ def breakable(text: str) -> str:
     return "<wbr>".join(map(escape, re.split(r"(?<=_)(?!$)|(?<=\d{4})(?=[A-Z])|(?<=[a-z])(?=[A-Z])", text)))
 
 
-def _method(row: BoardRow) -> str:
+def _method(row: BoardRow, name: str) -> str:
     r = row.record
-    name = anchor(breakable(title(r)), r.link)
-    below = [element("span", escape(r.name), class_="id")] if r.title else []
+    lines = [element("span", anchor(breakable(name), r.link), class_="model")]
+    if r.title:
+        lines.append(element("span", escape(r.name), class_="id"))
     if r.authors:
-        below.append(element("span", escape(plain(r.authors)), class_="authors"))
-    return element("span", name, class_="model") + "".join(below) + _tags(row) + _note(r)
+        lines.append(element("span", escape(plain(r.authors)), class_="authors"))
+    return "".join(lines) + _tags(row) + _note(r)
 
 
 def _tags(row: BoardRow) -> str:
@@ -152,46 +155,28 @@ def _note(record: Record) -> str:
     return element("details", element("summary", "Note"), element("p", text), class_="footnote") if text else ""
 
 
-def _attacked(row: BoardRow) -> str:
-    r = row.record
-    if r.autoattack is None:
-        return NOTHING
-    other = r.plan is not None and not r.plan.startswith(USUAL_PLAN)
-    plan = _tag(f"plan {r.plan}", "attacked by this plan, not by AutoAttack", "warn") if other else ""
-    return f"{r.autoattack:.2f}{plan}"
+def _attacked(row: BoardRow, value: float) -> str:
+    plan = row.record.plan
+    if plan is None or plan.startswith(USUAL_PLAN):
+        return f"{value:.2f}"
+    return f"{value:.2f}" + _tag(f"plan {plan}", "attacked by this plan, not by AutoAttack", "warn")
 
 
-def _corrupted(row: BoardRow) -> str:
-    value = row.record.corruptions
-    return NOTHING if value is None else element("strong", f"{value:.2f}")
-
-
-def _best(row: BoardRow) -> str:
-    if row.record.best is None:
-        return NOTHING
+def _best(row: BoardRow, value: float) -> str:
     mark = _tag("external", STATUSES["external"]) if row.entry.external else ""
-    return element("strong", f"{row.record.best:.2f}") + mark
+    return element("strong", f"{value:.2f}") + mark
 
 
-def _over(row: BoardRow) -> str:
-    points = row.record.overestimation
-    if points is None:
-        return NOTHING
+def _over(row: BoardRow, points: float) -> str:
     text = f"{points:+.2f}".replace("-", "−") if points else "0.00"
     return element("span", text, class_="much" if points >= MUCH else None if points else "quiet")
 
 
-def _unreliable(row: BoardRow) -> str:
-    r = row.record
-    word = _word(r.unreliable)
-    if not r.unreliable:
+def _unreliable(row: BoardRow, word: str) -> str:
+    if not row.record.unreliable:
         return element("span", word, class_="quiet")
-    told = " ".join(r.reasons) or "AutoAttack's own checks raised a warning"
-    return element("span", word, class_="badge small warn", title=told)
-
-
-def _interval(row: BoardRow) -> str:
-    return NOTHING if row.record.interval is None else "[{:.2f}, {:.2f}]".format(*row.record.interval)
+    reasons = " ".join(row.record.reasons) or "AutoAttack's own checks raised a warning"
+    return element("span", word, class_="badge small warn", title=reasons)
 
 
 def _width(row: BoardRow) -> Sortable:
@@ -202,79 +187,61 @@ def _passes(row: BoardRow) -> Sortable:
     return None if row.record.cost is None else row.record.cost.forwards + row.record.cost.backwards
 
 
-def _cost(row: BoardRow) -> str:
-    cost = row.record.cost
-    if cost is None:
-        return NOTHING
-    both, told = cost.forwards + cost.backwards, f"{cost.forwards:,} forwards, {cost.backwards:,} backwards"
-    each = element("span", f"{both / cost.samples:,.0f} per sample", class_="tag") if cost.samples else ""
-    return element("span", f"{both:,}", title=told) + each
+def _cost(row: BoardRow, passes: int) -> str:
+    cost: Any = row.record.cost
+    each = element("span", f"{passes / cost.samples:,.0f} per sample", class_="tag") if cost.samples else ""
+    return element("span", f"{passes:,}", title=f"{cost.forwards:,} forwards, {cost.backwards:,} backwards") + each
 
 
-def _status(row: BoardRow) -> str:
-    kinds = {"published": "info", "unverified": "warn", "verified": "ok"}
-    status = row.record.status
-    return element("span", status, class_=f"badge small {kinds[status]}", title=STATUSES[status])
+def _status(row: BoardRow, status: str) -> str:
+    kind = {"published": "info", "unverified": "warn", "verified": "ok"}[status]
+    return element("span", status, class_=f"badge small {kind}", title=STATUSES[status])
 
 
-def _run(row: BoardRow) -> str:
-    if row.page is None:
-        return NOTHING
-    return element("a", "Run", element("span", escape(f" of {title(row.record)}"), class_="hidden"), href=row.page)
-
-
-def _text(row: BoardRow, text: str) -> str:
-    return escape(text) if text else NOTHING
-
-
-def _count(row: BoardRow) -> str:
-    return NOTHING if row.record.n is None else f"{row.record.n:,}"
+def _run(row: BoardRow, page: str) -> str:
+    return element("a", "Run", element("span", escape(f" of {title(row.record)}"), class_="hidden"), href=page)
 
 
 COLUMNS = (
-    Column(
-        "rank", "Rank",
-        "By the best known robust accuracy (under corruptions: by the accuracy under them). Equal numbers share a "
-        "rank; Runs whose verdict is not “reliable” have none.",
-        lambda r: r.rank, up=True,
-    ),
+    Column("rank", "Rank", "By the best known robust accuracy, or by the accuracy under corruptions. Equal numbers "
+           "share a rank. Runs whose verdict is not “reliable” have none.", attrgetter("rank"), up=True),
     Column("method", "Method", "The model, with its paper and notes.", lambda r: title(r.record), _method,
            number=False, up=True),
-    Column("clean", "Clean", "Accuracy without any attack, in per cent.", _percent("clean")),
-    Column("autoattack", "AutoAttack", "Robust accuracy under AutoAttack, in per cent; where a Run used another plan, "
-           "it is named.", _percent("autoattack"), _attacked),
+    Column("clean", "Clean", "Accuracy without any attack, in per cent.", attrgetter("record.clean")),
+    Column("autoattack", "AutoAttack", "Robust accuracy under AutoAttack, in per cent. Another plan of a Run is "
+           "named.", attrgetter("record.autoattack"), _attacked),
     Column("corruptions", "Robust", "Accuracy under common corruptions, the mean over kinds and severities.",
-           _percent("corruptions"), _corrupted, always=False),
+           attrgetter("record.corruptions"), lambda r, value: element("strong", f"{value:.2f}"), always=False),
     Column("corruptions_mce", "mCE", "Mean corruption error relative to AlexNet, in per cent: smaller is better.",
-           _percent("corruptions_mce"), always=False, up=True),
-    Column("corruptions_3d", "3DCC", "Accuracy under 3D common corruptions.", _percent("corruptions_3d"), always=False),
-    Column("corruptions_mce_3d", "3DCC mCE", "Mean corruption error under 3D common corruptions: smaller is better.",
-           _percent("corruptions_mce_3d"), always=False, up=True),
-    Column("best", "Best known", "The lowest robust accuracy any attack has reached: “external” where it was found by "
-           "other attacks than AutoAttack. Boards are sorted by it.", lambda r: r.record.best, _best),
-    Column("reported", "Reported", "Robust accuracy as its authors report it.", _percent("reported")),
-    Column("over", "Over-estimation", "Reported minus best known, in points: what the authors' evaluation missed.",
-           lambda r: r.record.overestimation, _over),
-    Column("unreliable", "Potentially unreliable",
-           "Whether the evaluation may be misleading: published records as the public leaderboard flags them, Runs by "
-           "their verdict.",
-           lambda r: None if r.record.unreliable is None else _word(r.record.unreliable), _unreliable, number=False,
+           attrgetter("record.corruptions_mce"), always=False, up=True),
+    Column("corruptions_3d", "3DCC", "Accuracy under 3D common corruptions.", attrgetter("record.corruptions_3d"),
            always=False),
+    Column("corruptions_mce_3d", "3DCC mCE", "Mean corruption error under 3D common corruptions: smaller is better.",
+           attrgetter("record.corruptions_mce_3d"), always=False, up=True),
+    Column("best", "Best known", "The lowest robust accuracy that any attack has reached; “external” if this attack is "
+           "not AutoAttack. Boards are sorted by it.", attrgetter("record.best"), _best),
+    Column("reported", "Reported", "Robust accuracy as its authors report it.", attrgetter("record.reported")),
+    Column("over", "Over-estimation", "Reported minus best known, in points: what the authors' evaluation missed.",
+           attrgetter("record.overestimation"), _over),
+    Column("unreliable", "Potentially unreliable",
+           "Whether the evaluation may be misleading. The public leaderboard flags published records; Runs have a "
+           "verdict.",
+           lambda r: flag_text(r.record.unreliable), _unreliable, number=False, always=False, unknown=UNKNOWN),
     Column("extra", "Extra data", "Whether the model was trained on more data than the data set's own.",
-           lambda r: None if r.record.extra_data is None else _word(r.record.extra_data),
-           lambda r: element("span", _word(r.record.extra_data), class_=None if r.record.extra_data else "quiet"),
-           number=False),
+           lambda r: flag_text(r.record.extra_data),
+           lambda r, word: element("span", word, class_=None if r.record.extra_data else "quiet"),
+           number=False, unknown=UNKNOWN),
     Column("architecture", "Architecture", "The network.", lambda r: plain(r.record.architecture) or None,
-           lambda r: _text(r, plain(r.record.architecture)), number=False, up=True),
-    Column("venue", "Venue", "Where the paper appeared.", lambda r: venue(r.record) or None,
-           lambda r: _text(r, venue(r.record)), number=False, up=True),
-    Column("year", "Year", "The last four-digit number of the venue.", lambda r: r.record.year),
+           number=False, up=True),
+    Column("venue", "Venue", "Where the paper appeared.", lambda r: venue(r.record) or None, number=False, up=True),
+    Column("year", "Year", "The last four-digit number of the venue.", attrgetter("record.year")),
     Column("interval", "95 % interval",
            "Wilson interval of the robust accuracy that a Run measured (under AutoAttack or its plan, not the best "
-           "known one); sorted by its width.", _width, _interval, always=False, up=True),
-    Column("n", "n", "Samples of the Run.", lambda r: r.record.n, _count, always=False),
+           "known one); sorted by its width.", _width,
+           lambda r, _: "[{:.2f}, {:.2f}]".format(*r.record.interval), always=False, up=True),
+    Column("n", "n", "Samples of the Run.", attrgetter("record.n"), lambda r, n: f"{n:,}", always=False),
     Column("cost", "Passes", "Forward and backward passes of a Run, all together.", _passes, _cost, always=False),
-    Column("status", "Status", "Who stands behind the numbers.", lambda r: r.record.status, _status, number=False,
-           up=True),
-    Column("run", "Run", "What was measured, in detail.", lambda r: r.page, _run, number=False, up=True, always=False),
+    Column("status", "Status", "Who stands behind the numbers.", attrgetter("record.status"), _status,
+           number=False, up=True),
+    Column("run", "Run", "The details of the Run.", attrgetter("page"), _run, number=False, up=True, always=False),
 )  # fmt: skip

@@ -47,15 +47,17 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
     >>> len(collect())
     236
     """
-    found = [BoardEntry(r) for r in published()] if with_published else []
+    entries = [BoardEntry(r) for r in published()] if with_published else []
     if folder is not None:
-        found += [BoardEntry(r) for r in _records(Path(folder))]
-        found += [entry_of_run(path.parent) for path in sorted(Path(folder).rglob(RECORD)) if _beside_run(path)]
-    found += [entry_of_run(Path(run)) for run in runs]
-    for entry in found:
+        if not Path(folder).is_dir():
+            raise InputError(expected="a folder of records", got=str(folder), remedy="Check the path.")
+        entries += [BoardEntry(r) for r in read_folder(folder)]
+        beside = (path.parent for path in sorted(Path(folder).rglob(RECORD)))
+        entries += [entry_of_run(path) for path in beside if (path / MANIFEST).exists()]
+    entries += [entry_of_run(Path(run)) for run in runs]
+    for entry in entries:
         entry.record.check()
-    kept = {(e.record.key, e.record.eps, e.record.run_hash or e.record.status): e for e in found}
-    return list(kept.values())
+    return list({(e.record.key, e.record.eps, e.record.run_hash or e.record.status): e for e in entries}.values())
 
 
 def entry_of_run(path: Path) -> BoardEntry:
@@ -63,37 +65,26 @@ def entry_of_run(path: Path) -> BoardEntry:
     run = Run.open(path)
     beside = run.path / RECORD
     if not beside.exists():
-        return BoardEntry(_told(run), run)
+        return BoardEntry(_record_of(run), run)
     record = read(beside)
     measured = of_run(run, record.dataset, record.threat, record.name)
     wrong = [f for f in MEASURED if getattr(record, f) not in (None, getattr(measured, f))]
-    said = [f"{f} {getattr(record, f)} instead of {getattr(measured, f)}" for f in wrong]
+    differences = [f"{f} {getattr(record, f)} instead of {getattr(measured, f)}" for f in wrong]
     eps = run.identity.threat.eps
     if record.eps is not None and isinstance(eps, int | float) and not same_radius(record.eps, eps):
-        said.append(f"eps {record.eps} instead of {eps}")
-    if said:
+        differences.append(f"eps {record.eps} instead of {eps}")
+    if differences:
         raise RunError(
             expected=f"a record that agrees with its Run, {run.path}",
-            got=", ".join(said),
+            got=", ".join(differences),
             remedy=f"Write {RECORD} again, or remove it.",
         )
-    # Fill in missing fields from the Run.
-    told = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
-    return BoardEntry(replace(record, **told), run)
+    missing = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
+    return BoardEntry(replace(record, **missing), run)
 
 
-def _records(folder: Path) -> list[Record]:
-    if not folder.is_dir():
-        raise InputError(expected="a folder of records", got=str(folder), remedy="Check the path.")
-    return read_folder(folder)
-
-
-def _beside_run(path: Path) -> bool:
-    return (path.parent / MANIFEST).exists()
-
-
-def _told(run: Run) -> Record:
-    """A record from the manifest alone: a model of the zoo has a name that says its data, others name it themselves."""
+def _record_of(run: Run) -> Record:
+    """Return a record from the manifest alone; the name of a zoo model names its data set."""
     threat = run.identity.threat
     if threat.eps is None:
         raise RunError(

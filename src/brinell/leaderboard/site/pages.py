@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,14 +12,16 @@ from typing import Any
 from brinell.errors import InputError
 from brinell.leaderboard.site.boards import Board, boards
 from brinell.leaderboard.site.charts import board_charts, progress_chart
-from brinell.leaderboard.site.columns import STATUSES, BoardRow, Column, breakable, columns, series, title
+from brinell.leaderboard.site.columns import STATUSES, BoardRow, Column, breakable, columns, flag_text, series, title
 from brinell.leaderboard.site.entries import Place, collect
-from brinell.leaderboard.site.run_page import PACKAGE, page_of, summary
 from brinell.leaderboard.site.sanitise import plain
+from brinell.report.charts.chart import chart
+from brinell.report.figures import stages
 from brinell.report.page import asset, markup, own_version, page, render
 from brinell.results.format.files import write_atomic
 from brinell.results.run import Run
 
+PACKAGE = "brinell.leaderboard.site"  # its folder `files` holds the templates
 # Lists the files of a site, so that the next build removes only its own old files.
 INDEX = "leaderboard.json"
 HOME = "index.html"
@@ -66,19 +69,16 @@ def build(
     _check_folder(folder)
     found = boards(collect(runs, records, with_published))
     if not found:
-        raise InputError(
-            expected="at least one record",
-            got="no Run and no record",
-            remedy="Give Runs, or keep the published records.",
-        )
+        remedy = "Give Runs, or keep the published records."
+        raise InputError(expected="at least one record", got="no Run and no record", remedy=remedy)
     twice = [slug for slug, count in Counter(b.slug.lower() for b in found).items() if count > 1]
     if twice:
         raise InputError(
             expected="distinct names of data sets and threats", got=f"two boards {twice[0]}", remedy="Rename one."
         )
-    files, told = _files(found, report)
+    files, count = _files(found, report)
     _write(folder, files)
-    return Site(folder, {b.slug: len(b.entries) for b in found}, told)
+    return Site(folder, {b.slug: len(b.entries) for b in found}, count)
 
 
 def rows(board: Board) -> list[BoardRow]:
@@ -88,40 +88,44 @@ def rows(board: Board) -> list[BoardRow]:
         name = "-".join(entry.record.name.split())
         taken[name] += 1
         row_id = name if taken[name] == 1 else f"{name}.{taken[name]}"
-        where = page_of(entry.record.key, entry.record.run_hash) if entry.run is not None else None
-        made.append(BoardRow(board, entry, rank, row_id, where))
+        page_path = page_of(entry.record.key, entry.record.run_hash) if entry.run is not None else None
+        made.append(BoardRow(board, entry, rank, row_id, page_path))
     return made
+
+
+def page_of(row_key: str, run_hash: str | None) -> str:
+    """Return the path of the page of a Run in the site.
+
+    >>> page_of("cifar10/Linf/Mine", "0123456789abcdef")
+    'runs/cifar10-Linf-Mine-01234567.html'
+    """
+    name = re.sub(r"[^\w.+-]+", "-", f"{row_key}-{(run_hash or 'unhashed')[:8]}")
+    return f"runs/{name}.html"
 
 
 def _files(found: list[Board], report: Callable[[Run], str] | None) -> tuple[dict[str, str], int]:
     """Return every file of the site by name, and the number of Runs with a page."""
-    files, told = {HOME: _home(found)}, 0
+    files, count = {HOME: _home(found)}, 0
     for board in found:
         of_board = rows(board)
         files[f"{board.slug}.html"] = _board(board, of_board, found)
         files[f"{board.slug}.json"] = _data(of_board)
         for row in of_board:
             if row.entry.run is not None and row.page is not None:
-                whole = row.page.removesuffix(".html") + "-report.html" if report is not None else None
-                body = summary(row, row.entry.run, whole and PurePosixPath(whole).name)
+                full = None if report is None else row.page.removesuffix(".html") + "-report.html"
+                body = _run_summary(row, row.entry.run, full and PurePosixPath(full).name)
                 files[row.page] = _page(title(row.record), body, board.title)
-                if whole is not None and report is not None:
-                    files[whole] = report(row.entry.run)
-                told += 1
-    return files, told
+                if full is not None and report is not None:
+                    files[full] = report(row.entry.run)
+                count += 1
+    return files, count
 
 
 def _page(name: str, body: str, above: str = "") -> str:
     whole = " – ".join(part for part in (name, above, "Brinell leaderboard") if part)
     foot = render("footer.html", package=PACKAGE, source=SOURCE, version=own_version())
-    return page(
-        whole,
-        body,
-        tagline=TAGLINE,
-        footer=foot,
-        style=asset("leaderboard.css", PACKAGE),
-        script=asset("leaderboard.js", PACKAGE),
-    )
+    style, script = (asset(f"leaderboard.{kind}", PACKAGE) for kind in ("css", "js"))
+    return page(whole, body, tagline=TAGLINE, footer=foot, style=style, script=script)
 
 
 def _home(found: list[Board]) -> str:
@@ -152,36 +156,59 @@ def _cell(column: Column, row: BoardRow) -> tuple[Column, str | None, Any]:
 
 
 def _facets(row: BoardRow) -> dict[str, str]:
-    """Return the values by which a row can be filtered."""
     r = row.record
     return {
         "architecture": plain(r.architecture) or "unknown",
         "venue": series(r) or "unknown",
-        "extra": "unknown" if r.extra_data is None else "yes" if r.extra_data else "no",
+        "extra": flag_text(r.extra_data) or "unknown",
         "status": " ".join(row.statuses),
     }
 
 
 def _data(of_board: list[BoardRow]) -> str:
     # Publish the page of a Run, not its local folder.
-    told = [{"rank": row.rank, **replace(row.record, run=row.page).to_json()} for row in of_board]
-    return json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    data = [{"rank": row.rank, **replace(row.record, run=row.page).to_json()} for row in of_board]
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _run_summary(row: BoardRow, run: Run, report: str | None) -> str:
+    after = [(s.attack, p, s.attacked, s.broken) for s, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True)]
+    return render(
+        "run.html", package=PACKAGE, row=row, record=row.record, name=title(row.record), run=run,
+        robust=run.robust_accuracy, clean=run.clean_accuracy, verdict=run.verdict, stages=after,
+        picture=markup(chart(stages(run))), facts=_run_facts(row, run), sentence=run.sentence(), report=report,
+    )  # fmt: skip
+
+
+def _run_facts(row: BoardRow, run: Run) -> dict[str, str]:
+    """Return the settings of the Run, without details of the machine."""
+    identity, cost, where = run.identity, run.cost, run.environment
+    made = {"brinell": where.brinell, "torch": where.torch, "device": where.device}
+    facts = {
+        "Threat": f"{identity.threat.norm}, eps = {row.record.eps}",
+        "Data": f"{identity.data.name}, n = {run.clean_accuracy.n:,}",
+        "Plan": f"{identity.plan.name}: {identity.plan.description or 'no description'}",
+        "Seed": str(identity.seed),
+        "Precision": identity.precision,
+        "Cost": f"{cost.forwards:,} forwards and {cost.backwards:,} backwards, {cost.seconds:,.1f} s of compute",
+        "Made": ", ".join([str(row.record.date or "")[:10], *(f"{k} {v}" for k, v in made.items() if v)]).strip(", "),
+        "Model's fingerprint": row.record.fingerprint,
+        "Hash of the Run": row.record.run_hash,
+    }
+    return {name: value for name, value in facts.items() if value}
 
 
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(expected="a folder for the site", got=f"{folder}, a file", remedy="Choose another.")
     if folder.exists() and any(folder.iterdir()) and not (folder / INDEX).is_file():
-        raise InputError(
-            expected="an empty folder or an older site",
-            got=f"{folder}, which holds other files",
-            remedy="Choose another.",
-        )
+        got = f"{folder}, which holds other files"
+        raise InputError(expected="an empty folder or an older site", got=got, remedy="Choose another.")
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
     outdated = _listed(folder) - set(files)
-    for name in sorted({*files}):
+    for name in sorted(files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, files[name].encode())
     for name in outdated:

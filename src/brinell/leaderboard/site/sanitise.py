@@ -39,10 +39,13 @@ def footnote(text: str | None) -> str:
     >>> footnote('Uses <a href="https://example.org" onclick="x()">more <b>data</b></a>.<script>x()</script>')
     'Uses <a href="https://example.org" rel="noopener noreferrer">more data</a>.'
     """
-    reader = _Reader()
-    reader.feed(text or "")
-    reader.close()
-    return reader.markup()
+    joined: list[tuple[str, str | None]] = []
+    for piece, link in _pieces(text):
+        if joined and joined[-1][1] == link:
+            joined[-1] = joined[-1][0] + piece, link
+        else:
+            joined.append((piece, link))
+    return "".join(anchor(escape(piece), link) if link else escape(piece) for piece, link in joined).strip()
 
 
 def plain(text: str | None) -> str:
@@ -51,10 +54,14 @@ def plain(text: str | None) -> str:
     >>> plain("GitHub,<br>Sep 2019")
     'GitHub, Sep 2019'
     """
+    return " ".join("".join(piece for piece, _ in _pieces(text)).split())
+
+
+def _pieces(text: str | None) -> list[tuple[str, str | None]]:
     reader = _Reader()
     reader.feed(text or "")
     reader.close()
-    return " ".join("".join(piece for piece, _ in reader.pieces).split())
+    return reader.pieces
 
 
 class _Reader(HTMLParser):
@@ -67,7 +74,6 @@ class _Reader(HTMLParser):
         self._links: list[str | None] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Track links and dropped elements."""
         if tag in SILENT:
             self._silent.append(tag)
         elif tag == "a":
@@ -76,29 +82,15 @@ class _Reader(HTMLParser):
             self.handle_data(" ")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Handle an element without content."""
         if tag in BREAKS:
             self.handle_data(" ")
 
     def handle_endtag(self, tag: str) -> None:
-        """End a link or a dropped element."""
         if tag in self._silent:
             del self._silent[self._silent.index(tag) :]
         elif tag == "a" and self._links:
             self._links.pop()
 
     def handle_data(self, data: str) -> None:
-        """Keep text."""
         if not self._silent:
             self.pieces.append((data, self._links[-1] if self._links else None))
-
-    def markup(self) -> str:
-        """Return the pieces as markup; neighbours with the same link are joined."""
-        parts: list[tuple[str, str | None]] = []
-        for piece, link in self.pieces:
-            if parts and parts[-1][1] == link:
-                parts[-1] = parts[-1][0] + piece, link
-            else:
-                parts.append((piece, link))
-        shown = (anchor(escape(piece), link) if link else escape(piece) for piece, link in parts)
-        return "".join(shown).strip()

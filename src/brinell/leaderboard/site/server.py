@@ -13,10 +13,7 @@ HERE = "127.0.0.1"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """A file handler that does not log requests."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:
