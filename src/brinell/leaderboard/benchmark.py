@@ -76,9 +76,12 @@ def benchmark(
         raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
     model_checks.check_train_mode(model)
     label = name or _label(model)
-    facts = {**_published_facts(model, chosen), **(about or {})}
+    own = model.name.startswith(f"{chosen.name}/")  # a model of the zoo on its own leaderboard
+    published = records.find(records.published(), model.name) if own else None
+    facts = {**({k: getattr(published, k) for k in records.ABOUT} if published else {}), **(about or {})}
     records.with_facts(Record(dataset, threat, label), facts)  # fails before hours are spent
-    problem = points(chosen, data, n, preprocessing or _own_preprocessing(model, chosen))
+    card = zoo.cards().get(model.name) if own else None
+    problem = points(chosen, data, n, preprocessing or (card and card.preprocessing))
     if chosen.ball is None:
         source = corrupted if callable(corrupted) else partial(_cell, dataset, _count(chosen, n), corrupted)
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
@@ -86,19 +89,9 @@ def benchmark(
     ball = chosen.ball if eps is None else threat_by_name(chosen.ball.norm.name, eps)
     violated = _violated(model, problem, ball, strict)
     run = evaluate(
-        model,
-        problem,
-        ball,
-        chosen.plan,
-        out=out,
-        resume=resume,
-        seed=seed,
-        slots=slots,
-        precision=precision,
-        execution=execution,
-        progress=progress,
-        launch=launch,
-    )
+        model, problem, ball, chosen.plan, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
+        execution=execution, progress=progress, launch=launch,
+    )  # fmt: skip
     record = replace(records.of_run(run, dataset, threat, label, facts), restrictions=violated)
     record.write(run.path / RECORD)
     return record
@@ -119,11 +112,8 @@ def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = N
 
 def _count(chosen: Leaderboard, n: int | None) -> int:
     if n is not None and not 1 <= n <= chosen.points:
-        raise InputError(
-            expected=f"n from 1 to {chosen.points:,}, the samples of {chosen.name}",
-            got=f"{n}",
-            remedy="Leave it out for all of them.",
-        )
+        expected = f"n from 1 to {chosen.points:,}, the samples of {chosen.name}"
+        raise InputError(expected=expected, got=f"{n}", remedy="Leave it out for all of them.")
     return chosen.points if n is None else n
 
 
@@ -132,22 +122,10 @@ def _label(model: Classifier) -> str:
     return re.sub(r"[^\w.+ -]", "_", model.name.rpartition("/")[2]).lstrip(". +-") or "unnamed"
 
 
-def _own_preprocessing(model: Classifier, chosen: Leaderboard) -> str | None:
-    """Return the preprocessing of a zoo model on its own leaderboard."""
-    card = zoo.cards().get(model.name) if model.name.startswith(f"{chosen.name}/") else None
-    return None if card is None else card.preprocessing
-
-
-def _published_facts(model: Classifier, chosen: Leaderboard) -> dict[str, Any]:
-    """Return the published facts about a zoo model on its own leaderboard."""
-    known = records.find(records.published(), model.name) if model.name.startswith(f"{chosen.name}/") else None
-    return {} if known is None else {k: getattr(known, k) for k in records.ABOUT}
-
-
 def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, only: str = "") -> tuple[str, ...]:
     """Return the violated restrictions as sentences; raise an error if `strict`."""
-    found = [c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name)]
-    sentences = tuple(f"{c.name}: {c.message}" for c in found)
+    failed = (c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name))
+    sentences = tuple(f"{c.name}: {c.message}" for c in failed)
     if sentences and strict:
         raise ModelError(
             expected="a model that satisfies the restrictions of the leaderboard",
@@ -175,22 +153,13 @@ def _corrupted(
     identity = {"model": fingerprint, "data": problem.fingerprint(), "n": n}
     table = corruption_table.measure_table(model, lambda c, s: source(c, s)[:n], identity, folder, resume)
     clean = Proportion(*corruption_table.count_correct(model, problem))
+    low, high = table.interval
     record = Record(
-        chosen.dataset,
-        chosen.threat,
-        label,
-        clean=round(100 * clean.value, 2),
-        clean_interval=(round(100 * clean.low, 2), round(100 * clean.high, 2)),
-        corruptions=round(100 * table.mean, 2),
-        interval=(round(100 * table.interval[0], 2), round(100 * table.interval[1], 2)),
-        n=table.right.shape[1],
-        plan=chosen.plan,
-        fingerprint=fingerprint,
-        restrictions=violated,
-        run=str(folder),
-        date=now(),
-        version=version(),
-    )
+        chosen.dataset, chosen.threat, label, clean=records.percent(clean.value),
+        clean_interval=records.interval_of(clean), corruptions=records.percent(table.mean),
+        interval=(records.percent(low), records.percent(high)), n=table.right.shape[1], plan=chosen.plan,
+        fingerprint=fingerprint, restrictions=violated, run=str(folder), date=now(), version=version(),
+    )  # fmt: skip
     record = records.with_facts(record, facts)
     record.write(folder / RECORD)
     return record

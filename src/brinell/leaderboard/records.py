@@ -30,35 +30,24 @@ Interval = tuple[float, float]
 
 # Fields of a record, and their names in the files of the public leaderboard, where they are text.
 PERCENTAGES = {
-    "clean": "clean_acc",
-    "autoattack": "autoattack_acc",
-    "external": "external",
-    "reported": "reported",
-    "corruptions": "corruptions_acc",
-    "corruptions_mce": "corruptions_mce",
-    "corruptions_3d": "corruptions_acc_3d",
+    "clean": "clean_acc", "autoattack": "autoattack_acc", "external": "external", "reported": "reported",
+    "corruptions": "corruptions_acc", "corruptions_mce": "corruptions_mce", "corruptions_3d": "corruptions_acc_3d",
     "corruptions_mce_3d": "corruptions_mce_3d",
-}
+}  # fmt: skip
 PLAIN = {
-    "link": "link",
-    "authors": "authors",
-    "venue": "venue",
-    "architecture": "architecture",
-    "dataset": "dataset",
-    "extra_data": "additional_data",
-    "forward_passes": "number_forward_passes",
-    "eps": "eps",
-    "unreliable": "unreliable",
-    "footnote": "footnote",
-}
+    "link": "link", "authors": "authors", "venue": "venue", "architecture": "architecture", "dataset": "dataset",
+    "extra_data": "additional_data", "forward_passes": "number_forward_passes", "eps": "eps",
+    "unreliable": "unreliable", "footnote": "footnote",
+}  # fmt: skip
 OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
-LISTS = ("interval", "clean_interval", "reasons", "restrictions")
+COST = ("forwards", "backwards", "seconds")
 # Types of the fields: texts, optional texts, flags and lists; the others are numbers.
 TEXTS = ("title", "link", "authors", "venue", "architecture")
 OPTIONAL_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
 FLAGS = ("extra_data", "unreliable")
 LISTS_OF_TEXTS = ("reasons", "restrictions")
 LISTS_OF_NUMBERS = ("interval", "clean_interval")
+LISTS = (*LISTS_OF_NUMBERS, *LISTS_OF_TEXTS)
 # Relative to another model, so not bounded by 100.
 RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
 # Optional facts that the authors state about a model.
@@ -157,7 +146,7 @@ class Record:
         r = self
         numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
         numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
-        numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in ("forwards", "backwards", "seconds")}
+        numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in COST}
         texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
         texts |= {f: getattr(r, f) or "" for f in OPTIONAL_TEXTS}
         texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
@@ -175,30 +164,32 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the public leaderboard under its names, then the fields that only Brinell has."""
-        cost = None if self.cost is None else {k: getattr(self.cost, k) for k in ("forwards", "backwards", "seconds")}
         return {
             "name": self.title or self.name,
             **{theirs: getattr(self, ours) for ours, theirs in PLAIN.items()},
-            **{theirs: _text(getattr(self, ours)) for ours, theirs in PERCENTAGES.items()},
+            **{
+                theirs: None if (p := getattr(self, ours)) is None else f"{p:.2f}"
+                for ours, theirs in PERCENTAGES.items()
+            },
             "id": self.name,
             **{ours: getattr(self, ours) for ours in OURS},
-            **{ours: None if getattr(self, ours) is None else list(getattr(self, ours)) for ours in LISTS},
-            "cost": cost,
+            **{ours: None if (values := getattr(self, ours)) is None else list(values) for ours in LISTS},
+            "cost": None if self.cost is None else {k: getattr(self.cost, k) for k in COST},
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
         """Read a record of `to_json` or of the public leaderboard; `known` holds fields it lacks."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
-        fields |= {ours: _number(stored[theirs]) for ours, theirs in PERCENTAGES.items() if theirs in stored}
+        percentages = {ours: stored[theirs] for ours, theirs in PERCENTAGES.items() if theirs in stored}
+        fields |= {ours: None if text is None else float(text) for ours, text in percentages.items()}
         fields |= {ours: stored[ours] for ours in OURS if ours in stored}
         fields |= {ours: tuple(stored[ours]) for ours in LISTS if stored.get(ours) is not None}
         if stored.get("cost") is not None:
             fields["cost"] = Cost(**stored["cost"], samples=stored.get("n") or 0)
         # A file without an id comes from the public leaderboard and is named after the model.
         fields["name"] = stored.get("id", known.get("name", stored.get("name")))
-        title = stored.get("name", "")
-        fields["title"] = "" if title == fields["name"] else title
+        fields["title"] = "" if stored.get("name") == fields["name"] else stored.get("name", "")
         return cls(**{**known, **fields})
 
     def write(self, path: str | os.PathLike[str]) -> Path:
@@ -280,17 +271,10 @@ def find(records: Iterable[Record], key: str) -> Record | None:
 
 def _line(row: Mapping[str, str]) -> Record:
     flags = {"true": True, "false": False, "": None}
-    told: dict[str, Any] = {k: row[k] for k in ("dataset", "threat", "name", "link", "architecture", "venue")}
-    numbers: dict[str, Any] = {k: None if row[k] in NOTHING else float(row[k]) for k in PERCENTAGES}
-    return Record(
-        **told,
-        **numbers,
-        eps=row["eps"] or None,
-        extra_data=flags[row["extra_data"]],
-        unreliable=flags[row["unreliable"]],
-        forward_passes=int(row["forward_passes"]),
-        status="published",
-    )
+    fields: dict[str, Any] = {k: row[k] for k in ("dataset", "threat", "name", "link", "architecture", "venue")}
+    fields |= {k: None if row[k] in NOTHING else float(row[k]) for k in PERCENTAGES}
+    fields |= {k: flags[row[k]] for k in FLAGS}
+    return Record(**fields, eps=row["eps"] or None, forward_passes=int(row["forward_passes"]), status="published")
 
 
 def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
@@ -308,12 +292,12 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
         threat,
         name,
         eps=identity.threat.eps_text,
-        clean=_percent(run.clean_accuracy.value),
-        autoattack=_percent(run.robust_accuracy.value),
+        clean=percent(run.clean_accuracy.value),
+        autoattack=percent(run.robust_accuracy.value),
         unreliable=verdict.level != "reliable",
         n=run.clean_accuracy.n,
-        interval=_interval(run.robust_accuracy),
-        clean_interval=_interval(run.clean_accuracy),
+        interval=interval_of(run.robust_accuracy),
+        clean_interval=interval_of(run.clean_accuracy),
         verdict=verdict.level,
         reasons=tuple(map(str, verdict.reasons)),
         plan=identity.plan.name,
@@ -344,16 +328,18 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
 
 def with_bound(record: Record, bound: Proportion) -> Record:
     """Return the record as verified; a lower accuracy that the check reached becomes the best known one."""
-    more = record.autoattack is None or _percent(bound.value) < record.autoattack
-    return replace(record, status="verified", external=_percent(bound.value) if more else record.external)
+    more = record.autoattack is None or percent(bound.value) < record.autoattack
+    return replace(record, status="verified", external=percent(bound.value) if more else record.external)
 
 
-def _percent(share: float) -> float:
+def percent(share: float) -> float:
+    """Return a share in per cent, as records store it."""
     return round(100 * share, 2)
 
 
-def _interval(p: Proportion) -> Interval:
-    return _percent(p.low), _percent(p.high)
+def interval_of(p: Proportion) -> Interval:
+    """Return the interval of a share in per cent."""
+    return percent(p.low), percent(p.high)
 
 
 def _fits(field: str, value: object) -> bool:
@@ -362,11 +348,3 @@ def _fits(field: str, value: object) -> bool:
         return False
     share = field in PERCENTAGES and field not in RELATIVE
     return 0 <= value <= 100 if share else value >= (1 if field == "forward_passes" else 0) or field == "seed"
-
-
-def _text(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2f}"
-
-
-def _number(text: str | float | None) -> float | None:
-    return None if text is None else float(text)

@@ -179,6 +179,10 @@ def _unreliable(row: BoardRow, word: str) -> str:
     return element("span", word, class_="badge small warn", title=reasons)
 
 
+def _interval(row: BoardRow, width: float) -> str:
+    return "[{:.2f}, {:.2f}]".format(*row.record.interval or ())
+
+
 def _width(row: BoardRow) -> Sortable:
     return None if row.record.interval is None else row.record.interval[1] - row.record.interval[0]
 
@@ -237,8 +241,7 @@ COLUMNS = (
     Column("year", "Year", "The last four-digit number of the venue.", attrgetter("record.year")),
     Column("interval", "95 % interval",
            "Wilson interval of the robust accuracy that a Run measured (under AutoAttack or its plan, not the best "
-           "known one); sorted by its width.", _width,
-           lambda r, _: "[{:.2f}, {:.2f}]".format(*r.record.interval), always=False, up=True),
+           "known one); sorted by its width.", _width, _interval, always=False, up=True),
     Column("n", "n", "Samples of the Run.", attrgetter("record.n"), lambda r, n: f"{n:,}", always=False),
     Column("cost", "Passes", "Forward and backward passes of a Run, all together.", _passes, _cost, always=False),
     Column("status", "Status", "Who stands behind the numbers.", attrgetter("record.status"), _status,
