@@ -1,8 +1,9 @@
 """All errors that a user can cause. A message says what was expected, what was given, and what to do."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -49,6 +50,15 @@ class RunError(BrinellError):
 
 class MissingExtra(BrinellError, ImportError):  # noqa: N818
     """An optional dependency that is not installed."""
+
+
+def import_extra(module: str, extra: str, what: str) -> Any:
+    """Import an optional dependency, or raise an error that names the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        remedy = f"Install it: pip install 'brinell[{extra}]'."
+        raise MissingExtra(expected=what, got="an installation without it", remedy=remedy) from None
 
 
 def first_line(error: BaseException) -> str:

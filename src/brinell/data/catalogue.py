@@ -16,8 +16,6 @@ from brinell.data.layouts import (
 )
 from brinell.errors import one_of
 
-__all__ = ["CORRUPTIONS_3D", "SETS", "DataFile", "DataSet", "find"]
-
 # Kar et al. 2022.
 CORRUPTIONS_3D = (
     *("near_focus", "far_focus", "bit_error", "color_quant", "flash", "fog_3d"),
@@ -60,191 +58,132 @@ class DataSet:
     by_hand: str = ""
 
 
-def _same(base: str, *files: tuple[str, str | None]) -> tuple[DataFile, ...]:
-    return tuple(DataFile(name, (base + name,), None if md5 is None else f"md5:{md5}") for name, md5 in files)
-
-
-def _archive(name: str, url: str, md5: str, holds: str) -> tuple[DataFile, ...]:
-    return (DataFile(name, (url,), f"md5:{md5}", (holds,)),)
-
-
-TORONTO = "https://www.cs.toronto.edu/~kriz/"
-HOUSES = "http://ufldl.stanford.edu/housenumbers/"
-ZENODO = "https://zenodo.org/records/{}/files/{}?download=1"
-RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/"
-EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/"
+TORONTO = "https://www.cs.toronto.edu/~kriz/cifar-{}-python.tar.gz"
+HOUSES = "http://ufldl.stanford.edu/housenumbers/{}_32x32.mat"
+ZENODO = "https://zenodo.org/records/{}/files/{}.tar?download=1"
+RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/cifar10.1_{}_{}.npy"
+EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/{}.tar.gz"
+KRIZHEVSKY = "Krizhevsky 2009, Learning multiple layers of features from tiny images"
+HENDRYCKS = "Hendrycks and Dietterich 2019, arXiv:1903.12261"
 IMAGENET_C = {
     "noise": ("e80562d7f6c3f8834afb1ecf27252745", COMMON[:3]),
     "blur": ("2d8e81fdd8e07fef67b9334fa635e45c", COMMON[3:7]),
     "weather": ("33ffea4db4d93fe4a428c40a6ce0c25d", COMMON[7:11]),
     "digital": ("89157860d7b10d5797849337ca2e5c03", COMMON[11:]),
 }
-SIZES = {"test": 10_000, "train": 50_000}
+IDX_FILES = [f"{split}-{kind}-ubyte.gz" for split in ("t10k", "train") for kind in ("images-idx3", "labels-idx1")]
 
-SETS = {
-    s.name: s
-    for s in (
-        DataSet(
-            name="cifar10",
-            title="CIFAR-10",
-            paper="Krizhevsky 2009, Learning multiple layers of features from tiny images",
-            classes=10,
-            sizes=SIZES,
-            layout=PickledBatches(
-                "cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "labels"
-            ),
-            files=_archive(
-                "cifar-10-python.tar.gz",
-                f"{TORONTO}cifar-10-python.tar.gz",
-                "c58f30108f718f92721af3b95e74349a",
-                "cifar-10-batches-py",
-            ),
+
+def _file(url: str, md5: str | None, *holds: str, later: bool = False) -> DataFile:
+    name = url.removesuffix("?download=1").rpartition("/")[2]
+    return DataFile(name, (url,), None if md5 is None else f"md5:{md5}", holds, later)
+
+
+def _cifar(classes: int, md5: str, layout: PickledBatches) -> DataSet:
+    files = (_file(TORONTO.format(classes), md5, layout.folder),)
+    sizes = {"test": 10_000, "train": 50_000}
+    return DataSet(f"cifar{classes}", f"CIFAR-{classes}", KRIZHEVSKY, classes, sizes, layout, files)
+
+
+def _cifar_c(classes: int, record: int, md5: str) -> DataSet:
+    title, layout = f"CIFAR-{classes}-C", CorruptedArrays(f"CIFAR-{classes}-C", COMMON, EXTRA)
+    files = (_file(ZENODO.format(record, title), md5, title),)
+    return DataSet(f"cifar{classes}-c", title, HENDRYCKS, classes, {"test": 10_000}, layout, files)
+
+
+def _mnist(title: str, paper: str, base: str, *md5s: str) -> DataSet:
+    files = tuple(_file(base + name, md5) for name, md5 in zip(IDX_FILES, md5s, strict=True))
+    layout = IdxFiles(title.replace("-", ""))
+    return DataSet(title.lower(), title, paper, 10, {"test": 10_000, "train": 60_000}, layout, files)
+
+
+_ALL = (
+    _cifar(
+        10,
+        "c58f30108f718f92721af3b95e74349a",
+        PickledBatches("cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "labels"),
+    ),
+    _cifar(
+        100,
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        PickledBatches("cifar-100-python", ("train",), ("test",), "fine_labels"),
+    ),
+    _mnist(
+        "MNIST",
+        "LeCun, Bottou, Bengio and Haffner 1998, Gradient-based learning applied to document recognition",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        *("9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
+        *("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432"),
+    ),
+    _mnist(
+        "Fashion-MNIST",
+        "Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        *("bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
+        *("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe"),
+    ),
+    DataSet(
+        name="svhn",
+        title="SVHN",
+        paper="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
+        classes=10,
+        sizes={"test": 26_032, "train": 73_257, "extra": 531_131},
+        layout=MatlabFiles(),
+        files=(
+            _file(HOUSES.format("test"), "eb5a983be6a315427106f1b164d9cef3"),
+            _file(HOUSES.format("train"), "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            # Easier training images, more than a gigabyte.
+            _file(HOUSES.format("extra"), "a93ce644f1a588dc4d68dda5feec44a7", later=True),
         ),
-        DataSet(
-            name="cifar100",
-            title="CIFAR-100",
-            paper="Krizhevsky 2009, Learning multiple layers of features from tiny images",
-            classes=100,
-            sizes=SIZES,
-            layout=PickledBatches("cifar-100-python", ("train",), ("test",), "fine_labels"),
-            files=_archive(
-                "cifar-100-python.tar.gz",
-                f"{TORONTO}cifar-100-python.tar.gz",
-                "eb9058c3a382ffc7106e4002c42a8d85",
-                "cifar-100-python",
-            ),
-        ),
-        DataSet(
-            name="mnist",
-            title="MNIST",
-            paper="LeCun, Bottou, Bengio and Haffner 1998, Gradient-based learning applied to document recognition",
-            classes=10,
-            sizes={"test": 10_000, "train": 60_000},
-            layout=IdxFiles("MNIST"),
-            files=_same(
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
-                ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
-                ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
-            ),
-        ),
-        DataSet(
-            name="fashion-mnist",
-            title="Fashion-MNIST",
-            paper="Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747",
-            classes=10,
-            sizes={"test": 10_000, "train": 60_000},
-            layout=IdxFiles("FashionMNIST"),
-            files=_same(
-                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-                ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
-                ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
-                ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-                ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
-            ),
-        ),
-        DataSet(
-            name="svhn",
-            title="SVHN",
-            paper="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
-            classes=10,
-            sizes={"test": 26_032, "train": 73_257, "extra": 531_131},
-            layout=MatlabFiles(),
-            files=(
-                *_same(
-                    HOUSES,
-                    ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
-                    ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-                ),
-                # Easier training images, more than a gigabyte.
-                DataFile(
-                    "extra_32x32.mat",
-                    (f"{HOUSES}extra_32x32.mat",),
-                    "md5:a93ce644f1a588dc4d68dda5feec44a7",
-                    later=True,
-                ),
-            ),
-        ),
-        DataSet(
-            name="imagenet",
-            title="ImageNet (ILSVRC 2012)",
-            paper="Russakovsky et al. 2015, arXiv:1409.0575",
-            classes=1000,
-            sizes={"test": 50_000, "train": 1_281_167},
-            layout=ClassFolders(),
-            automatic=False,
-            preprocessing="Res256Crop224",
-            by_hand="Download it with an account at image-net.org, sort the validation images into 1,000 class folders",
-        ),
-        DataSet(
-            name="cifar10-c",
-            title="CIFAR-10-C",
-            paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
-            classes=10,
-            sizes={"test": 10_000},
-            layout=CorruptedArrays("CIFAR-10-C", COMMON, EXTRA),
-            files=_archive(
-                "CIFAR-10-C.tar",
-                ZENODO.format(2535967, "CIFAR-10-C.tar"),
-                "56bf5dcef84df0e2308c6dcbcbbd8499",
-                "CIFAR-10-C",
-            ),
-        ),
-        DataSet(
-            name="cifar100-c",
-            title="CIFAR-100-C",
-            paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
-            classes=100,
-            sizes={"test": 10_000},
-            layout=CorruptedArrays("CIFAR-100-C", COMMON, EXTRA),
-            files=_archive(
-                "CIFAR-100-C.tar",
-                ZENODO.format(3555552, "CIFAR-100-C.tar"),
-                "11f0ed0f1191edbf9fa23466ae6021d3",
-                "CIFAR-100-C",
-            ),
-        ),
-        DataSet(
-            name="imagenet-c",
-            title="ImageNet-C",
-            paper="Hendrycks and Dietterich 2019, arXiv:1903.12261",
-            classes=1000,
-            sizes={"test": 50_000},
-            layout=CorruptedFolders("ImageNet-C", COMMON, EXTRA),
-            files=tuple(
-                DataFile(f"{part}.tar", (ZENODO.format(2235448, f"{part}.tar"),), f"md5:{md5}", holds)
-                for part, (md5, holds) in IMAGENET_C.items()
-            ),
-            automatic=False,
-            preprocessing="Res224",
-            by_hand="Its four archives are large (50 GB): call brinell data fetch imagenet-c, or unpack them",
-        ),
-        DataSet(
-            name="imagenet-3dcc",
-            title="ImageNet-3DCC",
-            paper="Kar, Yeo, Atanov and Zamir 2022, arXiv:2203.01441",
-            classes=1000,
-            sizes={"test": 50_000},
-            layout=CorruptedFolders("ImageNet-3DCC", CORRUPTIONS_3D),
-            files=tuple(DataFile(f"{c}.tar.gz", (f"{EPFL}{c}.tar.gz",), None, (c,)) for c in CORRUPTIONS_3D),
-            automatic=False,
-            preprocessing="Res224",
-            by_hand="Its twelve archives are large: call brinell data fetch imagenet-3dcc, or unpack them",
-        ),
-        DataSet(
-            name="cifar10.1",
-            title="CIFAR-10.1",
-            paper="Recht, Roelofs, Schmidt and Shankar 2018, arXiv:1806.00451",
-            classes=10,
-            sizes={"v6": 2_000, "v4": 2_021},
-            layout=VersionedArrays(("v6", "v4")),
-            files=_same(
-                RECHT, *((f"cifar10.1_{v}_{part}.npy", None) for v in ("v6", "v4") for part in ("data", "labels"))
-            ),
-        ),
-    )
-}
+    ),
+    DataSet(
+        name="imagenet",
+        title="ImageNet (ILSVRC 2012)",
+        paper="Russakovsky et al. 2015, arXiv:1409.0575",
+        classes=1000,
+        sizes={"test": 50_000, "train": 1_281_167},
+        layout=ClassFolders(),
+        automatic=False,
+        preprocessing="Res256Crop224",
+        by_hand="Download it with an account at image-net.org, sort the validation images into 1,000 class folders",
+    ),
+    _cifar_c(10, 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499"),
+    _cifar_c(100, 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),
+    DataSet(
+        name="imagenet-c",
+        title="ImageNet-C",
+        paper=HENDRYCKS,
+        classes=1000,
+        sizes={"test": 50_000},
+        layout=CorruptedFolders("ImageNet-C", COMMON, EXTRA),
+        files=tuple(_file(ZENODO.format(2235448, part), md5, *holds) for part, (md5, holds) in IMAGENET_C.items()),
+        automatic=False,
+        preprocessing="Res224",
+        by_hand="Its four archives are large (50 GB): call brinell data fetch imagenet-c, or unpack them",
+    ),
+    DataSet(
+        name="imagenet-3dcc",
+        title="ImageNet-3DCC",
+        paper="Kar, Yeo, Atanov and Zamir 2022, arXiv:2203.01441",
+        classes=1000,
+        sizes={"test": 50_000},
+        layout=CorruptedFolders("ImageNet-3DCC", CORRUPTIONS_3D),
+        files=tuple(_file(EPFL.format(c), None, c) for c in CORRUPTIONS_3D),
+        automatic=False,
+        preprocessing="Res224",
+        by_hand="Its twelve archives are large: call brinell data fetch imagenet-3dcc, or unpack them",
+    ),
+    DataSet(
+        name="cifar10.1",
+        title="CIFAR-10.1",
+        paper="Recht, Roelofs, Schmidt and Shankar 2018, arXiv:1806.00451",
+        classes=10,
+        sizes={"v6": 2_000, "v4": 2_021},
+        layout=VersionedArrays(("v6", "v4")),
+        files=tuple(_file(RECHT.format(v, part), None) for v in ("v6", "v4") for part in ("data", "labels")),
+    ),
+)
+SETS = {s.name: s for s in _ALL}
 
 
 def find(name: str) -> DataSet:

@@ -10,8 +10,6 @@ from brinell.data.image_folders import Images
 from brinell.data.layouts import Subset, locate
 from brinell.errors import InputError
 
-__all__ = ["CheckedSubset", "check", "state"]
-
 
 @dataclass(frozen=True)
 class CheckedSubset:

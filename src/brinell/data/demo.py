@@ -8,8 +8,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["demo"]
-
 
 def demo() -> tuple[Float[Tensor, "1000 1 28 28"], Int[Tensor, "1000"]]:
     """Return images in [0, 1] (multiples of 1/255) and labels (int64) in the order of the published test set.

@@ -11,8 +11,6 @@ from brinell.errors import InputError
 from brinell.fetch import Progress, Wanted, obtain, unpack
 from brinell.paths import home
 
-__all__ = ["fetch", "locate_or_fetch", "place", "verify_files"]
-
 
 def place(name: str) -> Path:
     """Return the cache folder of a data set, which may not exist yet.
@@ -122,7 +120,6 @@ def _file(s: DataSet, file: DataFile, progress: Progress | None) -> None:
 
 
 def _inspect(file: DataFile, path: Path) -> None:
-    """Raise an InputError if a file cannot be read in its format."""
     if file.name.endswith(".mat"):
         read_mat(path, "X", "y")
     elif file.name.endswith(".npy"):

@@ -7,16 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.errors import InputError, MissingExtra, error_text, one_of
-
-__all__ = ["PREPROCESSINGS", "ROBUSTBENCH_LIST", "Images", "Preprocessing", "class_folders", "preprocessing"]
+from brinell.errors import InputError, error_text, import_extra, one_of
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".webp", ".tif", ".tiff")
 # SHA-256 of the list of 5,000 validation images on which RobustBench evaluates ImageNet models.
@@ -56,18 +53,6 @@ def preprocessing(wanted: str | Preprocessing) -> Preprocessing:
     if isinstance(wanted, Preprocessing):
         return wanted
     return PREPROCESSINGS[one_of("a preprocessing", wanted, PREPROCESSINGS)]
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra(
-            expected="the package Pillow, which decodes pictures",
-            got="an installation without it",
-            remedy="Install it: pip install 'brinell[images]'.",
-        ) from None
-    return Image
 
 
 def resized_shape(size: tuple[int, int], wanted: int | tuple[int, int] | None) -> tuple[int, int]:
@@ -126,15 +111,13 @@ class Images(Dataset[tuple[Tensor, int]]):
         return tuple(self._picture(self.files[0]).shape[1:])
 
     def _picture(self, path: Path) -> Tensor:
-        pillow = _pillow()
+        pillow = import_extra("PIL.Image", "images", "the package Pillow, which decodes pictures")
         try:
             with pillow.open(path) as file:
                 image = file.convert("RGB")
         except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
             raise InputError(
-                expected=f"a picture in {path}",
-                got=error_text(error),
-                remedy="Restore the file.",
+                expected=f"a picture in {path}", got=error_text(error), remedy="Restore the file."
             ) from error
         size = resized_shape(image.size, self.steps.resize)
         if size != image.size:
@@ -165,18 +148,20 @@ def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None,
             remedy="Pass the folder that holds one folder per class.",
         )
     label = {name: i for i, name in enumerate(names)}
-    chosen = _listed(paths, label) if paths is not None else _all(folder, names)
+    chosen = [(n, file) for n in names for file in _pictures(folder / n)] if paths is None else _listed(paths, label)
     files = [folder / name / file for name, file in chosen]
-    _refuse_absent(files, folder)
+    absent = [f for f in files if not f.is_file()]
+    if absent or not files:
+        raise InputError(
+            expected=f"{len(files) or 'some'} pictures in the class folders of {folder}",
+            got=f"{len(absent)} missing, e.g. {absent[0].relative_to(folder)}" if absent else "none",
+            remedy="Unpack the data set again, or check root and paths.",
+        )
     return Images(files, [label[name] for name, _ in chosen], steps)
 
 
-def _all(folder: Path, names: list[str]) -> list[tuple[str, str]]:
-    pictures = []
-    for name in names:
-        files = sorted(e.name for e in os.scandir(folder / name) if e.name.lower().endswith(SUFFIXES))
-        pictures += [(name, file) for file in files]
-    return pictures
+def _pictures(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES))
 
 
 def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
@@ -188,27 +173,15 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
             got=f"{paths} ({type(error).__name__})",
             remedy="Check the argument paths.",
         ) from error
-    chosen = [PurePosixPath(line).parts[-2:] for line in lines]
-    bad = next(
-        (line for line, parts in zip(lines, chosen, strict=True) if len(parts) < 2 or parts[0] not in label), None
-    )
-    if bad is not None or not lines:
+    listed = [PurePosixPath(line).parts[-2:] for line in lines]
+    wrong = [line for line, ends in zip(lines, listed, strict=True) if len(ends) < 2 or ends[0] not in label]
+    if wrong or not lines:
         raise InputError(
             expected=f"paths in {paths.name} such as {next(iter(label))}/picture.JPEG",
-            got=repr(bad) if lines else "no lines",
+            got=repr(wrong[0]) if lines else "no lines",
             remedy="The first part must be one of the class folders.",
         )
-    return [(parts[0], parts[1]) for parts in chosen]
-
-
-def _refuse_absent(files: list[Path], folder: Path) -> None:
-    absent = [f for f in files if not f.is_file()]
-    if absent or not files:
-        raise InputError(
-            expected=f"{len(files) or 'some'} pictures in the class folders of {folder}",
-            got=f"{len(absent)} missing, e.g. {absent[0].relative_to(folder)}" if absent else "none",
-            remedy="Unpack the data set again, or check root and paths.",
-        )
+    return [(ends[0], ends[1]) for ends in listed]
 
 
 def is_robustbench_list(paths: Path) -> bool:

@@ -11,8 +11,6 @@ from brinell.data.image_folders import Images, Preprocessing, class_folders
 from brinell.data.matlab import read_mat
 from brinell.errors import InputError
 
-__all__ = ["Arrays", "Layout", "Subset"]
-
 SPLITS, SEVERITIES = ("test", "train"), (1, 2, 3, 4, 5)
 # The folder of the first ImageNet class. The folders of the other classes are next to it.
 FIRST_CLASS, IMAGENET_CLASSES = "n01440764", 1000
@@ -44,9 +42,13 @@ class Arrays(NamedTuple):
 
 
 class Layout:
-    """How a data set is stored; `options` are the arguments of `load` that select a subset."""
+    """How a data set is stored; `options` are the arguments of `load` that select a subset.
+
+    `folder` is the name of the folder in which the files are published.
+    """
 
     options: ClassVar[tuple[str, ...]] = ("split",)
+    folder: str
 
     def subsets(self) -> tuple[Subset, ...]:
         """Return all subsets that a complete data set has."""
@@ -62,7 +64,7 @@ class Layout:
 
     def places(self, subset: Subset) -> tuple[str, ...]:
         """Return the folders below a root where the files may be, the likeliest first."""
-        raise NotImplementedError
+        return (self.folder, ".")
 
     def files(self, subset: Subset) -> tuple[str, ...]:
         """Return the names of files that must exist."""
@@ -81,9 +83,6 @@ class PickledBatches(Layout):
     train: tuple[str, ...]
     test: tuple[str, ...]
     labels: str
-
-    def places(self, subset: Subset) -> tuple[str, ...]:
-        return (self.folder, ".")
 
     def files(self, subset: Subset) -> tuple[str, ...]:
         return self.train if subset.split == "train" else self.test
@@ -109,7 +108,7 @@ class IdxFiles(Layout):
     def read(self, folder: Path, subset: Subset) -> Arrays:
         images, labels = (present(folder, name) or folder / name for name in self.files(subset))
         x, y = array_formats.idx(images, 3)[:, None], array_formats.idx(labels, 1).astype(np.int64)
-        return _paired(Arrays(x, y), labels)
+        return _paired(x, y, labels)
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class MatlabFiles(Layout):
         if x.dtype != np.uint8 or x.ndim != 4:
             error = ValueError(f"X is {x.dtype} of shape {x.shape}, not bytes (32, 32, 3, n)")
             raise array_formats.unreadable(path, error)
-        return _paired(Arrays(x.transpose(3, 2, 0, 1), y.reshape(-1).astype(np.int64) % 10), path)
+        return _paired(x.transpose(3, 2, 0, 1), y.reshape(-1).astype(np.int64) % 10, path)
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,6 @@ class CorruptedArrays(_CorruptedLayout):
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity")
 
-    def places(self, subset: Subset) -> tuple[str, ...]:
-        return (self.folder, ".")
-
     def files(self, subset: Subset) -> tuple[str, ...]:
         return (f"{subset.corruption}.npy", "labels.npy")
 
@@ -214,7 +210,7 @@ class ClassFolders(Layout):
 
 
 @dataclass(frozen=True)
-class CorruptedFolders(_CorruptedLayout):
+class CorruptedFolders(_CorruptedLayout, ClassFolders):
     """ImageNet-C and ImageNet-3DCC: folders corruption/severity/class."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity", "preprocessing", "paths")
@@ -222,12 +218,6 @@ class CorruptedFolders(_CorruptedLayout):
     def places(self, subset: Subset) -> tuple[str, ...]:
         inner = f"{subset.corruption}/{subset.severity}"
         return (inner, f"{self.folder}/{inner}")
-
-    def files(self, subset: Subset) -> tuple[str, ...]:
-        return (FIRST_CLASS,)
-
-    def read(self, folder: Path, subset: Subset) -> Images:
-        return class_folders(folder, subset.steps, subset.paths, IMAGENET_CLASSES)
 
 
 def present(folder: Path, name: str) -> Path | None:
@@ -242,11 +232,8 @@ def locate(layout: Layout, subset: Subset, root: Path) -> Path | None:
     return next((f for f in folders if all(present(f, name) is not None for name in wanted)), None)
 
 
-def _paired(arrays: Arrays, path: Path) -> Arrays:
-    if len(arrays.x) != len(arrays.y):
-        raise InputError(
-            expected=f"{len(arrays.x)} labels in {path.name}",
-            got=f"{len(arrays.y)}",
-            remedy="The files belong to different data sets: download them again.",
-        )
-    return arrays
+def _paired(x: Any, y: Any, path: Path) -> Arrays:
+    if len(x) != len(y):
+        remedy = "The files belong to different data sets: download them again."
+        raise InputError(expected=f"{len(x)} labels in {path.name}", got=f"{len(y)}", remedy=remedy)
+    return Arrays(x, y)

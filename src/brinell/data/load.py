@@ -105,7 +105,6 @@ def _refuse_options(given: dict[str, Any], known: tuple[str, ...], what: str) ->
 
 
 def _subset(s: DataSet, given: dict[str, Any]) -> Subset:
-    """Return the subset that the options select, or raise an error."""
     _refuse_options(
         {k: v for k, v in given.items() if (k, v) != ("split", "test")}, (*s.layout.options, "root"), s.name
     )
@@ -146,7 +145,6 @@ def _describe(steps: str | Preprocessing, paths: Path | None) -> str:
 
 
 def _points(x: Any) -> Any:
-    """Convert bytes to floats in [0, 1]."""
     return np.float32(x) / LEVELS
 
 

@@ -9,15 +9,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from brinell.data import array_formats
 from brinell.data.array_formats import DAMAGE
+from brinell.data.catalogue import SETS
+from brinell.data.layouts import Subset, present
 from brinell.errors import InputError, error_text, one_of
 
 SUFFIXES = (".npz", ".safetensors")
-
 SPLITS = ("train", "test")
-CIFAR10 = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
-IDX = {"train": "train", "test": "t10k"}
 
 
 def read(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]:
@@ -30,14 +28,9 @@ def read(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]
     path = Path(source)
     if not path.is_dir() or path.suffix in SUFFIXES:
         return read_file(path)
-    if (path / CIFAR10[split][0]).exists():
-        return _cifar([path / name for name in CIFAR10[split]], b"labels")
-    if (path / split).is_file():
-        return _cifar([path / split], b"fine_labels")
-    images = _idx_file(path, f"{IDX[split]}-images-idx3-ubyte")
-    if images is not None:
-        labels = _idx_file(path, f"{IDX[split]}-labels-idx1-ubyte") or path / f"{IDX[split]}-labels-idx1-ubyte.gz"
-        return {"x": array_formats.idx(images, 3)[:, None], "y": array_formats.idx(labels, 1).astype(np.int64)}
+    layout = _layout(path, split)
+    if layout is not None:
+        return layout.read(path, Subset(split))._asdict()
     raise InputError(
         expected=f"a folder with the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST ({split} split), or with one "
         "folder of pictures per class",
@@ -46,21 +39,16 @@ def read(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]
     )
 
 
+def _layout(path: Path, split: str) -> Any:
+    """Return the published layout whose first file is in the folder, or None."""
+    layouts = [SETS[name].layout for name in ("cifar10", "cifar100", "mnist")]
+    firsts = ((layout, present(path, layout.files(Subset(split))[0])) for layout in layouts)
+    return next((layout for layout, file in firsts if file is not None and file.is_file()), None)
+
+
 def published(path: Path) -> bool:
     """Return whether a folder has files of CIFAR or MNIST, of any split."""
-    cifar = [name for names in CIFAR10.values() for name in names] + list(SPLITS)
-    if any((path / name).is_file() for name in cifar):
-        return True
-    return any(_idx_file(path, f"{start}-images-idx3-ubyte") is not None for start in IDX.values())
-
-
-def _cifar(files: list[Path], labels: bytes) -> dict[str, Any]:
-    parts = [array_formats.cifar(file, labels) for file in files]
-    return {"x": np.concatenate([x for x, _ in parts]), "y": np.concatenate([y for _, y in parts])}
-
-
-def _idx_file(folder: Path, name: str) -> Path | None:
-    return next((p for p in (folder / f"{name}.gz", folder / name) if p.exists()), None)
+    return any(_layout(path, split) is not None for split in SPLITS)
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -68,22 +56,14 @@ def _arrays(path: Path) -> dict[str, Any]:
         return dict(load_file(path))
     # Open the file here, because numpy does not close a file that it cannot read.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        return {name: _native(archive[name]) for name in archive}
-
-
-def _native(x: Any) -> Any:
-    """Convert to the byte order of this machine, the only one that tensors support."""
-    return x.astype(x.dtype.newbyteorder("="), copy=False)
+        # Tensors support the byte order of this machine only.
+        return {k: v.astype(v.dtype.newbyteorder("="), copy=False) for k, v in archive.items()}
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """Read the arrays of a file, which must contain x and y."""
     if not path.exists():
-        raise InputError(
-            expected="a file or a folder",
-            got=f"{path}, which does not exist",
-            remedy="Check the path.",
-        )
+        raise InputError(expected="a file or a folder", got=f"{path}, which does not exist", remedy="Check the path.")
     if path.suffix not in SUFFIXES:
         raise InputError(
             expected="a .npz or .safetensors file",

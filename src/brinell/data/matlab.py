@@ -11,8 +11,6 @@ import numpy as np
 
 from brinell.data.array_formats import unreadable
 
-__all__ = ["read_mat"]
-
 HEAD, VERSION = 128, 0x0100
 # The stored type of numbers and the type of the array: an array of doubles may be stored as bytes.
 STORED_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
@@ -39,7 +37,6 @@ def read_mat(path: Path, *names: str) -> list[Any]:
 
 
 def _elements(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Yield the type and content of each element."""
     at = 0
     while at < len(raw):
         kind, size = struct.unpack(f"{order}2I", raw[at : at + 8])

@@ -71,7 +71,6 @@ class LeaveOneOut(nn.Module):
         return score
 
     def fit(self, clean: Tensor, adversarial: Tensor) -> "LeaveOneOut":
-        """Fit the score to separate clean from adversarial images; return itself."""
         weight, bias = fit_logistic(self.statistics(clean), self.statistics(adversarial))
         self.weight, self.bias = weight, bias
         return self

@@ -37,12 +37,10 @@ class EvaluationResult:
 
     @property
     def tests(self) -> dict[str, BinarizationTest]:
-        """The tests by kind."""
         made = (self.test,) if self.test.other is None else (self.test, self.test.other)
         return {t.kind: t for t in sorted(made, key=lambda t: t.kind, reverse=True)}
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         return {"plan": self.plan, "robust_accuracy": _numbers(self.robust), "test": _short(self.test.to_json())}
 
 
@@ -79,7 +77,6 @@ class DefenceResult:
         return self.caught == (self.defence.expected == CAUGHT)
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         return {
             "name": self.defence.name,
             "imitates": self.defence.imitates,

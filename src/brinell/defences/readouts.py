@@ -20,18 +20,15 @@ class SquashedHeads:
     stronger: bool
 
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
-        """Return the mean of ±tanh(gain · d)."""
         flat = squash(1.0, self.stronger)
         layers = zip(self.members, self.gains, f.split(list(self.widths), 1), strict=True)
         return torch.stack([flat(gain[at][:, None] * m.logits(part, at)) for m, gain, part in layers]).mean(0)
 
     def keep(self, index: Tensor) -> "SquashedHeads":
-        """Return only the readouts at these positions."""
         members, gains = (m.keep(index) for m in self.members), (g[index] for g in self.gains)
         return SquashedHeads(tuple(members), tuple(gains), self.widths, self.stronger)
 
     def join(self, others: "list[Any]") -> "SquashedHeads":
-        """Return these and others in one object."""
         members = (m.join([o.members[i] for o in others]) for i, m in enumerate(self.members))
         gains = (torch.cat([g, *(o.gains[i] for o in others)]) for i, g in enumerate(self.gains))
         return SquashedHeads(tuple(members), tuple(gains), self.widths, self.stronger)
@@ -50,7 +47,6 @@ class Squashed:
     name: str = "squashed linear"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> SquashedHeads:
-        """Fit one hyperplane per sample and layer."""
         at = torch.arange(len(inner), device=inner.device)
         members, gains = [], []
         for i, b in zip(inner.split(widths, 2), boundary.split(widths, 2), strict=True):

@@ -24,9 +24,8 @@ class RayBackend:
     def __init__(self, pool: "ActorPool", unit: int | None) -> None:
         self._pool, self._unit = pool, unit
 
-    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """Yield the results of a job in the order in which they arrive."""
-        return Driver(job, self._pool, self._unit).run()
+    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
+        return Driver(job, self._pool, self._unit).parts()
 
 
 class ActorPool:
@@ -51,30 +50,25 @@ class ActorPool:
             self.start(worker)
 
     def start(self, worker: int) -> None:
-        """Start a worker, or replace it by a new one."""
         self._forget(worker)
         self._actors[worker] = self._class.remote(self._packed, self._device, self._threads)
         self._starting[self._actors[worker].build_model.remote()] = worker
 
     def free(self) -> list[int]:
-        """Return the workers that are ready, and replace those that still work for an earlier job."""
         for worker in list(self._streams.values()):
             self._ray.kill(self._actors[worker])
             self.start(worker)
         return sorted(self.environments)
 
     def assign(self, worker: int, unit: WorkUnit) -> None:
-        """Send a unit to a ready worker."""
         self._numbers[worker] += 1
         method = self._actors[worker].work.options(num_returns="streaming")
         self._streams[method.remote(unit, self._numbers[worker])] = worker
 
     def drop(self, worker: int, ids: list[int]) -> None:
-        """Tell a worker that another worker took over these samples of its unit."""
         self._actors[worker].drop.remote(self._numbers[worker], ids)
 
     def poll(self, seconds: float) -> list[WorkerEvent]:
-        """Return new events; wait at most `seconds` for the first one."""
         pending = [*self._starting, *self._streams]
         if not pending:
             time.sleep(seconds)
@@ -113,7 +107,6 @@ class ActorPool:
         self._actors.pop(worker, None)
 
     def close(self) -> None:
-        """Kill all workers."""
         for worker, actor in list(self._actors.items()):
             self._ray.kill(actor)
             self._forget(worker)

@@ -13,7 +13,7 @@ import torch
 from brinell.core.plan import Plan
 from brinell.distributed.actor_pool import ActorPool, RayBackend
 from brinell.distributed.serialize_model import serialize
-from brinell.errors import InputError, MissingExtra, RunError, error_text
+from brinell.errors import InputError, RunError, error_text, import_extra
 from brinell.evaluation.backend import Executor
 from brinell.evaluation.context import StageContext
 
@@ -23,18 +23,6 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
 }
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra(
-            expected="the package ray, which runs several workers",
-            got="an installation without it",
-            remedy="Install it: pip install 'brinell[ray]'.",
-        ) from None
-    return ray
 
 
 @dataclass(frozen=True)
@@ -94,7 +82,7 @@ class Ray:
     @contextmanager
     def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
         """Connect to a cluster or start one, send the model, and start the workers; stop them at the end."""
-        ray = _ray()
+        ray = import_extra("ray", "ray", "the package ray, which runs several workers")
         device = context.oracle.classifier.device
         if device.type != "cpu" and self.device.type == "cpu":
             raise InputError(

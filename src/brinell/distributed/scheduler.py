@@ -75,7 +75,6 @@ class UnitScheduler:
 
     @property
     def done(self) -> bool:
-        """Whether every sample is finished."""
         return self._exhausted and not self._returned and not self._holders
 
     def lease(self, worker: int, now: float) -> Lease | None:

@@ -77,7 +77,6 @@ def _components(value: Any) -> list[Any]:
 
 
 def _user_file(module: Any) -> Path | None:
-    """Return the file of a module, or None if the module is installed or has no file."""
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     if not isinstance(file, str) or name.partition(".")[0] in INSTALLED or sys.modules.get(name) is not module:
         return None

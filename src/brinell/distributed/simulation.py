@@ -97,7 +97,6 @@ class _Simulation:
         heapq.heappush(self.events, (when, next(self.order), worker, lease, done))
 
     def run(self) -> float:
-        """Return the time at which the last sample is finished."""
         now = 0.0
         while not self.scheduler.done:
             now, _, worker, lease, done = heapq.heappop(self.events)

@@ -15,8 +15,6 @@ from typing import IO
 from brinell.errors import BrinellError, error_text
 from brinell.fetch.download import fcntl
 
-__all__ = ["unpack"]
-
 HIDDEN = ".unpacking-"
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, ValueError, RuntimeError)
 # The upper half of the attributes in a zip file made on Unix holds the file type.

@@ -10,8 +10,6 @@ from pathlib import Path
 from brinell.errors import BrinellError, InputError
 from brinell.fetch.download import BLOCK, Progress, claimed, discard, part_of, transfer
 
-__all__ = ["Wanted", "obtain", "offline", "refuse_page", "sha256"]
-
 PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
 NO = ("", "0", "false", "no", "off")
 HEAD_BYTES, BYTE_ORDER, SHOWN = 512, b"\xef\xbb\xbf", 16
@@ -122,7 +120,6 @@ def _urls(wanted: Wanted) -> list[str]:
 
 
 def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None) -> None:
-    """Try every source until one delivers a valid file."""
     troubles = []
     for url in _urls(wanted):
         with claimed(part_of(wanted.path, url)) as part:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 try:
-    import fcntl
+    import fcntl as fcntl
 except ImportError:  # pragma: no cover - platforms without flock
     fcntl = None  # type: ignore[assignment]
-
-__all__ = ["Progress", "claimed", "discard", "fcntl", "part_of", "transfer"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes so far and the total, None where the server does not say."""
@@ -30,7 +28,6 @@ def part_of(path: Path, url: str) -> Path:
 
 
 def _tag(part: Path) -> Path:
-    """Return the path that stores the server's version tag of a partial file."""
     return part.with_name(part.name + ".tag")
 
 
@@ -84,7 +81,6 @@ def _request(url: str, part: Path) -> tuple[urllib.request.Request, int]:
 
 
 def _stream(url: str, part: Path, progress: Progress | None) -> bool:
-    """Read from one connection; return whether the file is complete."""
     request, have = _request(url, part)
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)

@@ -7,8 +7,6 @@ from jaxtyping import Float
 from safetensors.torch import load
 from torch import Tensor, nn
 
-__all__ = ["DemoNet", "demo_net"]
-
 
 class DemoNet(nn.Module):
     """Two convolutions and two linear layers for grey images in [0, 1] of the ten Fashion-MNIST classes."""

@@ -48,7 +48,6 @@ def _hash(value: Any, depth: int = 3) -> str:
 
 
 def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the arguments that a detector reads."""
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(names) == 1 and names[0] not in READS:
@@ -100,7 +99,6 @@ class Detector:
         return (self.score(x, logits, features) - self.threshold) * self.scale
 
     def describe(self) -> str:
-        """Describe the threshold."""
         if self.rate is None:
             return f"threshold {self.threshold:.6g}, not calibrated"
         return (
@@ -138,17 +136,14 @@ class Inverted(DelegatingClassifier):
 
     @property
     def base(self) -> Classifier:
-        """The classifier whose detector is inverted."""
         return self.inner
 
     @property
     def name(self) -> str:
-        """A name for reports."""
         return f"{self.inner.name}, detector inverted"
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 that differs from the classifier's own."""
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
 
     def forward(self, x: Tensor) -> Output:
@@ -163,7 +158,6 @@ class Inverted(DelegatingClassifier):
         return replace(out, reject=negated(out.reject))
 
     def to(self, device: torch.device) -> "Inverted":
-        """Move the classifier to a device."""
         return Inverted(self.inner.to(device))
 
 

@@ -11,8 +11,6 @@ from brinell.models.arch.inputs import Inputs
 from brinell.models.arch.resnet import PreActResNet, ResNet
 from brinell.models.demo import DemoNet
 
-__all__ = ["NETWORKS", "Network", "PreActResNet18", "ResNet18"]
-
 Numbers = Sequence[float] | None
 
 
@@ -112,7 +110,6 @@ class Network:
         return NETWORKS[self.name](self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the configuration as stored with a training."""
         return {
             "name": self.name,
             "classes": self.classes,

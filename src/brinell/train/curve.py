@@ -39,7 +39,6 @@ class Epoch:
         return None if self.robust is None else Proportion(self.robust, self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as stored in the checkpoint."""
         return asdict(self)
 
 

@@ -144,7 +144,6 @@ class Folder:
         return stored
 
     def store(self, checkpoint: Mapping[str, Any]) -> None:
-        """Replace the checkpoint."""
         data = io.BytesIO()
         torch.save(dict(checkpoint), data)
         write_atomic(self.path / CHECKPOINT, data.getvalue())
@@ -201,9 +200,7 @@ def load(
         classifier.module.load_state_dict(tensors)
     except (RuntimeError, AttributeError) as error:
         raise ModelError(
-            expected=f"the module that was trained in {path}",
-            got=first_line(error),
-            remedy="Build the same module.",
+            expected=f"the module that was trained in {path}", got=first_line(error), remedy="Build the same module."
         ) from error
     classifier.module.eval().requires_grad_(False)
     return classifier if device is None else classifier.to(device)

@@ -53,7 +53,6 @@ class TrainingJob:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
         return self.classifier.device
 
     @property

@@ -31,7 +31,6 @@ class TrainableModel:
 
     @property
     def module(self) -> nn.Module:
-        """The torch module."""
         return self.classifier.module
 
     def to_json(self, classes: int) -> dict[str, Any]:

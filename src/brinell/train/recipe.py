@@ -62,12 +62,10 @@ class Recipe:
 
     @property
     def peak(self) -> float:
-        """The largest learning rate."""
         return DEFAULTS[self.optimiser][0] if self.lr is None else self.lr
 
     @property
     def decay(self) -> float:
-        """The weight decay."""
         return DEFAULTS[self.optimiser][1] if self.weight_decay is None else self.weight_decay
 
     def lr_at(self, step: int, total: int) -> float:

@@ -59,7 +59,6 @@ def _picture(key: Keys) -> Float[Tensor, "1 n n"]:
 
 
 def _texture(key: Keys, sigma: float) -> Float[Tensor, "1 n n"]:
-    """Return smoothed normal noise of standard deviation 1."""
     noise = _smooth(rng.normal(key, (SIZE, SIZE)), sigma)
     return noise / noise.std()
 

@@ -161,7 +161,6 @@ def _distance(edges: Tensor) -> Layer:
 
 
 def _equalised(levels: Layer) -> Layer:
-    """Equalise the histogram of each image."""
     flat = levels.flatten(1).long()
     count = torch.zeros(len(flat), LEVELS + 1, dtype=torch.long, device=flat.device)
     count = count.scatter_add(1, flat, torch.ones_like(flat))

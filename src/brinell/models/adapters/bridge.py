@@ -1,9 +1,8 @@
 """Shared by all adapters: a module whose outputs another framework computes, and conversion to logits."""
 
 import hashlib
-import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from brinell.errors import InputError, MissingExtra, ModelError, first_line, one_of
+from brinell.errors import InputError, ModelError, first_line, import_extra, one_of
 from brinell.models.wrap import TorchClassifier, wrap
 
 OUTPUTS = ("logits", "probabilities", "labels")
@@ -25,14 +24,7 @@ Pullback = Callable[[Tensor], Tensor]
 
 def framework(module: str, extra: str, what: str) -> Any:
     """Import a framework, or raise an error that names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingExtra(
-            expected=f"the package {module.partition('.')[0]} for {what}",
-            got="an installation without it",
-            remedy=f"Install it: pip install 'brinell[{extra}]'.",
-        ) from None
+    return import_extra(module, extra, f"the package {module.partition('.')[0]} for {what}")
 
 
 class Bridge(nn.Module, ABC):
@@ -109,25 +101,14 @@ class Ordered(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Any:
-        """Move the second axis to the end and call the bridge."""
         return self.inner(x.movedim(1, -1).contiguous())
 
 
 def classifier(
-    bridge: Bridge,
-    *,
-    name: str,
-    differentiable: bool,
-    channels_last: bool = False,
-    mean: Sequence[float] | float | None = None,
-    std: Sequence[float] | float | None = None,
-    allow: Iterable[str] = (),
-    device: torch.device | None = None,
-    detector: Any = None,
+    bridge: Bridge, *, channels_last: bool = False, device: torch.device | None = None, **options: Any
 ) -> TorchClassifier:
     """Make a classifier from a bridge; the options are those of `brinell.wrap`."""
-    module = Ordered(bridge) if channels_last else bridge
-    made = wrap(module, mean, std, name=name, allow=allow, differentiable=differentiable, detector=detector)
+    made = wrap(Ordered(bridge) if channels_last else bridge, **options)
     made = replace(made, foreign_dtypes=bridge.dtypes)
     return made if device is None else made.to(device)
 

@@ -18,7 +18,6 @@ class FunctionBridge(Bridge):
         self.function, self.outputs, self.classes = function, outputs, classes
 
     def logits(self, x: Tensor) -> Tensor:
-        """Call the function once."""
         return as_logits(self.function(numbers(x)), self.outputs, len(x), self.classes).to(x.device)
 
 

@@ -94,7 +94,6 @@ class Service:
         return min(seconds if seconds >= 0 else self.wait * 2.0**attempt, LONGEST_WAIT)
 
     def _keep_rate(self) -> None:
-        """Wait until the rate limit allows another request."""
         if self.rate is None:
             return
         now = time.monotonic()

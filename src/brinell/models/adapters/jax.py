@@ -47,7 +47,6 @@ class JaxBridge(Bridge):
         self._back = jax.jit(lambda pull, g: pull(g)[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the compiled functions."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_arrays", "_plain", "_vjp", "_back")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -76,11 +75,9 @@ class JaxBridge(Bridge):
         return back.to(device)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Call the compiled function once."""
         return self._to_torch(self._plain(self._arrays, self._to_jax(x)), x.device)
 
     def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        """Return the logits and the vector-Jacobian product."""
         y, back = self._vjp(self._arrays, self._to_jax(x))
         kind = y.dtype
 

@@ -72,7 +72,6 @@ class OnnxBridge(Bridge):
         self._open()
 
     def logits(self, x: Tensor) -> Tensor:
-        """Run the session once, or several times if the model has a fixed batch size."""
         points, n = numbers(x).astype(self._dtype), len(x)
         size = self._rows or n
         if n % size:

@@ -34,7 +34,6 @@ class SklearnBridge(Bridge):
         self.formula = torch_formula(estimator, outputs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the formula, which `__setstate__` makes again."""
         return {k: v for k, v in self.__dict__.items() if k != "formula"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -42,7 +41,6 @@ class SklearnBridge(Bridge):
         self.formula = torch_formula(self.estimator, self.outputs)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Call the estimator once."""
         values = getattr(self.estimator, METHODS[self.outputs])(numbers(x.flatten(1)).astype(np.float64))
         known = self.estimator.classes_
         if self.outputs == "labels":
@@ -50,7 +48,6 @@ class SklearnBridge(Bridge):
         return as_logits(values, self.outputs, len(x), len(known)).to(x.device)
 
     def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        """Return the estimator's logits and the gradient of the same formula in torch."""
         if self.formula is None:
             return super().differentiate(x)
         with torch.enable_grad():
@@ -97,7 +94,6 @@ def _perceptron(estimator: Any) -> TorchFormula | None:
 
 
 def _outputs(estimator: Any, outputs: str) -> str:
-    """Return the kind of output to read from the estimator."""
     one_of("outputs", outputs, (AUTO, *METHODS))
     mixin = framework("sklearn.linear_model._base", "sklearn", "scikit-learn models").LinearClassifierMixin
     wanted = ("logits", "probabilities", "labels") if isinstance(estimator, mixin) else ("probabilities", "logits")

@@ -23,11 +23,9 @@ class TensorFlowBridge(Bridge):
         self.function = function
 
     def logits(self, x: Tensor) -> Tensor:
-        """Call the function once."""
         return _back(self.function(_tensorflow().constant(numbers(x))), x.device)
 
     def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        """Return the logits and the pullback of a persistent gradient tape."""
         tf = _tensorflow()
         point = tf.constant(numbers(x))
         with tf.GradientTape(persistent=True) as tape:

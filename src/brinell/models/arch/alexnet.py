@@ -4,8 +4,6 @@ from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 
-__all__ = ["AlexNet"]
-
 # Kernel, stride, padding and width of the five convolutions, and the indices of those followed by pooling.
 CONVOLUTIONS = ((11, 4, 2, 64), (5, 1, 2, 192), (3, 1, 1, 384), (3, 1, 1, 256), (3, 1, 1, 256))
 POOLED, SIDE, HIDDEN = (0, 1, 4), 6, 4096

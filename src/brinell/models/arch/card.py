@@ -9,8 +9,6 @@ from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import conv1, conv3, pooled, shown_as
 from brinell.models.arch.resnet import BasicBlock
 
-__all__ = ["BinaryResNet", "PrunedResNet"]
-
 STEM = 64
 
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, same, shown_as
 
-__all__ = ["DeepmindPreActResNet", "DeepmindWideResNet"]
-
 STRIDES = (1, 2, 2)
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble(NormalizedNetwork):
     """The logarithm of the mean of the members' probabilities.

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Inputs", "NormalizedNetwork", "inputs_from"]
-
 
 @dataclass(frozen=True)
 class Inputs:
@@ -56,7 +54,6 @@ class NormalizedNetwork(nn.Module):
         return str(self.inputs)
 
     def normalised(self, x: Tensor) -> Tensor:
-        """Return the normalised input."""
         if self.inputs.per_image:
             return _standardised(x)
         return x if self.inputs.mean is None else (x - self.mu) / self.sigma

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from brinell.errors import one_of
 
-__all__ = ["ACTIVATIONS", "Pssilu", "activation", "conv1", "conv3", "groups", "pooled", "same", "shown_as"]
-
 T = TypeVar("T", bound=nn.Module)
 
 

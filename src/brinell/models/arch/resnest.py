@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import activation, conv1, conv3, pooled, shown_as
 
-__all__ = ["ResNeSt"]
-
 WIDTHS, STRIDES, EXPANSION = (64, 128, 256, 512), (1, 2, 2, 2), 4
 REDUCTION, NARROWEST = 4, 32
 

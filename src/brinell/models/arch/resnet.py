@@ -12,8 +12,6 @@ from brinell.errors import one_of
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import conv1, conv3, pooled
 
-__all__ = ["PreActResNet", "ResNet"]
-
 WIDTHS, STRIDES = (64, 128, 256, 512), (1, 2, 2, 2)
 EXPANSION = 4  # of the bottleneck blocks, He et al. 2016
 

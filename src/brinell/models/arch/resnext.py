@@ -6,8 +6,6 @@ from torch import Tensor, nn
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import conv1, conv3, pooled, shown_as
 
-__all__ = ["ResNeXt"]
-
 EXPANSION = 4
 
 

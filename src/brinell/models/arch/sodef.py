@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from brinell.models.arch.deepmind import DeepmindWideResNet
 from brinell.models.arch.inputs import Inputs
 
-__all__ = ["Sodef"]
-
 FEATURES, TIME, STEPS = 64, 5.0, 100
 
 

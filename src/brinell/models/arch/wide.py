@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, shown_as
 
-__all__ = ["CosineWideResNet", "StagedWideResNet", "WideResNet"]
-
 STEM, STRIDES = 16, (1, 2, 2)
 
 

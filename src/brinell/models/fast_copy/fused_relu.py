@@ -75,7 +75,6 @@ class ConvolutionRelu(nn.Module):
         self.settings = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output after the ReLU, in the dtype of the weights."""
         weight: Any = self.weight
         out: Tensor = convolution_relu(x.to(weight.dtype), weight, self.bias, *self.settings)
         return out

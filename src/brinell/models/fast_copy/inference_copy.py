@@ -23,7 +23,6 @@ class Padded(nn.Module):
         conv.in_channels += more
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the original convolution."""
         out: Tensor = self.conv(pad(x, (0, 0, 0, 0, 0, self.more)))
         return out
 

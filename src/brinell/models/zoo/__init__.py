@@ -1,8 +1,8 @@
 """The model zoo: published models by name, with verified weights in networks of `brinell.models.arch`.
 
-A `Card` (`card`) holds what is known about a model. `load` builds its network (`timm` for networks of that package),
-gets its files (`fetch`), reads them without running code and renames the tensors (`weights`). `check` compares the
-clean accuracy with the published one. The command `brinell zoo` and `brinell.models.load` call this.
+A `Card` (`card`) holds what is known about a model. `load` builds its network, gets its files (`fetch`), reads
+them without running code and renames the tensors (`weights`). `check` compares the clean accuracy with the published
+one. The command `brinell zoo` and `brinell.models.load` call this.
 """
 
 from brinell.models.zoo.card import Card, cards, find

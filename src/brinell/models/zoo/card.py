@@ -11,8 +11,6 @@ from typing import Any
 
 from brinell.errors import PlanError
 
-__all__ = ["Card", "Keys", "WeightFile", "cards", "find"]
-
 
 @dataclass(frozen=True)
 class WeightFile:

@@ -8,8 +8,6 @@ from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.errors import InputError
 
-__all__ = ["CheckedAccuracy", "check"]
-
 # Published accuracies have two decimals of a percent. On all images, rounding and hardware may change a few.
 ROUNDING, WHOLE, SIGMAS = 0.0005, 10_000, 4.0
 

@@ -10,8 +10,6 @@ from brinell.models.zoo.card import Card
 from brinell.models.zoo.weights import read
 from brinell.paths import home
 
-__all__ = ["Progress", "address", "fetch", "home", "place"]
-
 DRIVE = "https://drive.usercontent.google.com/download?id={}&export=download&confirm=t"
 HUB = "https://huggingface.co/{}/{}/resolve/main/{}"
 PACKAGED = "package:"

@@ -7,15 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from brinell.errors import ModelError
+from brinell.errors import ModelError, import_extra
+from brinell.fetch import Progress
 from brinell.models.arch import network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.models.zoo.card import Card, find
-from brinell.models.zoo.fetch import Progress, fetch
-from brinell.models.zoo.timm import build_with_timm
+from brinell.models.zoo.fetch import fetch
 from brinell.models.zoo.weights import fill, read, tensors
-
-__all__ = ["build", "load"]
 
 TIMM = "timm"
 
@@ -32,7 +30,17 @@ def _config(card: Card) -> Mapping[str, Any]:
 
 def _network(card: Card) -> nn.Module:
     config = _config(card)
-    return build_with_timm(config) if config["family"] == TIMM else network(config)
+    return _timm_network(config) if config["family"] == TIMM else network(config)
+
+
+def _timm_network(config: Mapping[str, Any]) -> nn.Module:
+    """Build the timm network of a card with its options and strides; the classifier applies the normalisation."""
+    timm = import_extra("timm", "zoo", "the package timm, for transformers and most ImageNet models")
+    options = config.get("options", {})
+    net: nn.Module = timm.create_model(config["name"], pretrained=False, num_classes=config["classes"], **options)
+    for path, stride in config.get("strides", {}).items():
+        setattr(net.get_submodule(path), "stride", (stride, stride))  # noqa: B010
+    return net
 
 
 def build(name: str) -> nn.Module:
@@ -45,11 +53,7 @@ def build(name: str) -> nn.Module:
 
 
 def load(
-    name: str,
-    *,
-    device: torch.device | str | None = None,
-    progress: Progress | None = None,
-    folder: Path | None = None,
+    name: str, *, device: torch.device | str | None = None, progress: Progress | None = None, folder: Path | None = None
 ) -> TorchClassifier:
     """Load a zoo model with its published weights, which are downloaded into the cache on first use.
 
@@ -83,7 +87,6 @@ def load(
 
 
 def _files_in(card: Card, folder: Path | None) -> list[Path]:
-    """Return the model's files in a RobustBench folder, or an empty list."""
     if folder is None:
         return []
     ends = [".pt"] if len(card.files) == 1 else [f".pt_m{i}.pt" for i in range(len(card.files))]
@@ -98,8 +101,5 @@ def _check_complete(net: nn.Module, card: Card) -> None:
             if tensor.is_meta and name == "num_batches_tracked":
                 module.register_buffer(name, torch.zeros((), dtype=torch.long))
             elif tensor.is_meta:
-                raise ModelError(
-                    expected=f"every tensor of {card.name} in its files",
-                    got=f"none for {path}.{name}",
-                    remedy="Report this as a bug.",
-                )
+                expected = f"every tensor of {card.name} in its files"
+                raise ModelError(expected=expected, got=f"none for {path}.{name}", remedy="Report this as a bug.")

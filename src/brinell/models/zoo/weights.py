@@ -17,8 +17,6 @@ from brinell.errors import ModelError, first_line
 from brinell.fetch import refuse_page
 from brinell.models.zoo.card import Keys
 
-__all__ = ["fill", "read", "tensors"]
-
 # Training scripts store options and numpy numbers beside the tensors of a checkpoint. These types cannot run code.
 HARMLESS: list[Any] = [argparse.Namespace, np.dtype]
 HARMLESS += [type(np.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
