@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import BrinellError, InputError, Linf, ModelError, PlanError, RunError, ThreatError, attacks
+from brinell.engine.events import Note
 from brinell.ops import rng
 from brinell.train import METHODS, Method, Network, Recipe, fit, load
 from brinell.train.model import initialise
-from brinell.train.progress import EpochFinished, Event, Message, StepFinished, TrainingStarted
+from brinell.train.progress import EpochFinished, Event, StepFinished, TrainingStarted
 
 QUICK = Recipe(epochs=2, batch=16, lr=0.05)
 
@@ -203,7 +204,7 @@ def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
     assert torch.equal(made.classifier.module[1].weight, kept["1.weight"])
     told = [e for e in events if isinstance(e, EpochFinished)]
     assert [e.best for e in told] == [max(counts[: i + 1]) == c and c not in counts[:i] for i, c in enumerate(counts)]
-    assert isinstance(next(e for e in events if not isinstance(e, Message)), TrainingStarted)
+    assert isinstance(next(e for e in events if not isinstance(e, Note)), TrainingStarted)
     steps = [e.step for e in events if isinstance(e, StepFinished)]
     assert steps == list(range(1, len(steps) + 1))
 
@@ -387,7 +388,7 @@ def test_notes(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(16, 3))
     recipe = Recipe(epochs=1, batch=20)
     fit(net, data(), Linf(0.1), "mm3-f10", recipe, out=tmp_path / "t", validation=0, progress=events.append)
-    texts = " ".join(e.text for e in events if isinstance(e, Message))
+    texts = " ".join(e.text for e in events if isinstance(e, Note))
     assert "dropout" in texts and "8 random samples" in texts and "2 targets instead of 3" in texts
 
 

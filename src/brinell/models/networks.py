@@ -1,7 +1,7 @@
 """Untrained networks by name: what `brinell train --model NAME` builds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
@@ -21,7 +21,14 @@ def _inputs(channels: int, mean: Numbers, std: Numbers) -> Inputs:
     return Inputs(tuple(mean or (0.0,) * channels), tuple(std or (1.0,) * channels), stored=True)
 
 
-class ResNet18(ResNet):
+class _StoredInputs(nn.Module):
+    """Leaves the normalisation to the buffers: the text of a module enters the fingerprint."""
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+class ResNet18(_StoredInputs, ResNet):
     """ResNet-18 for images in [0, 1] of any size; `mean` and `std` (one number per channel) are applied inside.
 
     Reference: He et al. 2016, Deep residual learning, in the variant for 32×32 images.
@@ -34,12 +41,8 @@ class ResNet18(ResNet):
     def __init__(self, classes: int = 10, channels: int = 3, mean: Numbers = None, std: Numbers = None) -> None:
         super().__init__(_inputs(channels, mean, std), classes, channels=channels)
 
-    def extra_repr(self) -> str:
-        """Leave the normalisation to the buffers: this text enters the fingerprint."""
-        return ""
 
-
-class PreActResNet18(PreActResNet):
+class PreActResNet18(_StoredInputs, PreActResNet):
     """PreAct-ResNet-18: ResNet-18 with batch normalisation before every convolution.
 
     Reference: He et al. 2016, Identity mappings in deep residual networks; the usual network of Rice et al. 2020.
@@ -51,10 +54,6 @@ class PreActResNet18(PreActResNet):
 
     def __init__(self, classes: int = 10, channels: int = 3, mean: Numbers = None, std: Numbers = None) -> None:
         super().__init__(_inputs(channels, mean, std), classes, channels=channels)
-
-    def extra_repr(self) -> str:
-        """Leave the normalisation to the buffers: this text enters the fingerprint."""
-        return ""
 
 
 def _demo(n: "Network") -> nn.Module:
@@ -110,13 +109,7 @@ class Network:
         return NETWORKS[self.name](self)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "classes": self.classes,
-            "channels": self.channels,
-            "mean": None if self.mean is None else list(self.mean),
-            "std": None if self.std is None else list(self.std),
-        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Network":
@@ -125,5 +118,5 @@ class Network:
         >>> Network.from_json(Network("demo", channels=1).to_json()).name
         'demo'
         """
-        mean, std = (None if stored[k] is None else tuple(stored[k]) for k in ("mean", "std"))
-        return cls(stored["name"], stored["classes"], stored["channels"], mean, std)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+        return cls(**values)

@@ -12,7 +12,8 @@ from brinell.results import Proportion
 class Epoch:
     """One epoch, counted from 1: last learning rate, mean loss, validation counts, passes and seconds of training.
 
-    `clean` and `robust` are the numbers of correct validation samples out of `n` (None without validation).
+    `clean` and `robust` are the numbers of validation samples out of `n` that the averaged weights classify correctly,
+    None without validation; `clean_accuracy` and `robust_accuracy` add the intervals.
 
     >>> print(Epoch(1, 0.1, 1.5, 80, 40, 100, 5000, 4000, 12.0).robust_accuracy)
     40.0 % [30.9, 49.8], n = 100
@@ -30,15 +31,14 @@ class Epoch:
 
     @property
     def clean_accuracy(self) -> Proportion | None:
-        """The clean accuracy of the averaged weights on the validation samples, with its interval."""
         return None if self.clean is None else Proportion(self.clean, self.n)
 
     @property
     def robust_accuracy(self) -> Proportion | None:
-        """The robust accuracy of the averaged weights on the validation samples, with its interval."""
         return None if self.robust is None else Proportion(self.robust, self.n)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the row as stored in the checkpoint."""
         return asdict(self)
 
 
@@ -47,11 +47,6 @@ def best_epoch(curve: list[Epoch]) -> Epoch:
     if curve[-1].robust is None:
         return curve[-1]
     return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))
-
-
-def from_json(rows: list[dict[str, Any]]) -> list[Epoch]:
-    """Read the curve of a checkpoint."""
-    return [Epoch(**row) for row in rows]
 
 
 def as_csv(curve: list[Epoch]) -> bytes:

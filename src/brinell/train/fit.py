@@ -9,6 +9,7 @@ import torch
 
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
+from brinell.engine.events import Note
 from brinell.environment import environment
 from brinell.errors import InputError, PlanError, ThreatError
 from brinell.evaluation import coerce
@@ -18,9 +19,9 @@ from brinell.ops.losses import LOSSES
 from brinell.train.curve import Epoch, best_epoch
 from brinell.train.folder import Folder, load
 from brinell.train.loop import Loop, TrainingJob, training_precision
-from brinell.train.methods import Method, as_method
+from brinell.train.methods import as_method
 from brinell.train.model import TrainableModel, as_trainable, prepare
-from brinell.train.progress import Listener, Message, listening
+from brinell.train.progress import Listener, listening
 from brinell.train.recipe import Recipe
 from brinell.train.samples import TrainingSamples, as_samples, split
 
@@ -78,21 +79,14 @@ def fit(
     samples, validation, measured = _data(data, validation, plan, how)
     _check_threat(coerce.as_threat(threat), samples)
     trainable, classes = prepare(as_trainable(model, samples, how.seed), samples, device)
-    if validation is not None:
-        _check_held(validation, samples, classes)
-    _check_images(how, samples)
-    _check_loss(chosen, classes)
-    if not checkpoint_every >= 0:
-        raise InputError(
-            expected="checkpoint_every of at least 0 seconds", got=f"{checkpoint_every}", remedy="Use 300."
-        )
     job = TrainingJob(
         trainable.classifier, classes, samples, validation, threat, chosen, how, measured, checkpoint_every
     )
+    _check_job(job)
     facts = {"environment": environment(job.device)}
     with listening(progress) as listener, Folder(Path(out), _identity(job, trainable), facts, resume) as folder:
         for note in notes(job):
-            listener(Message(note))
+            listener(Note(note))
         with training_precision(how.precision, job.device):
             curve = Loop(job, folder, listener).run()
     return Trained(Path(out), load(out, None if trainable.network else trainable.classifier, device=job.device), curve)
@@ -133,12 +127,11 @@ def _data(
         raise PlanError(
             expected="validation samples, which patience needs", got="none", remedy="Leave patience out, or validate."
         )
-    return samples, validation, None if validation is None else _without_audit(coerce.as_plan(plan))
-
-
-def _without_audit(plan: Plan) -> Plan:
-    """Remove the audit: it costs more than the plan, and epochs are only compared with one another."""
-    return audited(plan, 0) if plan.has_audit else plan
+    if validation is None:
+        return samples, None, None
+    plan = coerce.as_plan(plan)
+    # The audit costs more than the plan, and epochs are only compared with one another.
+    return samples, validation, audited(plan, 0) if plan.has_audit else plan
 
 
 def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
@@ -149,32 +142,28 @@ def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
     threat.check(tuple(samples.x.shape[1:]), None)
 
 
-def _check_held(validation: TrainingSamples, samples: TrainingSamples, classes: int) -> None:
-    if validation.x.shape[1:] != samples.x.shape[1:] or int(validation.y.max()) >= classes:
+def _check_job(job: TrainingJob) -> None:
+    samples, validation, classes, method = job.samples, job.validation, job.classes, job.method
+    shape = tuple(samples.x.shape[1:])
+    if validation is not None and (validation.x.shape[1:] != shape or int(validation.y.max()) >= classes):
         raise InputError(
-            expected=f"validation samples of shape {tuple(samples.x.shape[1:])} with labels in 0..{classes - 1}",
+            expected=f"validation samples of shape {shape} with labels in 0..{classes - 1}",
             got=f"shape {tuple(validation.x.shape[1:])}, labels up to {int(validation.y.max())}",
             remedy="Use validation data of the same shape and classes.",
         )
-
-
-def _check_images(recipe: Recipe, samples: TrainingSamples) -> None:
-    if (recipe.crop or recipe.flip) and samples.x.ndim != 4:
+    if (job.recipe.crop or job.recipe.flip) and samples.x.ndim != 4:
         raise InputError(
             expected="images of shape (n, channels, height, width) for crops and flips",
             got=f"shape {tuple(samples.x.shape)}",
             remedy="Leave crop and flip out.",
         )
-
-
-def _check_loss(method: Method, classes: int) -> None:
     loss = None if method.attack is None or method.beta else LOSSES[method.attack.loss]
     if loss is not None and classes < loss.classes:
-        raise PlanError(
-            expected=f"at least {loss.classes} classes for an attack on this loss",
-            got=f"{classes}",
-            remedy=f"Use the loss {loss.instead} instead.",
-        )
+        expected = f"at least {loss.classes} classes for an attack on this loss"
+        raise PlanError(expected=expected, got=f"{classes}", remedy=f"Use the loss {loss.instead} instead.")
+    if not job.checkpoint_every >= 0:
+        expected = "checkpoint_every of at least 0 seconds"
+        raise InputError(expected=expected, got=f"{job.checkpoint_every}", remedy="Use 300.")
 
 
 def notes(job: TrainingJob) -> list[str]:

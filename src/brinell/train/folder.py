@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from brinell.models.networks import Network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.results import differences
 from brinell.results.format.files import is_temporary, write_atomic
-from brinell.results.format.lock import LOCK, Lock
+from brinell.results.format.lock import LOCK, locked_folder
 from brinell.train.curve import Epoch, as_csv
 
 CONFIG, CHECKPOINT, CURVE, BEST, LAST = (
@@ -85,15 +84,7 @@ class Folder:
         self.path = path
         used = (path / CONFIG).exists()
         self._check(identity, used, resume)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(path)
-        except OSError as error:
-            raise RunError(
-                expected=f"a writable folder at {path}",
-                got=f"{type(error).__name__}: {error.strerror}",
-                remedy="Choose another folder.",
-            ) from error
+        self._lock = locked_folder(path)
         for file in path.iterdir():
             if is_temporary(file):
                 file.unlink()
@@ -102,22 +93,16 @@ class Folder:
             write_atomic(path / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
     def _check(self, identity: Mapping[str, Any], used: bool, resume: bool) -> None:
-        path = self.path
+        path, new = self.path, f"a new or empty folder at {self.path}"
         if not used:
             others = [f.name for f in path.iterdir() if f.name != LOCK and not is_temporary(f)] if path.is_dir() else []
             if others or (path.exists() and not path.is_dir()):
-                raise RunError(
-                    expected=f"a new or empty folder at {path}",
-                    got=f"a folder with other files ({', '.join(sorted(others)[:3])})" if others else "a file",
-                    remedy="Choose another folder.",
-                )
+                got = f"a folder with other files ({', '.join(sorted(others)[:3])})" if others else "a file"
+                raise RunError(expected=new, got=got, remedy="Choose another folder.")
             return
         if not resume:
-            raise RunError(
-                expected=f"a new or empty folder at {path}",
-                got="a training",
-                remedy="Continue it with --resume (resume=True), or choose another folder.",
-            )
+            remedy = "Continue it with --resume (resume=True), or choose another folder."
+            raise RunError(expected=new, got="a training", remedy=remedy)
         changed = differences(read_config(path)["identity"], identity)
         changed = {k: v for k, v in changed.items() if k not in NOT_COMPARED}
         if changed:
@@ -138,7 +123,7 @@ class Folder:
         except Exception as error:
             raise RunError(
                 expected=f"a readable checkpoint {file}",
-                got=f"{type(error).__name__}: {first_line(error)[:80]}",
+                got=error_text(error)[:120],
                 remedy="Restore it from a copy, or train again in a new folder.",
             ) from error
         return stored
@@ -157,7 +142,7 @@ class Folder:
     def __enter__(self) -> "Folder":
         return self
 
-    def __exit__(self, *_: "type[BaseException] | BaseException | TracebackType | None") -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 

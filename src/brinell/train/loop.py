@@ -24,7 +24,7 @@ from brinell.errors import ModelError
 from brinell.evaluation.evaluate import evaluate
 from brinell.models.wrap import TorchClassifier
 from brinell.train.average import WeightAverage
-from brinell.train.curve import Epoch, best_epoch, from_json
+from brinell.train.curve import Epoch, best_epoch
 from brinell.train.folder import Folder, Weights, weights_of
 from brinell.train.methods import Method
 from brinell.train.objective import adversarial_points, training_loss
@@ -102,12 +102,11 @@ class Loop:
 
     def run(self) -> list[Epoch]:
         """Train until the last epoch or until patience runs out, and return the curve."""
-        stored = self.folder.load()
+        job, stored = self.job, self.folder.load()
         if stored is None:
             self._store()
         else:
             self._restore(stored)
-        job = self.job
         self.listener(TrainingStarted(job.recipe.epochs, job.per_epoch, self.epoch * job.per_epoch + self.batch))
         self.saved = self.started = time.monotonic()
         while self.epoch < job.recipe.epochs and not self._patience_is_over():
@@ -246,7 +245,7 @@ class Loop:
         self.optimiser.load_state_dict(stored["optimiser"])
         self.total.copy_(stored["loss"])
         self.epoch, self.batch, self.spent = stored["epoch"], stored["batch"], stored["seconds"]
-        self.curve, self.best = from_json(stored["curve"]), stored["best"]
+        self.curve, self.best = [Epoch(**row) for row in stored["curve"]], stored["best"]
         if self.curve and self.batch == 0:
             # The process may have stopped after the checkpoint and before the files for readers.
             self.folder.publish(self.best, weights_of(self.average.module), self.curve)

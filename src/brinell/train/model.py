@@ -37,12 +37,10 @@ class TrainableModel:
         """Return what must be equal to resume: names and shapes of the weights, and the printed structure."""
         h = hashlib.sha256(repr(self.module).encode())
         h.update(str([(k, tuple(v.shape)) for k, v in self.module.state_dict().items()]).encode())
-        normalisation = {k: None if v is None else v.flatten().tolist() for k, v in self._statistics().items()}
+        statistics = {"mean": self.classifier.mean, "std": self.classifier.std}
+        normalisation = {k: None if v is None else v.flatten().tolist() for k, v in statistics.items()}
         network = None if self.network is None else self.network.to_json()
         return {"network": network, "structure": h.hexdigest(), "classes": classes, **normalisation}
-
-    def _statistics(self) -> dict[str, Any]:
-        return {"mean": self.classifier.mean, "std": self.classifier.std}
 
 
 def network_for(name: str, samples: TrainingSamples, classes: int | None = None) -> Network:

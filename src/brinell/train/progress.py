@@ -3,19 +3,19 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from brinell.engine.events import Note
 from brinell.evaluation.progress import on_standard_error
 from brinell.train.curve import Epoch
 
 EVERY = 10.0
 
 
-@dataclass(frozen=True)
-class TrainingStarted:
+class TrainingStarted(NamedTuple):
     """The training has `epochs` epochs of `steps` steps each; `done` steps were made before."""
 
     epochs: int
@@ -23,35 +23,22 @@ class TrainingStarted:
     done: int
 
 
-@dataclass(frozen=True)
-class StepFinished:
+class StepFinished(NamedTuple):
     """The number of steps made so far, and the mean loss of this epoch."""
 
     step: int
     loss: float
 
 
-@dataclass(frozen=True)
-class EpochFinished:
+class EpochFinished(NamedTuple):
     """An epoch is finished; `best` says whether it is the best so far."""
 
     row: Epoch
     best: bool
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message for the user."""
-
-    text: str
-
-
-Event = TrainingStarted | StepFinished | EpochFinished | Message
+Event = TrainingStarted | StepFinished | EpochFinished | Note
 Listener = Callable[[Event], None]
-
-
-def silent(event: Event) -> None:
-    """Ignore an event."""
 
 
 def sentence(row: Epoch, epochs: int, best: bool = False) -> str:
@@ -61,6 +48,10 @@ def sentence(row: Epoch, epochs: int, best: bool = False) -> str:
         parts += [f"clean {row.clean_accuracy}", f"robust {row.robust_accuracy}"]
         parts += ["best so far"] * best
     return f"{', '.join(parts)}, {row.seconds:.0f} s"
+
+
+def _line(event: EpochFinished | Note, epochs: int) -> str:
+    return event.text if isinstance(event, Note) else sentence(event.row, epochs, event.best)
 
 
 class TrainingBar:
@@ -88,10 +79,7 @@ class TrainingBar:
             name = f"epoch {epoch}/{self.started.epochs}"
             self.bar.update(self.task, completed=event.step, description=name, loss=f"{event.loss:.3f}")
         else:
-            text = (
-                sentence(event.row, self.started.epochs, event.best) if isinstance(event, EpochFinished) else event.text
-            )
-            self.bar.console.print(text, highlight=False, markup=False)
+            self.bar.console.print(_line(event, self.started.epochs), highlight=False, markup=False)
 
 
 class TrainingLines:
@@ -109,10 +97,8 @@ class TrainingLines:
             self.started = event
             past = f", {event.done} steps made before" if event.done else ""
             self._print(f"{event.epochs} epochs of {event.steps} steps{past}")
-        elif isinstance(event, EpochFinished):
-            self._print(sentence(event.row, self.started.epochs, event.best))
-        elif isinstance(event, Message):
-            self._print(event.text)
+        elif not isinstance(event, StepFinished):
+            self._print(_line(event, self.started.epochs))
         elif time.perf_counter() - self.last > EVERY:
             self._print(f"step {event.step}/{self.started.epochs * self.started.steps}: loss {event.loss:.3f}")
 
@@ -120,11 +106,8 @@ class TrainingLines:
 @contextmanager
 def listening(progress: "bool | Listener | None") -> Iterator[Listener]:
     """Give a listener: None and True print to standard error, False is silent, a function receives every event."""
-    if callable(progress):
-        yield progress
-        return
-    if progress is False:
-        yield silent
+    if callable(progress) or progress is False:
+        yield progress or (lambda event: None)
         return
     with on_standard_error(TrainingLines, TrainingBar) as listener:
         yield listener

@@ -55,10 +55,12 @@ class Recipe:
         _whole(1, epochs=self.epochs, batch=self.batch, patience=1 if self.patience is None else self.patience)
         _whole(0, crop=self.crop)
         _whole(-(2**63), seed=self.seed)
-        _within(0, None, clip=self.clip, ramp=self.ramp, weight_decay=self.decay)
-        _within(0, 1, label_smoothing=self.label_smoothing, average=self.average, momentum=self.momentum)
-        if not 0 < self.peak < float("inf"):
-            raise InputError(expected="lr above 0", got=f"lr = {self.peak}", remedy="Leave it out for the default.")
+        for name, value in (("clip", self.clip), ("ramp", self.ramp), ("weight_decay", self.decay)):
+            _check(0 <= value < float("inf"), f"{name} of at least 0", f"{name} = {value}")
+        for name in ("label_smoothing", "average", "momentum"):
+            value = getattr(self, name)
+            _check(0 <= value < 1, f"{name} of at least 0 and below 1", f"{name} = {value}")
+        _check(0 < self.peak < float("inf"), "lr above 0", f"lr = {self.peak}")
 
     @property
     def peak(self) -> float:
@@ -86,20 +88,10 @@ class Recipe:
 
 def _whole(least: int, **numbers: int) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-            raise InputError(
-                expected=f"{name} as a whole number of at least {least}",
-                got=f"{name} = {value!r}",
-                remedy="Leave it out for the default.",
-            )
+        valid = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
+        _check(valid, f"{name} as a whole number of at least {least}", f"{name} = {value!r}")
 
 
-def _within(least: int, below: int | None, **numbers: float | int) -> None:
-    for name, value in numbers.items():
-        if not (least <= value < (float("inf") if below is None else below)):
-            end = "" if below is None else f" and below {below}"
-            raise InputError(
-                expected=f"{name} of at least {least}{end}",
-                got=f"{name} = {value}",
-                remedy="Leave it out for the default.",
-            )
+def _check(valid: bool, expected: str, got: str) -> None:
+    if not valid:
+        raise InputError(expected=expected, got=got, remedy="Leave it out for the default.")

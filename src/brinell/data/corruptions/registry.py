@@ -48,40 +48,30 @@ def _one(*values: int | float) -> Any:
 
 
 ALL = (
-    Corruption(
-        "gaussian_noise", "noise", noise.gaussian_noise,
-        _one(0.04, 0.06, 0.08, 0.09, 0.10), _one(0.08, 0.12, 0.18, 0.26, 0.38),
-    ),
-    Corruption(
-        "shot_noise", "noise", noise.shot_noise,
-        _one(500.0, 250.0, 100.0, 75.0, 50.0), _one(60.0, 25.0, 12.0, 5.0, 3.0),
-    ),
-    Corruption(
-        "impulse_noise", "noise", noise.impulse_noise,
-        _one(0.01, 0.02, 0.03, 0.05, 0.07), _one(0.03, 0.06, 0.09, 0.17, 0.27),
-    ),
-    Corruption(  # radius of the disc, width of its soft edge
-        "defocus_blur", "blur", blur.defocus_blur,
+    Corruption("gaussian_noise", "noise", noise.gaussian_noise,
+        _one(0.04, 0.06, 0.08, 0.09, 0.10), _one(0.08, 0.12, 0.18, 0.26, 0.38)),
+    Corruption("shot_noise", "noise", noise.shot_noise,
+        _one(500.0, 250.0, 100.0, 75.0, 50.0), _one(60.0, 25.0, 12.0, 5.0, 3.0)),
+    Corruption("impulse_noise", "noise", noise.impulse_noise,
+        _one(0.01, 0.02, 0.03, 0.05, 0.07), _one(0.03, 0.06, 0.09, 0.17, 0.27)),
+    # radius of the disc, width of its soft edge
+    Corruption("defocus_blur", "blur", blur.defocus_blur,
         ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
-        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
-    ),
-    Corruption(  # width of the blur, reach, rounds
-        "glass_blur", "blur", blur.glass_blur,
+        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5))),
+    # width of the blur, reach, rounds
+    Corruption("glass_blur", "blur", blur.glass_blur,
         ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-    ),
-    Corruption(  # radius, width
-        "motion_blur", "blur", blur.motion_blur,
+        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))),
+    # radius, width
+    Corruption("motion_blur", "blur", blur.motion_blur,
         ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
-        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
-    ),
-    Corruption(  # largest factor, step
-        "zoom_blur", "blur", blur.zoom_blur,
+        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))),
+    # largest factor, step
+    Corruption("zoom_blur", "blur", blur.zoom_blur,
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
-        ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-    ),
-    Corruption(  # mean and spread of the noise, zoom, threshold, radius and width of the streaks, share kept
-        "snow", "weather", weather.snow,
+        ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))),
+    # mean and spread of the noise, zoom, threshold, radius and width of the streaks, share kept
+    Corruption("snow", "weather", weather.snow,
         (
             (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95), (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
             (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9), (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
@@ -90,53 +80,37 @@ ALL = (
         (
             (0.1, 0.3, 3.0, 0.5, 10, 4.0, 0.8), (0.2, 0.3, 2.0, 0.5, 12, 4.0, 0.7), (0.55, 0.3, 4.0, 0.9, 12, 8.0, 0.7),
             (0.55, 0.3, 4.5, 0.85, 12, 8.0, 0.65), (0.55, 0.3, 2.5, 0.85, 12, 12.0, 0.55),
-        ),
-    ),
-    Corruption(  # shares of the image and of the ice
-        "frost", "weather", weather.frost,
+        )),
+    # shares of the image and of the ice
+    Corruption("frost", "weather", weather.frost,
         ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-        ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-    ),
-    Corruption(  # amount, decay of the clouds' roughness
-        "fog", "weather", weather.fog,
+        ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
+    # amount, decay of the clouds' roughness
+    Corruption("fog", "weather", weather.fog,
         ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
-        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
-    ),
-    Corruption(
-        "brightness", "weather", digital.brightness,
-        _one(0.05, 0.1, 0.15, 0.2, 0.3), _one(0.1, 0.2, 0.3, 0.4, 0.5),
-    ),
-    Corruption(
-        "contrast", "digital", digital.contrast,
-        _one(0.75, 0.5, 0.4, 0.3, 0.15), _one(0.4, 0.3, 0.2, 0.1, 0.05),
-    ),
-    Corruption(  # size and smoothness of the displacements, size of the affine map
-        "elastic_transform", "digital", digital.elastic_transform,
+        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))),
+    Corruption("brightness", "weather", digital.brightness,
+        _one(0.05, 0.1, 0.15, 0.2, 0.3), _one(0.1, 0.2, 0.3, 0.4, 0.5)),
+    Corruption("contrast", "digital", digital.contrast,
+        _one(0.75, 0.5, 0.4, 0.3, 0.15), _one(0.4, 0.3, 0.2, 0.1, 0.05)),
+    # size and smoothness of the displacements, size of the affine map
+    Corruption("elastic_transform", "digital", digital.elastic_transform,
         ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
         (
             (2 * OF_244, 0.7 * OF_244, 0.1 * OF_244), (2 * OF_244, 0.08 * OF_244, 0.2 * OF_244),
             (0.05 * OF_244, 0.01 * OF_244, 0.02 * OF_244), (0.07 * OF_244, 0.01 * OF_244, 0.02 * OF_244),
             (0.12 * OF_244, 0.01 * OF_244, 0.02 * OF_244),
-        ),
-    ),
-    Corruption(
-        "pixelate", "digital", digital.pixelate,
-        _one(0.95, 0.9, 0.85, 0.75, 0.65), _one(0.6, 0.5, 0.4, 0.3, 0.25),
-    ),
-    Corruption(
-        "jpeg_compression", "digital", jpeg_compression,
-        _one(80, 65, 58, 50, 40), _one(25, 18, 15, 10, 7),
-    ),
-    Corruption(
-        "speckle_noise", "noise", noise.speckle_noise,
-        _one(0.06, 0.1, 0.12, 0.16, 0.2), _one(0.15, 0.2, 0.35, 0.45, 0.6), common=False,
-    ),
-    Corruption(
-        "gaussian_blur", "blur", blur.gaussian_blur,
-        _one(0.4, 0.6, 0.7, 0.8, 1.0), _one(1.0, 2.0, 3.0, 4.0, 6.0), common=False,
-    ),
-    Corruption(  # mean, spread and width of the noise, threshold, amount (water) or width (mud), mud instead of water
-        "spatter", "weather", weather.spatter,
+        )),
+    Corruption("pixelate", "digital", digital.pixelate,
+        _one(0.95, 0.9, 0.85, 0.75, 0.65), _one(0.6, 0.5, 0.4, 0.3, 0.25)),
+    Corruption("jpeg_compression", "digital", jpeg_compression,
+        _one(80, 65, 58, 50, 40), _one(25, 18, 15, 10, 7)),
+    Corruption("speckle_noise", "noise", noise.speckle_noise,
+        _one(0.06, 0.1, 0.12, 0.16, 0.2), _one(0.15, 0.2, 0.35, 0.45, 0.6), common=False),
+    Corruption("gaussian_blur", "blur", blur.gaussian_blur,
+        _one(0.4, 0.6, 0.7, 0.8, 1.0), _one(1.0, 2.0, 3.0, 4.0, 6.0), common=False),
+    # mean, spread and width of the noise, threshold, amount (water) or width (mud), mud instead of water
+    Corruption("spatter", "weather", weather.spatter,
         (
             (0.62, 0.1, 0.7, 0.7, 0.5, 0), (0.65, 0.1, 0.8, 0.7, 0.5, 0), (0.65, 0.3, 1.0, 0.69, 0.5, 0),
             (0.65, 0.1, 0.7, 0.69, 0.6, 1), (0.65, 0.1, 0.5, 0.68, 0.6, 1),
@@ -145,14 +119,11 @@ ALL = (
             (0.65, 0.3, 4.0, 0.69, 0.6, 0), (0.65, 0.3, 3.0, 0.68, 0.6, 0), (0.65, 0.3, 2.0, 0.68, 0.5, 0),
             (0.65, 0.3, 1.0, 0.65, 1.5, 1), (0.67, 0.4, 1.0, 0.65, 1.5, 1),
         ),
-        common=False,
-    ),
-    Corruption(
-        "saturate", "digital", digital.saturate,
+        common=False),
+    Corruption("saturate", "digital", digital.saturate,
         ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
         ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
-        common=False,
-    ),
+        common=False),
 )  # fmt: skip
 
 CORRUPTIONS = {c.name: c for c in ALL}

@@ -30,6 +30,16 @@ class Lock:
             self._path.unlink(missing_ok=True)
 
 
+def locked_folder(path: Path) -> Lock:
+    """Make the folder if it is absent, and lock it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return Lock(path)
+    except OSError as error:
+        got = f"{type(error).__name__}: {error.strerror}"
+        raise RunError(expected=f"a writable folder at {path}", got=got, remedy="Choose another folder.") from error
+
+
 def _flock(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError, RunError
 from brinell.results.format import files
-from brinell.results.format.lock import LOCK, Lock
+from brinell.results.format.lock import LOCK, Lock, locked_folder
 from brinell.results.format.manifest import MANIFEST, Manifest, decode, differences, encode, material, now
 from brinell.results.format.schema import Evidence, conform, counted, is_evidence
 
@@ -53,15 +53,7 @@ class Writer:
         path, data = Path(path), encode(manifest)
         _refuse_used(path)
         made = not path.exists()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = Lock(path)
-        except OSError as error:
-            raise RunError(
-                expected=f"a folder that can be written at {path}",
-                got=f"{type(error).__name__}: {error.strerror}",
-                remedy="Choose another folder.",
-            ) from error
+        lock = locked_folder(path)
         try:
             _refuse_used(path)  # again, now that the lock is held
             files.write_atomic(path / MANIFEST, data)
