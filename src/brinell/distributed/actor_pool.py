@@ -24,8 +24,8 @@ class RayBackend:
     def __init__(self, pool: "ActorPool", unit: int | None) -> None:
         self._pool, self._unit = pool, unit
 
-    def parts(self, job: AttackJob) -> Iterator[FinishedRows]:
-        return Driver(job, self._pool, self._unit).parts()
+    def run(self, job: AttackJob) -> Iterator[FinishedRows]:
+        return Driver(job, self._pool, self._unit).run()
 
 
 class ActorPool:
