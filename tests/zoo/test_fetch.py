@@ -67,7 +67,7 @@ def test_a_cut_connection_goes_on_where_it_was(source: Source, home: Path, tiny:
 def test_what_arrived_before_the_last_cut_is_kept_for_the_next_call(source: Source, home: Path, tiny: Any) -> None:
     source.files[PATH], source.cuts, source.cut_at = tiny[1], download.TRIES, 1000
     card = made(NAME, WeightFile((source.url + PATH,)))
-    with pytest.raises(ModelError, match="cut 3 times") as caught:
+    with pytest.raises(ModelError, match="broke 3 times") as caught:
         fetch(card)
     assert str(place(card, 0)) in caught.value.remedy and not place(card, 0).exists()
     fetch(card)

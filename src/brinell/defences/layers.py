@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from brinell.models.arch.parts import shown_as
 from brinell.models.bpda import bpda
 from brinell.ops import rng
 
@@ -205,7 +206,8 @@ class Ripple(nn.Module):
         return x + self.height * (self.frequency * x).sin()
 
 
-class Scale(nn.Module):
+@shown_as("Scale")
+class ScaledLogits(nn.Module):
     """Logits multiplied by a factor."""
 
     def __init__(self, factor: float) -> None:

@@ -51,7 +51,7 @@ def winners(stronger: bool) -> TorchClassifier:
 
 def scaled() -> TorchClassifier:
     body, head = layers.split_head(plain_network())
-    return _built(body, head, layers.Scale(300.0), "logit scaling")
+    return _built(body, head, layers.ScaledLogits(300.0), "logit scaling")
 
 
 def quantised(stronger: bool) -> TorchClassifier:
@@ -135,7 +135,7 @@ def saturated(stronger: bool) -> TorchClassifier:
     return _built(nn.Sequential(*body[:-1], flat), head, None, "saturated activations")
 
 
-def _guarded(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchClassifier:
+def _with_detector(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchClassifier:
     """Return a network whose detector rejects at most 5 % of these clean images."""
     body, head = layers.split_head(net)
     module = layers.Defended(body, head).eval().requires_grad_(False)
@@ -144,16 +144,16 @@ def _guarded(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchCl
 
 @cache
 def shaken() -> TorchClassifier:
-    return _guarded(
+    return _with_detector(
         plain_network(), detectors.Shaken(plain_network(), 0.15), "statistical test", Problem(*training_data())
     )
 
 
 @cache
 def left_out() -> TorchClassifier:
-    return _guarded(*detectors.left_out(), "leave-one-out attribution", calibration_images())
+    return _with_detector(*detectors.left_out(), "leave-one-out attribution", calibration_images())
 
 
 @cache
 def trapdoor() -> TorchClassifier:
-    return _guarded(*detectors.trapdoor(), "trapdoors", calibration_images())
+    return _with_detector(*detectors.trapdoor(), "trapdoors", calibration_images())

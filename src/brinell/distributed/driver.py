@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,31 +27,27 @@ TICK, PATIENCE = 0.25, 60.0
 NOT_STORED = ("pid", "git_commit")
 
 
-@dataclass(frozen=True)
-class WorkerJoined:
+class WorkerJoined(NamedTuple):
     """A worker has built the model and is ready; `environment` holds its versions and hardware."""
 
     worker: int
     environment: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class WorkerReported:
+class WorkerReported(NamedTuple):
     """A worker has sent rows of its unit."""
 
     worker: int
     report: WorkerReport
 
 
-@dataclass(frozen=True)
-class WorkerFinished:
+class WorkerFinished(NamedTuple):
     """A worker has finished its unit."""
 
     worker: int
 
 
-@dataclass(frozen=True)
-class WorkerDied:
+class WorkerDied(NamedTuple):
     """A worker crashed or was killed."""
 
     worker: int

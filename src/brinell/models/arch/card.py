@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
-from brinell.models.arch.parts import conv1, conv3, pooled, shown_as
+from brinell.models.arch.parts import conv1, conv3, pooled, shown_as, stacked, through
 from brinell.models.arch.resnet import BasicBlock
 
 STEM = 64
@@ -44,15 +44,12 @@ class BinaryResNet(NormalizedNetwork):
         super().__init__(inputs)
         self.conv1, inside = conv3(3, STEM), STEM
         for i, width in enumerate(widths):
-            first = CardBlock(inside, width, 1 if i == 0 else 2)
-            setattr(self, f"layer{i + 1}", nn.Sequential(first, CardBlock(width, width, 1)))
+            setattr(self, f"layer{i + 1}", stacked(CardBlock, 2, inside, width, 1 if i == 0 else 2))
             inside = width
         self.bn1, self.fc = _norm(inside), conv1(inside, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.conv1(self.normalised(x))
-        for i in range(4):
-            out = getattr(self, f"layer{i + 1}")(out)
+        out = through(self, self.conv1(self.normalised(x)), "layer", range(1, 5))
         return self.fc(pooled(F.relu(self.bn1(out)))[:, :, None, None]).flatten(1)
 
 
@@ -76,13 +73,10 @@ class PrunedResNet(NormalizedNetwork):
         self.conv1, self.bn1, inside = conv3(3, width), nn.BatchNorm2d(width), width
         for i in range(4):
             outside = width * 2**i
-            first = PrunedBlock(inside, outside, 1 if i == 0 else 2)
-            setattr(self, f"layer{i + 1}", nn.Sequential(first, PrunedBlock(outside, outside, 1)))
+            setattr(self, f"layer{i + 1}", stacked(PrunedBlock, 2, inside, outside, 1 if i == 0 else 2))
             inside = outside
         self.fc = nn.Linear(inside, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(self.normalised(x))))
-        for i in range(4):
-            out = getattr(self, f"layer{i + 1}")(out)
-        return self.fc(pooled(out))
+        return self.fc(pooled(through(self, out, "layer", range(1, 5))))

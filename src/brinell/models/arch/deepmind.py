@@ -1,12 +1,13 @@
 """WideResNet and PreAct-ResNet in the variant of Gowal et al. 2020, and networks derived from it."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
-from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, same, shown_as
+from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, same, shown_as, stacked, through
 
 STRIDES = (1, 2, 2)
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -84,12 +85,8 @@ class DeepmindGroup(nn.Module):
         self, n: int, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None
     ) -> None:
         super().__init__()
-        self.block = nn.Sequential(
-            *(
-                DeepmindBlock(inside if i == 0 else outside, outside, stride if i == 0 else 1, act, sparse, squeeze)
-                for i in range(n)
-            )
-        )
+        make = partial(DeepmindBlock, act=act, sparse=sparse, squeeze=squeeze)
+        self.block = stacked(make, n, inside, outside, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.block(x)
@@ -161,17 +158,11 @@ class DeepmindPreActResNet(NormalizedNetwork):
         self.conv_2d = conv3(3, 64)
         inside = 64
         for i, n in enumerate(DEPTHS[depth]):
-            outside, stride = 64 * 2**i, 1 if i == 0 else 2
-            steps = [
-                DeepmindPreActBlock(inside if j == 0 else outside, outside, stride if j == 0 else 1, act)
-                for j in range(n)
-            ]
-            setattr(self, f"layer_{i}", nn.Sequential(*steps))
+            outside, make = 64 * 2**i, partial(DeepmindPreActBlock, act=act)
+            setattr(self, f"layer_{i}", stacked(make, n, inside, outside, 1 if i == 0 else 2))
             inside = outside
         self.batchnorm, self.act, self.logits = nn.BatchNorm2d(inside), activation(act), nn.Linear(inside, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.conv_2d(self.normalised(x))
-        for i in range(4):
-            out = getattr(self, f"layer_{i}")(out)
+        out = through(self, self.conv_2d(self.normalised(x)), "layer_", range(4))
         return self.logits(pooled(self.act(self.batchnorm(out))))

@@ -1,6 +1,6 @@
 """Layers and functions that several families share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -30,6 +30,20 @@ def conv3(inside: int, outside: int, stride: int = 1, *, padding: int = 1) -> nn
 def conv1(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
     """Make a 1×1 convolution without bias."""
     return nn.Conv2d(inside, outside, 1, stride, bias=False)
+
+
+def stacked(
+    make: Callable[[int, int, int], nn.Module], n: int, inside: int, outside: int, stride: int
+) -> nn.Sequential:
+    """Make n blocks from (inside, outside, stride); the first one changes width and resolution."""
+    return nn.Sequential(make(inside, outside, stride), *(make(outside, outside, 1) for _ in range(n - 1)))
+
+
+def through(net: nn.Module, x: Tensor, name: str, numbers: Iterable[int]) -> Tensor:
+    """Apply the submodules with this name and these numbers in turn."""
+    for i in numbers:
+        x = getattr(net, f"{name}{i}")(x)
+    return x
 
 
 def pooled(x: Tensor) -> Tensor:

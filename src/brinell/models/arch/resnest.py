@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
-from brinell.models.arch.parts import activation, conv1, conv3, pooled, shown_as
+from brinell.models.arch.parts import activation, conv1, conv3, pooled, shown_as, through
 
 WIDTHS, STRIDES, EXPANSION = (64, 128, 256, 512), (1, 2, 2, 2), 4
 REDUCTION, NARROWEST = 4, 32
@@ -84,6 +84,4 @@ class ResNeSt(NormalizedNetwork):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.act(self.bn1(self.conv1(self.normalised(x))))
-        for i in range(1, 5):
-            out = getattr(self, f"layer{i}")(out)
-        return self.fc(pooled(out))
+        return self.fc(pooled(through(self, out, "layer", range(1, 5))))

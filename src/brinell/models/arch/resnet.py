@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from brinell.errors import one_of
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
-from brinell.models.arch.parts import conv1, conv3, pooled
+from brinell.models.arch.parts import conv1, conv3, pooled, stacked, through
 
 WIDTHS, STRIDES = (64, 128, 256, 512), (1, 2, 2, 2)
 EXPANSION = 4  # of the bottleneck blocks, He et al. 2016
@@ -117,15 +117,8 @@ def _stages(net: nn.Module, block: type[nn.Module], blocks: Sequence[int], expan
     inside = WIDTHS[0]
     for i, (width, stride, n) in enumerate(zip(WIDTHS, STRIDES, blocks, strict=True), start=1):
         outside = width * expansion
-        steps = [block(inside if j == 0 else outside, outside, stride if j == 0 else 1) for j in range(n)]
-        setattr(net, f"layer{i}", nn.Sequential(*steps))
+        setattr(net, f"layer{i}", stacked(block, n, inside, outside, stride))
         inside = outside
-
-
-def _through(net: nn.Module, x: Tensor) -> Tensor:
-    for i in range(1, len(WIDTHS) + 1):
-        x = getattr(net, f"layer{i}")(x)
-    return x
 
 
 class ResNet(NormalizedNetwork):
@@ -149,8 +142,8 @@ class ResNet(NormalizedNetwork):
         self.linear = nn.Linear(WIDTHS[-1] * expansion, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = _through(self, F.relu(self.bn1(self.conv1(self.normalised(x)))))
-        return self.linear(pooled(out))
+        out = F.relu(self.bn1(self.conv1(self.normalised(x))))
+        return self.linear(pooled(through(self, out, "layer", range(1, 5))))
 
 
 class PreActResNet(NormalizedNetwork):
@@ -175,5 +168,5 @@ class PreActResNet(NormalizedNetwork):
         self.linear = nn.Linear(WIDTHS[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = _through(self, self.conv1(self.normalised(x)))
+        out = through(self, self.conv1(self.normalised(x)), "layer", range(1, 5))
         return self.linear(pooled(out if self.bn is None else F.relu(self.bn(out))))

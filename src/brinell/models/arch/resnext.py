@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
-from brinell.models.arch.parts import conv1, conv3, pooled, shown_as
+from brinell.models.arch.parts import conv1, conv3, pooled, shown_as, through
 
 EXPANSION = 4
 
@@ -53,6 +53,4 @@ class ResNeXt(NormalizedNetwork):
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn_1(self.conv_1_3x3(self.normalised(x))))
-        for i in (1, 2, 3):
-            out = getattr(self, f"stage_{i}")(out)
-        return self.classifier(pooled(out))
+        return self.classifier(pooled(through(self, out, "stage_", range(1, 4))))

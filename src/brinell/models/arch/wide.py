@@ -1,12 +1,13 @@
 """WideResNet as in most adversarially trained CIFAR models, and its variants."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brinell.models.arch.inputs import Inputs, NormalizedNetwork
-from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, shown_as
+from brinell.models.arch.parts import activation, conv1, conv3, groups, pooled, shown_as, stacked, through
 
 STEM, STRIDES = 16, (1, 2, 2)
 
@@ -48,8 +49,7 @@ class WideGroup(nn.Module):
         self, n: int, inside: int, outside: int, stride: int, act: nn.Module, block: type[WideBlock] = WideBlock
     ) -> None:
         super().__init__()
-        steps = [block(inside if i == 0 else outside, outside, stride if i == 0 else 1, act) for i in range(n)]
-        self.layer = nn.Sequential(*steps)
+        self.layer = stacked(partial(block, act=act), n, inside, outside, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x)
@@ -88,9 +88,7 @@ class WideResNet(NormalizedNetwork):
 
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the last layer."""
-        out = self.conv1(self.normalised(x))
-        for i in (1, 2, 3):
-            out = getattr(self, f"block{i}")(out)
+        out = through(self, self.conv1(self.normalised(x)), "block", range(1, 4))
         return pooled(self.activation(self.bn1(out)))
 
     def forward(self, x: Tensor) -> Tensor:
