@@ -236,7 +236,7 @@ def test_attacks_that_imitate_get_a_point_of_their_own_sample():
     zero = torch.zeros(4, dtype=torch.long)
     own = torch.tensor([9, 4, 4, 7])
     p = Batch(torch.zeros(4, 1), zero, rng.keys(0, own), zero - 1, id=own)
-    assert Matching(references=found)._drawn(p).tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]]
+    assert Matching(references=found)._draw_reference(p).tolist() == [[4, 5], [0, 1], [0, 1], [2, 3]]
     r = test_attack(
         guarded(rate=0.1), brinell.Problem(*samples(4)), LINF, Matching(10), kind="regular", inner=9, kappa=0.5,
         progress=False,
