@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 
 import brinell
-from brinell.analysis.calibration import Reliability, calibration, reliability
-from brinell.analysis.calibration_error import COLDEST, error_interval, expected_calibration_error, nll_temperature
+from brinell.analysis.calibration import (
+    COLDEST,
+    Reliability,
+    calibration,
+    error_interval,
+    expected_calibration_error,
+    nll_temperature,
+    reliability,
+)
 from brinell.analysis.predictions import Predictions
 from brinell.errors import InputError, RunError
 from brinell.results import Run

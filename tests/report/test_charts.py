@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brinell.report.charts.chart import chart, data_table, table
-from brinell.report.charts.scales import Scale, span, step, tick_text, ticks
+from brinell.report.charts.scales import AxisScale, span, step, tick_text, ticks
 from brinell.report.charts.types import Histogram, ReferenceLine, Waterfall, WaterfallLevel
 from brinell.report.charts.xy import BOTTOM, HEIGHT, LEFT, PAD, RIGHT, TOP, WIDTH
 from brinell.results.analyses import Figure, Series, Table
@@ -149,4 +149,4 @@ def test_ticks_as_text(value: float, size: float, text: str) -> None:
 
 
 def test_a_scale_without_width_does_not_divide_by_zero() -> None:
-    assert Scale(3.0, 3.0, 0.0, 10.0)(3.0) == 0
+    assert AxisScale(3.0, 3.0, 0.0, 10.0)(3.0) == 0

@@ -1,38 +1,38 @@
 """Calibration: whether the predicted probabilities match the accuracy."""
 
-from collections.abc import Iterable
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from brinell.analysis.calibration_error import (
-    BINS,
-    bin_index,
-    calibrated_quantile,
-    confidence_at,
-    error_interval,
-    least_error,
-    logit_gaps,
-    nll_temperature,
-)
-from brinell.analysis.intervals import Bools, Floats, interval_series, percent, split_halves
+from brinell.analysis.intervals import LEVEL, Bools, Floats, bootstrap, interval_series, percent, split_halves, uniforms
 from brinell.analysis.predictions import (
     AnyRun,
+    CleanAndAdversarial,
     Predictions,
-    open_run,
+    open_run_of,
     predict,
     read_chunks,
-    require_misclassification,
-    require_same_model,
     with_adversarials,
 )
 from brinell.core.dataset import Chunk
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Interval, Proportion
-from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Series
+
+# Croce et al. 2021, appendix on calibration: 15 bins of equal width; temperatures t and 1/t for t = 0.001 … 1.
+BINS = 15
+GRID = np.arange(1, 1001) / 1000
+# The range searched for the temperature of least cross-entropy.
+COLDEST, HOTTEST = 1e-3, 1e3
+# Newton's method stops after a step this small relative to its start: the next would be its square.
+CLOSE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -76,52 +76,37 @@ class Reliability:
 
     @property
     def description(self) -> str:
-        """The tendency as a verb phrase."""
         return "shows no miscalibration beyond chance" if self.tendency == "calibrated" else f"is {self.tendency}"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(CleanAndAdversarial[Reliability]):
     """A model's calibration on clean and, from a Run, on adversarial inputs."""
-
-    model: str
-    clean: Reliability
-    adversarial: Reliability | None = None
-
-    @property
-    def sides(self) -> tuple[Reliability, ...]:
-        """Clean and, if measured, adversarial."""
-        return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
 
     def findings(self) -> AnalysisReport:
         """Return a table of the numbers for each kind of inputs, and reliability diagrams."""
-        sides = self.sides
-        rows: list[tuple[Cell, ...]] = [
-            ("samples", *(s.ece.n for s in sides)),
-            ("accuracy, %", *(percent(s.accuracy) for s in sides)),
-            ("mean confidence, %", *(f"{100 * s.confidence:.1f}" for s in sides)),
-            ("calibration error (ECE), %", *(percent(s.ece) for s in sides)),
-            ("95 % quantile if calibrated, %", *(f"{100 * s.chance:.1f}" for s in sides)),
-            ("least error over temperatures, %", *(f"{100 * s.scaled:.1f}" for s in sides)),
-            ("  at temperature", *(f"{s.temperature:.3g}" for s in sides)),
-            ("error at a held-out temperature, %", *(percent(s.held_out) for s in sides)),
-            ("temperature of least cross-entropy", *(f"{s.nll_temperature:.3g}" for s in sides)),
-        ]
+        rows: dict[str, Callable[[Reliability], Cell]] = {
+            "samples": lambda s: s.ece.n,
+            "accuracy, %": lambda s: percent(s.accuracy),
+            "mean confidence, %": lambda s: f"{100 * s.confidence:.1f}",
+            "calibration error (ECE), %": lambda s: percent(s.ece),
+            "95 % quantile if calibrated, %": lambda s: f"{100 * s.chance:.1f}",
+            "least error over temperatures, %": lambda s: f"{100 * s.scaled:.1f}",
+            "  at temperature": lambda s: f"{s.temperature:.3g}",
+            "error at a held-out temperature, %": lambda s: percent(s.held_out),
+            "temperature of least cross-entropy": lambda s: f"{s.nll_temperature:.3g}",
+        }
         sentences = [
             f"On {s.inputs} inputs the model {s.description}: calibration error {percent(s.ece)} %, "
             f"{100 * s.scaled:.1f} % at temperature {s.temperature:.3g} (n = {s.ece.n})."
-            for s in sides
+            for s in self.sides
         ]
-        table = Table("Calibration", ("", *(s.inputs for s in sides)), tuple(rows))
-        figures = tuple(_diagram(s) for s in sides)
-        return AnalysisReport("calibration", "Calibration", " ".join(sentences), (table,), figures)
+        tables, figures = (self.table("Calibration", rows),), tuple(_diagram(s) for s in self.sides)
+        return AnalysisReport("calibration", "Calibration", " ".join(sentences), tables, figures)
 
 
 def _diagram(side: Reliability) -> Figure:
-    series = (
-        _points("unscaled", side.bins),
-        _points(f"at temperature {side.temperature:.3g}", side.scaled_bins),
-    )
+    series = (_points("unscaled", side.bins), _points(f"at temperature {side.temperature:.3g}", side.scaled_bins))
     return Figure(f"Reliability, {side.inputs} inputs", "line", "confidence", "accuracy", series, diagonal=True)
 
 
@@ -155,18 +140,13 @@ def calibration(
     if bins < 1:
         raise InputError(expected="at least 1 bin", got=f"{bins}", remedy=f"Omit `bins` for the default, {BINS}.")
     model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
-    stored = None if run is None else open_run(run)
-    if stored is not None:
-        require_same_model(stored, model)
-        require_misclassification(stored)
+    stored = None if run is None else open_run_of(run, model)
 
     def side(name: str, chunks: Iterable[Chunk]) -> Reliability:
         return reliability(predict(model, chunks), name, bins, seed)
 
-    clean = side("clean", read_chunks(data))
-    return Calibration(
-        model.name, clean, None if stored is None else side("adversarial", with_adversarials(stored, data))
-    )
+    adversarial = None if stored is None else side("adversarial", with_adversarials(stored, data))
+    return Calibration(model.name, side("clean", read_chunks(data)), adversarial)
 
 
 def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
@@ -178,7 +158,7 @@ def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS,
     temperature, scaled = least_error(gaps, right, bins)
     return Reliability(
         inputs=name,
-        accuracy=Proportion(int(right.sum()), len(right)),
+        accuracy=predictions.accuracy,
         confidence=float(confidence.mean()),
         ece=error_interval(confidence, right, bins, seed),
         chance=calibrated_quantile(confidence, bins, seed),
@@ -209,5 +189,106 @@ def _bins(confidence: Floats, right: Bools, bins: int) -> tuple[Bin, ...]:
     for k in range(bins):
         inside = where == k
         mean = float(confidence[inside].mean()) if inside.any() else float("nan")
-        result.append(Bin(edges[k], edges[k + 1], mean, Proportion(int(right[inside].sum()), int(inside.sum()))))
+        result.append(Bin(edges[k], edges[k + 1], mean, Proportion.of(right[inside])))
     return tuple(result)
+
+
+def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BINS) -> float:
+    """Return Σ over bins of n_b / n · |mean confidence − accuracy|; an edge belongs to the bin below.
+
+    >>> expected_calibration_error(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, True, False]))
+    0.0
+    """
+    return _error(bin_index(confidence, bins), confidence - right, bins)
+
+
+def bin_index(confidence: Floats, bins: int) -> Any:
+    """Return the bin of every confidence."""
+    edges = np.linspace(0, 1, bins + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+
+
+def _error(bin_index: Any, gap: Floats, bins: int) -> float:
+    return float(np.abs(np.bincount(bin_index, weights=gap, minlength=bins)).sum() / len(gap))
+
+
+def logit_gaps(logits: Tensor) -> Tensor:
+    """Return how far every logit is below the largest, in float64."""
+    z = logits.double()
+    return z - z.amax(1, keepdim=True)
+
+
+def confidence_at(gaps: Tensor, temperature: float) -> Floats:
+    """Return the probability of the predicted class at a temperature."""
+    return np.asarray((1 / (gaps / temperature).exp().sum(1)).numpy())
+
+
+def least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
+    """Return the grid temperature with the least error (of ties the nearest to 1), and that error.
+
+    Method: the error is at least |mean confidence − accuracy|, and the mean confidence falls with the temperature.
+    Search outwards from where the two are equal, until this bound exceeds the least error found.
+    """
+    grid = np.unique(np.concatenate([GRID, 1 / GRID])).tolist()
+    accuracy, candidates = float(right.mean()), []
+
+    def excess(t: float) -> float:
+        confidence = confidence_at(gaps, t)
+        candidates.append((expected_calibration_error(confidence, right, bins), abs(math.log(t)), t))
+        return float(confidence.mean()) - accuracy
+
+    first = bisect_left(grid, 0.0, key=lambda t: -excess(t))
+    for direction in (reversed(grid[:first]), grid[first:]):
+        for t in direction:
+            if abs(excess(t)) > min(candidates)[0] + 1e-12:
+                break
+    error, _, best = min(candidates)
+    return best, error
+
+
+def nll_temperature(logits: Tensor, y: Tensor) -> float:
+    """Return the temperature of least cross-entropy, between 0.001 and 1000.
+
+    Method: the cross-entropy is convex in b = 1/T; its slope is the mean of E_p[z − z_y], and its curvature the mean
+    variance of the logits under p. Newton steps alternate with bisection of the bracket.
+
+    >>> import torch
+    >>> z = torch.tensor([[2.0, 0.0]]).repeat(4, 1)
+    >>> round(nll_temperature(z, torch.tensor([0, 0, 0, 1])), 6)  # the odds are 3 to 1: 2 / T = log 3
+    1.820478
+    """
+    z = logits.double()
+    z = z - z.gather(1, y[:, None])
+    low, high, b, iteration = 1 / HOTTEST, 1 / COLDEST, 1.0, 0
+    while high > low * (1 + 1e-14):
+        slope, rate = _slope(z, b)
+        low, high = (b, high) if slope <= 0 else (low, b)
+        newton = b - slope / rate if rate > 0 else np.inf
+        if abs(newton - b) <= CLOSE * b:
+            return float(1 / newton)
+        b, iteration = (
+            newton if iteration % 2 == 0 and low < newton < high else float(np.sqrt(low * high)),
+            iteration + 1,
+        )
+    return float(1 / high)
+
+
+def _slope(z: Tensor, b: float) -> tuple[float, float]:
+    p = (z * b).softmax(1)
+    mean = (p * z).sum(1)
+    return float(mean.mean()), float(((p * z.square()).sum(1) - mean.square()).mean())
+
+
+def error_interval(confidence: Floats, right: Bools, bins: int = BINS, seed: int = 0) -> Interval:
+    """Return the calibration error with its basic bootstrap interval."""
+    where, gap = bin_index(confidence, bins), confidence - right
+    return bootstrap(lambda at: _error(where[at], gap[at], bins), len(gap), seed, "calibration", 0.0, 1.0)
+
+
+def calibrated_quantile(confidence: Floats, bins: int, seed: int) -> float:
+    """Return the 95 % quantile of the error of a perfectly calibrated model with these confidences."""
+    where = bin_index(confidence, bins)
+    drawn = [
+        _error(where, confidence - (u < confidence), bins) for u in uniforms(len(confidence), seed, "calibrated model")
+    ]
+    return float(np.quantile(drawn, LEVEL))

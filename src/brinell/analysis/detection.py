@@ -109,7 +109,7 @@ def _foreign_data(name: str, own: Predictions, other: Predictions) -> ForeignDat
     return ForeignData(
         name,
         Interval(area, *auroc_interval(area, len(mine), len(theirs)), len(mine) + len(theirs)),
-        Proportion(int((theirs >= threshold).sum()), len(theirs)),
+        Proportion.of(theirs >= threshold),
         float(np.exp(theirs).mean()),
     )
 
@@ -188,7 +188,6 @@ class _Noise(Dataset[Any]):
         return [(x, 0) for x in self.rows(torch.tensor(places))]
 
     def rows(self, places: Tensor) -> Tensor:
-        """Return the inputs at these indices."""
         key = rng.fold(rng.keys(self.seed, places), rng.digest(self.name))
         normal, even, _ = SYNTHETIC
         if self.name == normal:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.analysis.intervals import DRAWS, Floats, Ints, basic_bootstrap, interval_series, percent, uniforms
-from brinell.analysis.predictions import AnyRun, open_run
+from brinell.analysis.predictions import AnyRun
 from brinell.errors import InputError, RunError
-from brinell.results import Evidence, Interval, Proportion, is_evidence, row_queries
+from brinell.results import Evidence, Interval, Proportion, Run, is_evidence, row_queries
 from brinell.results.analyses import AnalysisReport, Figure, Table
 
 
@@ -90,7 +90,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     >>> sum(c.robust.n for c in classes), sum(c.robust.k for c in classes)
     (6, 2)
     """
-    run = open_run(run)
+    run = Run.open(run)
     table = run.rows()
     clean = table.filter(is_evidence(table, Evidence.CLEAN))
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
@@ -104,10 +104,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
         )
     classes = np.unique(labels)
     n = np.array([(labels == c).sum() for c in classes])
-    parts = {
-        "clean": np.isin(ids, row_queries.survivors(run.numbers(), [])),
-        "robust": np.isin(ids, run.survivors()),
-    }
+    parts = {"clean": np.isin(ids, row_queries.survivors(run.numbers(), [])), "robust": np.isin(ids, run.survivors())}
     right = {part: np.array([(good & (labels == c)).sum() for c in classes]) for part, good in parts.items()}
     found = tuple(
         ClassAccuracy(int(c), names[c] if names else str(c), *(Proportion(int(k), int(m)) for k in pair))

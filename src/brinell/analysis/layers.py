@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from brinell.core.model import Classifier
 from brinell.errors import ModelError, one_of
@@ -15,18 +15,13 @@ OUTPUT = "output"
 Function: TypeAlias = Callable[[Tensor], Tensor]
 
 
-def _module(classifier: Classifier) -> nn.Module | None:
-    module = getattr(classifier, "module", None)
-    return module if isinstance(module, nn.Module) else None
-
-
 def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
     """Return the layers to analyse: those with weights that run once and return one row per input, in order.
 
     These are the module's children or, for a module with a single child, that child's. The last one is left out if its
     output is the logits. A classifier without a torch module has none.
     """
-    module = _module(classifier)
+    module = classifier.torch_module
     if module is None:
         return ()
     prefix = ""
@@ -56,7 +51,7 @@ def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
     if layer == OUTPUT:
         yield lambda x: classifier.forward(x).logits
         return
-    module = _module(classifier)
+    module = classifier.torch_module
     if module is None:
         raise ModelError(
             expected="a classifier with a torch module",
@@ -65,7 +60,7 @@ def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
         )
     known = dict(module.named_modules())
     seen: list[Any] = []
-    handle = known[one_of("a layer", layer, known)].register_forward_hook(lambda *said: seen.append(said[2]))
+    handle = known[one_of("a layer", layer, known)].register_forward_hook(lambda _, __, result: seen.append(result))
 
     def inner(x: Tensor) -> Tensor:
         seen.clear()

@@ -2,9 +2,9 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -13,20 +13,42 @@ from torch import Tensor
 from brinell.analysis.intervals import Bools, Floats, Ints
 from brinell.checks import model as model_checks
 from brinell.core.attack import AnyAttack, Batch
-from brinell.core.dataset import Chunk, Problem, sample_hashes
+from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier, Output
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.attack_batch import attack_batch
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError, RunError
+from brinell.evaluation import coerce
 from brinell.ops import rng
-from brinell.results import Evidence, Run, is_evidence
+from brinell.results import Proportion, Run
+from brinell.results.analyses import Cell, Table
 from brinell.results.format.manifest import MISCLASSIFY
 
 # Samples read at a time, at most and at least (whole blocks on every device), and values at most.
 MOST, LEAST, VALUES = 4096, 512, 1 << 24
+Side = TypeVar("Side")
 AnyRun: TypeAlias = Run | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class CleanAndAdversarial(Generic[Side]):
+    """The results of one analysis of a model on clean and, if measured, on adversarial inputs."""
+
+    model: str
+    clean: Side
+    adversarial: Side | None = None
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Clean and, if measured, adversarial."""
+        return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
+
+    def table(self, title: str, rows: Mapping[str, Callable[[Side], Cell]]) -> Table:
+        """Return a table with one column for each kind of inputs."""
+        columns = ("", "clean", "adversarial")[: 1 + len(self.sides)]
+        return Table(title, columns, tuple((name, *map(cell, self.sides)) for name, cell in rows.items()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +61,11 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def accuracy(self) -> Proportion:
+        """The share of samples with the label as their predicted class."""
+        return Proportion.of(self.right)
 
     @property
     def right(self) -> Bools:
@@ -104,24 +131,11 @@ def _output(oracle: Oracle, chunk: Chunk) -> Output:
     return oracle.output(chunk.x.to(device), chunk.ids.to(device))
 
 
-def open_run(run: AnyRun) -> Run:
-    """Return a Run given as an object or as its folder."""
-    return run if isinstance(run, Run) else Run.open(run)
-
-
-def require_same_model(run: Run, classifier: Classifier) -> None:
-    """Refuse a Run of another model."""
-    stored = run.identity.model.fingerprint
-    if stored is not None and stored != classifier.fingerprint:
-        raise RunError(
-            expected=f"a Run of {classifier.name or 'this model'}",
-            got=f"a Run of another model in {run.path}",
-            remedy="Pass the evaluated model, with the same weights and normalisation.",
-        )
-
-
-def require_misclassification(run: Run) -> None:
-    """Refuse a Run with a criterion other than misclassification."""
+def open_run_of(run: AnyRun, classifier: Classifier | None) -> Run:
+    """Return a Run with the criterion misclassification, of this classifier if one is given; refuse others."""
+    run = Run.open(run)
+    if classifier is not None:
+        coerce.require_same_model(run, classifier)
     criterion = run.identity.criterion
     if criterion != MISCLASSIFY:
         raise RunError(
@@ -129,41 +143,22 @@ def require_misclassification(run: Run) -> None:
             got=f"the criterion {criterion} in {run.path}",
             remedy="Evaluate the model without its detector.",
         )
+    return run
 
 
 def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
     """Yield the samples with the Run's adversarials in place of the inputs; other samples stay clean."""
     adversarials = run.adversarials()
     index = {int(i): k for k, i in enumerate(adversarials.ids)}
-    known = _clean_rows(run)
+    known = coerce.stored_samples(run)
     for chunk in read_chunks(problem):
-        _require_same_samples(run, known, chunk)
+        coerce.require_same_samples(run, known, chunk)
         pairs = [(row, index[i]) for row, i in enumerate(chunk.ids.tolist()) if i in index]
         x = chunk.x.clone()
         if pairs:
             rows, stored = (list(v) for v in zip(*pairs, strict=True))
             x[rows] = torch.from_numpy(adversarials.x[stored])
         yield Chunk(chunk.ids, x, chunk.y, chunk.offset)
-
-
-def _clean_rows(run: Run) -> dict[int, tuple[str, int]]:
-    """Return the hash of the input and the label of every sample of a Run."""
-    rows = run.rows()
-    clean = is_evidence(rows, Evidence.CLEAN)
-    columns = (np.asarray(rows[c])[clean].tolist() for c in ("sample_id", "x_sha256", "label"))
-    return {i: (digest, label) for i, digest, label in zip(*columns, strict=True)}
-
-
-def _require_same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
-    seen = zip(sample_hashes(chunk.x), chunk.y.tolist(), strict=True)
-    other = [i for i, sample in zip(chunk.ids.tolist(), seen, strict=True) if known.get(i) != sample]
-    if other:
-        why = "no such sample" if other[0] not in known else "another input or label"
-        raise RunError(
-            expected="the samples of the Run",
-            got=f"{why} in {run.path} for {len(other)} of {len(chunk)} samples, first for id {other[0]}",
-            remedy="Pass the data of the evaluation (same --n, same preprocessing).",
-        )
 
 
 def largest_loss_points(

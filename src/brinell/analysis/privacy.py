@@ -1,7 +1,7 @@
 """Privacy: whether a model's confidence reveals which samples it was trained on (membership inference)."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,23 +19,22 @@ from brinell.analysis.intervals import (
 )
 from brinell.analysis.predictions import (
     AnyRun,
+    CleanAndAdversarial,
     Predictions,
     largest_loss_points,
-    open_run,
+    open_run_of,
     predict,
     read_chunks,
-    require_misclassification,
-    require_same_model,
     with_adversarials,
 )
 from brinell.attacks import PGD
 from brinell.core.attack import AnyAttack
-from brinell.core.dataset import Chunk, Problem
+from brinell.core.dataset import Chunk
 from brinell.core.threat import Threat
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Difference, Interval, Proportion, paired_difference
-from brinell.results.analyses import AnalysisReport, Cell, Figure, Table
+from brinell.results.analyses import AnalysisReport, Cell, Figure
 
 # Ten steps of a quarter of the radius, run to the end for every sample.
 ATTACK = PGD(steps=10)
@@ -66,43 +65,33 @@ class Leakage:
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(CleanAndAdversarial[Leakage]):
     """Membership inference from confidence on clean and, if requested, adversarial inputs."""
-
-    model: str
-    clean: Leakage
-    adversarial: Leakage | None = None
-
-    @property
-    def sides(self) -> tuple[Leakage, ...]:
-        """Clean and, if measured, adversarial."""
-        return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
 
     def findings(self) -> AnalysisReport:
         """Return a table of the numbers for each kind of inputs, and a figure."""
-        sides = self.sides
-        rows: list[tuple[Cell, ...]] = [
-            ("members, others", *(f"{s.members.n}, {s.others.n}" for s in sides)),
-            ("accuracy on members, %", *(percent(s.members) for s in sides)),
-            ("accuracy on others, %", *(percent(s.others) for s in sides)),
-            ("generalisation gap, points", *(percent(s.gap) for s in sides)),
-            ("inferred from confidence, %", *(percent(s.honest) for s in sides)),
+        rows: dict[str, Callable[[Leakage], Cell]] = {
+            "members, others": lambda s: f"{s.members.n}, {s.others.n}",
+            "accuracy on members, %": lambda s: percent(s.members),
+            "accuracy on others, %": lambda s: percent(s.others),
+            "generalisation gap, points": lambda s: percent(s.gap),
+            "inferred from confidence, %": lambda s: percent(s.honest),
             # No interval: chosen and measured on the same samples, it exceeds 50 % for any model.
-            ("  best threshold, chosen on these samples, %", *(f"{100 * s.best:.1f} (no interval)" for s in sides)),
-            ("inferred from correctness alone, %", *(percent(s.label) for s in sides)),
-            ("gain of confidence over correctness, points", *(percent(s.beyond) for s in sides)),
-        ]
-        table = Table("Membership", ("", *(s.inputs for s in sides)), tuple(rows))
+            "  best threshold, chosen on these samples, %": lambda s: f"{100 * s.best:.1f} (no interval)",
+            "inferred from correctness alone, %": lambda s: percent(s.label),
+            "gain of confidence over correctness, points": lambda s: percent(s.beyond),
+        }
         sentences = (
             f"On {s.inputs} inputs, confidence reveals membership in {percent(s.honest)} % of cases, correctness alone "
             f"in {percent(s.label)} % (guessing: 50 %)."
-            for s in sides
+            for s in self.sides
         )
-        names = [s.inputs for s in sides]
+        names = [s.inputs for s in self.sides]
         bars = (
-            interval_series("by confidence", names, [s.honest for s in sides]),
-            interval_series("by label", names, [s.label for s in sides]),
+            interval_series("by confidence", names, [s.honest for s in self.sides]),
+            interval_series("by label", names, [s.label for s in self.sides]),
         )
+        table = self.table("Membership", rows)
         figure = Figure("Membership inference", "bars", "inputs", "accuracy (%)", bars)
         return AnalysisReport("privacy", "Privacy leakage", " ".join(sentences), (table,), (figure,))
 
@@ -133,36 +122,22 @@ def privacy(
     (120, True)
     """
     if runs is not None and threat is not None:
-        raise InputError(
-            expected="Runs or a threat",
-            got="both",
-            remedy="Pass one source of adversarial inputs.",
-        )
+        raise InputError(expected="Runs or a threat", got="both", remedy="Pass one source of adversarial inputs.")
     model = coerce.as_classifier(classifier, device)
     data = (coerce.as_problem(members), coerce.as_problem(others))
 
-    def side(name: str, chunks: "Sequence[Iterable[Chunk]]") -> Leakage:
+    def side(name: str, chunks: Sequence[Iterable[Chunk]]) -> Leakage:
         first, second = (predict(model, part) for part in chunks)
         return leakage(first, second, name, seed)
 
-    clean = side("clean", [read_chunks(d) for d in data])
+    clean, adversarial = side("clean", [read_chunks(d) for d in data]), None
     if threat is not None:
-        wanted = coerce.as_threat(threat)
-        return Privacy(
-            model.name, clean, side("adversarial", [largest_loss_points(model, d, wanted, attack, seed) for d in data])
-        )
-    if runs is None:
-        return Privacy(model.name, clean)
-    return Privacy(
-        model.name, clean, side("adversarial", [_from_run(r, model, d) for r, d in zip(runs, data, strict=True)])
-    )
-
-
-def _from_run(run: AnyRun, model: Any, data: Problem) -> Iterable[Chunk]:
-    run = open_run(run)
-    require_same_model(run, model)
-    require_misclassification(run)
-    return with_adversarials(run, data)
+        bound = coerce.as_threat(threat)
+        adversarial = side("adversarial", [largest_loss_points(model, d, bound, attack, seed) for d in data])
+    elif runs is not None:
+        opened = [(open_run_of(run, model), d) for run, d in zip(runs, data, strict=True)]
+        adversarial = side("adversarial", [with_adversarials(run, d) for run, d in opened])
+    return Privacy(model.name, clean, adversarial)
 
 
 def leakage(members: Predictions, others: Predictions, name: str = "clean", seed: int = 0) -> Leakage:
@@ -174,11 +149,11 @@ def leakage(members: Predictions, others: Predictions, name: str = "clean", seed
             remedy="One half is needed to choose a threshold, the other to measure it.",
         )
     member_scores, other_scores = members.true_confidence, others.true_confidence
-    right = Proportion(int(members.right.sum()), len(members)), Proportion(int(others.right.sum()), len(others))
+    right = members.accuracy, others.accuracy
     wrong = Proportion(right[1].n - right[1].k, right[1].n)
     first = split_halves(members.ids, seed, "members"), split_halves(others.ids, seed, "others")
     called = _called(member_scores, other_scores, *first)
-    found, rejected = (Proportion(int(hit.sum()), len(hit)) for hit in called)
+    found, rejected = (Proportion.of(hit) for hit in called)
     baseline = mean_of_two(right[0], wrong)
     beyond = _beyond(called, (members.right, ~others.right))
     return Leakage(

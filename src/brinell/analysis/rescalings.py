@@ -65,11 +65,9 @@ class Successes:
 
     @property
     def size(self) -> int:
-        """The number of broken samples."""
         return self.share.k
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         r, p = self.rescaling, self.share
         return {
             "id": r.id, "name": r.name, "loss": r.loss, "formula": r.formula, "size": self.size, "n": p.n,
@@ -90,11 +88,9 @@ class RescalingTable:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Numbers of broken samples by the name of the loss."""
         return {line.rescaling.loss: line.size for line in self.lines}
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         cost = self.run.cost
         return {
             "steps": self.steps, "n": self.clean.n, "misclassified": self.clean.n - self.clean.k,
@@ -166,18 +162,9 @@ def rescalings(
     ('=1', 16, 7)
     """
     run = evaluate(
-        classifier,
-        problem,
-        threat,
-        rescaling_plan(steps, targets),
-        out=out,
-        resume=resume,
-        seed=seed,
-        slots=slots,
-        device=device,
-        progress=progress,
-        individual=True,
-    )
+        classifier, problem, threat, rescaling_plan(steps, targets), out=out, resume=resume, seed=seed, slots=slots,
+        device=device, progress=progress, individual=True,
+    )  # fmt: skip
     return from_run(run, steps)
 
 

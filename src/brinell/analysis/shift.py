@@ -116,16 +116,12 @@ def shift(
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
     home = _predict_all(models, problem)
     results = tuple(_shifted_data(name, home, _predict_all(models, other), seed) for name, other in sets.items())
-    return Shift(models[0].name, _accuracy(home[0]), results)
+    return Shift(models[0].name, home[0].accuracy, results)
 
 
 def _predict_all(models: Sequence[Classifier], problem: Any) -> list[Predictions]:
     data = coerce.as_problem(problem)
     return [predict(model, read_chunks(data)) for model in models]
-
-
-def _accuracy(predictions: Predictions) -> Proportion:
-    return Proportion(int(predictions.right.sum()), len(predictions))
 
 
 def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predictions], seed: int) -> ShiftedData:
@@ -134,9 +130,9 @@ def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predic
     near, far = np.stack([a.right[here] for a in home]), np.stack([a.right[away] for a in there])
     paired = np.array_equal(home[0].ids[here], there[0].ids[away]) and torch.equal(home[0].y[here], there[0].y[away])
     above = effective(near, far, paired, name, seed) if len(home) > 1 else None
-    accuracy = _accuracy(there[0])
+    accuracy = there[0].accuracy
     if not paired:
-        return ShiftedData(name, accuracy, independent_difference(accuracy, _accuracy(home[0])), False, above)
+        return ShiftedData(name, accuracy, independent_difference(accuracy, home[0].accuracy), False, above)
     a, b = far[0], near[0]
     counts = (int((x & y).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b)))
     return ShiftedData(name, accuracy, paired_difference(*counts), True, above)
@@ -171,9 +167,9 @@ def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
     """
     x, y = _log_odds(home, n), _log_odds(there, m)
     centre, middle = x[1:].mean(), y[1:].mean()
-    class_spread = float(((x[1:] - centre) ** 2).sum())
+    spread = float(((x[1:] - centre) ** 2).sum())
     # In a draw in which the baselines are equal, use a line of slope 1 through their mean.
-    slope = float(((x[1:] - centre) * (y[1:] - middle)).sum()) / class_spread if class_spread else 1.0
+    slope = float(((x[1:] - centre) * (y[1:] - middle)).sum()) / spread if spread else 1.0
     return float(there[0] - 1 / (1 + np.exp(-(middle + slope * (x[0] - centre)))))
 
 

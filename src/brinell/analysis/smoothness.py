@@ -62,7 +62,6 @@ class Smoothness:
 
     @property
     def output(self) -> Layer:
-        """The layer of the logits."""
         return self.layers[-1]
 
     def findings(self) -> AnalysisReport:

@@ -8,15 +8,7 @@ import numpy as np
 import torch
 
 from brinell.analysis.intervals import Bools, percent
-from brinell.analysis.predictions import (
-    AnyRun,
-    open_run,
-    predict,
-    read_chunks,
-    require_misclassification,
-    require_same_model,
-    with_adversarials,
-)
+from brinell.analysis.predictions import AnyRun, open_run_of, predict, read_chunks, with_adversarials
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Proportion, row_queries
@@ -120,11 +112,7 @@ def transfer(
         )
     models = {name: coerce.as_classifier(c, device) for name, c in classifiers.items()}
     data = coerce.as_problem(problem)
-    stored = {name: open_run(run) for name, run in runs.items()}
-    for name, run in stored.items():
-        require_misclassification(run)
-        if name in models:
-            require_same_model(run, models[name])
+    stored = {name: open_run_of(run, models.get(name)) for name, run in runs.items()}
     clean = {name: predict(model, read_chunks(data)) for name, model in models.items()}
     cells = []
     for source, run in stored.items():
@@ -137,5 +125,4 @@ def transfer(
 
 
 def _cross(source: str, target: str, shown: Bools, right: Bools) -> TransferCell:
-    fooled = Proportion(int((shown & ~right).sum()), int(shown.sum()))
-    return TransferCell(source, target, fooled, Proportion(int(right.sum()), len(right)))
+    return TransferCell(source, target, Proportion.of(~right[shown]), Proportion.of(right))

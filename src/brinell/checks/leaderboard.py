@@ -4,10 +4,9 @@ A model that fails a check is not comparable with others. The limits of each che
 """
 
 from collections import Counter
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from brinell.checks import gradients as gradient_checks
 from brinell.checks import model as model_checks
@@ -101,8 +100,8 @@ def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
 
 def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
     """Return the layer with weights that one pass calls most often, and how often."""
-    module: Any = getattr(classifier, "module", None)
-    if not isinstance(module, nn.Module):
+    module = classifier.torch_module
+    if module is None:
         return "", 0
     calls = Counter[str]()
     layers = [(name, m) for name, m in module.named_modules() if next(m.parameters(recurse=False), None) is not None]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from brinell.ops.types import Doubles, Labels, Logits, Points, Scalars
 
@@ -53,6 +53,11 @@ class Classifier:
     def allow(self) -> frozenset[str]:
         """Names of known defects: the Run stores them as flags instead of refusing the model."""
         return frozenset()
+
+    @property
+    def torch_module(self) -> nn.Module | None:
+        """The torch module that computes the logits, None if there is none: some analyses look at its layers."""
+        return None
 
     def forward(self, x: Points) -> Output:
         """Return the output for a batch of points in [0, 1]."""

@@ -8,14 +8,7 @@
 """
 
 from brinell.curves.class_distances import ClassDistances, Nearest, distances
-from brinell.curves.crossings import (
-    CertainRange,
-    Crossing,
-    Crossings,
-    OrderAcrossNorms,
-    crossings,
-    order_across_norms,
-)
+from brinell.curves.crossings import CertainRange, Crossing, Crossings, OrderAcrossNorms, crossings, order_across_norms
 from brinell.curves.curve import Agreement, Curve, Slope
 from brinell.curves.measure import curve
 

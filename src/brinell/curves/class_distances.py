@@ -94,7 +94,6 @@ class ClassDistances:
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         norms = {
             f.norm: {
                 "smallest": f.smallest if math.isfinite(f.smallest) else None,
@@ -192,7 +191,6 @@ def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Te
 
 
 def _firsts(i: Tensor) -> Tensor:
-    """Mark the first occurrence of every value."""
     mark = torch.zeros_like(i, dtype=torch.bool)
     if len(i):
         values, place = i.unique(return_inverse=True)

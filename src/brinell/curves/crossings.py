@@ -10,8 +10,8 @@ from brinell.curves.curve import CONFIDENCE, Curve, Values
 from brinell.errors import InputError
 from brinell.results import Difference
 
-# Random exchanges of the two models' distances, and how many are held in memory at a time.
-SWAPS, AT_A_TIME, SEED = 2000, 100, 0
+# Random exchanges of the two models' distances.
+SWAPS, SEED = 2000, 0
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,8 @@ def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = S
     names = a.name or "A", b.name or "B"
     if names[0] == names[1]:
         names = f"{names[0]} (A)", f"{names[1]} (B)"
-    seen = _changes(radii, value)
     return Crossings(
-        names[0], names[1], n, seen, _real(radii, certain, value), _ranges(radii, certain, names),
+        *names, n, _changes(radii, value), _real(radii, certain, value), _ranges(radii, certain, names),
         _p_value(value, top, bottom), height, confidence,
     )  # fmt: skip
 
@@ -124,29 +123,22 @@ def _extremes_under_exchange(low: Values, high: Values, radii: Values, n: int, s
     start = np.searchsorted(radii, low)
     end = np.where(np.isfinite(high), np.searchsorted(radii, high), len(radii))
     generator = np.random.default_rng(SEED)
-    tops, bottoms = [], []
-    for first in range(0, swaps, AT_A_TIME):
-        for _ in range(min(AT_A_TIME, swaps - first)):
-            sign = generator.integers(0, 2, len(low)) * 2.0 - 1
-            change = np.bincount(start, sign, len(radii) + 1) - np.bincount(end, sign, len(radii) + 1)
-            path = np.cumsum(change[:-1]) / n
-            tops.append(path.max(initial=0.0))
-            bottoms.append(path.min(initial=0.0))
-    return np.asarray(tops), np.asarray(bottoms)
+    extremes = np.zeros((2, swaps))
+    for k in range(swaps):
+        sign = generator.integers(0, 2, len(low)) * 2.0 - 1
+        change = np.bincount(start, sign, len(radii) + 1) - np.bincount(end, sign, len(radii) + 1)
+        path = np.cumsum(change[:-1]) / n
+        extremes[:, k] = path.max(initial=0.0), path.min(initial=0.0)
+    return extremes[0], extremes[1]
 
 
 def _p_value(value: Values, top: Values, bottom: Values) -> float:
     """Return the p-value of "there is no crossing": both signs must occur, so the weaker one decides."""
-    if not len(value):
-        return 1.0
     above, below = value.max(initial=0.0), value.min(initial=0.0)
     if above <= 0 or below >= 0:
         return 1.0
-    sides = (
-        (1 + (top >= above - 1e-12).sum()) / (1 + len(top)),
-        (1 + (bottom <= below + 1e-12).sum()) / (1 + len(bottom)),
-    )
-    return float(max(sides))
+    weaker = max((top >= above - 1e-12).sum(), (bottom <= below + 1e-12).sum())
+    return float((1 + weaker) / (1 + len(top)))
 
 
 def _changes(radii: Values, value: Values) -> tuple[float, ...]:
@@ -215,17 +207,17 @@ def order_across_norms(
 
     `first` and `second` hold the curves of the same models in two norms; `eps` are the upper limits of the areas.
     """
-    if len(first) != len(second) or [c.name for c in first] != [c.name for c in second]:
+    names = [[c.name for c in curves] for curves in (first, second)]
+    if names[0] != names[1]:
         raise InputError(
             expected="the same models in both norms, in the same order",
-            got=f"{[c.name for c in first]} and {[c.name for c in second]}",
+            got=f"{names[0]} and {names[1]}",
             remedy="Name the curves after their models.",
         )
-    pairs = combinations(range(len(first)), 2)
     return tuple(
         OrderAcrossNorms(
             first[i].name, first[j].name, first[i].norm, second[i].norm,
             first[i].area_difference(first[j], eps[0]), second[i].area_difference(second[j], eps[1]),
         )
-        for i, j in pairs
+        for i, j in combinations(range(len(first)), 2)
     )  # fmt: skip

@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ class Curve:
     hashes: tuple[str, ...] = ()
     attacks: tuple[str, ...] = ()
     path: Path | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         d = np.asarray(self.distances, dtype=np.float64)
@@ -108,11 +108,8 @@ class Curve:
                 remedy="Use 0 for misclassified samples and inf for unresolved ones.",
             )
 
-    # ------------------------------------------------------------------------------------------------------ reading it
-
     @property
     def n(self) -> int:
-        """The number of samples."""
         return len(self.distances)
 
     @property
@@ -132,8 +129,7 @@ class Curve:
 
     def broken(self, eps: float) -> npt.NDArray[np.bool_]:
         """Return which samples break within eps."""
-        inside: npt.NDArray[np.bool_] = (self.distances <= eps * (1 + TOLERANCE)) & np.isfinite(self.distances)
-        return inside
+        return np.asarray((self.distances <= eps * (1 + TOLERANCE)) & np.isfinite(self.distances))
 
     def at(self, eps: float) -> Proportion:
         """Return R(eps), the robust error, with its interval."""
@@ -178,8 +174,6 @@ class Curve:
         below = int(((d > max(eps - w, 0.0)) & (d <= eps)).sum())
         return Slope(eps, w, below, int(((d > eps) & (d <= eps + w)).sum()))
 
-    # ------------------------------------------------------------------------------------------------------- comparing
-
     def paired(self, other: "Curve") -> tuple[Values, Values]:
         """Return the distances of the samples that both curves contain, in the same order."""
         if self.norm != other.norm:
@@ -191,11 +185,8 @@ class Curve:
             raise InputError(
                 expected="curves with common samples", got="no id in both", remedy="Use the same data for both."
             )
-        if (
-            self.hashes
-            and other.hashes
-            and any(self.hashes[i] != other.hashes[j] for i, j in zip(here, there, strict=True))
-        ):
+        pairs = zip(here, there, strict=True) if self.hashes and other.hashes else ()
+        if any(self.hashes[i] != other.hashes[j] for i, j in pairs):
             raise InputError(
                 expected="equal inputs under equal ids", got="different inputs", remedy="Use the same data for both."
             )
@@ -224,18 +215,11 @@ class Curve:
                 got=f"{norm} with eps {eps}",
                 remedy="Evaluate with a threat in the curve's norm.",
             )
-        standing, rows = set(run.survivors().tolist()), run.rows()
-        known = set(np.asarray(rows["sample_id"]).tolist())
-        broken = self.broken(eps)
-        pairs = [
-            (int(i), bool(b), int(i) not in standing) for i, b in zip(self.ids, broken, strict=True) if int(i) in known
-        ]
-        return Agreement(
-            float(eps),
-            sum(b == r for _, b, r in pairs),
-            tuple(i for i, b, r in pairs if r and not b),
-            tuple(i for i, b, r in pairs if b and not r),
-        )
+        known = np.isin(self.ids, np.asarray(run.rows()["sample_id"]))
+        by_curve, by_run = self.broken(eps), ~np.isin(self.ids, run.survivors())
+        only_run, only_curve = known & by_run & ~by_curve, known & by_curve & ~by_run
+        alike = int((known & (by_run == by_curve)).sum())
+        return Agreement(float(eps), alike, *(tuple(self.ids[m].tolist()) for m in (only_run, only_curve)))
 
     def joined(self, other: "Curve") -> "Curve":
         """Return the smaller distance of every sample; both curves must be of the same model and samples."""
@@ -245,8 +229,6 @@ class Curve:
             )
         best = np.minimum(self.distances, self.paired(other)[1])
         return replace(self, distances=best, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks))))
-
-    # --------------------------------------------------------------------------------------------------------- storing
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for scripts; unresolved distances are null."""
@@ -266,17 +248,10 @@ class Curve:
         [0.5, inf]
         """
         d = [math.inf if v is None else v for v in stored["distances"]]
-        path = stored.get("path")
-        return Curve(
-            stored["norm"],
-            np.asarray(stored["ids"], dtype=np.int64),
-            np.asarray(d, dtype=np.float64),
-            stored.get("name", ""),
-            tuple(stored.get("hashes", ())),
-            tuple(stored.get("attacks", ())),
-            None if path is None else Path(path),
-            tuple(stored.get("notes", ())),
-        )
+        ids, path = np.asarray(stored["ids"], dtype=np.int64), stored.get("path")
+        lists = {key: tuple(stored.get(key, ())) for key in ("hashes", "attacks", "notes")}
+        name, path = stored.get("name", ""), None if path is None else Path(path)
+        return Curve(stored["norm"], ids, np.asarray(d, dtype=np.float64), name, path=path, **lists)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one line per sample (.csv: id and distance, inf where unresolved) or everything (.json)."""
@@ -323,10 +298,9 @@ def smallest_distances(run: Run) -> dict[int, float]:
     6
     """
     rows = run.rows()
+    columns = rows["sample_id"].to_pylist(), rows["distance"].to_pylist(), counted(rows).tolist()
     best: dict[int, float] = {}
-    for i, d, ok in zip(
-        rows["sample_id"].to_pylist(), rows["distance"].to_pylist(), counted(rows).tolist(), strict=True
-    ):
+    for i, d, ok in zip(*columns, strict=True):
         best[i] = min(best.get(i, math.inf), d if ok and d is not None else math.inf)
     return best
 

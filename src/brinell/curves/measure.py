@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from brinell.core.dataset import Problem, sample_hashes
-from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
@@ -19,7 +18,7 @@ from brinell.errors import RunError
 from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import adapt
-from brinell.results import Evidence, Run, is_evidence
+from brinell.results import Run
 
 
 def curve(
@@ -52,9 +51,9 @@ def curve(
     """
     coerce.require_folder(resume, out)
     model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
-    runs = [run if isinstance(run, Run) else Run.open(run) for run in known]
+    runs = [Run.open(run) for run in known]
     for run in runs:
-        _same_model(run, model)
+        coerce.require_same_model(run, model)
     threat = threat_of(norm, math.inf)
     ids, hashes = _samples(data)
     remaining = _without(coerce.as_plan(plan), threat, data, runs, ids, seed, precision)
@@ -80,16 +79,6 @@ def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:
     return ids, tuple(h for c in chunks for h in sample_hashes(c.x))
 
 
-def _same_model(run: Run, model: Classifier) -> None:
-    stored = run.identity.model.fingerprint
-    if stored != model.fingerprint:
-        raise RunError(
-            expected="Runs of the same model",
-            got=f"another model in {run.path}",
-            remedy="Pass Runs of the model whose curve is measured.",
-        )
-
-
 def _without(
     plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, seed: int, precision: str
 ) -> Plan | None:
@@ -111,16 +100,12 @@ def _without(
 
 
 def _covers(run: Run, ids: Any) -> bool:
-    rows = run.rows()
-    clean = is_evidence(rows, Evidence.CLEAN)
-    return bool(np.isin(ids, np.asarray(rows["sample_id"])[clean]).all())
+    return set(ids.tolist()) <= coerce.stored_samples(run).keys()
 
 
 def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
     """Return a Run's distances for these samples in the threat's norm."""
-    rows = run.rows()
-    ids, digests = rows["sample_id"].to_pylist(), rows["x_sha256"].to_pylist()
-    changed = [i for i, h in zip(ids, digests, strict=True) if hashes.get(i, h) != h]
+    changed = [i for i, (h, _) in coerce.stored_samples(run).items() if hashes.get(i, h) != h]
     if changed:
         raise RunError(
             expected="Runs of the same samples",

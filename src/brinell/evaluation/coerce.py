@@ -9,7 +9,7 @@ from torch import nn
 
 from brinell.attacks.catalogue import PLANS, STAGES, by_name, chain, reference
 from brinell.core.attack import AnyAttack, Attack
-from brinell.core.dataset import Problem
+from brinell.core.dataset import Chunk, Problem, sample_hashes
 from brinell.core.execution import Execution
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
@@ -21,7 +21,7 @@ from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunE
 from brinell.evaluation.plan import audited, limited, ranked
 from brinell.models.by_name import load_model
 from brinell.models.wrap import wrap
-from brinell.results import Run
+from brinell.results import Evidence, Run, is_evidence
 
 # Options of brinell.data.load beside the source and n.
 OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "root")
@@ -232,3 +232,33 @@ def threat_of(run: Run) -> Threat:
         raise RunError(
             expected="a threat in the manifest", got=f"{type(error).__name__}: {error}", remedy="The Run is refused."
         ) from error
+
+
+def require_same_model(run: Run, classifier: Classifier) -> None:
+    """Refuse a Run of another model."""
+    if run.identity.model.fingerprint != classifier.fingerprint:
+        raise RunError(
+            expected=f"a Run of the same model, {classifier.name or 'unnamed'}",
+            got=f"a Run of another model in {run.path}",
+            remedy="Pass the evaluated model, with the same weights and normalisation.",
+        )
+
+
+def stored_samples(run: Run) -> dict[int, tuple[str, int]]:
+    """Return the hash of the input and the label of every sample of a Run, by id."""
+    rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
+    columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label"))
+    return {i: (digest, label) for i, digest, label in zip(*columns, strict=True)}
+
+
+def require_same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
+    """Refuse samples that are not among the `known` ones of a Run, with the same id, input and label."""
+    given = zip(chunk.ids.tolist(), sample_hashes(chunk.x), chunk.y.tolist(), strict=True)
+    other = [i for i, *sample in given if known.get(i) != tuple(sample)]
+    if other:
+        why = "no such sample" if other[0] not in known else "another input or label"
+        raise RunError(
+            expected="the samples of the Run",
+            got=f"{why} in {run.path} for {len(other)} of {len(chunk)} samples, first for id {other[0]}",
+            remedy="Pass the data of the evaluation (same --n, same preprocessing).",
+        )

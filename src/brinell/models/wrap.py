@@ -57,6 +57,10 @@ class TorchClassifier(Classifier):
     features: str = ""
     foreign_dtypes: frozenset[str] = frozenset()
 
+    @property
+    def torch_module(self) -> nn.Module:
+        return self.module
+
     def forward(self, x: Tensor) -> Output:
         """Return the logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
         # A copy, because a module may write into its input.

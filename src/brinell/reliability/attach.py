@@ -1,13 +1,14 @@
 """Run the binarization test or the probes of a Run's plan and store the outcome in the Run, for its verdict."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from brinell.checks.detector import fit_to_detector
-from brinell.core.dataset import Problem, sample_hashes
+from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
@@ -20,7 +21,6 @@ from brinell.reliability.binarization.test import test_attack
 from brinell.reliability.probes.experiments import QUERIES
 from brinell.reliability.probes.indicators import NEIGHBOURS
 from brinell.reliability.probes.probe import probe
-from brinell.reliability.probes.result import Probes
 from brinell.results import Run, Writer
 from brinell.results.format.manifest import Identity
 
@@ -31,6 +31,7 @@ UNSUITED = (InputError, ModelError, PlanError, ThreatError)
 # The level of the stored check by the outcome of the test; an inconclusive test is "info".
 LEVELS: dict[str, Level] = {PASSED: "ok", FAILED: "warn"}
 SAMPLES, INNER = 64, 199
+REMEDY = "Pass the same model, threat and plan as in the evaluation."
 
 
 def test_run(
@@ -65,9 +66,12 @@ def test_run(
 
 def _with_check(opened: Run, check: Finding) -> Run:
     """Store one more check in the Run, in place of an earlier one of the same name."""
-    checks = [c for c in opened.checks if c["name"] != check.name]
+    return _updated(opened, checks=[*(c for c in opened.checks if c["name"] != check.name), check.to_json()])
+
+
+def _updated(opened: Run, **values: Any) -> Run:
     with Writer.resume(opened.path, opened.manifest) as writer:
-        writer.update(checks=[*checks, check.to_json()])
+        writer.update(**values)
     return Run.open(opened.path)
 
 
@@ -98,57 +102,34 @@ def probe_run(
     [('pgd-ce', 10)]
     """
     opened, model, data, threat, chosen = _require_same_inputs(run, classifier, problem, threat, plan, n)
-    found = probe(
-        model,
-        data,
-        threat,
-        chosen,
-        stage=stage,
-        samples=n,
-        neighbours=neighbours,
-        queries=queries,
-        seed=opened.identity.seed or 0,
-        progress=progress,
-    )
-    others = [p for p in opened.probes if p["attack"] != found.attack]
-    with Writer.resume(opened.path, opened.manifest) as writer:
-        writer.update(probes=[*others, _stored(found)])
-    return Run.open(opened.path)
-
-
-def _stored(found: Probes) -> dict[str, Any]:
-    """Return what a manifest stores: everything but the surface, which is for plots."""
-    return {k: v for k, v in found.to_json().items() if k != "surface"}
+    result = probe(
+        model, data, threat, chosen, stage=stage, samples=n, neighbours=neighbours, queries=queries,
+        seed=opened.identity.seed or 0, progress=progress,
+    )  # fmt: skip
+    # The surface is for plots and is not stored.
+    stored = {k: v for k, v in result.to_json().items() if k != "surface"}
+    return _updated(opened, probes=[*(p for p in opened.probes if p["attack"] != result.attack), stored])
 
 
 def _require_same_inputs(
     run: Any, classifier: Any, problem: Any, threat: Threat, plan: Any, n: int
 ) -> tuple[Run, Classifier, Problem, Threat, Plan]:
-    """Return the opened Run and its inputs, with the first n samples of the data; refuse anything else."""
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = Run.open(run)
     model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)[:n]
     chosen, ball = coerce.as_plan(plan), coerce.as_threat(threat)
     identity = opened.identity
-    same = {
-        "model": (identity.model.fingerprint, model.fingerprint),
-        "plan": (identity.plan.name, chosen.name),
-    }
-    for what, (stored, given) in same.items():
-        if stored != given:
-            raise RunError(
-                expected=f"the {what} of the Run, {stored}",
-                got=given,
-                remedy="Pass the same model, threat and plan as in the evaluation.",
-            )
+    coerce.require_same_model(opened, model)
+    if identity.plan.name != chosen.name:
+        raise RunError(expected=f"the plan of the Run, {identity.plan.name}", got=chosen.name, remedy=REMEDY)
     # How eps is written does not matter; its value and its mask do.
     if {**identity.threat.raw, "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
         raise RunError(
             expected=f"the threat of the Run, {coerce.threat_of(opened)}",
             got=f"{ball}, with another radius, norm or mask",
-            remedy="Pass the same model, threat and plan as in the evaluation.",
+            remedy=REMEDY,
         )
     _require_same_attacks(identity, model, data, ball, chosen)
-    _require_same_samples(opened, data)
+    coerce.require_same_samples(opened, coerce.stored_samples(opened), next(data.chunks(len(data))))
     return opened, model, data, ball.subset(slice(n)), chosen
 
 
@@ -163,26 +144,25 @@ def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, 
         raise RunError(
             expected=f"the plan of the Run, {identity.plan.name}, with the same attacks",
             got="a plan of that name with other attacks",
-            remedy="Pass the same model, threat and plan as in the evaluation.",
+            remedy=REMEDY,
         )
 
 
-def _require_same_samples(opened: Run, data: Problem) -> None:
-    """Refuse samples that are not in the Run with the same id, input and label."""
-    rows = opened.rows().select(["sample_id", "x_sha256", "label"]).to_pylist()
-    known = {(r["sample_id"], r["x_sha256"], r["label"]) for r in rows}
-    chunk = next(data.chunks(len(data)))
-    given = set(zip(chunk.ids.tolist(), sample_hashes(chunk.x), chunk.y.tolist(), strict=True))
-    if not given <= known:
-        raise RunError(
-            expected="samples of the Run, with their ids and labels",
-            got=f"{len(given - known)} other samples",
-            remedy="Pass the data of the evaluation.",
-        )
+class _Attached:
+    """Calls `function` with the fields as options; where it does not apply, it stores a check that says why."""
+
+    check: ClassVar[str]
+    function: ClassVar[Callable[..., Run]]
+
+    def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
+        try:
+            return type(self).function(run, classifier, problem, threat, plan, **vars(self))
+        except UNSUITED as error:
+            return _with_check(run, Finding(self.check, "info", f"{NOT_MADE}{error}"))
 
 
 @dataclass(frozen=True)
-class WithTest:
+class WithTest(_Attached):
     """For `brinell.evaluate(..., also=[WithTest()])`: run the binarization test of the plan (`test_run`).
 
     >>> import brinell
@@ -196,18 +176,11 @@ class WithTest:
     inner: int = INNER
     layer: Any = None
     progress: bool | None = False
-
-    def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
-        """Return the Run with its test, or with a check that says why there is none."""
-        options: Any = {"n": self.n, "inner": self.inner, "layer": self.layer, "progress": self.progress}
-        try:
-            return test_run(run, classifier, problem, threat, plan, **options)
-        except UNSUITED as error:
-            return _with_check(run, Finding(NAME, "info", f"{NOT_MADE}{error}"))
+    check, function = NAME, test_run
 
 
 @dataclass(frozen=True)
-class WithProbe:
+class WithProbe(_Attached):
     """For `brinell.evaluate(..., also=[WithProbe()])`: probe an attack of the plan (`probe_run`).
 
     >>> WithProbe(stage="apgd-ce").n
@@ -219,14 +192,7 @@ class WithProbe:
     neighbours: int = NEIGHBOURS
     queries: int = QUERIES
     progress: bool | None = False
-
-    def __call__(self, run: Run, classifier: Classifier, problem: Problem, threat: Threat, plan: Plan) -> Run:
-        """Return the Run with its probes, or with a check that says why there are none."""
-        options: Any = {"stage": self.stage, "n": self.n, "neighbours": self.neighbours, "queries": self.queries}
-        try:
-            return probe_run(run, classifier, problem, threat, plan, progress=self.progress, **options)
-        except UNSUITED as error:
-            return _with_check(run, Finding(PROBE, "info", f"{NOT_MADE}{error}"))
+    check, function = PROBE, probe_run
 
 
 # Keep pytest from collecting this function as a test.

@@ -94,7 +94,7 @@ def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]"
     >>> print(compare(run, run).agreement)
     100.0 % [61.0, 100.0], n = 6
     """
-    a, b = (run if isinstance(run, Run) else Run.open(run) for run in (a, b))
+    a, b = (Run.open(run) for run in (a, b))
     ids = _common(a, b)
     in_a, in_b = np.isin(ids, a.survivors()), np.isin(ids, b.survivors())
     return Comparison(

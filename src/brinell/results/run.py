@@ -44,8 +44,10 @@ class Run:
         self.finished, self.images = manifest.finished, manifest.images
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "Run":
-        """Return the Run in a folder; a Run that is still being written can be read, too."""
+    def open(cls, path: "Run | str | os.PathLike[str]") -> "Run":
+        """Return the Run in a folder, which may still be being written; a Run is returned as it is."""
+        if isinstance(path, Run):
+            return path
         return cls(Path(path), decode(Path(path)))
 
     @staticmethod

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class Proportion:
 
     def __post_init__(self) -> None:
         _check_counts(self.k, self.n)
+
+    @classmethod
+    def of(cls, mask: Any) -> "Proportion":
+        """Return the share of true values in an array or tensor."""
+        return cls(int(mask.sum()), len(mask))
 
     def __float__(self) -> float:
         return self.value

@@ -30,7 +30,7 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     >>> brinell.verify(run, "demo", data).ok
     True
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = Run.open(run)
     model, data = coerce.as_classifier(classifier), coerce.as_problem(problem)
     objections = contradictions(opened, whole=opened.finished)
     threat = provenance.threat_for(opened, data)

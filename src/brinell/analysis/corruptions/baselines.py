@@ -117,7 +117,6 @@ def _share(value: float) -> float:
 
 
 def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
-    """Return rows of accuracies, read below two header rows."""
     names, severities, *rows = csv.reader(lines)
     if (names[0], severities[0]) != HEADER_CELLS or len(names) != len(severities):
         raise ValueError(f"its header rows begin with {names[0]!r} and {severities[0]!r}")

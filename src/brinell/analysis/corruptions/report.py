@@ -46,7 +46,6 @@ class CorruptionReport:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The corruptions, in order."""
         return tuple(dict.fromkeys(name for name, _ in self.correct))
 
     @property
@@ -56,8 +55,7 @@ class CorruptionReport:
 
     @property
     def accuracy(self) -> dict[Setting, Proportion]:
-        """Accuracy by corruption and severity."""
-        return {setting: Proportion(int(c.sum()), len(c)) for setting, c in self.correct.items()}
+        return {setting: Proportion.of(c) for setting, c in self.correct.items()}
 
     @property
     def mean(self) -> MeanAccuracy:
@@ -66,7 +64,6 @@ class CorruptionReport:
 
     @property
     def error(self) -> float:
-        """One minus the mean accuracy."""
         return 1 - self.mean.value
 
     def mean_of(self, name: str) -> MeanAccuracy:
@@ -116,7 +113,6 @@ class CorruptionReport:
         return {name: 1 / (len(self.names) * error(name, at[name])) for name in self.names}
 
     def _weighted(self, weight: Mapping[str, float]) -> MeanAccuracy:
-        """Return the sum over corruptions of the mean error times its weight."""
         value = sum((1 - self.mean_of(name).value) * w for name, w in weight.items())
         most, n = sum(weight.values()), self.mean.n
         # The number of wrong samples that would give this mean.
@@ -135,7 +131,6 @@ class CorruptionReport:
         return save_table(path, {self.model: {setting: p.value for setting, p in self.accuracy.items()}})
 
     def to_json(self, baseline: Baseline | None = None) -> dict[str, Any]:
-        """For scripts."""
         chosen, mce = baseline or self._standard(), self.relative_error(baseline)
         relative = self.relative_mce(baseline)
         return {
@@ -251,9 +246,7 @@ def _from_clean(
     whole = {setting: np.concatenate(found) for setting, found in parts.items()}
     before = whole.pop(None)
     correct = {setting: c for setting, c in whole.items() if setting is not None}
-    return CorruptionReport(
-        model.name, problem.name, correct, Proportion(int(before.sum()), len(before)), classes, seed
-    )
+    return CorruptionReport(model.name, problem.name, correct, Proportion.of(before), classes, seed)
 
 
 def _from_sets(
@@ -264,7 +257,7 @@ def _from_sets(
     total = len(sets) if isinstance(sets, Mapping) else 0
     if clean is not None:
         right, classes = _all_correct(model, clean)
-        before, data = Proportion(int(right.sum()), len(right)), clean.name
+        before, data = Proportion.of(right), clean.name
     for (name, severity), given in sets.items() if isinstance(sets, Mapping) else sets:
         problem = as_problem(given)
         correct[str(name), int(severity)], classes = _all_correct(model, problem)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from brinell import analysis
-from brinell.analysis.calibration_error import BINS
+from brinell.analysis.calibration import BINS
 from brinell.analysis.intervals import to_plain
 from brinell.analysis.smoothness import EPS, STEPS
 from brinell.attacks import PGD

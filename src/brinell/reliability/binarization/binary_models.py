@@ -67,15 +67,12 @@ class BinaryClassifier(DelegatingClassifier):
 
     @property
     def base(self) -> Classifier:
-        """The network."""
         return self.features
 
     def forward(self, x: Tensor) -> Output:
         """Refuse: the output depends on the sample that a point belongs to."""
         raise ModelError(
-            expected="the ids of the samples the points belong to",
-            got="points alone",
-            remedy="Call forward_of(x, id).",
+            expected="the ids of the samples the points belong to", got="points alone", remedy="Call forward_of(x, id)."
         )
 
     def forward_of(self, x: Tensor, id: Tensor) -> Output:
@@ -161,7 +158,6 @@ def _fit(
     seed: int,
     planted: Planted,
 ) -> tuple[Heads, ReadoutStatistics]:
-    """Return the readouts of the samples at these positions, and their statistics."""
     device = features.device
     x, key = chunk.x[at].to(device), rng.keys(seed, chunk.ids[at].to(device))
     ball = threat.ball(at + chunk.offset, device)

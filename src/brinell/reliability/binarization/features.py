@@ -25,8 +25,8 @@ REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pas
 
 
 def _module(classifier: Classifier) -> nn.Module:
-    module = getattr(classifier, "module", None)
-    if not isinstance(module, nn.Module):
+    module = classifier.torch_module
+    if module is None:
         raise ModelError(
             expected="a classifier with a torch module",
             got=type(classifier).__name__,
@@ -85,7 +85,6 @@ def _instead(z: Tensor, value: Tensor) -> Tensor:
 
 
 def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
-    """Return whether the logits follow the order of substituted layer outputs."""
     if raw.ndim != 2 or (len(raw), max(raw.shape[1], 2)) != tuple(logits.shape):
         return False
     values, answers = [raw], [logits]
@@ -151,11 +150,9 @@ class Features(DelegatingClassifier):
 
     @property
     def base(self) -> Classifier:
-        """The classifier whose features these are."""
         return self.classifier
 
     def to(self, device: torch.device) -> "Features":
-        """Return the same features on another device."""
         return replace(self, classifier=self.classifier.to(device))
 
     def _record(self, x: Tensor) -> tuple[list[Tensor], Output]:
@@ -203,7 +200,6 @@ class Features(DelegatingClassifier):
         return ", ".join(name or "the whole module" for name, _ in self.layers) or "a function of the input"
 
     def widths(self, x: Tensor) -> list[int]:
-        """Return the number of features of each layer."""
         with torch.no_grad():
             return [f.shape[1] for f in self.parts(x)[0]]
 

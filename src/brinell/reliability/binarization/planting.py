@@ -166,7 +166,6 @@ class _PlantedPoints:
     drawn: int = 0
 
     def lacking(self, at: Tensor) -> Tensor:
-        """Return which of these samples lack points."""
         return at[self.have[at] < self.points.shape[1]]
 
     def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:

@@ -159,7 +159,6 @@ class EnsembleReadout:
 
     @property
     def name(self) -> str:
-        """The name in reports, with the number of members."""
         return f"ensemble of {self.members}"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> LinearHeads:

@@ -42,7 +42,6 @@ class KappaLevel:
         return max(self.random.values(), key=lambda p: p.k)
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         return {
             "kappa": self.kappa,
             "score": _numbers(self.score),
@@ -135,7 +134,6 @@ class BinarizationTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the verdict is "passed"."""
         return self.verdict == PASSED
 
     @property
@@ -161,7 +159,6 @@ class BinarizationTest:
         return INCONCLUSIVE if self.too_few or self.too_many_skipped or self.too_easy else PASSED
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
         return {
             "verdict": self.verdict, "passed": self.passed, "score": self.level.score.value if self.n else None,
             "low": self.low, "high": self.high, "n": self.n, "rasr": self.rasr if self.n else None,
@@ -235,11 +232,9 @@ class BinarizationTest:
         return out
 
     def _main_reason(self) -> str:
-        """Return the most frequent reason for skipping a sample."""
         return max(sorted(set(self.reasons.values())), key=list(self.reasons.values()).count)
 
     def _how_to_skip_less(self) -> str:
-        """Return what to change so that fewer samples are skipped."""
         if "detector" in self._main_reason():
             return "Use another radius, or draw points from the whole surface."
         return "Use fewer inner points or a larger gap, or name another layer of the network."

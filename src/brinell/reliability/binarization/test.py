@@ -165,7 +165,6 @@ setattr(test_attack, "__test__", False)  # noqa: B010
 
 
 def _kinds(kind: str | None, model: Classifier, prepared: PreparedEvaluation) -> tuple[str, ...]:
-    """Return the kinds of test to run."""
     wanted = None if kind is None else one_of("a kind of test", kind, KINDS)
     if prepared.first_output.reject is None:
         if wanted is not None:
@@ -196,7 +195,6 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
 
 
 def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTest:
-    """Run one kind of test at as many levels as it takes."""
     started, design, context = time.perf_counter(), q.design, q.prepared.context
     seen = replace(q.features, kind=kind)
     oracle = Oracle(seen, default_block(q.model.device), listener)

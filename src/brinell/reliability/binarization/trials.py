@@ -68,7 +68,6 @@ def _imitating(p: Plan, threat: Threat, found: References | None) -> Plan:
 
 
 def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | None:
-    """Return the classifiers' outputs on the points beyond eps."""
     points = tasks.statistics.beyond[held]
     if not points.shape[1]:
         return None
@@ -136,12 +135,8 @@ def _trial(b: TrialSetup, kappa: float, always: bool) -> KappaTrial:
         )
     queries = _matched(b.plan.stages_for(b.threat), rows) if b.queries is None else b.queries
     random = _random(context, chunk, queries)
-    level = KappaLevel(kappa, _share(found), None if other is None else _share(other), random, queries)
+    level = KappaLevel(kappa, Proportion.of(found), None if other is None else Proportion.of(other), random, queries)
     return KappaTrial(level, held, found, rows)
-
-
-def _share(found: Tensor) -> Proportion:
-    return Proportion(int(found.sum()), len(found))
 
 
 def empty_level(kappa: float, design: Design) -> KappaLevel:
@@ -190,7 +185,7 @@ def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Prop
             plan = _lone(RandomSampling(max(queries - half, 1), where))
             there = replace(context, threat=context.threat.subset(rest))
             found[rest.to(found.device)] = _attacked(there, plan, part)[0]
-        out[where] = _share(found)
+        out[where] = Proportion.of(found)
     return out
 
 

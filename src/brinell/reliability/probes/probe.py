@@ -76,7 +76,6 @@ def probe(
 
 
 def _only(plan: Plan, name: str | None, threat: Threat) -> Plan:
-    """Return the plan with only one of its stages."""
     stages = plan.stages_for(threat)
     kept = tuple(s for s in stages if name in (None, s.name))[:1]
     if not kept:

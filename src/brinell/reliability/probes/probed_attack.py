@@ -24,7 +24,6 @@ class PassCount:
     backwards: int = 0
 
     def add(self, forwards: int, backwards: int = 0) -> None:
-        """Add passes."""
         self.forwards += forwards
         self.backwards += backwards
 
@@ -41,17 +40,14 @@ class ProbedAttack:
 
     @property
     def oracle(self) -> Oracle:
-        """The attacked model."""
         return self.prepared.oracle
 
     @property
     def x(self) -> Tensor:
-        """The correctly classified samples."""
         return self.clean.chunk.x[self.at.cpu()].to(self.clean.logits.device)
 
     @property
     def y(self) -> Tensor:
-        """Their labels."""
         return self.clean.chunk.y[self.at.cpu()].to(self.clean.logits.device)
 
     def run(

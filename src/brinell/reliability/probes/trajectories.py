@@ -56,7 +56,6 @@ class TrajectoryRecorder:
         self.recorded |= {name: torch.zeros(shape, dtype=torch.bool) for name in ("success", "wrong")}
 
     def __call__(self, s: Slots, a: Response) -> None:
-        """Record the live rows."""
         live = s.live.nonzero()[:, 0]
         p, out = s.batch, Output(a.logits, a.reject)
         ball = self.context.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)

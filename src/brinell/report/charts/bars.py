@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from brinell.report.charts.scales import Scale, finite, number, span, step, tick_text, ticks
+from brinell.report.charts.scales import AxisScale, finite, number, span, step, tick_text, ticks
 from brinell.report.charts.svg import element, escape
 from brinell.report.charts.types import Waterfall, colour_classes
 from brinell.results.analyses import Figure, Series
@@ -132,12 +132,12 @@ def _left(names: Sequence[str]) -> float:
     return min(max([len(name) for name in names], default=0) * LETTER + 14, LONGEST)
 
 
-def _scale(values: Sequence[float], label: str, left: float) -> Scale:
+def _scale(values: Sequence[float], label: str, left: float) -> AxisScale:
     low, high = span(values, label)
-    return Scale(low, high, left, WIDTH - RIGHT)
+    return AxisScale(low, high, left, WIDTH - RIGHT)
 
 
-def _axis(scale: Scale, label: str, height: float) -> str:
+def _axis(scale: AxisScale, label: str, height: float) -> str:
     count = 5 if max(abs(scale.low), abs(scale.high)) < 1e4 else 3  # long numbers need space
     size = step(scale.low, scale.high, count)
     parts = []
@@ -166,7 +166,7 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= max(most, 1) else text[: max(most - 1, 1)] + "…"
 
 
-def _bar(scale: Scale, s: Series, j: int, tint: str, y: float, thick: float, share: bool) -> str:
+def _bar(scale: AxisScale, s: Series, j: int, tint: str, y: float, thick: float, share: bool) -> str:
     value = s.y[j]
     low, high = (b[j] if b else None for b in (s.low, s.high))
     interval = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
@@ -191,7 +191,7 @@ def _brief(value: float, share: bool) -> str:
     return f"{value:.1f}" if share else number(round(value, 1) if abs(value) >= 1 else float(f"{value:.2g}"))
 
 
-def _whisker(scale: Scale, low: float | None, high: float | None, y: float) -> str:
+def _whisker(scale: AxisScale, low: float | None, high: float | None, y: float) -> str:
     if low is None or high is None or len(finite([low, high])) < 2:
         return ""
     a, b = scale(low), scale(high)

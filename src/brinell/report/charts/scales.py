@@ -10,10 +10,10 @@ LEAST = 1e-290
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """A linear map of numbers from low to high onto pixels from start to stop.
 
-    >>> Scale(0.0, 50.0, 10.0, 110.0)(25.0)
+    >>> AxisScale(0.0, 50.0, 10.0, 110.0)(25.0)
     60.0
     """
 

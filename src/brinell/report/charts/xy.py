@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from brinell.report.charts.scales import Scale, finite, number, span, step, tick_text, ticks
+from brinell.report.charts.scales import AxisScale, finite, number, span, step, tick_text, ticks
 from brinell.report.charts.svg import element, escape, path
 from brinell.report.charts.types import Histogram, ReferenceLine, colour_classes
 from brinell.results.analyses import Figure, Series
@@ -26,8 +26,8 @@ MOST_MARKERS = {"line": 40, "steps": 12}
 class XYAxes:
     """Both axes in pixels of the plotting axes; `names` are the categories of a categorical x axis."""
 
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
     names: tuple[str, ...] = ()
 
     def at(self, x: float | str) -> float:
@@ -93,7 +93,7 @@ def _figure_axes(figure: Figure, lines: Sequence[ReferenceLine]) -> XYAxes:
 
 def _axes(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> XYAxes:
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    return XYAxes(Scale(*x, PAD, wide - PAD), Scale(*y, high - PAD, PAD), names)
+    return XYAxes(AxisScale(*x, PAD, wide - PAD), AxisScale(*y, high - PAD, PAD), names)
 
 
 def _series(axes: XYAxes, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
