@@ -116,14 +116,9 @@ def _points(name: str, bins: Iterable[Bin]) -> Series:
 
 
 def calibration(
-    classifier: Any,
-    problem: Any,
-    run: AnyRun | None = None,
-    *,
-    bins: int = BINS,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-) -> Calibration:
+    classifier: Any, problem: Any, run: AnyRun | None = None,
+    *, bins: int = BINS, seed: int = 0, device: torch.device | str | None = None,
+) -> Calibration:  # fmt: skip
     """Measure how far confidence is from accuracy, before and after temperature scaling.
 
     Method: expected calibration error over bins of equal width. Two temperatures are compared: that of least error on a

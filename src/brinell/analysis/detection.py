@@ -69,13 +69,9 @@ class Detection:
 
 
 def detection(
-    classifier: Any,
-    problem: Any,
-    sets: "Mapping[str, Any] | None" = None,
-    *,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-) -> Detection:
+    classifier: Any, problem: Any, sets: "Mapping[str, Any] | None" = None,
+    *, seed: int = 0, device: torch.device | str | None = None,
+) -> Detection:  # fmt: skip
     """Measure how well confidence separates the model's own inputs from those of other data sets.
 
     Method: exact area under the ROC curve of the largest probability; ties count half. `sets` maps names to problems,

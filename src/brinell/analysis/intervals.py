@@ -60,14 +60,9 @@ def basic_bootstrap(value: float, draws: Floats, n: int, least: float = -math.in
 
 
 def bootstrap(
-    statistic: Callable[[Ints], float],
-    n: int,
-    seed: int,
-    purpose: str,
-    least: float = -math.inf,
-    most: float = math.inf,
-    draws: int = DRAWS,
-) -> Interval:
+    statistic: Callable[[Ints], float], n: int, seed: int, purpose: str, least: float = -math.inf,
+    most: float = math.inf, draws: int = DRAWS,
+) -> Interval:  # fmt: skip
     """Return a statistic of the samples at given indices, with its basic bootstrap interval.
 
     >>> v = np.arange(100.0)

@@ -97,16 +97,10 @@ class Privacy(CleanAndAdversarial[Leakage]):
 
 
 def privacy(
-    classifier: Any,
-    members: Any,
-    others: Any,
-    *,
-    runs: tuple[AnyRun, AnyRun] | None = None,
-    threat: Threat | None = None,
-    attack: AnyAttack = ATTACK,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-) -> Privacy:
+    classifier: Any, members: Any, others: Any,
+    *, runs: tuple[AnyRun, AnyRun] | None = None, threat: Threat | None = None, attack: AnyAttack = ATTACK,
+    seed: int = 0, device: torch.device | str | None = None,
+) -> Privacy:  # fmt: skip
     """Measure how well confidence in the label tells training samples (`members`) from `others`.
 
     Method: a threshold on the confidence, chosen on one random half of each and measured on the other, both ways.

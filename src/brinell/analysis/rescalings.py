@@ -136,19 +136,11 @@ def _stages(attack: APGD | PGD, targets: int) -> tuple[Stage, ...]:
 
 
 def rescalings(
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    *,
-    steps: str = "fixed",
-    targets: int = DEFAULT_TARGETS,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    slots: int | None = None,
-    device: torch.device | str | None = None,
+    classifier: Any, problem: Any, threat: Threat,
+    *, steps: str = "fixed", targets: int = DEFAULT_TARGETS, out: str | os.PathLike[str] | None = None,
+    resume: bool = False, seed: int = 0, slots: int | None = None, device: torch.device | str | None = None,
     progress: bool | None = None,
-) -> RescalingTable:
+) -> RescalingTable:  # fmt: skip
     """Return which samples the minimum-margin attack breaks under each of seven rescalings of the logits.
 
     Method: `steps` "fixed" is 20 steps of eps/10 (Table 2), "adaptive" 100 steps of Auto-PGD (Table 4), towards the

@@ -83,14 +83,9 @@ class Shift:
 
 
 def shift(
-    classifier: Any,
-    problem: Any,
-    sets: Mapping[str, Any],
-    *,
-    baselines: Sequence[Any] = (),
-    seed: int = 0,
-    device: torch.device | str | None = None,
-) -> Shift:
+    classifier: Any, problem: Any, sets: Mapping[str, Any],
+    *, baselines: Sequence[Any] = (), seed: int = 0, device: torch.device | str | None = None,
+) -> Shift:  # fmt: skip
     """Measure the accuracy on other data sets, and compare it with that on the model's own data.
 
     Method: `sets` maps names to problems: corruptions, new samples, other sources. The gap is the accuracy there minus

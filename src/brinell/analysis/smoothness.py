@@ -98,18 +98,10 @@ def _short(v: float) -> str:
 
 
 def smoothness(
-    classifier: Any,
-    problem: Any,
-    threat: Threat | None = None,
-    *,
-    layers: Sequence[str] | None = None,
-    output_norm: str = OUTPUT_NORM,
-    angular: bool = False,
-    steps: int = STEPS,
-    restarts: int = 2,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-) -> Smoothness:
+    classifier: Any, problem: Any, threat: Threat | None = None,
+    *, layers: Sequence[str] | None = None, output_norm: str = OUTPUT_NORM, angular: bool = False,
+    steps: int = STEPS, restarts: int = 2, seed: int = 0, device: torch.device | str | None = None,
+) -> Smoothness:  # fmt: skip
     """Lower bounds on how fast the network's answers change around every sample, at the output and inside.
 
     Method: the largest ‖f(x1) − f(x2)‖ / ‖x1 − x2‖ over pairs in the threat's ball (default Linf, 8/255) that projected

@@ -267,14 +267,9 @@ class Curve:
             writer.writerows(zip(self.ids.tolist(), map(repr, self.distances.tolist()), strict=True))
 
     def plot(
-        self,
-        path: str | os.PathLike[str],
-        others: Sequence["Curve"] = (),
-        *,
-        marks: Sequence[float] = (),
-        title: str = "",
-        limit: float | None = None,
-    ) -> Path:
+        self, path: str | os.PathLike[str], others: Sequence["Curve"] = (),
+        *, marks: Sequence[float] = (), title: str = "", limit: float | None = None,
+    ) -> Path:  # fmt: skip
         """Draw this curve and others (one panel per norm) as .svg, .png or .pdf; `marks` are dashed lines at radii.
 
         It needs matplotlib, the extra `report`.

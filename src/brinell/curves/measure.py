@@ -22,21 +22,11 @@ from brinell.results import Run
 
 
 def curve(
-    classifier: Any,
-    problem: Any,
-    norm: str = "L2",
-    plan: Any = "minimal",
-    *,
-    known: Sequence["Run | str | os.PathLike[str]"] = (),
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    slots: int | None = None,
-    precision: str = "float32",
-    execution: str = "auto",
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
-) -> Curve:
+    classifier: Any, problem: Any, norm: str = "L2", plan: Any = "minimal",
+    *, known: Sequence["Run | str | os.PathLike[str]"] = (), out: str | os.PathLike[str] | None = None,
+    resume: bool = False, seed: int = 0, slots: int | None = None, precision: str = "float32",
+    execution: str = "auto", device: torch.device | str | None = None, progress: bool | None = None,
+) -> Curve:  # fmt: skip
     """Measure the robustness curve of a model: the smallest distance at which attacks break each sample.
 
     Method: every attack of the plan runs on every correctly classified sample; the smallest verified distance counts.

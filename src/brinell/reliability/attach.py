@@ -35,17 +35,9 @@ REMEDY = "Pass the same model, threat and plan as in the evaluation."
 
 
 def test_run(
-    run: "Run | str | os.PathLike[str]",
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    plan: Any,
-    *,
-    n: int = SAMPLES,
-    inner: int = INNER,
-    layer: Any = None,
-    progress: bool | None = None,
-) -> Run:
+    run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any, threat: Threat, plan: Any,
+    *, n: int = SAMPLES, inner: int = INNER, layer: Any = None, progress: bool | None = None,
+) -> Run:  # fmt: skip
     """Return the Run with the binarization test of its plan among its checks; a failed test makes it suspicious.
 
     Method: `brinell.test_attack` with the plan, model, threat and seed of the Run on the first n samples. The check
@@ -76,18 +68,10 @@ def _updated(opened: Run, **values: Any) -> Run:
 
 
 def probe_run(
-    run: "Run | str | os.PathLike[str]",
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    plan: Any,
-    *,
-    stage: str | None = None,
-    n: int = SAMPLES,
-    neighbours: int = NEIGHBOURS,
-    queries: int = QUERIES,
+    run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any, threat: Threat, plan: Any,
+    *, stage: str | None = None, n: int = SAMPLES, neighbours: int = NEIGHBOURS, queries: int = QUERIES,
     progress: bool | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """Return the Run with probes of one attack of its plan; warnings make the Run suspicious.
 
     Method: `brinell.reliability.probe` with the first attack of the plan (or the one named `stage`), the model, threat

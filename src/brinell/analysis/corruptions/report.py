@@ -195,16 +195,11 @@ def _percent(p: Proportion | MeanAccuracy | float | None) -> float | None:
 
 
 def corruption_accuracy(
-    classifier: Any,
-    problem: Any,
-    names: Iterable[str] = COMMON,
-    severities: Iterable[int] = SEVERITIES,
+    classifier: Any, problem: Any, names: Iterable[str] = COMMON, severities: Iterable[int] = SEVERITIES,
     seed: int = 0,
-    *,
-    clean: Any = None,
-    device: torch.device | str | None = None,
+    *, clean: Any = None, device: torch.device | str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> CorruptionReport:
+) -> CorruptionReport:  # fmt: skip
     """Measure the accuracy of a model on corrupted images.
 
     `problem` holds clean images, which are corrupted on the model's device; or corrupted sets, all of which are used: a

@@ -79,13 +79,9 @@ class CorruptionTable:
 
 
 def measure_table(
-    classifier: Classifier,
-    source: Source,
-    identity: dict[str, Any],
-    folder: Path,
-    resume: bool,
+    classifier: Classifier, source: Source, identity: dict[str, Any], folder: Path, resume: bool,
     corruptions: tuple[str, ...] = COMMON,
-) -> CorruptionTable:
+) -> CorruptionTable:  # fmt: skip
     """Evaluate the model on every cell; each is stored when done, and `resume` skips stored cells."""
     path = folder / CELLS
     done = _stored(path, identity, resume)

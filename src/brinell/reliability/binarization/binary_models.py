@@ -114,15 +114,9 @@ class BinaryTasks:
 
 
 def build_tasks(
-    oracle: Oracle,
-    features: Features,
-    readout: Readout,
-    design: Design,
-    chunk: Chunk,
-    threat: Threat,
-    seed: int,
+    oracle: Oracle, features: Features, readout: Readout, design: Design, chunk: Chunk, threat: Threat, seed: int,
     planted: Planted | None = None,
-) -> BinaryTasks | None:
+) -> BinaryTasks | None:  # fmt: skip
     """Fit a readout for every sample, a few samples at a time; samples that cannot be separated are left out.
 
     `planted` holds the points of the second class; without it they are drawn at random.
@@ -148,16 +142,9 @@ def build_tasks(
 
 
 def _fit(
-    oracle: Oracle,
-    features: Features,
-    readout: Readout,
-    design: Design,
-    chunk: Chunk,
-    at: Tensor,
-    threat: Threat,
-    seed: int,
-    planted: Planted,
-) -> tuple[Heads, ReadoutStatistics]:
+    oracle: Oracle, features: Features, readout: Readout, design: Design, chunk: Chunk, at: Tensor,
+    threat: Threat, seed: int, planted: Planted,
+) -> tuple[Heads, ReadoutStatistics]:  # fmt: skip
     device = features.device
     x, key = chunk.x[at].to(device), rng.keys(seed, chunk.ids[at].to(device))
     ball = threat.ball(at + chunk.offset, device)

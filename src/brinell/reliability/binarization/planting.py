@@ -87,14 +87,9 @@ Search = Callable[[Tensor, int], Tensor]
 
 
 def plant(
-    design: Design,
-    chunk: Chunk,
-    threat: Threat,
-    seed: int,
-    device: torch.device,
-    accepts: Accepts | None = None,
+    design: Design, chunk: Chunk, threat: Threat, seed: int, device: torch.device, accepts: Accepts | None = None,
     search: Search | None = None,
-) -> Planted:
+) -> Planted:  # fmt: skip
     """Draw the points of the second class for every sample of a chunk.
 
     Method: rejection sampling. Points are drawn one after another, and the first accepted ones are kept. A sample that

@@ -91,27 +91,12 @@ class TestSpecification:
 
 
 def test_attack(
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    attack: Any = "apgd",
-    *,
-    kind: str | None = None,
-    inner: int = 999,
-    boundary: int = 1,
-    corners: bool | None = None,
-    gap: float = 0.05,
-    kappa: float | None = None,
-    curve: bool = False,
-    readout: Any = "linear",
-    layer: Layer = None,
-    reference: Any = None,
-    random_queries: int | None = None,
-    seed: int = 0,
-    slots: int | None = None,
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
-) -> BinarizationTest:
+    classifier: Any, problem: Any, threat: Threat, attack: Any = "apgd",
+    *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
+    gap: float = 0.05, kappa: float | None = None, curve: bool = False, readout: Any = "linear",
+    layer: Layer = None, reference: Any = None, random_queries: int | None = None, seed: int = 0,
+    slots: int | None = None, device: torch.device | str | None = None, progress: bool | None = None,
+) -> BinarizationTest:  # fmt: skip
     """Test an attack or plan on classifiers for which an adversarial example is known, one classifier per sample.
 
     Method: around every sample x, draw `inner` points within (1 − gap)·eps and `boundary` points at distance eps (Linf:

@@ -136,14 +136,9 @@ class Stability:
 
 
 def stability(
-    oracle: Oracle,
-    criterion: Criterion,
-    x: Tensor,
-    y: Tensor,
-    seed: int,
-    neighbours: int = NEIGHBOURS,
+    oracle: Oracle, criterion: Criterion, x: Tensor, y: Tensor, seed: int, neighbours: int = NEIGHBOURS,
     radius: float = RADIUS,
-) -> Stability:
+) -> Stability:  # fmt: skip
     """Return the mean relative change of the margin over random neighbours.
 
     Method: neighbours are drawn in opposite pairs x ± d with d uniform in ±radius/2. Per sample, average |m(x) − m(x ±

@@ -31,21 +31,11 @@ SAMPLES = 64
 
 
 def probe(
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    attack: Any = "apgd-ce",
-    *,
-    surrogate: Any = None,
-    stage: str | None = None,
-    samples: int = SAMPLES,
-    neighbours: int = NEIGHBOURS,
-    queries: int = QUERIES,
-    seed: int = 0,
-    slots: int | None = None,
-    device: torch.device | str | None = None,
+    classifier: Any, problem: Any, threat: Threat, attack: Any = "apgd-ce",
+    *, surrogate: Any = None, stage: str | None = None, samples: int = SAMPLES, neighbours: int = NEIGHBOURS,
+    queries: int = QUERIES, seed: int = 0, slots: int | None = None, device: torch.device | str | None = None,
     progress: bool | None = False,
-) -> Probes:
+) -> Probes:  # fmt: skip
     """Look for signs that an attack fails for reasons other than the model's robustness.
 
     Method: the attack (the first stage of a plan, or the one named `stage`) runs to the end of its budget on the first

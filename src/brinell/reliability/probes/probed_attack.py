@@ -51,13 +51,9 @@ class ProbedAttack:
         return self.clean.chunk.y[self.at.cpu()].to(self.clean.logits.device)
 
     def run(
-        self,
-        stage: Stage,
-        who: Tensor,
-        *,
-        threat: Threat | None = None,
-        observe: "Callable[[Slots, Response], None] | None" = None,
-    ) -> "tuple[Tensor, Tensor]":
+        self, stage: Stage, who: Tensor,
+        *, threat: Threat | None = None, observe: "Callable[[Slots, Response], None] | None" = None,
+    ) -> "tuple[Tensor, Tensor]":  # fmt: skip
         """Return which samples of the mask `who` break under a stage, and the adversarials of those that break."""
         context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
         context = context if threat is None else replace(context, threat=threat)
