@@ -9,6 +9,7 @@ from torch import Tensor
 
 from brinell.core.model import Classifier
 from brinell.errors import ModelError, one_of
+from brinell.models.wrap import require_module
 from brinell.ops.rowwise import flat
 
 OUTPUT = "output"
@@ -51,13 +52,7 @@ def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
     if layer == OUTPUT:
         yield lambda x: classifier.forward(x).logits
         return
-    module = classifier.torch_module
-    if module is None:
-        raise ModelError(
-            expected="a classifier with a torch module",
-            got=type(classifier).__name__,
-            remedy="Omit `layers`: the output can always be analysed.",
-        )
+    module = require_module(classifier, remedy="Omit `layers`: the output can always be analysed.")
     known = dict(module.named_modules())
     seen: list[Any] = []
     handle = known[one_of("a layer", layer, known)].register_forward_hook(lambda _, __, result: seen.append(result))

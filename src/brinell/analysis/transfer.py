@@ -56,7 +56,7 @@ class Transferability:
 
         columns = ("source", *self.targets)
         tables = (
-            Table("Adversarials that fool the target, % (samples both classify correctly)", columns, matrix("rate")),
+            Table("Adversarials that fool the target, % (both correct on clean inputs)", columns, matrix("rate")),
             Table("Accuracy of the target on the source's inputs, %", columns, matrix("accuracy")),
         )
         # A rate without adversarials cannot be drawn; an accuracy always can.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from brinell.ops import rng
-from brinell.ops.norms import L1, L2, LINF, NORMS, Norm
+from brinell.ops.norms import L1, L2, LINF, NORMS
 from brinell.ops.rowwise import flat
 
 # Group sizes for sums (L1) and strides for single coordinates (Linf): for all pairs, then for the remaining ones.
@@ -36,24 +36,24 @@ class Bounds:
 def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
     """Return the bounds of a norm for flattened samples x of this original shape."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
-    return make(x, shape, _pairs(NORMS[norm], x))
+    return make(x, shape, _pairs(NORMS[norm].size, x))
 
 
-def _pairs(norm: Norm, x: Tensor) -> Pairs:
-    return lambda i, j: norm.size(x[i] - x[j])
+def _pairs(size: Callable[[Tensor], Tensor], x: Tensor) -> Pairs:
+    return lambda i, j: size(x[i] - x[j])
 
 
 def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
     """Bound L1: |Σ d| over a group is at most Σ |d|, for groups of neighbouring pixels, coarse to fine."""
     near = x[:, _by_squares(shape).to(x.device)]
     sums = [_group_sums(near, g) for g in GROUPS if g < x.shape[1]] or [near]
-    return Bounds(_counted(sums[0], sum_up=True), tuple(_pairs(L1, s) for s in sums[1:]), exact)
+    return Bounds(_counted(sums[0], sum_up=True), tuple(_pairs(lambda d: d.abs().sum(1), s) for s in sums[1:]), exact)
 
 
 def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
     """Bound Linf by the largest difference among some coordinates."""
     some = [x[:, ::stride].contiguous() for stride in STRIDES if stride < x.shape[1]] or [x]
-    return Bounds(_counted(some[0], sum_up=False), tuple(_pairs(LINF, s) for s in some[1:]), exact)
+    return Bounds(_counted(some[0], sum_up=False), tuple(_pairs(lambda d: d.abs().amax(1), s) for s in some[1:]), exact)
 
 
 def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:

@@ -39,6 +39,13 @@ def _broadcast(v: Tensor, x: Tensor) -> Tensor:
     return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
 
 
+def require_module(classifier: Classifier, remedy: str) -> nn.Module:
+    """Return the classifier's torch module; refuse a classifier without one."""
+    if classifier.torch_module is None:
+        raise ModelError(expected="a classifier with a torch module", got=type(classifier).__name__, remedy=remedy)
+    return classifier.torch_module
+
+
 @dataclass(frozen=True, eq=False)
 class TorchClassifier(Classifier):
     """A module with its normalisation and its properties. Use `wrap` to make one.

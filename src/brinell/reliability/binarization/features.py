@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from brinell.core.model import Classifier, DelegatingClassifier, Output
 from brinell.errors import ModelError, one_of
 from brinell.models.detector import negated
-from brinell.models.wrap import TorchClassifier
+from brinell.models.wrap import TorchClassifier, require_module
 from brinell.ops import rng
 from brinell.ops.rowwise import flat
 from brinell.reliability.binarization.result import INVERTED, PLAIN
@@ -21,18 +21,8 @@ Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
 TRIES = 3
 """How often the outputs of the last layer are replaced, to see whether the logits follow."""
 
+NO_MODULE = "Pass the features as a function of the input: layer=lambda x: …"
 REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
-
-
-def _module(classifier: Classifier) -> nn.Module:
-    module = classifier.torch_module
-    if module is None:
-        raise ModelError(
-            expected="a classifier with a torch module",
-            got=type(classifier).__name__,
-            remedy="Pass the features as a function of the input: layer=lambda x: …",
-        )
-    return module
 
 
 def _bare(classifier: Classifier) -> Classifier:
@@ -115,7 +105,7 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
     rescaling, a softmax or a log-softmax follows; a single output must decide between two logits. On a few points this
     may hold by chance, so the logits must also follow substituted outputs.
     """
-    module = _module(classifier)
+    module = require_module(classifier, NO_MODULE)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     with torch.no_grad():
         out, seen = _LayerRecorder(tuple(layers.items())).run(classifier, x)
@@ -219,7 +209,7 @@ def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Fea
     if layer is None:
         layer = find_readout_layer(_bare(classifier), x)
     names = (layer,) if isinstance(layer, str) else tuple(layer)
-    module = _module(classifier)
+    module = require_module(classifier, NO_MODULE)
     layers = dict(module.named_modules())
     for name in names:
         one_of("a layer", name, [n for n in layers if n] or [""])

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from brinell.ops.rowwise import concat
+
 # The margin is at least this share of the optimum (by duality), unless the steps run out.
 QUALITY = 0.99
 # The weight of a violated margin: start, growth factor, and the value at which a set counts as inseparable.
@@ -30,6 +32,11 @@ class Separation:
     quality: Tensor
 
     @property
+    def middle(self) -> Tensor:
+        """The threshold in the middle of the margin."""
+        return (self.low + self.high) / 2
+
+    @property
     def found(self) -> Tensor:
         """Whether the sets are separated."""
         return (self.high > self.low) & self.weight.isfinite().all(1)
@@ -45,8 +52,7 @@ def hard_margin(inner: Tensor, boundary: Tensor) -> Separation:
     sample alone.
     """
     parts = [_chunk(i, b) for i, b in zip(inner.split(CHUNK), boundary.split(CHUNK), strict=True)]
-    fields = ([getattr(p, name) for p in parts] for name in ("weight", "low", "high", "quality"))
-    return Separation(*(torch.cat(f) for f in fields))
+    return concat(parts)
 
 
 def _chunk(inner: Tensor, boundary: Tensor) -> Separation:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from brinell.errors import InputError, one_of
-from brinell.ops.rowwise import take
-from brinell.reliability.binarization.margin import Separation, hard_margin
+from brinell.ops.rowwise import concat, take
+from brinell.reliability.binarization.margin import hard_margin
 
 
 @runtime_checkable
@@ -41,12 +41,6 @@ class Readout(Protocol):
         """
 
 
-def _joined(parts: "list[Any]") -> Any:
-    first = parts[0]
-    names = list(first.__dataclass_fields__)
-    return type(first)(**{n: torch.cat([getattr(p, n) for p in parts]) for n in names})
-
-
 @dataclass(frozen=True)
 class _TensorHeads:
     """Readouts made of row tensors only."""
@@ -55,7 +49,7 @@ class _TensorHeads:
         return take(self, index)
 
     def join(self, others: "list[Any]") -> Any:
-        return _joined([self, *others])
+        return concat([self, *others])
 
 
 @dataclass(frozen=True)
@@ -82,13 +76,13 @@ class LinearReadout:
     name: str = "linear"
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> LinearHeads:
-        return _linear(hard_margin(inner, boundary), boundary)
+        s = hard_margin(inner, boundary)
+        return _linear(s.weight, s.middle, boundary)
 
 
-def _linear(s: Separation, boundary: Tensor) -> LinearHeads:
+def _linear(weight: Tensor, middle: Tensor, boundary: Tensor) -> LinearHeads:
     centre = boundary[:, 0]
-    bias = (s.weight * centre).sum(1) - (s.low + s.high) / 2
-    return LinearHeads(s.weight.float(), centre.float(), bias.float())
+    return LinearHeads(weight.float(), centre.float(), ((weight * centre).sum(1) - middle).float())
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ class PrototypeReadout:
         s = hard_margin(inner, boundary)
         # The midpoint of the prototypes is the projection of the boundary points' mean onto the hyperplane.
         mean = boundary.mean(1)
-        half = ((s.weight * mean).sum(1) - (s.low + s.high) / 2)[:, None] * s.weight
+        half = ((s.weight * mean).sum(1) - s.middle)[:, None] * s.weight
         return PrototypeHeads((mean - 2 * half).float(), mean.float())
 
 
@@ -172,10 +166,7 @@ class EnsembleReadout:
             separations = [hard_margin(i, boundary) for i in shares]
             weight = torch.stack([s.weight for s in separations]).mean(0)
         # Each member's threshold lies in the middle of its own margin.
-        middle = torch.stack([(s.low + s.high) / 2 for s in separations]).mean(0)
-        centre = boundary[:, 0]
-        bias = (weight * centre).sum(1) - middle
-        return LinearHeads(weight.float(), centre.float(), bias.float())
+        return _linear(weight, torch.stack([s.middle for s in separations]).mean(0), boundary)
 
 
 Fit = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]

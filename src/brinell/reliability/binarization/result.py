@@ -20,6 +20,8 @@ LEFT_OUT = 0.5
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 # The kind of test: without a detector, with its decision, or with its decision negated.
 PLAIN, REGULAR, INVERTED = "plain", "regular", "inverted"
+# What the detector decides about the adversarials of each kind of test.
+DECIDES = {REGULAR: "accepts", INVERTED: "rejects"}
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,12 @@ class KappaLevel:
         return max(self.random.values(), key=lambda p: p.k)
 
     def to_json(self) -> dict[str, Any]:
+        reference = None if self.reference is None else _numbers(self.reference)
+        random = {where: _numbers(p) for where, p in self.random.items()}
         return {
-            "kappa": self.kappa,
-            "score": _numbers(self.score),
-            "reference": None if self.reference is None else _numbers(self.reference),
-            "random": {where: _numbers(p) for where, p in self.random.items()},
+            "kappa": self.kappa, "score": _numbers(self.score), "reference": reference, "random": random,
             "queries": self.queries,
-        }
+        }  # fmt: skip
 
 
 def _numbers(p: Proportion) -> dict[str, Any]:
@@ -59,9 +60,10 @@ def _numbers(p: Proportion) -> dict[str, Any]:
 class BinarizationTest:
     """The outcome of `brinell.test_attack`.
 
-    `curve` holds the levels measured, hardest first; `level` is the one that counts. `ids`, `found` and `witnesses` are
-    its samples, whether the attack broke each, and a known adversarial of each. `rows` are the attack's rows as in a
-    Run. `reasons` tells why each skipped sample was skipped.
+    `curve` holds the levels measured, hardest first; `level` is the one that counts: its closeness `kappa`, the score
+    with the bounds `low` and `high` of its interval over `n` samples, and R-ASR from `queries` random points. `ids`,
+    `found` and `witnesses` are its samples, whether the attack broke each, and a known adversarial of each. `rows` are
+    the attack's rows as in a Run. `reasons` tells why each skipped sample was skipped.
 
     For a model with a detector, `kind` is "regular" or "inverted", and the detector accepts or rejects the
     adversarials. `drawn` is the number of points drawn to find the boundary points. `other` is the better test if both
@@ -99,17 +101,14 @@ class BinarizationTest:
 
     @property
     def low(self) -> float:
-        """Lower end of the score's 95 % Wilson interval."""
         return self.level.score.low
 
     @property
     def high(self) -> float:
-        """Upper end of the score's 95 % Wilson interval."""
         return self.level.score.high
 
     @property
     def n(self) -> int:
-        """The number of samples that count."""
         return self.level.score.n
 
     @property
@@ -119,12 +118,10 @@ class BinarizationTest:
 
     @property
     def queries(self) -> int:
-        """Random points per sample behind R-ASR."""
         return self.level.queries
 
     @property
     def kappa(self) -> float:
-        """The closeness of the decision boundary at which the score was measured."""
         return self.level.kappa
 
     @property
@@ -180,14 +177,12 @@ class BinarizationTest:
         return " ".join([self._setup_text(), self._score_text(), f"Verdict: {self.verdict}.", self._advice()])
 
     def _setup_text(self) -> str:
-        rule = {
-            REGULAR: f", drawn until the detector ({self.detector or 'unchanged'}) accepts them",
-            INVERTED: f", drawn until the detector ({self.detector or 'unchanged'}) rejects them",
-        }.get(self.kind, "")
-        title = {REGULAR: "Regular binarization", INVERTED: "Inverted binarization"}.get(self.kind, "Binarization")
+        decides = DECIDES.get(self.kind)
+        rule = f", drawn until the detector ({self.detector or 'unchanged'}) {decides} them" if decides else ""
+        title = f"{self.kind} binarization" if decides else "binarization"
         return (
-            f"{title} test of {self.attack} on {self.model}, {self.threat}: the last layer is replaced by a "
-            f"two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
+            f"{title.capitalize()} test of {self.attack} on {self.model}, {self.threat}: the last layer is replaced by "
+            f"a two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
             f"from the {self.surface}{rule}; closeness kappa = {self.kappa:g}."
         )
 
@@ -197,7 +192,7 @@ class BinarizationTest:
         if not self.n:
             return f"No score: {skipped}."
         each = ", ".join(f"{bracketed(p)} ({where})" for where, p in self.level.random.items())
-        which = {REGULAR: " that the detector accepts", INVERTED: " that the detector rejects"}.get(self.kind, "")
+        which = f" that the detector {DECIDES[self.kind]}" if self.kind in DECIDES else ""
         return (
             f"An adversarial example{which} is known for each of {self.n} samples ({skipped}); the attack found one on "
             f"{self.level.score}. "

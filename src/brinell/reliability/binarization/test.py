@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,18 +30,11 @@ from brinell.evaluation.run_stage import run_stage
 from brinell.models.detector import Inverted, inverted
 from brinell.ops import rng
 from brinell.reliability.binarization.binary_models import BinaryTasks, build_tasks
-from brinell.reliability.binarization.features import Features, Layer, find_features
+from brinell.reliability.binarization.features import Layer, find_features
 from brinell.reliability.binarization.planting import Design, Planted, Search, accepting, plant, score_ascent
-from brinell.reliability.binarization.readouts import Readout, as_readout
-from brinell.reliability.binarization.result import INVERTED, PLAIN, REGULAR, BinarizationTest, worse_of
-from brinell.reliability.binarization.trials import (
-    KappaTrial,
-    TrialSetup,
-    choose_trial,
-    empty_level,
-    imitates,
-    run_levels,
-)
+from brinell.reliability.binarization.readouts import as_readout
+from brinell.reliability.binarization.result import DECIDES, INVERTED, PLAIN, REGULAR, BinarizationTest, worse_of
+from brinell.reliability.binarization.trials import TestSpecification, choose_trial, empty_level, imitates, run_levels
 from brinell.results import ROWS
 
 __all__ = ["test_attack"]
@@ -63,31 +56,9 @@ SEARCHING = Plan("searching", (Stage(APGD(loss="margin")), Stage(Joint(Square(st
 BOTH = "both"
 KINDS = (REGULAR, INVERTED, BOTH)
 NOT_SEPARATED, NOT_HELD = "its two classes cannot be separated", "its two classes are not separated in float32"
-NOT_PLANTED = {
-    PLAIN: "",
-    REGULAR: "no point at distance eps was found that the detector accepts",
-    INVERTED: "no point at distance eps was found that the detector rejects",
-}
+NOT_PLANTED = "no point at distance eps was found that the detector "
 # Samples used to find the readout layer.
 READOUT_SAMPLES = 8
-
-
-@dataclass(frozen=True)
-class TestSpecification:
-    """Everything that defines a test except its kind."""
-
-    model: Classifier
-    prepared: PreparedEvaluation
-    chunk: Chunk
-    threat: Threat
-    plans: tuple[Plan, Plan]
-    features: Features
-    readout: Readout
-    design: Design
-    levels: Sequence[float]
-    curve: bool
-    queries: int | None
-    notes: tuple[str, ...]
 
 
 def test_attack(
@@ -189,10 +160,7 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
     planted = _planted(q, kind)
     tasks = build_tasks(oracle, seen, q.readout, design, q.chunk, q.threat, context.seed, planted)
     fitted = time.perf_counter()
-    trials: list[KappaTrial] = []
-    if tasks is not None:
-        setup = TrialSetup(tasks, q.chunk, q.threat, context, *q.plans, q.queries, design)
-        trials = run_levels(setup, q.levels, q.curve, listener)
+    trials = [] if tasks is None else run_levels(q, tasks, listener)
     chosen = choose_trial(trials)
     held = None if chosen is None else chosen.held
     rule = getattr(getattr(q.model, "detector", None), "describe", None)
@@ -321,7 +289,7 @@ def _reasons(
     chunk: Chunk, planted: Planted, tasks: BinaryTasks | None, held: Tensor | None, kind: str
 ) -> dict[int, str]:
     reasons = {
-        i: NOT_SEPARATED if enough else NOT_PLANTED[kind]
+        i: NOT_SEPARATED if enough else NOT_PLANTED + DECIDES[kind]
         for i, enough in zip(chunk.ids.tolist(), planted.enough.tolist(), strict=True)
     }
     if tasks is None:

@@ -9,18 +9,21 @@ from torch import Tensor
 
 from brinell.attacks.black_box.random_sampling import RandomSampling
 from brinell.core.dataset import Chunk
+from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage, Stages
 from brinell.core.references import References
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, Note
 from brinell.engine.oracle import Oracle
-from brinell.evaluation.context import StageContext
+from brinell.evaluation.context import PreparedEvaluation, StageContext
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import run_stage
 from brinell.evaluation.verify_points import verify_points
 from brinell.ops.losses import LOSSES
 from brinell.reliability.binarization.binary_models import BinaryTasks
+from brinell.reliability.binarization.features import Features
 from brinell.reliability.binarization.planting import Design
+from brinell.reliability.binarization.readouts import Readout
 from brinell.reliability.binarization.result import KappaLevel
 from brinell.results import ROWS, Proportion
 
@@ -31,17 +34,21 @@ POINTS = 400
 
 
 @dataclass(frozen=True)
-class TrialSetup:
-    """What is the same at every closeness κ."""
+class TestSpecification:
+    """Everything that defines a test except its kind."""
 
-    tasks: BinaryTasks
+    model: Classifier
+    prepared: PreparedEvaluation
     chunk: Chunk
     threat: Threat
-    context: StageContext
-    plan: Plan
-    reference: Plan
-    queries: int | None
+    plans: tuple[Plan, Plan]
+    features: Features
+    readout: Readout
     design: Design
+    levels: Sequence[float]
+    curve: bool
+    queries: int | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -87,13 +94,13 @@ def _matched(stages: Stages, rows: pa.Table) -> int:
     return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
 
 
-def run_levels(b: TrialSetup, levels: Sequence[float], everything: bool, listener: Listener) -> list[KappaTrial]:
+def run_levels(q: TestSpecification, tasks: BinaryTasks, listener: Listener) -> list[KappaTrial]:
     """Run level after level, hardest first, until one is solved almost perfectly."""
     trials: list[KappaTrial] = []
-    for kappa in levels:
+    for kappa in q.levels:
         listener(Note(f"kappa = {kappa:g}"))
-        trials.append(_trial(b, kappa, always=len(levels) > 1))
-        if _almost_perfect(trials[-1].level) and not everything:
+        trials.append(_trial(q, tasks, kappa))
+        if _almost_perfect(trials[-1].level) and not q.curve:
             break
     return trials
 
@@ -113,27 +120,24 @@ def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
     return max(trials, key=lambda t: max(t.level.score.k, t.level.reference.k if t.level.reference else 0))
 
 
-def _trial(b: TrialSetup, kappa: float, always: bool) -> KappaTrial:
+def _trial(q: TestSpecification, tasks: BinaryTasks, kappa: float) -> KappaTrial:
     """Verify the known adversarial of every sample at this closeness, then run the attacks."""
-    binary = b.tasks.classifier(kappa)
-    context = replace(b.context, oracle=replace(b.context.oracle, classifier=binary))
-    held = _held(b, context)
+    (plan, reference), context = q.plans, q.prepared.context
+    context = replace(context, oracle=replace(context.oracle, classifier=tasks.classifier(kappa)))
+    held = _held(q, tasks, context)
     if not len(held):
-        return KappaTrial(empty_level(kappa, b.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
-    at = b.tasks.at[held.cpu()]
+        return KappaTrial(empty_level(kappa, q.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
+    at = tasks.at[held.cpu()]
     # Positions in the chunk and in per-sample radii count only the verified samples.
-    chunk = Chunk(b.chunk.ids[at], b.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
-    context = replace(context, threat=b.threat.subset(at))
-    imitated = _beyond(b.tasks, held, context.oracle)
-    found, rows = _attacked(context, _imitating(b.plan, b.threat, imitated), chunk)
+    chunk = Chunk(q.chunk.ids[at], q.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
+    context = replace(context, threat=q.threat.subset(at))
+    imitated = _beyond(tasks, held, context.oracle)
+    found, rows = _attacked(context, _imitating(plan, q.threat, imitated), chunk)
     other = None
-    if always or float(found.float().mean()) < ALMOST_PERFECT:
-        other = (
-            found
-            if b.reference == b.plan
-            else _attacked(context, _imitating(b.reference, b.threat, imitated), chunk)[0]
-        )
-    queries = _matched(b.plan.stages_for(b.threat), rows) if b.queries is None else b.queries
+    if len(q.levels) > 1 or float(found.float().mean()) < ALMOST_PERFECT:
+        same = reference == plan
+        other = found if same else _attacked(context, _imitating(reference, q.threat, imitated), chunk)[0]
+    queries = _matched(plan.stages_for(q.threat), rows) if q.queries is None else q.queries
     random = _random(context, chunk, queries)
     level = KappaLevel(kappa, Proportion.of(found), None if other is None else Proportion.of(other), random, queries)
     return KappaTrial(level, held, found, rows)
@@ -145,12 +149,10 @@ def empty_level(kappa: float, design: Design) -> KappaLevel:
     return KappaLevel(kappa, none, None, {"corners" if design.corners else "surface": none})
 
 
-def _held(b: TrialSetup, context: StageContext) -> Tensor:
+def _held(q: TestSpecification, t: BinaryTasks, context: StageContext) -> Tensor:
     """Return the samples with a clean point of class 0 and a verified adversarial, checked by the classifier itself."""
-    t = b.tasks
-    x = b.chunk.x[t.at].to(t.ids.device)
-    zero = torch.zeros_like(t.ids)
-    ball = b.threat.ball(t.at, t.ids.device)
+    x, zero = q.chunk.x[t.at].to(t.ids.device), torch.zeros_like(t.ids)
+    ball = q.threat.ball(t.at, t.ids.device)
     v = verify_points(
         context.oracle, context.criterion, x, t.statistics.witness, zero, zero - 1, ball, context.draws, t.ids
     )
