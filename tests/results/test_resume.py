@@ -42,7 +42,7 @@ def test_reads_only_shards_that_can_have_the_samples(
 
 def test_shards_without_statistics_are_read(world: Any, tmp_path: Path) -> None:
     run = world.run(tmp_path / "r", SAMPLES)
-    for shard in files.shards(run.path / "rows", ".parquet"):
+    for shard in files.shards(run.path):
         path = files.rows_file(run.path, shard)
         pq.write_table(files.read_rows(path), path, write_statistics=False)
     assert sorted(StoredRows(run.path).spans.values()) == [(0, 2), (10, 12)]

@@ -69,7 +69,7 @@ def test_shard_names_sort_in_the_order_of_writing(tmp_path, world) -> None:
     (tmp_path / "rows" / "zz.parquet").write_bytes(next(tmp_path.glob("rows/*1-*.parquet")).read_bytes())
     with Writer.resume(tmp_path, world.manifest()) as writer:
         writer.append(world.table({20: "."}))
-    names = files.shards(tmp_path / "rows", ".parquet")
+    names = files.shards(tmp_path)
     assert [name.split("-")[0] for name in names] == [f"{i:08d}" for i in range(1, 6)] + ["zz"]
     assert files.read_all_rows(tmp_path)["sample_id"].to_pylist() == [0, 1, 10, 11, 20, 0]
 
@@ -77,7 +77,7 @@ def test_shard_names_sort_in_the_order_of_writing(tmp_path, world) -> None:
 def test_an_empty_table_makes_no_shard(tmp_path, world) -> None:
     with Writer.create(tmp_path, world.manifest()) as writer:
         writer.append(world.table({}))
-    assert files.shards(tmp_path / "rows", ".parquet") == []
+    assert files.shards(tmp_path) == []
 
 
 def test_adversarials_must_fit_the_rows(tmp_path, world) -> None:

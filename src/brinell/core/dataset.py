@@ -1,7 +1,7 @@
 """The samples: id, point, label. Tensors, a Dataset or a DataLoader; never needs the whole data set in memory."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,10 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def rows_of(self, ids: Collection[int]) -> Tensor:
+        """Return the rows of the samples with these ids."""
+        return torch.tensor([row for row, i in enumerate(self.ids.tolist()) if i in ids], dtype=torch.long)
 
 
 def _tensor(values: Any, what: str) -> Tensor:

@@ -59,7 +59,7 @@ class Run:
 
     @cached_property
     def _shards(self) -> list[str]:
-        return files.shards(self.path / files.ROWS_FOLDER, files.ROWS_END)
+        return files.shards(self.path)
 
     @cached_property
     def _table(self) -> pa.Table:

@@ -1,7 +1,6 @@
 """Verify the stored adversarials of a Run on the model and the data."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from brinell.results import Run, counted
 from brinell.results.format.manifest import MISCLASSIFY
 from brinell.results.format.schema import Evidence, is_evidence
 from brinell.verification.randomised import doubtful_note, ever_fooled
-from brinell.verification.result import VerificationFindings, failures
+from brinell.verification.result import VerificationFindings, failures, refused
 
 SLACK = 1e-6
 CHUNK = 4096
@@ -35,9 +34,7 @@ def criterion_of(run: Run) -> Criterion:
     """Return the adversarial criterion of a Run."""
     name = run.identity.criterion
     if name not in CRITERIA:
-        raise RunError(
-            expected=f"a goal among {', '.join(CRITERIA)}", got=repr(name)[:60], remedy="The Run is refused."
-        )
+        raise refused(f"a goal among {', '.join(CRITERIA)}", repr(name)[:60])
     return CRITERIA[name]
 
 
@@ -74,8 +71,7 @@ class Verification(VerificationFindings):
         text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
         if n:
             text += f"; {n} sample{'s' * (n > 1)} failed: {self.first_failures()}{' …' if n > 5 else ''}"
-        more = [*([f"Refused: {' '.join(self.objections)}"] if self.objections else []), *self.notes]
-        return ". ".join([text, " ".join(more)]) if more else text
+        return self.described(text)
 
 
 def first_defects(
@@ -109,7 +105,7 @@ def verify_adversarials(
     seen: set[int] = set()
     doubtful: set[int] = set()
     for chunk in problem.chunks(CHUNK):
-        index = _rows_of(chunk.ids, position)
+        index = chunk.rows_of(position)
         if not len(index):
             continue
         ids = chunk.ids[index].tolist()
@@ -146,11 +142,6 @@ def verify_adversarials(
     return Verification(len(hashes), frozenset(hashes), frozenset(doubtful), findings=findings)
 
 
-def _rows_of(ids: Tensor, wanted: Collection[int]) -> Tensor:
-    """Return the rows of a chunk whose samples are wanted."""
-    return torch.tensor([row for row, i in enumerate(ids.tolist()) if i in wanted], dtype=torch.long)
-
-
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
     """Return input hash, label and smallest distance of the samples that attacks broke."""
     rows = run.rows()
@@ -171,7 +162,7 @@ def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: 
         return {}
     failed: dict[int, str] = {}
     for chunk in problem.chunks(CHUNK):
-        index = _rows_of(chunk.ids, broken)
+        index = chunk.rows_of(broken)
         if not len(index):
             continue
         out = oracle.output(chunk.x[index].to(classifier.device))

@@ -35,14 +35,9 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def members(run: Path) -> list[str]:
     """Return the names of the files of a Run, sorted: manifest, rows, and the adversarials that rows refer to."""
-    names, used = [MANIFEST], set[str]()
-    for shard in files.shards(run / files.ROWS_FOLDER, files.ROWS_END):
-        names.append(files.rows_file(run, shard).relative_to(run).as_posix())
-        used.update(
-            files.read_rows(files.rows_file(run, shard), ["adv_shard"])["adv_shard"].unique().drop_null().to_pylist()
-        )
-    names += [files.adversarials_file(run, shard).relative_to(run).as_posix() for shard in used]
-    return sorted(names)
+    paths = [files.rows_file(run, shard) for shard in files.shards(run)]
+    paths += [files.adversarials_file(run, shard) for shard in files.referenced(run)]
+    return sorted([MANIFEST, *(path.relative_to(run).as_posix() for path in paths)])
 
 
 def digest(run: Path) -> str:

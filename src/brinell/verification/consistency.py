@@ -7,18 +7,18 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.errors import RunError
 from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.format import files
 from brinell.results.format.manifest import attack_hash
 from brinell.results.format.schema import CLEAN, Evidence, counted, is_evidence
 from brinell.results.run import Run
-from brinell.verification.result import objection
+from brinell.verification.result import objection, refused
 
 # More judging passes than any plan has would only cost the verifier time.
 DRAWS = 100
@@ -37,49 +37,38 @@ def contradictions(run: Run, whole: bool = True) -> list[Finding]:
     >>> contradictions(Run.open("tests/results/golden_run_v1"))
     []
     """
-    refuse_incomplete(run)
-    refuse_many(run)
+    refuse_unreadable(run)
     rules = {**(WHOLE_RUN_RULES if whole else {}), **RULES}
     return [objection(name, message) for name, rule in rules.items() for message in rule(run)]
 
 
-def refuse_incomplete(run: Run) -> None:
-    """Refuse a manifest that lacks what verification needs."""
-    plan, threat = run.identity.plan, run.identity.threat
+def refuse_unreadable(run: Run) -> None:
+    """Refuse a manifest that lacks what verification needs, and too many rows, before any row is read."""
+    plan, threat, n = run.identity.plan, run.identity.threat, run.identity.data.n
     needed = {
         "threat.norm": threat.norm,
         "plan.name": plan.raw.get("name"),
         "plan.stages": plan.raw.get("stages"),
         "model.fingerprint": run.identity.model.fingerprint,
-        "data.n": run.identity.data.n,
+        "data.n": n,
         "seed": run.identity.seed,
         "precision": run.identity.precision,
     }
     for path, value in needed.items():
         if value is None:
-            raise RunError(expected=f"a manifest with {path}", got="none", remedy="The Run is refused.")
-    if not 1 <= plan.draws <= DRAWS:
-        raise RunError(expected=f"1 to {DRAWS} judging passes", got=f"{plan.draws}", remedy="The Run is refused.")
-    _refuse_radii(run)
-    if plan.strength is not None and plan.strength not in STRENGTHS:
-        got = plan.strength[:60]
-        raise RunError(expected=f"a plan that is {' or '.join(STRENGTHS)}", got=got, remedy="The Run is refused.")
+            raise refused(f"a manifest with {path}", "none")
     text, eps = threat.eps_text, threat.eps
-    if not isinstance(eps, list) and text and not same_radius(text, math.inf if eps is None else eps):
-        raise RunError(
-            expected=f"a radius that is what its text says, {text}", got=f"{eps}", remedy="The Run is refused."
-        )
-
-
-def _refuse_radii(run: Run) -> None:
-    """Refuse a manifest without a radius, or with another number of radii than samples."""
-    threat, n = run.identity.threat, run.identity.data.n
+    if not 1 <= plan.draws <= DRAWS:
+        raise refused(f"1 to {DRAWS} judging passes", plan.draws)
     if "eps" not in threat.raw:
-        raise RunError(expected="a threat in the manifest with its eps", got="none", remedy="The Run is refused.")
-    if isinstance(threat.eps, list) and len(threat.eps) != n:
-        raise RunError(
-            expected=f"a radius for each of {n} samples", got=f"{len(threat.eps)}", remedy="The Run is refused."
-        )
+        raise refused("a threat in the manifest with its eps", "none")
+    if isinstance(eps, list) and len(eps) != n:
+        raise refused(f"a radius for each of {n} samples", len(eps))
+    if plan.strength is not None and plan.strength not in STRENGTHS:
+        raise refused(f"a plan that is {' or '.join(STRENGTHS)}", plan.strength[:60])
+    if not isinstance(eps, list) and text and not same_radius(text, math.inf if eps is None else eps):
+        raise refused(f"a radius that is what its text says, {text}", eps)
+    _refuse_many(run, n or 0, len(plan.stages))
 
 
 def same_radius(text: str, eps: float) -> bool:
@@ -98,22 +87,13 @@ def same_radius(text: str, eps: float) -> bool:
         return False
 
 
-def refuse_many(run: Run) -> None:
-    """Refuse more rows than the samples and attacks can have, before any row is read."""
-    n, stages = run.identity.data.n or 0, len(run.attacks)
-    names = files.shards(run.path / files.ROWS_FOLDER, files.ROWS_END)
+def _refuse_many(run: Run, n: int, stages: int) -> None:
     try:
-        rows = sum(pq.read_metadata(files.rows_file(run.path, name)).num_rows for name in names)
+        rows = sum(pq.read_metadata(files.rows_file(run.path, name)).num_rows for name in files.shards(run.path))
     except (pa.ArrowException, OSError) as error:
-        raise RunError(
-            expected="rows that can be read", got=f"{type(error).__name__}: {error}", remedy="The Run is refused."
-        ) from error
+        raise refused("rows that can be read", f"{type(error).__name__}: {error}") from error
     if rows > n * (stages + 1):
-        raise RunError(
-            expected=f"at most {n * (stages + 1):,} rows, for {n:,} samples and {stages} attacks",
-            got=f"{rows:,}",
-            remedy="The Run is refused.",
-        )
+        raise refused(f"at most {n * (stages + 1):,} rows, for {n:,} samples and {stages} attacks", f"{rows:,}")
 
 
 def _unfinished(run: Run) -> Iterable[str]:
@@ -162,12 +142,18 @@ def _clean(run: Run) -> Iterable[str]:
         yield f"{len(ids)} misclassified clean inputs are not counted as broken, the first is sample {ids[0]}."
 
 
+def _rows_that(fault: str, table: pa.Table, wrong: npt.NDArray[np.bool_]) -> Iterable[str]:
+    ids = row_queries.ids_of(table)[wrong]
+    if len(ids):
+        yield f"{len(ids)} rows {fault}, the first is of sample {ids[0]}."
+
+
 def _references(run: Run) -> Iterable[str]:
     table = run.rows()
     refers = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
-    ids = row_queries.ids_of(table)[refers & ~np.asarray(table["broken"], dtype=bool)]
-    if len(ids):
-        yield f"{len(ids)} rows have an adversarial and are not broken, the first is of sample {ids[0]}."
+    yield from _rows_that(
+        "have an adversarial and are not broken", table, refers & ~np.asarray(table["broken"], dtype=bool)
+    )
 
 
 def _verified_rows(run: Run) -> Iterable[str]:
@@ -175,9 +161,9 @@ def _verified_rows(run: Run) -> Iterable[str]:
     table = run.rows()
     verified, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = is_evidence(table, Evidence.ATTACK)
-    ids = row_queries.ids_of(table)[(broken & ~verified) | (attacked & verified & ~broken)]
-    if len(ids):
-        yield f"{len(ids)} rows are broken and not verified, or the reverse, the first is of sample {ids[0]}."
+    yield from _rows_that(
+        "are broken and not verified, or the reverse", table, (broken & ~verified) | (attacked & verified & ~broken)
+    )
 
 
 def _radius(run: Run) -> Any:
@@ -200,17 +186,15 @@ def _distances(run: Run) -> Iterable[str]:
     if eps is None:
         return  # the distances of the adversarials themselves are measured
     distance = np.asarray(pc.fill_null(table["distance"], 0.0), dtype=np.float64)
-    ids = row_queries.ids_of(table)[counted(table) & ~(distance <= eps * (1 + SLACK))]
-    if len(ids):
-        yield f"{len(ids)} rows count with a distance beyond eps, the first is of sample {ids[0]}."
+    yield from _rows_that("count with a distance beyond eps", table, counted(table) & ~(distance <= eps * (1 + SLACK)))
 
 
 def _costs(run: Run) -> Iterable[str]:
     table = run.rows()
     passes = [np.asarray(table[c], dtype=np.float64) for c in ("forwards", "backwards", "seconds")]
-    ids = row_queries.ids_of(table)[~np.all([np.isfinite(p) & (p >= 0) for p in passes], axis=0)]
-    if len(ids):
-        yield f"{len(ids)} rows have a negative or non-finite cost, the first is of sample {ids[0]}."
+    yield from _rows_that(
+        "have a negative or non-finite cost", table, ~np.all([np.isfinite(p) & (p >= 0) for p in passes], axis=0)
+    )
 
 
 def _stages(run: Run) -> Iterable[str]:
@@ -249,18 +233,15 @@ def _classes(run: Run) -> Iterable[str]:
         return
     for name in ("label", "clean_pred", "adv_pred"):
         value = np.asarray(pc.fill_null(table[name], 0), dtype=np.int64)
-        ids = row_queries.ids_of(table)[(value < 0) | (value >= classes)]
-        if len(ids):
-            yield f"{len(ids)} rows have a {name} outside the {classes} classes, the first is of sample {ids[0]}."
+        yield from _rows_that(f"have a {name} outside the {classes} classes", table, (value < 0) | (value >= classes))
 
 
 def _unused(run: Run) -> Iterable[str]:
     """Every stored adversarial has a row; calling a broken sample robust would leave one without."""
-    table, folder = run.rows(), run.path / files.ADVERSARIALS_FOLDER
-    stored = files.shards(folder, files.ADVERSARIALS_END) if run.images else []
-    used = Counter(table["adv_shard"].drop_null().to_pylist())
-    stored_count = {name: len(files.read_adversarials(files.adversarials_file(run.path, name)).ids) for name in stored}
-    unused = sum(max(n - used[name], 0) for name, n in stored_count.items())
+    used = Counter(run.rows()["adv_shard"].drop_null().to_pylist())
+    stored = files.shards(run.path, files.ADVERSARIALS_FOLDER) if run.images else []
+    counts = {name: len(files.read_adversarials(files.adversarials_file(run.path, name)).ids) for name in stored}
+    unused = sum(max(n - used[name], 0) for name, n in counts.items())
     if unused:
         yield f"{unused} adversarials are stored that no row refers to."
 

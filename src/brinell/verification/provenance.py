@@ -17,7 +17,7 @@ from brinell.finding import Finding
 from brinell.results import Evidence, Run, is_evidence, row_queries
 from brinell.results.format.files import read_all_rows
 from brinell.verification.adversarials import CHUNK, OTHER_INPUT, WRONGLY_RIGHT
-from brinell.verification.result import objection
+from brinell.verification.result import objection, refused
 
 
 def refuse_shapes(run: Run, data: Problem) -> None:
@@ -25,13 +25,9 @@ def refuse_shapes(run: Run, data: Problem) -> None:
     try:
         shape = run.adversarials().x.shape[1:]
     except (ValueError, IndexError) as error:
-        raise RunError(
-            expected="adversarials of one shape", got=f"several ({error})", remedy="The Run is refused."
-        ) from error
+        raise refused("adversarials of one shape", f"several ({error})") from error
     if shape and tuple(shape) != data.shape():
-        raise RunError(
-            expected=f"adversarials of shape {data.shape()}", got=f"{tuple(shape)}", remedy="The Run is refused."
-        )
+        raise refused(f"adversarials of shape {data.shape()}", tuple(shape))
 
 
 def threat_for(run: Run, data: Problem) -> Threat:
@@ -129,7 +125,7 @@ def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = 
     stored = {i: (digest, label, broken) for i, digest, label, broken in zip(*columns, strict=True)}
     failed = dict.fromkeys(stored, "no such sample in the data")
     for chunk in data.chunks(CHUNK):
-        rows_here = [row for row, i in enumerate(chunk.ids.tolist()) if i in stored]
+        rows_here = chunk.rows_of(stored).tolist()
         for row, digest_here in zip(rows_here, sample_hashes(chunk.x[rows_here]) if rows_here else [], strict=True):
             i = int(chunk.ids[row])
             digest, label, broken = stored[i]

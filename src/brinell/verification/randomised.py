@@ -30,9 +30,9 @@ def ever_right(oracle: Oracle, data: Problem, ids: Collection[int], draws: int) 
     """Return the samples whose clean input is classified correctly and accepted in at least one of many passes."""
     correct: set[int] = set()
     for chunk in data.chunks(CHUNK) if ids else ():
-        rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in ids]
+        rows = chunk.rows_of(ids)
         x, y = (v[rows].to(oracle.classifier.device) for v in (chunk.x, chunk.y))
-        for _ in range(REPEATS * draws if rows else 0):
+        for _ in range(REPEATS * draws if len(rows) else 0):
             out = oracle.output(x)
             right = (out.logits.argmax(1) == y) & out.logits.isfinite().all(1)
             right = right if out.reject is None else right & (out.reject <= 0)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from brinell.errors import RunError
 from brinell.finding import Finding
 
 SHOWN = 5
@@ -36,8 +37,18 @@ class VerificationFindings:
 
     def first_failures(self) -> str:
         """Return the first failures as text."""
-        shown = [f"sample {i} ({message})" for i, message in list(self.failures.items())[:SHOWN]]
-        return ", ".join(shown)
+        return ", ".join(f"sample {i} ({message})" for i, message in list(self.failures.items())[:SHOWN])
+
+    def described(self, text: str, *more_wrong: str) -> str:
+        """Return the text followed by objections, `more_wrong` and notes."""
+        wrong = " ".join([*self.objections, *more_wrong])
+        more = [*([f"Refused: {wrong}"] if wrong else []), *self.notes]
+        return f"{text}. {' '.join(more)}" if more else text
+
+
+def refused(expected: str, got: object) -> RunError:
+    """Return the error for a Run that cannot be verified."""
+    return RunError(expected=expected, got=str(got), remedy="The Run is refused.")
 
 
 def failures(by_sample: Mapping[int, str]) -> list[Finding]:

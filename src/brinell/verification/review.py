@@ -27,7 +27,7 @@ from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Adversarials, Proportion, Run, row_queries
 from brinell.verification.adversarials import CHUNK, criterion_of
 from brinell.verification.bundle import digest
-from brinell.verification.consistency import refuse_incomplete, refuse_many
+from brinell.verification.consistency import refuse_unreadable
 from brinell.verification.provenance import first_ids, threat_for
 from brinell.verification.submission import (
     CheckedSubmission,
@@ -87,20 +87,7 @@ class Review:
             "threat": self.threat,
             "seed": self.seed,
             **{k: {"value": p.value, "low": p.low, "high": p.high, "k": p.k, "n": p.n} for k, p in whole.items()},
-            "submissions": [
-                {
-                    "name": p.name,
-                    "ok": p.ok,
-                    "checked": p.checked,
-                    "held": p.held,
-                    "failures": {str(i): message for i, message in p.failures.items()},
-                    "objections": list(p.objections),
-                    "rerun": p.rerun,
-                    "alike": p.alike,
-                    "notes": list(p.notes),
-                }
-                for p in self.submissions
-            ],
+            "submissions": [submission.to_json() for submission in self.submissions],
             "samples": [{"id": s.id, "right": s.right, "distance": s.distance, "by": s.by} for s in self.samples],
         }
 
@@ -142,20 +129,14 @@ def review(
         opened = _named([(Path(path), open_submission(Path(path), stack)) for path in submissions])
         runs = [entry for entry in opened.values() if isinstance(entry, Run)]
         for run in runs:
-            _refuse_unreadable(run)
+            refuse_unreadable(run)
+            criterion_of(run)
         data = _data(runs) if problem is None else coerce.as_problem(problem)
         ball = _threat(runs, threat, data)
         ball.check(data.shape(), len(data))
         drawn = secrets.randbits(SEED_BITS) if seed is None else seed
         with exact(model.device):
             return _review(opened, model, data, ball, rerun, drawn)
-
-
-def _refuse_unreadable(run: Run) -> None:
-    """Refuse a Run that cannot be checked, before its rows are read."""
-    refuse_incomplete(run)
-    refuse_many(run)
-    criterion_of(run)
 
 
 def certify(submission: str | os.PathLike[str], result: Review, classifier: Any, problem: Any = None) -> Record:
@@ -229,31 +210,21 @@ def _review(
     scope = set[int]().union(*(row_queries.samples(run.numbers()).tolist() for run in runs))
     criterion = criterion_of(runs[0]) if runs else _default_criterion(oracle, data)
     draws = max([run.identity.plan.draws for run in runs], default=1)
-    table = _Table(_clean(oracle, data, scope, draws))
+    samples = _clean(oracle, data, scope, draws)
     results = []
     for name, entry in held.items():
         if isinstance(entry, Run):
-            result, good, again = check_run(name, entry, oracle, data, threat, table.samples, rerun, seed)
+            result, good, again = check_run(name, entry, oracle, data, threat, samples, rerun, seed)
             holding = {name: good, **({f"{name}, {AGAIN}": again} if len(again.ids) else {})}
         else:
-            holding, result = check_file(name, entry, oracle, data, threat, criterion, draws, table.samples)
+            holding, result = check_file(name, entry, oracle, data, threat, criterion, draws, samples)
         results.append(result)
         for by, adversarials in holding.items():
             for i, distance in distances(adversarials, data, threat):
-                table.offer(i, distance, by)
-    return Review(tuple(results), tuple(table.samples[i] for i in sorted(table.samples)), repr(threat), seed)
-
-
-@dataclass
-class _Table:
-    """The samples by id, each with its nearest adversarial so far."""
-
-    samples: dict[int, SampleStatus]
-
-    def offer(self, id: int, distance: float, by: str) -> None:
-        now = self.samples.get(id)
-        if now is not None and (now.distance is None or distance < now.distance):
-            self.samples[id] = replace(now, distance=distance, by=by)
+                known = samples.get(i)
+                if known is not None and (known.distance is None or distance < known.distance):
+                    samples[i] = replace(known, distance=distance, by=by)
+    return Review(tuple(results), tuple(samples[i] for i in sorted(samples)), repr(threat), seed)
 
 
 def _named(pairs: list[tuple[Path, "Run | Adversarials"]]) -> dict[str, "Run | Adversarials"]:
@@ -292,9 +263,8 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
 
 
 def _default_criterion(oracle: Oracle, data: Problem) -> Criterion:
-    first = next(data.chunks(1))
-    answered = model_checks.first_forward(oracle, first)
-    return Misclassified() if answered.reject is None else Evades()
+    reject = model_checks.first_forward(oracle, next(data.chunks(1))).reject
+    return Misclassified() if reject is None else Evades()
 
 
 def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, SampleStatus]:

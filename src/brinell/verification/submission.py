@@ -63,9 +63,14 @@ class CheckedSubmission(VerificationFindings):
         if self.rerun:
             text += f"; {self.rerun} samples run again, {self.alike} alike to the bit"
         failed, n = self.first_failures(), len(self.failures)
-        wrong = [*self.objections, *([f"Failed: {failed}{f' … {n} in all' if n > SHOWN else ''}."] if n else [])]
-        more = [*([f"Refused: {' '.join(wrong)}"] if wrong else []), *self.notes]
-        return ". ".join([text, " ".join(more)]) if more else text
+        return self.described(text, *([f"Failed: {failed}{f' … {n} in all' if n > SHOWN else ''}."] if n else []))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data, for scripts."""
+        listed = {"objections": list(self.objections), "notes": list(self.notes)}
+        failed = {str(i): message for i, message in self.failures.items()}
+        numbers = {k: v for k, v in vars(self).items() if k not in ("findings", "root")}
+        return {**numbers, "ok": self.ok, "failures": failed, **listed}
 
 
 @dataclass(frozen=True)
@@ -250,7 +255,7 @@ def _run_again(
     """Evaluate some samples again; the outcome of a sample does not depend on the others."""
     columns = []
     for chunk in data.chunks(CHUNK):
-        rows = torch.tensor([r for r, i in enumerate(chunk.ids.tolist()) if i in set(ids)], dtype=torch.long)
+        rows = chunk.rows_of(set(ids))
         columns.append((chunk.x[rows], chunk.y[rows], chunk.ids[rows], rows + chunk.offset))
     x, y, sample_ids, index = (torch.cat(column) for column in zip(*columns, strict=True))
     return evaluate(

@@ -78,9 +78,10 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(TEMPORARY_END)
 
 
-def shards(folder: Path, end: str) -> list[str]:
-    """Return the names of the finished shards in a folder, sorted."""
-    return sorted(file.name[: -len(end)] for file in folder.glob(f"*{end}") if not file.name.startswith("."))
+def shards(run: Path, folder: str = ROWS_FOLDER) -> list[str]:
+    """Return the names of the finished shards of a Run in one of its folders, sorted."""
+    end = ROWS_END if folder == ROWS_FOLDER else ADVERSARIALS_END
+    return sorted(file.name[: -len(end)] for file in (run / folder).glob(f"*{end}") if not file.name.startswith("."))
 
 
 def write_rows(path: Path, table: pa.Table) -> None:
@@ -116,9 +117,14 @@ def span(path: Path) -> tuple[int, int]:
 
 def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of all shards, or of the named ones, in their order."""
-    names = shards(run / ROWS_FOLDER, ROWS_END) if names is None else names
+    names = shards(run) if names is None else names
     tables = [read_rows(rows_file(run, shard), columns) for shard in names]
     return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
+
+
+def referenced(run: Path) -> set[str]:
+    """Return the shards of adversarials that rows refer to."""
+    return set(read_all_rows(run, columns=["adv_shard"])["adv_shard"].drop_null().unique().to_pylist())
 
 
 def write_adversarials(path: Path, adversarials: Adversarials) -> None:

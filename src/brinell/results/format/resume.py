@@ -46,8 +46,6 @@ class StoredOutcomes:
 
 
 NOTHING_STORED = StoredOutcomes()
-
-
 COLUMNS = ("sample_id", "x_sha256", "attack", "broken", "verified")
 
 
@@ -60,8 +58,7 @@ class StoredRows:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        names = files.shards(self.path / files.ROWS_FOLDER, files.ROWS_END)
-        self.spans = {name: files.span(files.rows_file(self.path, name)) for name in names}
+        self.spans = {name: files.span(files.rows_file(self.path, name)) for name in files.shards(self.path)}
 
     def count_other_samples(self, ids: Sequence[int]) -> int:
         """Return how many other samples have a clean row."""

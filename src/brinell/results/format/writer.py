@@ -193,7 +193,7 @@ def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.
 
 def _refuse_used(path: Path) -> None:
     """Refuse a folder that holds a Run with rows, or other files."""
-    count = len(files.shards(path / files.ROWS_FOLDER, files.ROWS_END))
+    count = len(files.shards(path))
     if (path / MANIFEST).exists() and count:
         raise RunError(
             expected="a new or empty folder",
@@ -238,19 +238,13 @@ def _short(value: Any) -> str:
 
 def _sweep(path: Path) -> None:
     """Remove temporary files and adversarials without rows; every shard is read before anything is removed."""
-    used: set[str] = set()
-    for shard in files.shards(path / files.ROWS_FOLDER, files.ROWS_END):
-        rows = files.read_rows(files.rows_file(path, shard), ["adv_shard"])
-        used.update(rows["adv_shard"].unique().drop_null().to_pylist())
+    used = files.referenced(path)
     for leftover in filter(files.is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
         leftover.unlink()
-    for shard in files.shards(path / files.ADVERSARIALS_FOLDER, files.ADVERSARIALS_END):
-        if shard not in used:
-            files.adversarials_file(path, shard).unlink()
+    for shard in set(files.shards(path, files.ADVERSARIALS_FOLDER)) - used:
+        files.adversarials_file(path, shard).unlink()
 
 
 def _last_number(path: Path) -> int:
-    rows = files.shards(path / files.ROWS_FOLDER, files.ROWS_END)
-    adversarials = files.shards(path / files.ADVERSARIALS_FOLDER, files.ADVERSARIALS_END)
-    heads = (name.split("-")[0] for name in [*rows, *adversarials])
+    heads = (name.split("-")[0] for name in [*files.shards(path), *files.shards(path, files.ADVERSARIALS_FOLDER)])
     return max((int(head) for head in heads if head.isdecimal()), default=0)
