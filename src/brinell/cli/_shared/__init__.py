@@ -1,1 +1,6 @@
-"""Shared by the commands: option declarations, help panels, loading of models and data, terminal output."""
+"""Shared by the commands.
+
+- `options`: the options, and groups of options that commands take as one parameter; `panels`: the panels of the help.
+- `load`: models and data named on the command line; `chosen`: plans and workers named there.
+- `terminal`: tables, lines, JSON and progress bars; `run_output`: a Run or its estimated cost.
+"""

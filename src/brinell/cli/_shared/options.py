@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.console import Console
+
+from brinell.cli._shared import load
+from brinell.cli._shared.terminal import print_json
+from brinell.core.dataset import Problem
+from brinell.core.model import Classifier
+from brinell.core.threat import Threat, threat
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
@@ -47,7 +54,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figures into
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetOptions:
     """What is attacked: the model, the data, and the threat."""
 
     model: Model
@@ -55,9 +62,13 @@ class Target:
     eps: Eps
     norm: Norm = "Linf"
 
+    def load(self, n: int | None, part: str | None = None) -> tuple[Classifier, Problem, Threat]:
+        """Load the model and the first n samples of the data, or one part of them."""
+        return load.model(self.model), load.data(self.data, n, part), threat(self.norm, self.eps)
+
 
 @dataclass(frozen=True)
-class Compute:
+class ComputeOptions:
     """The seed, and where the computation runs."""
 
     seed: Seed = 0
@@ -70,7 +81,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Execution(Compute):
+class ExecutionOptions(ComputeOptions):
     """The seed, and where and how the computation runs."""
 
     precision: Precision = "float32"
@@ -78,7 +89,7 @@ class Execution(Compute):
 
 
 @dataclass(frozen=True)
-class Output:
+class PrintOptions:
     """How the result is printed."""
 
     json: Json = False
@@ -88,6 +99,13 @@ class Output:
     def progress(self) -> bool | None:
         """The argument `progress` of the Python functions: None shows progress on a terminal."""
         return False if self.quiet else None
+
+    def print(self, as_json: Callable[[], object], as_text: Callable[[Console], None]) -> None:
+        """Print a result: what `as_json` returns, or what `as_text` prints."""
+        if self.json:
+            print_json(as_json())
+        else:
+            as_text(Console())
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:

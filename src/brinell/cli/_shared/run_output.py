@@ -6,8 +6,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from brinell.cli._shared.options import Output
-from brinell.cli._shared.terminal import add_row, interval, make_table, print_json, print_lines, print_table
+from brinell.cli._shared.options import PrintOptions
+from brinell.cli._shared.terminal import add_row, interval, make_table, print_lines, print_table
 from brinell.cost.budget import Estimate, duration, rounded
 from brinell.report.facts import facts
 from brinell.results import Run
@@ -17,12 +17,9 @@ from brinell.results.summary import mask_text
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 
 
-def output_run(run: Run, output: Output) -> None:
-    """Print a Run as the options ask: as JSON, or as tables and sentences."""
-    if output.json:
-        print_json(facts(run))
-    else:
-        print_run(run, Console())
+def output_run(run: Run, output: PrintOptions) -> None:
+    """Print a Run as JSON, or as tables and sentences."""
+    output.print(lambda: facts(run), lambda console: print_run(run, console))
 
 
 def print_run(run: Run, console: Console) -> None:
@@ -32,11 +29,12 @@ def print_run(run: Run, console: Console) -> None:
     print_lines(console, run.sentence(), f"Run: {run.path}")
 
 
-def output_estimate(estimate: Estimate, output: Output) -> None:
-    """Print the estimated samples, passes and time of each stage, or all of it as JSON."""
-    if output.json:
-        print_json(estimate.to_json())
-        return
+def output_estimate(estimate: Estimate, output: PrintOptions) -> None:
+    """Print an estimated cost as JSON, or as a table of the stages."""
+    output.print(estimate.to_json, lambda console: _print_estimate(estimate, console))
+
+
+def _print_estimate(estimate: Estimate, console: Console) -> None:
     rows = [(s.stage, s.samples, s.forwards, s.backwards, s.seconds) for s in estimate.stages]
     total = ("total", estimate.samples, estimate.forwards, estimate.backwards, estimate.seconds)
     table = make_table("estimated cost; nothing was written", ("stage", ">samples", ">forwards", ">backwards", ">time"))
@@ -44,7 +42,6 @@ def output_estimate(estimate: Estimate, output: Output) -> None:
         if name == "total":
             table.add_section()
         add_row(table, (name, *(rounded(int(c)) for c in counts), duration(seconds)))
-    console = Console()
     print_table(table, console)
     print_lines(console, f"Estimated cost: {estimate}.", *estimate.notes)
 

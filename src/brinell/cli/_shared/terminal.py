@@ -1,8 +1,8 @@
 """Tables, lines and JSON as the commands print them."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import typer
@@ -90,7 +90,12 @@ def percent(p: Share, digits: int = 1) -> str:
     return f"{100 * p.value:.{digits}f} {interval(p, digits)}"
 
 
-def download_bar(quiet: bool) -> AbstractContextManager[Progress]:
-    """Return a progress bar for downloads, on standard error."""
+@contextmanager
+def progress_bar(name: str, quiet: bool, download: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """Show a progress bar on standard error if it is a terminal; yield the function that updates it."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True)
+    console = Console(stderr=True)
+    hidden = quiet or not console.is_terminal
+    with Progress(*(columns if download else ()), console=console, disable=hidden, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

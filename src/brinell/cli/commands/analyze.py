@@ -48,7 +48,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Output:
+class AnalysisOutput:
     """Where the findings go."""
 
     json: Annotated[
@@ -59,12 +59,12 @@ class Output:
     ] = False
     plot: options.Plot = None
 
-    def open(self, *paths: Path) -> list[Run]:
-        """Open the Runs; refuse impossible outputs before any work is done."""
+    def open(self, *paths: Path | None) -> list[Run]:
+        """Open the given Runs; refuse impossible outputs before any work is done."""
         check_plot_path(self.plot)
-        if self.save and not paths:
+        if self.save and not any(paths):
             raise InputError(expected="a Run to save in", got="--save alone", remedy="Name its folder: --run FOLDER.")
-        return [Run.open(path) for path in paths]
+        return [Run.open(path) for path in paths if path is not None]
 
     def write(self, result: Any, runs: Sequence[Run]) -> None:
         """Print, store and draw the findings of an analysis."""
@@ -93,10 +93,10 @@ def calibration(
     run: RunOption = None,
     bins: Annotated[int, typer.Option(help="Number of bins of equal width.")] = BINS,
     sampling: Sampling,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Measure the calibration of the probabilities; with --run also on adversarial inputs."""
-    runs = output.open(*_given(run))
+    runs = output.open(run)
     result = analysis.calibration(load.model(model), sampling.problem(data), *runs, bins=bins, **sampling.arguments())
     output.write(result, runs)
 
@@ -113,10 +113,10 @@ def ood(
     ] = None,
     run: RunOption = None,
     sampling: Sampling,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Measure how well low confidence detects out-of-distribution inputs."""
-    runs = output.open(*_given(run))
+    runs = output.open(run)
     others = _named(other, sampling) if other else None
     result = analysis.detection(load.model(model), sampling.problem(data), others, **sampling.arguments())
     output.write(result, runs)
@@ -129,7 +129,7 @@ def fairness(
     run: Annotated[Path, typer.Option("--run", help="Folder of a Run.")],
     names: Annotated[str | None, typer.Option(help="Names of the classes in order: plane,car,…")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Measure clean and robust accuracy of every class, and how unequal they are."""
     runs = output.open(run)
@@ -149,7 +149,7 @@ def privacy(
     norm: options.Norm = "Linf",
     steps: Annotated[int, typer.Option(help="Steps of that attack.")] = 10,
     sampling: Sampling,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Test membership inference from confidences; on adversarial inputs too with --eps or two --run."""
     if run is not None and len(run) != 2:
@@ -158,14 +158,10 @@ def privacy(
         )
     runs = output.open(*run or ())
     result = analysis.privacy(
-        load.model(model),
-        sampling.problem(members),
-        sampling.problem(others),
-        runs=(runs[0], runs[1]) if runs else None,
-        threat=None if eps is None else threat(norm, eps),
-        attack=PGD(steps=steps),
+        load.model(model), sampling.problem(members), sampling.problem(others), attack=PGD(steps=steps),
+        runs=(runs[0], runs[1]) if runs else None, threat=None if eps is None else threat(norm, eps),
         **sampling.arguments(),
-    )
+    )  # fmt: skip
     output.write(result, runs)
 
 
@@ -186,21 +182,14 @@ def smoothness(
     restarts: Annotated[int, typer.Option(help="Searches per sample; 1 only maximises the ratio.")] = 2,
     run: RunOption = None,
     sampling: Sampling,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Measure lower bounds on the local Lipschitz constant of every layer around the samples."""
-    runs = output.open(*_given(run))
+    runs = output.open(run)
     result = analysis.smoothness(
-        load.model(model),
-        sampling.problem(data),
-        threat(norm, eps),
-        layers=layer,
-        output_norm=output_norm,
-        angular=angular,
-        steps=steps,
-        restarts=restarts,
-        **sampling.arguments(),
-    )
+        load.model(model), sampling.problem(data), threat(norm, eps), layers=layer, output_norm=output_norm,
+        angular=angular, steps=steps, restarts=restarts, **sampling.arguments(),
+    )  # fmt: skip
     output.write(result, runs)
 
 
@@ -215,7 +204,7 @@ def transfer(
     run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run. Repeat for several.")],
     n: options.N = None,
     device: options.Device = None,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Test whether the adversarial examples of Runs fool other models; nothing is attacked."""
     if len(run) > len(model):
@@ -240,19 +229,15 @@ def shift(
     ] = None,
     run: RunOption = None,
     sampling: Sampling,
-    output: Output,
+    output: AnalysisOutput,
 ) -> None:
     """Measure the accuracy under distribution shift, beside that on the original data."""
-    runs = output.open(*_given(run))
+    runs = output.open(run)
     baselines = [load.model(spec) for spec in baseline or ()]
     result = analysis.shift(
         load.model(model), sampling.problem(data), _named(other, sampling), baselines=baselines, **sampling.arguments()
     )
     output.write(result, runs)
-
-
-def _given(run: Path | None) -> tuple[Path, ...]:
-    return () if run is None else (run,)
 
 
 def _named(specs: Sequence[str], sampling: Sampling) -> dict[str, Problem]:

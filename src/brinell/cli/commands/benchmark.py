@@ -10,7 +10,7 @@ from rich.text import Text
 
 from brinell.cli._shared import chosen, load, options
 from brinell.cli._shared.run_output import COLOURS, print_run
-from brinell.cli._shared.terminal import make_table, print_json, print_lines, print_table
+from brinell.cli._shared.terminal import make_table, print_lines, print_table
 from brinell.errors import InputError
 from brinell.leaderboard import records
 from brinell.leaderboard.benchmark import benchmark
@@ -45,37 +45,18 @@ def command(
     ] = False,
     out: options.Out = None,
     resume: options.Resume = False,
-    execution: options.Execution,
+    execution: options.ExecutionOptions,
     workers: options.Workers = None,
     ray: options.RayAddress = None,
-    output: options.Output,
+    output: options.PrintOptions,
 ) -> None:
     """Measure a model under the rules of a leaderboard, and write its record."""
     record = benchmark(
-        load.model(model),
-        dataset,
-        threat,
-        n=n,
-        data=data,
-        corrupted=corrupted,
-        preprocessing=preprocessing,
-        eps=eps,
-        name=name,
-        about=None if about is None else _facts(about),
-        strict=not anyway,
-        out=out,
-        resume=resume,
-        progress=output.progress,
-        launch=chosen.launcher(workers, ray),
-        **execution.arguments(),
-    )
-    if output.json:
-        print_json(record.to_json())
-        return
-    console = Console()
-    if record.run is not None and record.corruptions is None:
-        print_run(Run.open(record.run), console)
-    show_record(record, console)
+        load.model(model), dataset, threat, n=n, data=data, corrupted=corrupted, preprocessing=preprocessing, eps=eps,
+        name=name, about=None if about is None else _facts(about), strict=not anyway, out=out, resume=resume,
+        progress=output.progress, launch=chosen.launcher(workers, ray), **execution.arguments(),
+    )  # fmt: skip
+    output.print(record.to_json, lambda console: show_record(record, console))
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -86,16 +67,15 @@ def _facts(path: Path) -> dict[str, Any]:
             expected="a JSON file with facts about the model", got=f"{path}: {error}", remedy="Check the file."
         ) from error
     if not isinstance(facts, dict):
-        raise InputError(
-            expected=f"an object with {', '.join(records.ABOUT)}",
-            got=type(facts).__name__,
-            remedy='E.g. {"venue": "ICML 2026"}.',
-        )
+        expected = f"an object with {', '.join(records.ABOUT)}"
+        raise InputError(expected=expected, got=type(facts).__name__, remedy='E.g. {"venue": "ICML 2026"}.')
     return facts
 
 
 def show_record(record: Record, console: Console) -> None:
-    """Print the record, beside the published record of the same name if there is one."""
+    """Print the Run and the record, beside the published record of the same name if there is one."""
+    if record.run is not None and record.corruptions is None:
+        print_run(Run.open(record.run), console)
     known = records.find(records.published(), record.key)
     table = make_table(record.key, ("", ">measured", ">95 % interval", *((">published",) if known else ())))
     fields = {

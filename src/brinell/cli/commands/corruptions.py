@@ -1,18 +1,16 @@
 """brinell corruptions."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.corruptions.baselines import Baseline
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import make_table, percent, print_json, print_lines, print_table
+from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table, progress_bar
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.errors import InputError
 
@@ -36,30 +34,22 @@ def command(
     csv: Annotated[Path | None, typer.Option(help="Append one row of accuracies per model to this file.")] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
-    output: options.Output,
+    output: options.PrintOptions,
 ) -> None:
     """Measure accuracy under common corruptions: noise, blur, weather and digital, at five severities."""
     baseline_errors, problem = _baseline(baseline, clean_error), load.data(data, n, None)
     reports = []
     for spec in model:
-        with _progress(spec, output.quiet) as update:
-            report = corruption_accuracy(
-                load.model(spec),
-                problem,
-                only or COMMON,
-                severity or SEVERITIES,
-                seed,
-                device=device,
-                on_progress=update,
-            )
+        classifier, kinds, levels = load.model(spec), only or COMMON, severity or SEVERITIES
+        with progress_bar(spec, output.quiet) as update:
+            report = corruption_accuracy(classifier, problem, kinds, levels, seed, device=device, on_progress=update)
         if csv is not None:
             report.save(csv)
         reports.append(report)
-    if output.json:
-        print_json([report.to_json(baseline_errors) for report in reports])
-    else:
-        for report in reports:
-            show(report, baseline_errors, Console())
+    output.print(
+        lambda: [report.to_json(baseline_errors) for report in reports],
+        lambda console: show(reports, baseline_errors, console),
+    )
 
 
 def _baseline(spec: str | None, clean_error: float | None) -> Baseline | None:
@@ -76,29 +66,17 @@ def _baseline(spec: str | None, clean_error: float | None) -> Baseline | None:
     return Baseline.named(source, chosen, None if clean_error is None else clean_error / 100)
 
 
-@contextmanager
-def _progress(name: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a progress bar on standard error if it is a terminal."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def show(report: CorruptionReport, baseline: Baseline | None, console: Console) -> None:
+def show(reports: Sequence[CorruptionReport], baseline: Baseline | None, console: Console) -> None:
     """Print one line per corruption: its accuracy at every severity, and the mean with its interval."""
-    accuracy = report.accuracy
-    widest = max(50 * (p.high - p.low) for p in accuracy.values())
-    title = f"{report.model or 'model'} · accuracy (%), n = {report.mean.n}, each severity ± {widest:.1f} at most"
-    rows = []
-    for name in report.names:
-        cells = (accuracy.get((name, s)) for s in report.severities)
-        rows.append(
-            (name, *("" if p is None else f"{100 * p.value:.1f}" for p in cells), percent(report.mean_of(name)))
-        )
-    columns = ("corruption", *(f">{s}" for s in report.severities), ">mean")
-    print_table(make_table(title, columns, rows), console)
-    print_lines(console, report.summary(baseline))
+    for report in reports:
+        accuracy = report.accuracy
+        widest = max(50 * (p.high - p.low) for p in accuracy.values())
+        title = f"{report.model or 'model'} · accuracy (%), n = {report.mean.n}, each severity ± {widest:.1f} at most"
+        rows = []
+        for name in report.names:
+            shares = (accuracy.get((name, s)) for s in report.severities)
+            cells = ("" if p is None else f"{100 * p.value:.1f}" for p in shares)
+            rows.append((name, *cells, percent(report.mean_of(name))))
+        columns = ("corruption", *(f">{s}" for s in report.severities), ">mean")
+        print_table(make_table(title, columns, rows), console)
+        print_lines(console, report.summary(baseline))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import interval, make_table, print_json, print_lines, print_table
+from brinell.cli._shared.terminal import interval, make_table, print_lines, print_table
 from brinell.core.threat import parse_eps
 from brinell.curves import Curve, curve
 from brinell.report.charts.matplotlib_style import check_plot_path
@@ -36,8 +36,8 @@ def command(
     ] = None,
     plot: options.Plot = None,
     resume: options.Resume = False,
-    compute: options.Compute,
-    output: options.Output,
+    compute: options.ComputeOptions,
+    output: options.PrintOptions,
 ) -> None:
     """Measure the smallest perturbation that breaks each sample, and draw the robustness curve."""
     check_plot_path(plot)
@@ -61,10 +61,7 @@ def command(
             c.save(out / f"{i // len(norms)}-{c.norm}.csv")
     if plot is not None:
         curves[0].plot(plot, curves[1:], marks=radii)
-    if output.json:
-        print_json(results)
-    else:
-        show(curves, radii, Console())
+    output.print(lambda: results, lambda console: show(curves, radii, console))
 
 
 def show(curves: list[Curve], radii: list[float], console: Console) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from brinell import data
 from brinell.cli._shared import options
-from brinell.cli._shared.terminal import download_bar, make_table, print_facts, print_json, print_table
+from brinell.cli._shared.terminal import make_table, print_facts, print_json, print_table, progress_bar
 from brinell.data.catalogue import DataSet, find
 from brinell.data.check import state
 from brinell.data.image_folders import ROBUSTBENCH_LIST
@@ -61,10 +61,10 @@ def _images(s: DataSet) -> str:
 def show(name: Name, json: options.Json = False) -> None:
     """Show a data set: its parts, its sources, and its folder in the cache."""
     s = find(name)
-    if json:
-        print_json(_card(s))
-        return
     card = _card(s)
+    if json:
+        print_json(card)
+        return
     facts = {
         "data set": s.title,
         "paper": s.paper,
@@ -87,13 +87,9 @@ def show(name: Name, json: options.Json = False) -> None:
 def fetch(names: Names, quiet: options.Quiet = False) -> None:
     """Download data sets into the cache, check them and unpack them."""
     for s in [find(name) for name in names]:
-        typer.echo(str(_fetched(s, quiet)))
-
-
-def _fetched(s: DataSet, quiet: bool) -> Path:
-    with download_bar(quiet) as bar:
-        task = bar.add_task(s.name, total=None)
-        return data.fetch(s.name, lambda done, total: bar.update(task, completed=done, total=total))
+        with progress_bar(s.name, quiet, download=True) as update:
+            folder = data.fetch(s.name, update)
+        typer.echo(str(folder))
 
 
 @app.command("check")

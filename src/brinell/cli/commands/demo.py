@@ -9,7 +9,9 @@ from brinell.evaluation.evaluate import evaluate
 EPS, PLAN = 0.1, "mm9"
 
 
-def command(*, n: options.N = None, plan: options.Plan = PLAN, out: options.Out = None, output: options.Output) -> None:
+def command(
+    *, n: options.N = None, plan: options.Plan = PLAN, out: options.Out = None, output: options.PrintOptions
+) -> None:
     """Evaluate the embedded Fashion-MNIST model on the embedded images (Linf, eps 0.1)."""
     run = evaluate("demo", load("demo", n), Linf(EPS), plan, out=out, progress=output.progress)
     output_run(run, output)

@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from brinell.cli._shared import chosen, load, options
+from brinell.cli._shared import chosen, options
 from brinell.cli._shared.run_output import output_estimate, output_run
-from brinell.core.threat import threat
 from brinell.cost.estimate import estimate
 from brinell.errors import InputError, PlanError
 from brinell.evaluation.evaluate import evaluate
@@ -15,13 +14,13 @@ from brinell.reliability.attach import NOT_MADE, WithProbe, WithTest
 
 def command(
     *,
-    target: options.Target,
+    target: options.TargetOptions,
     plan: options.Plan = "autoattack",
     attacks: options.Attacks = None,
     n: options.N = None,
     out: options.Out = None,
     resume: options.Resume = False,
-    execution: options.Execution,
+    execution: options.ExecutionOptions,
     part: Annotated[
         str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4; see brinell merge.")
     ] = None,
@@ -54,7 +53,7 @@ def command(
     probe: Annotated[
         bool, typer.Option("--probe", help="Probe the first attack for signs of failure; it counts for the verdict.")
     ] = False,
-    output: options.Output,
+    output: options.PrintOptions,
 ) -> None:
     """Attack a model and report its robust accuracy."""
     chosen_plan = chosen.plan(plan, attacks)
@@ -64,44 +63,26 @@ def command(
             got=f"the plan {chosen_plan.name}",
             remedy="Leave --probe out.",
         )
-    inputs = (
-        load.model(target.model), load.data(target.data, n, part), threat(target.norm, target.eps), chosen_plan,
-    )  # fmt: skip
+    inputs = (*target.load(n, part), chosen_plan)
     how: dict[str, Any] = {
-        "out": out,
-        "resume": resume,
-        "individual": individual,
-        "audit": audit,
-        "escalate": escalate,
-        "queries": queries,
-        "rank_by": rank_by,
-        "rank_eps": rank_eps,
-        **execution.arguments(),
-    }
+        "out": out, "resume": resume, "individual": individual, "audit": audit, "escalate": escalate,
+        "queries": queries, "rank_by": rank_by, "rank_eps": rank_eps, **execution.arguments(),
+    }  # fmt: skip
     if dry_run:
-        _refuse_workers(workers, ray)
+        if workers is not None or ray is not None:
+            raise InputError(
+                expected="--dry-run without --workers and --ray: it measures this process",
+                got="--workers or --ray",
+                remedy="Leave them out. brinell.launch.estimate predicts the speed-up by several workers.",
+            )
         output_estimate(estimate(*inputs, **how), output)
         return
     extras = ((WithTest(progress=output.progress), test), (WithProbe(progress=output.progress), probe))
     run = evaluate(
-        *inputs,
-        **how,
-        progress=output.progress,
-        expected_clean_accuracy=expected_clean_accuracy,
-        images=not no_images,
-        launch=chosen.launcher(workers, ray),
-        also=[extra for extra, wanted in extras if wanted],
-    )
+        *inputs, **how, progress=output.progress, expected_clean_accuracy=expected_clean_accuracy,
+        images=not no_images, launch=chosen.launcher(workers, ray), also=[extra for extra, wanted in extras if wanted],
+    )  # fmt: skip
     for check in run.checks:
         if check["message"].startswith(NOT_MADE):
             typer.echo(f"{check['name']} {check['message']}", err=True)
     output_run(run, output)
-
-
-def _refuse_workers(workers: str | None, ray: str | None) -> None:
-    if workers is not None or ray is not None:
-        raise InputError(
-            expected="--dry-run without --workers and --ray: it measures this process",
-            got="--workers or --ray",
-            remedy="Leave them out; brinell.launch.estimate tells the speed-up of several workers.",
-        )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli._shared import options
-from brinell.cli._shared.terminal import make_table, percent, print_json, print_lines, print_table
+from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table
 from brinell.defences.measure import SAMPLES, DefenceResult, measure
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
@@ -22,7 +22,7 @@ def command(
     n: Annotated[int, typer.Option("--n", help="Samples per defence.")] = SAMPLES,
     seed: options.Seed = 0,
     plot: options.Plot = None,
-    output: options.Output,
+    output: options.PrintOptions,
 ) -> None:
     """Measure defences that were broken, and whether the binarization test rejects their evaluations."""
     check_plot_path(plot)
@@ -32,10 +32,7 @@ def command(
         from brinell.defences.plot import plot as draw
 
         draw(rows, plot)
-    if output.json:
-        print_json([row.to_json() for row in rows])
-    else:
-        show(rows, Console())
+    output.print(lambda: [row.to_json() for row in rows], lambda console: show(rows, console))
 
 
 def show(rows: Sequence[DefenceResult], console: Console) -> None:

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import interval, make_table, print_json, print_lines, print_table
-from brinell.core.threat import threat
+from brinell.cli._shared.terminal import interval, make_table, print_lines, print_table
 from brinell.reliability import Probes, probe
 from brinell.reliability.probes.experiments import QUERIES
 from brinell.reliability.probes.indicators import NEIGHBOURS
@@ -20,7 +19,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 def command(
     *,
-    target: options.Target,
+    target: options.TargetOptions,
     plan: Annotated[str, typer.Option(help="Plan of the attack to probe; brinell plans lists them.")] = "apgd-ce",
     stage: Annotated[str | None, typer.Option(help="Attack of the plan to probe; default: the first.")] = None,
     surrogate: Annotated[
@@ -31,27 +30,15 @@ def command(
         NEIGHBOURS
     ),
     queries: Annotated[int, typer.Option(help="Query limit of the attack without gradients.")] = QUERIES,
-    compute: options.Compute,
-    output: options.Output,
+    compute: options.ComputeOptions,
+    output: options.PrintOptions,
 ) -> None:
     """Search for signs that an attack fails for reasons other than robustness; exit code 1 if there are any."""
     result = probe(
-        load.model(target.model),
-        load.data(target.data, n, None),
-        threat(target.norm, target.eps),
-        plan,
-        surrogate=None if surrogate is None else load.model(surrogate),
-        stage=stage,
-        samples=n,
-        neighbours=neighbours,
-        queries=queries,
-        progress=output.progress,
-        **compute.arguments(),
-    )
-    if output.json:
-        print_json(result.to_json())
-    else:
-        show(result, Console())
+        *target.load(n), plan, surrogate=None if surrogate is None else load.model(surrogate), stage=stage, samples=n,
+        neighbours=neighbours, queries=queries, progress=output.progress, **compute.arguments(),
+    )  # fmt: skip
+    output.print(result.to_json, lambda console: show(result, console))
     if result.flagged:
         raise typer.Exit(1)
 

@@ -1,16 +1,15 @@
 """brinell rescalings."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from brinell.analysis.rescalings import STEPS, RescalingTable, rescalings
-from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import make_table, print_json, print_lines, print_table
+from brinell.cli._shared import options
+from brinell.cli._shared.terminal import make_table, print_lines, print_table
 from brinell.core.plan import DEFAULT_TARGETS
-from brinell.core.threat import threat
 from brinell.errors import one_of
 
 BOTH = "both"
@@ -19,55 +18,44 @@ COLUMNS = ("ID", "rescaling", "formulation", ">set size", ">ranking", ">diff.", 
 
 def command(
     *,
-    target: options.Target,
+    target: options.TargetOptions,
     steps: Annotated[str, typer.Option(help="fixed (20 steps), adaptive (100 steps) or both.")] = "fixed",
     targets: Annotated[int, typer.Option(help="Wrong classes that each attack targets.")] = DEFAULT_TARGETS,
     n: options.N = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the Runs; default: a temporary folder.")
-    ] = None,
+    out: options.Out = None,
     resume: options.Resume = False,
-    compute: options.Compute,
-    output: options.Output,
+    compute: options.ComputeOptions,
+    output: options.PrintOptions,
 ) -> None:
     """Compare seven rescalings of the logits in the Minimum-Margin attack, and what only each of them breaks."""
     one_of("steps", steps, (*STEPS, BOTH))
     tables = [
         rescalings(
-            load.model(target.model),
-            load.data(target.data, n, None),
-            threat(target.norm, target.eps),
-            steps=kind,
-            targets=targets,
-            out=None if out is None else out / kind,
-            resume=resume,
-            progress=output.progress,
-            **compute.arguments(),
+            *target.load(n), steps=kind, targets=targets, out=None if out is None else out / kind, resume=resume,
+            progress=output.progress, **compute.arguments(),
         )
         for kind in (STEPS if steps == BOTH else (steps,))
-    ]
-    if output.json:
-        print_json([t.to_json() for t in tables])
-        return
+    ]  # fmt: skip
+    output.print(lambda: [t.to_json() for t in tables], lambda console: show(tables, console))
+
+
+def show(tables: Sequence[RescalingTable], console: Console) -> None:
+    """Print each table in the layout of the paper, then the sets in sentences."""
     for t in tables:
-        show(t, Console())
-
-
-def show(t: RescalingTable, console: Console) -> None:
-    """Print the table in the layout of the paper, then the sets in sentences."""
-    threat_name = f"{t.run.identity.threat.norm}, eps = {t.run.identity.threat.eps_text}"
-    title = f"{t.run.identity.model.name} · {threat_name} · {t.steps} steps · n = {t.clean.n}"
-    table = make_table(title, COLUMNS)
-    for i, s in enumerate(t.lines):
-        sets = ("/", "/") if i == 0 else (str(len(s.only_here)), str(len(s.only_natural)))
-        cells = (s.rescaling.id, s.rescaling.name, s.rescaling.formula, str(s.size), s.place, str(s.difference), *sets)
-        table.add_row(*cells)
-    print_table(table, console)
-    natural, misclassified = t.lines[0].share, t.clean.n - t.clean.k
-    print_lines(
-        console,
-        f"A set holds all broken samples, with the {misclassified} misclassified ones. Natural logits: {natural}.",
-        f"Samples broken by at least one of the seven: {t.union}.",
-        *t.run.notes,
-        f"Run: {t.run.path}",
-    )
+        identity = t.run.identity
+        threat_name = f"{identity.threat.norm}, eps = {identity.threat.eps_text}"
+        rows = []
+        for i, s in enumerate(t.lines):
+            sets = ("/", "/") if i == 0 else (str(len(s.only_here)), str(len(s.only_natural)))
+            name = (s.rescaling.id, s.rescaling.name, s.rescaling.formula)
+            rows.append((*name, str(s.size), s.place, str(s.difference), *sets))
+        title = f"{identity.model.name} · {threat_name} · {t.steps} steps · n = {t.clean.n}"
+        print_table(make_table(title, COLUMNS, rows), console)
+        natural, misclassified = t.lines[0].share, t.clean.n - t.clean.k
+        print_lines(
+            console,
+            f"A set holds all broken samples, with the {misclassified} misclassified ones. Natural logits: {natural}.",
+            f"Samples broken by at least one of the seven: {t.union}.",
+            *t.run.notes,
+            f"Run: {t.run.path}",
+        )

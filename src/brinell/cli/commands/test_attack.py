@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from brinell.cli._shared import chosen, load, options
-from brinell.cli._shared.terminal import make_table, percent, print_json, print_lines, print_table
-from brinell.core.threat import threat
+from brinell.cli._shared import chosen, options
+from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table
 from brinell.reliability.binarization.result import PLAIN, BinarizationTest
 from brinell.reliability.binarization.test import test_attack as binarization_test
 from brinell.results import Proportion
@@ -15,7 +14,7 @@ from brinell.results import Proportion
 
 def command(
     *,
-    target: options.Target,
+    target: options.TargetOptions,
     plan: Annotated[str, typer.Option(help="Plan to test; brinell plans lists them.")] = "apgd",
     attacks: options.Attacks = None,
     n: options.N = None,
@@ -42,33 +41,17 @@ def command(
     random_queries: Annotated[
         int | None, typer.Option(help="Queries of the random baseline; default: the query limit of the plan.")
     ] = None,
-    compute: options.Compute,
-    output: options.Output,
+    compute: options.ComputeOptions,
+    output: options.PrintOptions,
 ) -> None:
     """Test an attack on problems with a known adversarial example; exit code 1 unless it passes."""
     test = binarization_test(
-        load.model(target.model),
-        load.data(target.data, n, None),
-        threat(target.norm, target.eps),
-        chosen.plan(plan, attacks),
-        kind=kind,
-        inner=inner,
-        boundary=boundary,
-        corners=False if surface else None,
-        gap=gap,
-        kappa=kappa,
-        curve=curve,
-        readout=readout,
-        layer=None if layer is None else [name.strip() for name in layer.split(",")],
-        reference=reference,
-        random_queries=random_queries,
-        progress=output.progress,
-        **compute.arguments(),
-    )
-    if output.json:
-        print_json(test.to_json())
-    else:
-        show(test, Console())
+        *target.load(n), chosen.plan(plan, attacks), kind=kind, inner=inner, boundary=boundary,
+        corners=False if surface else None, gap=gap, kappa=kappa, curve=curve, readout=readout,
+        layer=None if layer is None else [name.strip() for name in layer.split(",")], reference=reference,
+        random_queries=random_queries, progress=output.progress, **compute.arguments(),
+    )  # fmt: skip
+    output.print(test.to_json, lambda console: show(test, console))
     if not test.passed:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import add_row, make_table, percent, print_json, print_lines, print_table
+from brinell.cli._shared.terminal import add_row, make_table, percent, print_lines, print_table
 from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.models.networks import NETWORKS
@@ -76,7 +76,7 @@ def command(
     device: options.Device = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = CHECKPOINT_EVERY,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
-    output: options.Output,
+    output: options.PrintOptions,
 ) -> None:
     """Train a model to be robust against a threat."""
     samples = _first(as_samples(data), n)
@@ -87,23 +87,11 @@ def command(
         seed=seed,
     )  # fmt: skip
     trained = fit(
-        _model(model, samples, classes, mean, std),
-        samples,
-        threat(norm, eps),
-        _method(method, steps, rel_step, beta),
-        recipe,
-        out=out,
-        resume=resume,
-        validation=_validation(validation, validation_data),
-        plan=plan,
-        device=device,
-        checkpoint_every=checkpoint_every,
-        progress=output.progress,
-    )
-    if output.json:
-        print_json(as_json(trained))
-    else:
-        show(trained, Console())
+        _model(model, samples, classes, mean, std), samples, threat(norm, eps), _method(method, steps, rel_step, beta),
+        recipe, out=out, resume=resume, validation=_validation(validation, validation_data), plan=plan, device=device,
+        checkpoint_every=checkpoint_every, progress=output.progress,
+    )  # fmt: skip
+    output.print(lambda: as_json(trained), lambda console: show(trained, console))
 
 
 def _validation(held_out: int | None, data: str | None) -> Any:

@@ -2,7 +2,6 @@
 
 import json as json_format
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import download_bar, make_table, print_facts, print_json, print_table
+from brinell.cli._shared.terminal import make_table, print_facts, print_json, print_table, progress_bar
 from brinell.models import zoo
 from brinell.models.zoo import Card
 
@@ -99,14 +98,9 @@ def show(
 def fetch(names: Names, quiet: options.Quiet = False) -> None:
     """Download the weights of models into the cache, and check them."""
     for card in [zoo.find(name) for name in names]:
-        for path in _fetched(card, quiet):
-            typer.echo(str(path))
-
-
-def _fetched(card: Card, quiet: bool) -> list[Path]:
-    with download_bar(quiet) as bar:
-        task = bar.add_task(card.name, total=None)
-        return zoo.fetch(card, lambda done, total: bar.update(task, completed=done, total=total))
+        with progress_bar(card.name, quiet, download=True) as update:
+            paths = zoo.fetch(card, update)
+        typer.echo("\n".join(map(str, paths)))
 
 
 @app.command("check")
