@@ -96,9 +96,9 @@ def test_a_record_on_disk_and_a_log() -> None:
         benchmark(demo_net(), N, "demo", to_disk=True)
 
 
-def test_the_state_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_in_the_state_path_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     first = benchmark(demo_net(), N, "demo", aa_state_path="state")
-    monkeypatch.setattr(evaluating, "_run", lambda s, writer, crew: None)
+    monkeypatch.setattr(evaluating, "_attack_remaining", lambda s, writer, executor: None)
     assert benchmark(demo_net(), N, "demo", aa_state_path="state") == first
 
 

@@ -65,7 +65,7 @@ def test_the_fingerprint_knows_the_detector(score):
     [
         (lambda x: x, "", "one score per input"),
         (3, "", "scores inputs"),
-        (Reads().eval(), "", "gives features"),
+        (Reads().eval(), "", "provides features"),
         (spread, "nowhere", "name of a layer"),
     ],
 )

@@ -118,7 +118,7 @@ def test_the_model_is_asked_as_often_as_the_rows_say(net: nn.Module, images: Any
     """Counted at the model, with blocks of one row and everything else taken away."""
     from brinell.core.attack import Batch
     from brinell.engine.oracle import Oracle
-    from brinell.evaluation.ranking import last_logits
+    from brinell.evaluation.run_stage import last_logits
 
     calls: list[bool] = []
 

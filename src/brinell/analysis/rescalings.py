@@ -3,18 +3,21 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from brinell.attacks import APGD, PGD
 from brinell.attacks.catalogue import MM_PAPER, MM_STEP, by_norm
+from brinell.core.execution import ComputeOptions, Execution
 from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
 from brinell.core.threat import Threat
 from brinell.errors import one_of
 from brinell.evaluation.evaluate import evaluate
 from brinell.results import CLEAN, Proportion, Run, counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Gao et al. 2022: 20 fixed steps in Table 2, 100 adaptive steps in Table 4.
 FIXED_STEPS, ADAPTIVE_STEPS = 20, 100
@@ -138,15 +141,15 @@ def _stages(attack: APGD | PGD, targets: int) -> tuple[Stage, ...]:
 def rescalings(
     classifier: Any, problem: Any, threat: Threat,
     *, steps: str = "fixed", targets: int = DEFAULT_TARGETS, out: str | os.PathLike[str] | None = None,
-    resume: bool = False, seed: int = 0, slots: int | None = None, device: torch.device | str | None = None,
-    progress: bool | None = None,
+    resume: bool = False, progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> RescalingTable:  # fmt: skip
     """Return which samples the minimum-margin attack breaks under each of seven rescalings of the logits.
 
     Method: `steps` "fixed" is 20 steps of eps/10 (Table 2), "adaptive" 100 steps of Auto-PGD (Table 4), towards the
     `targets` likeliest wrong classes in turn. Every rescaling attacks every correctly classified sample from the same
-    starts. As in the paper, misclassified samples belong to every set. The Run is stored in `out`. Cost: seven times
-    that of the plan mm9-f20 or mm+. Reference: Gao et al. 2022, sec. 3.1 and appendix C.
+    starts. As in the paper, misclassified samples belong to every set. The Run is stored in `out`. `options` are
+    `seed`, `slots` and `device`. Cost: seven times that of the plan mm9-f20 or mm+. Reference: Gao et al. 2022, sec.
+    3.1 and appendix C.
 
     >>> import brinell
     >>> table = rescalings("demo", brinell.data.load("demo", 16), brinell.Linf(0.1), targets=1, progress=False)
@@ -154,8 +157,8 @@ def rescalings(
     ('=1', 16, 7)
     """
     run = evaluate(
-        classifier, problem, threat, rescaling_plan(steps, targets), out=out, resume=resume, seed=seed, slots=slots,
-        device=device, progress=progress, individual=True,
+        classifier, problem, threat, rescaling_plan(steps, targets), out=out, resume=resume,
+        execution=Execution.from_options(options, ComputeOptions), progress=progress, individual=True,
     )  # fmt: skip
     return from_run(run, steps)
 

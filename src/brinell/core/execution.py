@@ -1,10 +1,27 @@
 """How an evaluation is executed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import torch
 
-from brinell.errors import InputError
+from brinell.errors import InputError, did_you_mean
+
+
+class ComputeOptions(TypedDict, total=False):
+    """The keyword arguments of functions that choose precision and mode themselves."""
+
+    seed: int
+    slots: int | None
+    device: torch.device | str | None
+
+
+class ExecutionOptions(ComputeOptions, total=False):
+    """The keyword arguments of every evaluation. `execution` is the mode, or an `Execution` in place of all options."""
+
+    precision: str
+    execution: "str | Execution"
 
 
 @dataclass(frozen=True)
@@ -36,3 +53,30 @@ class Execution:
                 got=f"{self.slots}",
                 remedy="Leave it out for the default.",
             )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], accepted: Any = ExecutionOptions) -> "Execution":
+        """Return the keyword arguments of a public function as one object; refuse names that it does not accept.
+
+        >>> Execution.from_options({"seed": 3, "execution": "eager"})
+        Execution(seed=3, slots=None, precision='float32', mode='eager', device=None)
+        >>> Execution.from_options({"execution": Execution(seed=3)}).seed
+        3
+        """
+        for name in options:
+            if name not in accepted.__annotations__:
+                names = list(accepted.__annotations__)
+                raise InputError(
+                    expected=f"options among {', '.join(names)}", got=name, remedy=did_you_mean(name, names)
+                )
+        given = dict(options)
+        mode = given.pop("execution", cls.mode)
+        if not isinstance(mode, Execution):
+            return cls(mode=mode, **given)
+        if cls(**given) != cls():
+            raise InputError(
+                expected="an Execution, or seed, slots, precision and device",
+                got="both",
+                remedy="Put the options into the Execution.",
+            )
+        return mode

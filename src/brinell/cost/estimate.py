@@ -3,11 +3,9 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from brinell.core.execution import Execution
+from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.threat import Threat
 from brinell.cost.budget import Estimate, longest_seconds
 from brinell.cost.extrapolate import predict
@@ -21,6 +19,9 @@ from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
 from brinell.results.format.resume import NOTHING_STORED, StoredRows
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # Evaluations that take less than so many seconds even if nothing breaks are not announced.
 WORTH_ASKING = 10.0
 
@@ -33,24 +34,20 @@ def estimate(
     *,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    seed: int = 0,
-    slots: int | None = None,
-    precision: str = "float32",
-    execution: str | Execution = "auto",
-    device: torch.device | str | None = None,
+    seconds: float | None = None,
     individual: bool = False,
     audit: float | int | None = None,
     escalate: bool = False,
     queries: int | None = None,
     rank_by: Any = None,
     rank_eps: float | str | None = None,
-    seconds: float | None = None,
+    **options: "Unpack[ExecutionOptions]",
 ) -> Estimate:
     """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
     Method: the plan's own attacks on a few samples that stand for all by their clean margins. Cost: the clean pass of
     the first samples, then at most `seconds` (default: a fifth of the longest possible run, between one second and
-    two). With `resume`, what the Run in `out` holds already is left out.
+    two). With `resume`, what the Run in `out` holds already is left out. `options` are those of `brinell.Execution`.
 
     >>> import brinell
     >>> told = brinell.estimate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm")
@@ -58,7 +55,7 @@ def estimate(
     (32, True)
     """
     coerce.require_folder(resume, out)
-    how = coerce.as_execution(seed, slots, precision, execution, device)
+    how = Execution.from_options(options)
     model = coerce.as_classifier(classifier, how.device)
     chosen = coerce.as_plan(plan, rank_by=rank_by, rank_eps=rank_eps, queries=queries, audit=audit, escalate=escalate)
     folder = Path(out) if resume and out is not None else None

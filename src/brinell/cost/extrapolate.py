@@ -9,7 +9,7 @@ import numpy as np
 from brinell.core.plan import Stage
 from brinell.cost.budget import Estimate, StageEstimate, backwards_per_query, duration, longest_seconds, rounded
 from brinell.cost.outcomes import (
-    Outcome,
+    PredictedOutcome,
     RemainingWork,
     attacked_by,
     predict_outcomes,
@@ -94,7 +94,7 @@ def _clean_stage(a: RemainingWork, pilot: Pilot | None) -> StageEstimate:
     return StageEstimate(CLEAN, round(n), round(n), 0, asked * pace + STORING * n + SHARD * shards)
 
 
-def _stage_cost(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, g: Outcome) -> StageEstimate:
+def _stage_cost(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, g: PredictedOutcome) -> StageEstimate:
     n, answers = int(g.todo.sum()), int(g.answers[g.todo].sum())
     ranking = stage.ranking_passes
     return StageEstimate(
@@ -136,7 +136,9 @@ def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[
     return replace(found, block=found.block * block / pilot.block), forward
 
 
-def _escalation(a: RemainingWork, stages: list[StageEstimate], here: list[Outcome], pilot: Pilot | None) -> str:
+def _escalation(
+    a: RemainingWork, stages: list[StageEstimate], here: list[PredictedOutcome], pilot: Pilot | None
+) -> str:
     """Add the full plan on the rest where it can be foreseen; in any case say what it would add."""
     survivors = surviving(a, here)
     audited = [k for k, s in enumerate(a.stages) if s.is_audit]
@@ -157,7 +159,7 @@ def _escalation(a: RemainingWork, stages: list[StageEstimate], here: list[Outcom
     for k in audited:
         stage = a.stages[k]
         answers, fell = stage_outcome(a, pilot, k, stage, margins, 1.0)
-        cost = _stage_cost(a, pilot, k, stage, Outcome(rest, np.where(rest, answers, 0), fell & rest))
+        cost = _stage_cost(a, pilot, k, stage, PredictedOutcome(rest, np.where(rest, answers, 0), fell & rest))
         more.append(_sum(replace(cost, samples=0, forwards=0, backwards=0, seconds=0.0), cost, scale))
         rest = rest & ~fell
     passes = rounded(sum(m.forwards + m.backwards for m in more))
@@ -191,7 +193,7 @@ def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
     return min(1.0, *others) * math.exp(-2 * error), max(1.0, *others) * math.exp(2 * error)
 
 
-def _passes(a: RemainingWork, guesses: list[Outcome]) -> Numbers:
+def _passes(a: RemainingWork, guesses: list[PredictedOutcome]) -> Numbers:
     """Passes of every sample; who is audited is known, so of an audit each one takes its share."""
     classes = a.clean.logits.shape[1]
     total = np.ones(len(a.clean.chunk))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.core.attack import Requires
-from brinell.core.plan import Plan, Stage, Stages
+from brinell.core.plan import Plan, Stage, Stages, in_audit
 from brinell.cost.budget import max_queries, usual_queries
 from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial
-from brinell.evaluation.audit import in_audit
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
 from brinell.ops import rng
@@ -41,7 +40,7 @@ class RemainingWork:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PredictedOutcome:
     """Of every sample of the chunk, at one stage: attacked or not, for how many answers, and whether it falls."""
 
     todo: Flags
@@ -77,7 +76,7 @@ def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
 
 def predict_outcomes(
     a: RemainingWork, pilot: Pilot | None, known: StoredOutcomes, late: float, everyone: bool = False
-) -> list[Outcome]:
+) -> list[PredictedOutcome]:
     """Every sample fares as the pilot's sample with the nearest clean margin did; `late` scales late successes.
 
     `everyone`: stages of an audit see all survivors.
@@ -90,7 +89,7 @@ def predict_outcomes(
         seen = np.asarray(known.seen(stage.name, ids), dtype=bool)
         todo = (correct if a.individual else standing) & (everyone | attacked_by(a, stage)) & ~seen
         answers, fell = stage_outcome(a, pilot, k, stage, margins, late)
-        guess = Outcome(todo, np.where(todo, answers, 0), fell & todo)
+        guess = PredictedOutcome(todo, np.where(todo, answers, 0), fell & todo)
         standing &= ~(guess.fell | np.asarray(known.fell(stage.name, ids), dtype=bool))
         guesses.append(guess)
     return guesses
@@ -143,7 +142,7 @@ def _uniforms(a: RemainingWork, stage: Stage) -> Numbers:
     return rng.uniform(key, (1,))[:, 0].double().numpy()
 
 
-def surviving(a: RemainingWork, guesses: list[Outcome]) -> Flags:
+def surviving(a: RemainingWork, guesses: list[PredictedOutcome]) -> Flags:
     """Return the samples that no stage is predicted to break."""
     standing: Flags = a.clean.correct.cpu().numpy().copy()
     for g in guesses:

@@ -4,12 +4,13 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from brinell.core.dataset import Problem, sample_hashes
+from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
@@ -20,19 +21,21 @@ from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.plan import adapt
 from brinell.results import Run
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def curve(
     classifier: Any, problem: Any, norm: str = "L2", plan: Any = "minimal",
     *, known: Sequence["Run | str | os.PathLike[str]"] = (), out: str | os.PathLike[str] | None = None,
-    resume: bool = False, seed: int = 0, slots: int | None = None, precision: str = "float32",
-    execution: str = "auto", device: torch.device | str | None = None, progress: bool | None = None,
+    resume: bool = False, progress: bool | None = None, **options: "Unpack[ExecutionOptions]",
 ) -> Curve:  # fmt: skip
     """Measure the robustness curve of a model: the smallest distance at which attacks break each sample.
 
     Method: every attack of the plan runs on every correctly classified sample; the smallest verified distance counts.
     `known` are Runs of the same model: their adversarials, in any norm and with any radius, bound the distances too,
-    and stages of the plan that they contain for these samples are not repeated. All else is as in `brinell.evaluate`;
-    the Run is stored in `out`.
+    and stages of the plan that they contain for these samples are not repeated. `options` are those of
+    `brinell.Execution`. All else is as in `brinell.evaluate`; the Run is stored in `out`.
 
     >>> import brinell
     >>> c = curve("demo", brinell.data.load("demo", 16), "Linf", "minimal-quick", progress=False)
@@ -40,18 +43,16 @@ def curve(
     (16, 0, True)
     """
     coerce.require_folder(resume, out)
-    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
+    execution = Execution.from_options(options)
+    model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
     runs = [Run.open(run) for run in known]
     for run in runs:
         coerce.require_same_model(run, model)
     threat = threat_of(norm, math.inf)
     ids, hashes = _samples(data)
-    remaining = _without(coerce.as_plan(plan), threat, data, runs, ids, seed, precision)
+    remaining = _without(coerce.as_plan(plan), threat, data, runs, ids, execution)
     if remaining is not None:
-        made = evaluate(
-            model, data, threat, remaining, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
-            execution=execution, progress=progress,
-        )  # fmt: skip
+        made = evaluate(model, data, threat, remaining, out=out, resume=resume, execution=execution, progress=progress)
         runs = [*runs, made]
     best = dict.fromkeys(ids.tolist(), math.inf)
     for run in runs:
@@ -69,17 +70,15 @@ def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:
     return ids, tuple(h for c in chunks for h in sample_hashes(c.x))
 
 
-def _without(
-    plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, seed: int, precision: str
-) -> Plan | None:
+def _without(plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, execution: Execution) -> Plan | None:
     """Return the plan without the stages that the Runs contain for all samples; None if nothing remains."""
     held: set[str] = set()
     classes = None
     for run in runs:
         identity = run.identity
         classes = identity.model.classes
-        alike = identity.threat.raw == threat.to_json() and identity.seed == seed
-        if alike and identity.precision == precision and run.finished and _covers(run, ids):
+        alike = identity.threat.raw == threat.to_json() and identity.seed == execution.seed
+        if alike and identity.precision == execution.precision and run.finished and _covers(run, ids):
             held |= {stage.hash for stage in identity.plan.stages if stage.hash is not None}
     if not held or classes is None:
         return plan

@@ -1,6 +1,6 @@
 """Run one attack on every sample and return the rows, for attack researchers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Problem
-from brinell.core.execution import Execution
+from brinell.core.execution import ComputeOptions, Execution
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
@@ -20,6 +20,9 @@ from brinell.evaluation.progress import show_progress
 from brinell.evaluation.run_stage import run_stage
 from brinell.results import ROWS
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def attack(
     classifier: Any,
@@ -27,29 +30,26 @@ def attack(
     threat: Threat,
     attack: "AnyAttack | Stage",
     *,
-    seed: int = 0,
-    slots: int | None = None,
     start: Tensor | None = None,
     early_exit: bool = True,
-    device: torch.device | str | None = None,
     progress: bool | None = False,
+    **options: "Unpack[ComputeOptions]",
 ) -> pa.Table:
     """Run one attack on every sample, misclassified ones too, and return its rows in the problem's order.
 
-    Nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False`
-    lets every sample use its whole budget, as the reference implementations do.
+    Nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False` lets every sample use its
+    whole budget, as the reference implementations do. `options` are `seed`, `slots` and `device`.
 
     >>> import brinell
     >>> rows = brinell.attack("demo", brinell.data.load("demo")[:8], brinell.L2(1.0), brinell.attacks.APGD(steps=5))
     >>> rows.num_rows, rows["forwards"].to_pylist()[0] <= 6
     (8, True)
     """
-    model = coerce.as_classifier(classifier, device)
+    execution = Execution.from_options(options, ComputeOptions)
+    model = coerce.as_classifier(classifier, execution.device)
     data, chosen = coerce.as_problem(problem), coerce.as_plan(attack)
     with precisions.exact(model.device), show_progress(progress) as listener:
-        prepared = prepare(
-            model, data, coerce.as_threat(threat), chosen, Execution(seed, slots), listener, early_exit=early_exit
-        )
+        prepared = prepare(model, data, coerce.as_threat(threat), chosen, execution, listener, early_exit=early_exit)
         starts = _start_points(start, data)
         tables = []
         for chunk in prepared.chunks():

@@ -1,4 +1,4 @@
-"""Turn what users pass into a classifier, a problem, a threat, a plan and an execution."""
+"""Turn what users pass into a classifier, a problem, a threat and a plan."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,6 @@ from torch import nn
 from brinell.attacks.catalogue import PLANS, STAGES, by_name, chain, reference
 from brinell.core.attack import AnyAttack, Attack
 from brinell.core.dataset import Chunk, Problem, sample_hashes
-from brinell.core.execution import Execution
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.plan import plan as make_plan
@@ -187,29 +186,6 @@ def _plan(chosen: Any) -> Plan:
     raise PlanError(
         expected="a plan, its name or attacks", got=repr(chosen)[:80], remedy="brinell.plans() lists the names."
     )
-
-
-def as_execution(
-    seed: int = 0,
-    slots: int | None = None,
-    precision: str = "float32",
-    execution: str | Execution = "auto",
-    device: torch.device | str | None = None,
-) -> Execution:
-    """Return the options of execution as one object; an Execution stands for all of them.
-
-    >>> as_execution(3, execution="eager").seed, as_execution(execution=Execution(seed=3)).seed
-    (3, 3)
-    """
-    if not isinstance(execution, Execution):
-        return Execution(seed, slots, precision, execution, device)
-    if (seed, slots, precision, device) != (0, None, "float32", None):
-        raise InputError(
-            expected="an Execution, or seed, slots, precision and device",
-            got="both",
-            remedy="Put the options into the Execution.",
-        )
-    return execution
 
 
 def require_folder(resume: bool, out: Any) -> None:

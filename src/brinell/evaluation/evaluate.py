@@ -21,7 +21,6 @@ from brinell.engine import precision as precisions
 from brinell.environment import environment
 from brinell.errors import RunError
 from brinell.evaluation import coerce
-from brinell.evaluation.audit import needs_escalation
 from brinell.evaluation.backend import IN_PROCESS, AttackJob, Backend, Executor, require_backend
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.prepare import prepare, stored_precision
@@ -83,7 +82,8 @@ def evaluate(
     """
     require_backend(launch)
     coerce.require_folder(resume, out)
-    how = coerce.as_execution(seed, slots, precision, execution, device)
+    options = {"seed": seed, "slots": slots, "precision": precision, "execution": execution, "device": device}
+    how = Execution.from_options(options)
     model, data = coerce.as_classifier(classifier, how.device), coerce.as_problem(problem)
     chosen = coerce.as_plan(plan, rank_by=rank_by, rank_eps=rank_eps, queries=queries, audit=audit, escalate=escalate)
     folder = None if out is None else Path(out)
@@ -137,6 +137,14 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
             remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
         )
     return Writer.resume(folder, manifest)
+
+
+def needs_escalation(run: Run, warned: bool) -> bool:
+    """Return whether the short plan's result is in doubt: its audit objects or is too small, or a check warns."""
+    audit = run.audit
+    if audit is None or audit.complete:
+        return False
+    return warned or audit.objects or audit.too_small(run.robust_accuracy)
 
 
 def _attack_remaining(s: PreparedEvaluation, writer: Writer, executor: Executor, everyone: bool = False) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brinell.core.attack import Batch
+from brinell.core.attack import AnyAttack, Batch, Requires
 from brinell.core.plan import Stage
 from brinell.core.ranking import rank_targets
 from brinell.core.threat import TOLERANCE, Ball
@@ -21,10 +21,8 @@ from brinell.engine.oracle import ATTEMPTS_BLOCK, EARLY_BLOCK, RESTARTS_BLOCK, O
 from brinell.engine.precision import FLOAT32
 from brinell.engine.slots import Samples
 from brinell.evaluation.context import StageContext
-from brinell.evaluation.ranking import ranking_logits
-from brinell.evaluation.refine_distance import refine_distance
 from brinell.evaluation.rows import Clean, FinishedRows, attack_rows
-from brinell.evaluation.verify_points import Verified, verify_claims, verify_points
+from brinell.evaluation.verify_points import Verified, refine_distance, verify_claims, verify_points
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, put, take
 
@@ -43,6 +41,42 @@ def _samples(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: T
     key = rng.fold(sample_key, rng.digest(stage.noise or stage.attack.name) + stage.copy)
     eps = context.threat.ball(rows + c.chunk.offset, device).eps
     return Samples.of(x, y, key, eps, targets, None if start is None else start[rows].to(device), id)
+
+
+def ranking_logits(context: StageContext, stage: Stage, p: Batch, clean: Tensor, positions: Tensor) -> Tensor:
+    """Return the logits that rank the targets of these samples.
+
+    `p` holds the samples with their sample keys, `clean` their clean logits, `positions` their places in the problem.
+    """
+    attack = stage.ranking.attack
+    if attack is None:
+        return clean
+    # The key does not depend on the stage: every stage and plan with this reference attack ranks alike.
+    p = replace(p, key=rng.fold(p.key, rng.digest(f"ranking {attack.name}")))
+    ball = stage.ranking.threat(context.threat).ball(positions, p.x.device)
+    logits = last_logits(context.oracle, attack, p, ball, context.slots, stage.eot)
+    # Logits that are not finite have no order: the clean logits rank instead.
+    return torch.where(logits.isfinite().all(1, keepdim=True), logits, clean)
+
+
+def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: int, draws: int = 1) -> Tensor:
+    """Return the logits at the attack's last iterate; a row depends on nothing but itself.
+
+    Cost: `attack.queries` forwards and one backward less, times `draws`: the last point needs no gradient.
+    """
+    block = oracle.block
+    # Whole blocks, as in the engine: reductions over a single row round differently.
+    index = torch.arange(-(-len(p.x) // block) * block, device=p.x.device).clamp(max=len(p.x) - 1)
+    pieces = index.split(-(-slots // block) * block)
+    parts = [_piece(oracle, attack, take(p, i), ball.subset(i), draws) for i in pieces]
+    return torch.cat(parts)[: len(p.x)]
+
+
+def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) -> Tensor:
+    s = attack.init(p, ball)
+    for _ in range(attack.queries - 1):
+        s = attack.step(s, oracle.query(s.x, p.y, p.target, attack.loss, attack.requires, draws, p.id), p, ball)
+    return oracle.query(s.x, p.y, p.target, attack.loss, Requires.LOGITS, draws, p.id).logits
 
 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:

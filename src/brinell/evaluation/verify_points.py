@@ -1,16 +1,22 @@
-"""Verify adversarials: a fresh forward pass, the distance in float64, the box, finiteness."""
+"""Verify adversarials with a fresh forward pass, and refine in float32 the distances found in lower precision."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from brinell.core.attack import Batch
 from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
+from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
-from brinell.ops.rowwise import put
+from brinell.ops.rowwise import put, rows, take
 
 LEVELS = 255
+# How far beyond the point that lower precision took for the nearest one may lie in float32, tried in turn.
+BEYOND = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2)
+# Halvings of what is left of the way: a thousandth of the distance.
+HALVINGS = 10
 
 
 @dataclass(frozen=True)
@@ -83,3 +89,57 @@ def verify_claims(
         return nothing
     part, own = ball.subset(at), None if id is None else id[at]
     return put(nothing, at, verify_points(oracle, criterion, x0[at], x[at], y[at], t[at], part, id=own))
+
+
+def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch, target: Tensor, ball: Ball) -> Best:
+    """Move the points along the ray from the clean point to the decision boundary in float32.
+
+    What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
+    short of the boundary or beyond it. The first share of `BEYOND` that breaks is halved towards the clean point.
+    Points that no share breaks stay as they are, for others to doubt. Cost: every row is charged a forward for every
+    share and every halving, the most it can take.
+    """
+    index = r.broken.nonzero()[:, 0]
+    if not len(index):
+        return r
+    charge = torch.full_like(index, len(BEYOND) + HALVINGS)
+    r = replace(r, forwards=r.forwards.index_add(0, index, charge))
+    p = take(batch, index)
+    lo, hi = ball.bounds(p.x)
+    way = r.x[index] - p.x
+
+    def at(share: Tensor) -> Tensor:
+        return (p.x + rows(share, way) * way).clamp(lo, hi)
+
+    def hits(share: Tensor) -> Tensor:
+        return criterion.reached(oracle.output(at(share), p.id), p.y, target[index])
+
+    low, high = torch.zeros_like(r.distance[index]), torch.full_like(r.distance[index], torch.inf)
+    for share in BEYOND:
+        hit = high.isinf() & hits(torch.full_like(low, share))
+        high = torch.where(hit, share, high)
+        low = torch.where(high.isinf(), share, low)
+        if not bool(high.isinf().any()):
+            break
+    held = high.isfinite()
+    if not bool(held.any()):
+        return r
+    for _ in range(HALVINGS):
+        middle = torch.where(held, (low + high) / 2, 1.0)
+        hit = hits(middle)
+        low, high = torch.where(held & ~hit, middle, low), torch.where(held & hit, middle, high)
+    points, at_hand = at(torch.where(held, high, 1.0))[held], index[held]
+    return put(r, at_hand, _moved(oracle, criterion, take(r, at_hand), take(p, held), points, target[at_hand], ball))
+
+
+def _moved(oracle: Oracle, criterion: Criterion, r: Best, p: Batch, x: Tensor, target: Tensor, ball: Ball) -> Best:
+    """Return the results with these points instead."""
+    out = oracle.output(x, p.id)
+    return replace(
+        r,
+        x=x,
+        distance=ball.norm.size(x - p.x),
+        margin=torch.maximum(r.margin, criterion.margin(out, p.y, target)),
+        adv_margin=criterion.margin(out, p.y, target),
+        adv_pred=out.logits.argmax(1),
+    )

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from brinell.analysis.corruptions import table as corruption_table
 from brinell.checks import model as model_checks
 from brinell.checks.leaderboard import DETERMINISTIC, check_restrictions
 from brinell.core.dataset import Problem
+from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.model import Classifier
 from brinell.core.threat import Linf, Threat
 from brinell.core.threat import threat as threat_by_name
@@ -30,6 +29,9 @@ from brinell.leaderboard.records import RECORD, Record
 from brinell.models import zoo
 from brinell.results import Proportion
 from brinell.results.format.manifest import now
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def benchmark(
@@ -47,23 +49,19 @@ def benchmark(
     strict: bool = True,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    seed: int = 0,
-    slots: int | None = None,
-    precision: str = "float32",
-    execution: str = "auto",
-    device: torch.device | str | None = None,
     progress: bool | None = None,
     launch: Backend = IN_PROCESS,
+    **options: "Unpack[ExecutionOptions]",
 ) -> Record:
     """Measure a model under the rules of a leaderboard, and return its record.
 
     A model that violates a restriction is refused; with `strict=False` it is measured and the record states the
     violation. Then the plan of the leaderboard runs on the first `n` samples. The Run is in `out`, with a
-    `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a folder.
-    `corrupted` is the folder of the corrupted set, or a function from corruption and severity to a Problem.
-    `preprocessing` turns images into inputs (`brinell.data.load`); models of the zoo have their own. `eps` is another
-    radius, and the record states it. `about` holds facts such as authors, venue and link
-    (`brinell.leaderboard.records.ABOUT`). `resume` and the following arguments are those of `brinell.evaluate`.
+    `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a folder. `corrupted`
+    is the folder of the corrupted set, or a function from corruption and severity to a Problem. `preprocessing` turns
+    images into inputs (`brinell.data.load`); models of the zoo have their own. `eps` is another radius, and the record
+    states it. `about` holds facts such as authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume` and
+    the following arguments are those of `brinell.evaluate`, `options` those of `brinell.Execution`.
 
     >>> import brinell
     >>> record = brinell.benchmark("demo", "demo", "Linf", n=4, eps=0.5, progress=False)
@@ -71,7 +69,8 @@ def benchmark(
     ('demo/Linf/demo', 4, 0.0, ())
     """
     coerce.require_folder(resume, out)
-    chosen, model = find_leaderboard(dataset, threat), coerce.as_classifier(classifier, device)
+    execution = Execution.from_options(options)
+    chosen, model = find_leaderboard(dataset, threat), coerce.as_classifier(classifier, execution.device)
     if chosen.ball is None and eps is not None:
         raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
     model_checks.check_train_mode(model)
@@ -89,8 +88,8 @@ def benchmark(
     ball = chosen.ball if eps is None else threat_by_name(chosen.ball.norm.name, eps)
     violated = _violated(model, problem, ball, strict)
     run = evaluate(
-        model, problem, ball, chosen.plan, out=out, resume=resume, seed=seed, slots=slots, precision=precision,
-        execution=execution, progress=progress, launch=launch,
+        model, problem, ball, chosen.plan,
+        out=out, resume=resume, execution=execution, progress=progress, launch=launch,
     )  # fmt: skip
     record = replace(records.of_run(run, dataset, threat, label, facts), restrictions=violated)
     record.write(run.path / RECORD)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
 from brinell.checks.detector import fit_to_detector, run_detector_checks
 from brinell.core.criterion import Triggers
 from brinell.core.dataset import Chunk, Problem
-from brinell.core.execution import Execution
+from brinell.core.execution import ComputeOptions, Execution
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.threat import Threat
@@ -36,6 +36,9 @@ from brinell.reliability.binarization.readouts import as_readout
 from brinell.reliability.binarization.result import DECIDES, INVERTED, PLAIN, REGULAR, BinarizationTest, worse_of
 from brinell.reliability.binarization.trials import TestSpecification, choose_trial, empty_level, imitates, run_levels
 from brinell.results import ROWS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["test_attack"]
 
@@ -65,8 +68,8 @@ def test_attack(
     classifier: Any, problem: Any, threat: Threat, attack: Any = "apgd",
     *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
     gap: float = 0.05, kappa: float | None = None, curve: bool = False, readout: Any = "linear",
-    layer: Layer = None, reference: Any = None, random_queries: int | None = None, seed: int = 0,
-    slots: int | None = None, device: torch.device | str | None = None, progress: bool | None = None,
+    layer: Layer = None, reference: Any = None, random_queries: int | None = None,
+    progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> BinarizationTest:  # fmt: skip
     """Test an attack or plan on classifiers for which an adversarial example is known, one classifier per sample.
 
@@ -79,9 +82,10 @@ def test_attack(
     attack is almost perfect; `curve` measures all levels. `layer` names the readout of a network that does not end in a
     linear layer. The detector of a model stays as it is, and `kind` chooses the test: "regular" redraws boundary points
     until the detector accepts them, and the attack must be accepted too; "inverted" negates the detector; "both", the
-    default, returns the worse test with the better one as its `other`. Cost: inner + boundary + 1 forwards per sample,
-    with a detector up to 64 more per boundary point; the tested plan, the reference and the random points once per
-    level. Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
+    default, returns the worse test with the better one as its `other`. `options` are `seed`, `slots` and `device`.
+    Cost: inner + boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan,
+    the reference and the random points once per level. Reference: Zimmermann et al. 2022, Increasing confidence in
+    adversarial robustness evaluations.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 8)
@@ -89,7 +93,8 @@ def test_attack(
     >>> test.n + test.skipped, test.score > test.rasr
     (8, True)
     """
-    model, data = coerce.as_classifier(classifier, device), coerce.as_problem(problem)
+    execution = Execution.from_options(options, ComputeOptions)
+    model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
     bound, chosen, fitting = coerce.as_threat(threat), coerce.as_plan(attack), as_readout(readout)
     _bounded(bound)
     design = Design(inner, boundary, _corners(bound, corners), gap)
@@ -102,7 +107,7 @@ def test_attack(
         )
     with precisions.exact(model.device), show_progress(progress) as listener:
         # The model and the plan pass the same checks as in an evaluation.
-        prepared = prepare(model, data, bound, _without_audit(chosen), Execution(seed, slots), listener)
+        prepared = prepare(model, data, bound, _without_audit(chosen), execution, listener)
         kinds = _kinds(kind, model, prepared)
         other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
         chunk = _all(data)

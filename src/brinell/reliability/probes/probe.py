@@ -1,14 +1,14 @@
 """Probe one attack on one model: tell a robust model from a failed attack."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from brinell.attacks import Pursuit
 from brinell.core.attack import Requires
-from brinell.core.execution import Execution
+from brinell.core.execution import ComputeOptions, Execution
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
@@ -27,14 +27,16 @@ from brinell.reliability.probes.probed_attack import PassCount, ProbedAttack
 from brinell.reliability.probes.result import Probes
 from brinell.reliability.probes.trajectories import Trajectories, TrajectoryRecorder
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 SAMPLES = 64
 
 
 def probe(
     classifier: Any, problem: Any, threat: Threat, attack: Any = "apgd-ce",
     *, surrogate: Any = None, stage: str | None = None, samples: int = SAMPLES, neighbours: int = NEIGHBOURS,
-    queries: int = QUERIES, seed: int = 0, slots: int | None = None, device: torch.device | str | None = None,
-    progress: bool | None = False,
+    queries: int = QUERIES, progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> Probes:  # fmt: skip
     """Look for signs that an attack fails for reasons other than the model's robustness.
 
@@ -43,16 +45,18 @@ def probe(
     follow: accuracy drops to zero as the threat grows to the whole box; a black-box attack with `queries` queries and
     random noise find nothing the attack missed; twice the steps lose no samples; margins grow more along the gradient
     than in a random direction. With a `surrogate` the attack runs on the surrogate and the classifier sees what it
-    finds. Cost: counted in the result; about five times that of the attack. Reference: Pintor et al. 2022, Indicators
-    of attack failure; Carlini et al. 2019, On evaluating adversarial robustness.
+    finds. `options` are `seed`, `slots` and `device`. Cost: counted in the result; about five times that of the attack.
+    Reference: Pintor et al. 2022, Indicators of attack failure; Carlini et al. 2019, On evaluating adversarial
+    robustness.
 
     >>> import brinell
     >>> result = probe("demo", brinell.data.load("demo", 12), brinell.Linf(0.1), brinell.attacks.APGD(20), neighbours=4)
     >>> result.level, len(result.items)
     ('ok', 10)
     """
-    evaluated = coerce.as_classifier(classifier, device)
-    model = evaluated if surrogate is None else coerce.as_classifier(surrogate, device)
+    execution = Execution.from_options(options, ComputeOptions)
+    evaluated = coerce.as_classifier(classifier, execution.device)
+    model = evaluated if surrogate is None else coerce.as_classifier(surrogate, execution.device)
     if samples < 1:
         raise InputError(
             expected="at least 1 sample", got=f"{samples}", remedy=f"Omit `samples` for the default, {SAMPLES}."
@@ -61,7 +65,7 @@ def probe(
     with precisions.exact(model.device), show_progress(progress) as listener:
         bound = coerce.as_threat(threat)
         plan = _only(coerce.as_plan(attack), stage, bound)
-        probed = _probed_attack(model, data, bound, plan, Execution(seed, slots), listener)
+        probed = _probed_attack(model, data, bound, plan, execution, listener)
         return _probe(probed, evaluated, surrogate is None, neighbours, queries)
 
 
