@@ -1,4 +1,4 @@
-"""Where an evaluation ran: versions, hardware, commit. For the manifest."""
+"""Describe where an evaluation ran, for the manifest: versions, hardware, commit."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "numpy", "pyarrow", "safetensors")
 
 
 def version() -> str:
-    """Brinell's own version."""
+    """Return the version of Brinell."""
     try:
         return metadata.version("brinell")
     except metadata.PackageNotFoundError:
@@ -21,7 +21,7 @@ def version() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the caller's working directory, if it is a git checkout."""
+    """Return the commit of the working directory, if it is a git checkout."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd())
     except (OSError, subprocess.SubprocessError):
@@ -30,7 +30,7 @@ def _commit() -> str | None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Facts about this machine and installation."""
+    """Return facts about this machine and installation."""
     cuda = device.type == "cuda"
     return {
         "brinell": version(),

@@ -253,9 +253,7 @@ def _minimal(name: str, description: str, *parts: dict[str, Stages]) -> Plan:
 _ALL += [
     _minimal("minimal-quick", "Smallest distances, a first look: FMN, 100 steps"),
     _minimal(
-        "minimal",
-        "Smallest distances: FMN, also towards 9 classes; by norm FAB-T, DDN, DeepFool, Pursuit",
-        _MINIMAL,
+        "minimal", "Smallest distances: FMN, also towards 9 classes; by norm FAB-T, DDN, DeepFool, Pursuit", _MINIMAL
     ),
     _minimal("minimal-full", "The same, then FMN with 1,000 steps, ALMA, EAD and bisected APGD-T", _MINIMAL, _FULL),
 ]

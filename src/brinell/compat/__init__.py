@@ -1,4 +1,4 @@
-"""Call signatures of the tools Brinell replaces, so that a script changes one import."""
+"""The call signatures of AutoAttack (`autoattack`) and RobustBench (`robustbench`): a script changes one import."""
 
 from brinell.compat.autoattack import AutoAttack
 from brinell.compat.robustbench import benchmark, load_model

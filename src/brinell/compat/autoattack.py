@@ -1,7 +1,7 @@
-"""AutoAttack's class with its call signatures, running on Brinell's engine."""
+"""The class AutoAttack with the call signatures of the original, computed by Brinell."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +29,12 @@ VERSIONS = {
     "custom": [],
 }
 NAMES = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
-# Judging passes of the "rand" version: the original trusts one, which lucky draws can decide.
+# Fresh passes that decide in the version "rand". The original uses one, which chance can decide.
 RAND_DRAWS = 5
 
 
 class Function(nn.Module):
-    """A plain function from images to logits as a module."""
+    """A function from images to logits as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -45,39 +45,28 @@ class Function(nn.Module):
 
 
 def _settings(version: str, norm: str) -> dict[str, SimpleNamespace]:
-    """The numbers people set on the original's attack objects, with the values of each version."""
-    many = 5 if version in ("plus", "custom") or (norm == "L1" and version == "standard") else 1
-    large = norm == "L1" and version in ("standard",)
-    draws = 20 if version == "rand" else 1
+    """Return the attributes of the original's attack objects, with the values of the version."""
+    large = norm == "L1" and version == "standard"
+    many, draws = 5 if version in ("plus", "custom") else 1, 20 if version == "rand" else 1
     return {
-        "apgd": SimpleNamespace(n_iter=100, n_restarts=many, eot_iter=draws, rho=0.75, use_largereps=large),
+        "apgd": SimpleNamespace(
+            n_iter=100, n_restarts=5 if large else many, eot_iter=draws, rho=0.75, use_largereps=large
+        ),
         "apgd_targeted": SimpleNamespace(
-            n_iter=100,
-            n_restarts=1,
-            n_target_classes=5 if large else 9,
-            eot_iter=draws,
-            rho=0.75,
-            use_largereps=large,
+            n_iter=100, n_restarts=1, n_target_classes=5 if large else 9, eot_iter=draws, rho=0.75, use_largereps=large
         ),
-        "fab": SimpleNamespace(
-            n_iter=100,
-            n_restarts=5 if version in ("plus", "custom") else 1,
-            n_target_classes=9,
-            alpha_max=0.1,
-            eta=1.05,
-            beta=0.9,
-        ),
+        "fab": SimpleNamespace(n_iter=100, n_restarts=many, n_target_classes=9, alpha_max=0.1, eta=1.05, beta=0.9),
         "square": SimpleNamespace(n_queries=5000, n_restarts=1, p_init=0.8),
     }
 
 
 @dataclass
 class AutoAttack:
-    """The original's class: same constructor, same methods, same attributes to set, Brinell's engine underneath.
+    """AutoAttack with the constructor, methods and attributes of the original, computed by Brinell.
 
-    Different on purpose: every adversarial is verified on the model, the result does not depend on the batch size or on
-    earlier calls, `seed=None` means 0 instead of the clock, few classes work, and the Run of the last evaluation is in
-    `.run`. `bs` only says how many rows are in flight.
+    Differences: every adversarial is verified on the model. The result does not depend on the batch size `bs`, the
+    number of slots, or on earlier calls. `seed=None` means 0 instead of the clock. Models with few classes work. `run`
+    is the Run of the last evaluation.
 
     >>> import brinell
     >>> x, y = brinell.data.load("demo")[:8].x, brinell.data.load("demo")[:8].y
@@ -111,16 +100,16 @@ class AutoAttack:
                 remedy="Leave one of the two out.",
             )
         self.attacks_to_run = list(self.attacks_to_run) or list(VERSIONS[self.version])
-        numbers = _settings(self.version, self.norm)
-        self.apgd, self.apgd_targeted = numbers["apgd"], numbers["apgd_targeted"]
-        self.fab, self.square = numbers["fab"], numbers["square"]
+        settings = _settings(self.version, self.norm)
+        self.apgd, self.apgd_targeted = settings["apgd"], settings["apgd_targeted"]
+        self.fab, self.square = settings["fab"], settings["square"]
 
     def get_seed(self) -> int:
-        """The seed that is used."""
+        """Return the seed that is used."""
         return 0 if self.seed is None else self.seed
 
     def set_version(self, version: str = "standard") -> None:
-        """Another version's attacks and numbers."""
+        """Set the attacks and settings of another version."""
         self.version, self.attacks_to_run = version, list(VERSIONS[one_of("a version", version, VERSIONS)])
         for name, value in _settings(version, self.norm).items():
             setattr(self, name, value)
@@ -128,56 +117,52 @@ class AutoAttack:
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: Any = None
     ) -> Any:
-        """The adversarial images (clean ones where nothing was found), and with `return_labels` their classes.
+        """Return the adversarials, with the clean image where there is none; with `return_labels` also their classes.
 
-        `state_path` names a folder: an interrupted evaluation goes on from there.
+        `state_path` is the folder of the Run: an interrupted evaluation resumes from there.
         """
-        run = self._evaluate(self.attacks_to_run, x_orig, y_orig, bs, state_path)
-        x_adv = self._images(run, x_orig, bs)
-        self.run = run
-        return (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
+        self.run = self._evaluate(self.attacks_to_run, x_orig, y_orig, bs, state_path)
+        return self._images(self.run, x_orig, bs, return_labels)
 
     def run_standard_evaluation_individual(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Any]:
-        """One evaluation per attack, each on every point."""
-        out: dict[str, Any] = {}
-        for name in self.attacks_to_run:
-            run = self._evaluate([name], x_orig, y_orig, bs, None)
-            x_adv = self._images(run, x_orig, bs)
-            out[name] = (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
-        return out
+        """Evaluate every attack by itself on every sample."""
+        runs = {name: self._evaluate([name], x_orig, y_orig, bs, None) for name in self.attacks_to_run}
+        return {name: self._images(run, x_orig, bs, return_labels) for name, run in runs.items()}
 
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
-        """The share of correctly classified points."""
+        """Return the share of correctly classified samples."""
         return float((self._labels(x_orig, bs) == y_orig.to("cpu")).float().mean())
 
     def plan(self, names: list[str]) -> Plan:
-        """The plan these attacks and numbers stand for."""
+        """Return the plan of these attacks with the current settings."""
         stages = tuple(self._stage(one_of("an attack", n, NAMES)) for n in names)
-        usual = {k: vars(v) for k, v in _settings(self.version, self.norm).items()}
-        whole = names == VERSIONS[self.version] and all(vars(getattr(self, k)) == v for k, v in usual.items())
-        strength = "standard" if self.version in ("standard", "plus") and whole else "weak"
-        plan = Plan(
-            f"autoattack-{self.version}-compat", stages, "AutoAttack through its own interface", strength=strength
+        unchanged = all(getattr(self, k) == v for k, v in _settings(self.version, self.norm).items())
+        standard = self.version in ("standard", "plus") and names == VERSIONS[self.version] and unchanged
+        return Plan(
+            f"autoattack-{self.version}-compat",
+            stages,
+            "AutoAttack through its own interface",
+            strength="standard" if standard else "weak",
+            draws=RAND_DRAWS if self.version == "rand" else 1,
         )
-        return replace(plan, draws=RAND_DRAWS) if self.version == "rand" else plan
 
     def _stage(self, name: str) -> Stage:
         a, t, f, q = self.apgd, self.apgd_targeted, self.fab, self.square
         if name in ("apgd-ce", "apgd-dlr"):
             large = a.use_largereps and self.norm == "L1"
-            return _part(APGD(a.n_iter, name.removeprefix("apgd-"), a.rho, larger_eps=large), name, a)
+            return _configured(APGD(a.n_iter, name.removeprefix("apgd-"), a.rho, larger_eps=large), name, a)
         if name == "apgd-t":
             large = t.use_largereps and self.norm == "L1"
-            return _part(APGD(t.n_iter, "dlr-targeted", t.rho, larger_eps=large), name, t)
+            return _configured(APGD(t.n_iter, "dlr-targeted", t.rho, larger_eps=large), name, t)
         if name == "fab":
-            return _part(FAB(f.n_iter, False, f.alpha_max, f.eta, f.beta), name, f)
+            return _configured(FAB(f.n_iter, False, f.alpha_max, f.eta, f.beta), name, f)
         if name == "fab-t":
-            # In the original targeted FAB always runs once per target.
+            # The original runs targeted FAB once per target.
             once = SimpleNamespace(n_restarts=1, n_target_classes=f.n_target_classes)
-            return _part(FAB(f.n_iter, True, f.alpha_max, f.eta, f.beta), name, once)
-        return _part(Square(q.n_queries, q.p_init), name, q)
+            return _configured(FAB(f.n_iter, True, f.alpha_max, f.eta, f.beta), name, once)
+        return _configured(Square(q.n_queries, q.p_init), name, q)
 
     def _classifier(self) -> Any:
         model = self.model if isinstance(self.model, nn.Module) else Function(self.model).eval()
@@ -212,26 +197,25 @@ class AutoAttack:
             with Path(self.log_path).open("a") as file:
                 file.writelines(f"{line}\n" for line in lines)
 
-    def _images(self, run: Run, x: Tensor, bs: int) -> Tensor:
-        found = run.adversarials()
+    def _images(self, run: Run, x: Tensor, bs: int, return_labels: bool) -> Any:
+        adversarials = run.adversarials()
         x_adv = x.detach().clone()
-        index = torch.tensor(found.ids, device=x_adv.device)
-        if len(found.ids):
-            x_adv[index] = torch.from_numpy(found.x).to(x_adv)
-        return x_adv
+        if len(adversarials.ids):
+            index = torch.tensor(adversarials.ids, device=x_adv.device)
+            x_adv[index] = torch.from_numpy(adversarials.x).to(x_adv)
+        return (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
 
     def _labels(self, x: Tensor, bs: int) -> Tensor:
         classifier = self._classifier()
-        # Asked as during the evaluation, so that points on the boundary keep the class they were found with.
+        # Blocks as in the evaluation: points on the decision boundary keep their class.
         oracle = Oracle(classifier, default_block(classifier.device))
         with exact(classifier.device):
-            parts = [oracle.output(part.to(classifier.device)).logits.argmax(1) for part in x.split(bs)]
-        return torch.cat(parts).to("cpu")
+            labels = [oracle.output(batch.to(classifier.device)).logits.argmax(1) for batch in x.split(bs)]
+        return torch.cat(labels).to("cpu")
 
 
-def _part(attack: AnyAttack, name: str, numbers: SimpleNamespace) -> Stage:
+def _configured(attack: AnyAttack, name: str, settings: SimpleNamespace) -> Stage:
     built = stage(attack, name)
     if built.ranks:
-        built = Targets(built, numbers.n_target_classes)
-    draws = getattr(numbers, "eot_iter", 1)
-    return Eot(Restarts(built, numbers.n_restarts), draws)
+        built = Targets(built, settings.n_target_classes)
+    return Eot(Restarts(built, settings.n_restarts), getattr(settings, "eot_iter", 1))

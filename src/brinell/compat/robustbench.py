@@ -1,4 +1,4 @@
-"""RobustBench's two functions with their call signatures, running on Brinell's leaderboards and zoo."""
+"""Two functions of RobustBench with their call signatures, on Brinell's leaderboards and model zoo."""
 
 import os
 import warnings
@@ -21,7 +21,7 @@ from brinell.models.wrap import ALLOWED, TorchClassifier, wrap
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
 
-# How torchvision calls the folders it unpacks data sets into.
+# The folders into which torchvision unpacks data sets.
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 MODEL_INFO = "model_info"
 
@@ -42,15 +42,14 @@ def benchmark(
     preprocessing: Any = None,
     aa_state_path: str | os.PathLike[str] | None = None,
 ) -> tuple[float, float]:
-    """Clean and robust accuracy of a model on a leaderboard, as shares of one: the original's function.
+    """Return the clean and robust accuracy of a model on a leaderboard, between 0 and 1.
 
-    Different on purpose: the seed is 0 instead of the clock, so that two calls agree, at any `batch_size`; every
-    adversarial is verified, and the accuracy is that of the verified rows instead of one more pass; `eps=None` is the
-    leaderboard's radius instead of an error; `aa_state_path` is the folder of a Run, from which an interrupted
-    evaluation goes on; `to_disk` writes the record with Brinell's own fields added to model_info/DATA/THREAT/NAME.json
-    and needs `model_name`; corruptions are read from `corruptions_data_dir` and work for CIFAR too, without mCE.
-    The original looks at no restriction, so neither does this: `brinell.benchmark` does. A model in train mode gets
-    the original's warning, and its Run is invalid.
+    Differences from the original: the seed is 0 instead of the clock, so two calls agree, at any `batch_size`. Every
+    adversarial is verified, and only verified ones count. `eps=None` is the radius of the leaderboard instead of an
+    error. `aa_state_path` is the folder of a Run: an interrupted evaluation resumes from there. `to_disk` needs
+    `model_name` and writes the record, with Brinell's fields, to model_info/DATA/THREAT/NAME.json. Corruptions are read
+    from `corruptions_data_dir` and work for CIFAR too, without mCE. As in the original, restrictions are not checked:
+    use `brinell.benchmark`. A model in train mode gets the warning of the original, and its Run is invalid.
 
     >>> from brinell.models.demo import demo_net
     >>> benchmark(demo_net(), n_examples=4, dataset="demo", threat_model="Linf", eps=0.5)
@@ -67,7 +66,7 @@ def benchmark(
         data,
         threat,
         n=n_examples,
-        data=_points(data, n_examples, Path(data_dir), preprocessing, model_name, threat),
+        data=_samples(data, n_examples, Path(data_dir), preprocessing, model_name, threat),
         corrupted=corruptions_data_dir,
         eps=eps,
         name=model_name,
@@ -91,11 +90,11 @@ def load_model(
     threat_model: Any = "Linf",
     norm: str | None = None,
 ) -> nn.Module:
-    """A published model as a module in evaluation mode, for inputs in [0, 1]: the original's function.
+    """Return a published model as a module in evaluation mode, for inputs in [0, 1].
 
-    Different on purpose: weights are read without running code in them; what `model_dir` does not hold is fetched into
-    Brinell's own cache, checked and pinned (docs/zoo.md); ensembles return logarithms instead of probabilities. `norm`
-    is the original's old name for `threat_model`.
+    Differences from the original: weights are read without executing code in them. Weights that are not in `model_dir`
+    are fetched into the cache of Brinell and checked against their hash (docs/zoo.md). Ensembles return log
+    probabilities instead of probabilities. `norm` is the deprecated name of `threat_model`.
 
     >>> load_model("Demo", dataset="fashion-mnist").training
     False
@@ -105,11 +104,11 @@ def load_model(
         warnings.warn("norm is deprecated, use threat_model instead", DeprecationWarning, stacklevel=2)
         threat = norm
     classifier = zoo.load(f"{_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir))
-    return classifier.module if classifier.mean is None and classifier.std is None else _Whole(classifier)
+    return classifier.module if classifier.mean is None and classifier.std is None else _WithNormalisation(classifier)
 
 
-class _Whole(nn.Module):
-    """A classifier with its normalisation as one module."""
+class _WithNormalisation(nn.Module):
+    """A classifier and its normalisation as one module."""
 
     def __init__(self, classifier: TorchClassifier) -> None:
         super().__init__()
@@ -121,7 +120,7 @@ class _Whole(nn.Module):
 
 
 def _text(value: Any) -> str:
-    """The original's enumerations have the names as values."""
+    """Return the name; the values of the original's enumerations are names."""
     return str(getattr(value, "value", value))
 
 
@@ -129,13 +128,13 @@ def _classifier(model: Any, name: str | None, device: torch.device | str | None)
     module = model if isinstance(model, nn.Module) else Function(model).eval()
     if module.training:
         warnings.warn("the model is in train mode: call model.eval() first", UserWarning, stacklevel=3)
-    # What the original evaluates without a word is evaluated, and told in the verdict.
+    # The original evaluates models with such defects. They are evaluated here too, and the verdict names them.
     classifier = wrap(module, name=name, allow=ALLOWED)
     return classifier if device is None else classifier.to(torch.device(device))
 
 
-def _points(data: str, n: int, folder: Path, preprocessing: Any, name: str | None, threat: str) -> Problem | None:
-    """The points in `folder` where it has them; None: by the name of the data set."""
+def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | None, threat: str) -> Problem | None:
+    """Return the samples in `folder`; None if it has none, to load the data set by name."""
     inner = folder / FOLDERS.get(data, "")
     if data in FOLDERS:
         return load(inner, n) if inner.is_dir() else None

@@ -1,4 +1,4 @@
-"""The samples: id, point, label. Tensors, a Dataset or a DataLoader; never needs the whole data set in memory."""
+"""The samples of an evaluation: id, input, label. A Dataset or DataLoader is read chunk by chunk."""
 
 import hashlib
 from collections.abc import Collection, Iterator
@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset
 from brinell.core.threat import HI, LO
 from brinell.errors import InputError, first_line
 
-# Values this close outside the box are rounding and are clipped; anything further is an error.
+# Values outside the box by no more than this are rounding errors and are clipped.
 SLACK = 1e-5
+# Samples read at a time from a Dataset.
 READ = 256
 
 
@@ -37,8 +38,8 @@ class Chunk:
 
 def _tensor(values: Any, what: str) -> Tensor:
     try:
-        found = torch.as_tensor(values)
-        return found if found.layout is torch.strided else found.to_dense()
+        tensor = torch.as_tensor(values)
+        return tensor if tensor.layout is torch.strided else tensor.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             expected=f"{what} as a tensor or array",
@@ -47,21 +48,18 @@ def _tensor(values: Any, what: str) -> Tensor:
         ) from None
 
 
-def _points(x: Any) -> Tensor:
-    given, x = x, _tensor(x, "inputs")
+def _inputs(values: Any) -> Tensor:
+    x = _tensor(values, "inputs")
     if not x.is_floating_point():
-        convert = "x.float()" if isinstance(given, Tensor) else 'np.asarray(x, dtype="float32")'
+        convert = "x.float()" if isinstance(values, Tensor) else 'np.asarray(x, dtype="float32")'
         raise InputError(
             expected="floating-point inputs in [0, 1]",
             got=f"dtype {str(x.dtype).removeprefix('torch.')}",
             remedy=f"Convert images with {convert} / 255.",
         )
     if x.ndim < 2:
-        raise InputError(
-            expected="a batch of inputs, shape (n, …)",
-            got=f"shape {tuple(x.shape)}",
-            remedy="Add a batch dimension: x[None].",
-        )
+        got = f"shape {tuple(x.shape)}"
+        raise InputError(expected="a batch of inputs, shape (n, …)", got=got, remedy="Add a batch dimension: x[None].")
     x = x.detach().to("cpu", torch.float32).contiguous()
     if not bool(x.isfinite().all()):
         row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
@@ -73,12 +71,11 @@ def _points(x: Any) -> Tensor:
             remedy="Pass un-normalised images in [0, 1] and put the normalisation inside the model: "
             "brinell.wrap(net, mean=…, std=…).",
         )
-    clipped: Tensor = x.clamp(LO, HI)
-    return clipped
+    return x.clamp(LO, HI)
 
 
-def _labels(y: Any, n: int) -> Tensor:
-    y = _tensor(y, "labels").detach().cpu()
+def _labels(values: Any, n: int) -> Tensor:
+    y = _tensor(values, "labels").detach().cpu()
     if y.is_floating_point() or y.dtype == torch.bool or y.ndim != 1 or len(y) != n:
         raise InputError(
             expected=f"{n} integer labels, shape ({n},)",
@@ -89,30 +86,28 @@ def _labels(y: Any, n: int) -> Tensor:
         raise InputError(
             expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes from 0."
         )
-    whole: Tensor = y.long()
-    return whole
+    return y.long()
 
 
-def _ids(ids: Any, n: int, offset: int = 0) -> Tensor:
-    if ids is None:
-        return torch.arange(offset, offset + n)
-    ids = _tensor(ids, "ids").detach().cpu()
-    whole = not ids.is_floating_point() and ids.dtype != torch.bool
-    if not whole or ids.shape != (n,) or len(ids.unique()) != n:
+def _ids(values: Any, n: int) -> Tensor:
+    if values is None:
+        return torch.arange(n)
+    ids = _tensor(values, "ids").detach().cpu()
+    integers = not ids.is_floating_point() and ids.dtype != torch.bool
+    if not integers or ids.shape != (n,) or len(ids.unique()) != n:
         raise InputError(
             expected=f"{n} distinct integer ids",
             got=f"{str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
             remedy="A sample's id decides its noise: give every sample its own, e.g. its index in the data set.",
         )
-    distinct: Tensor = ids.long()
-    return distinct
+    return ids.long()
 
 
 class Problem:
-    """Samples with stable ids: tensors `(x, y)`, a map-style Dataset of (x, y) pairs, or an unshuffled DataLoader.
+    """Samples with stable ids: tensors (x, y), a Dataset of (x, y) pairs with a length, or an unshuffled DataLoader.
 
-    A sample's outcome depends on its id and the seed, not on its place, so `problem[100:200]` gives the same outcomes
-    as the same samples inside the whole.
+    The outcome of a sample depends on its id and the seed, not on its position: samples of `problem[100:200]` have the
+    same outcomes as in the whole problem.
 
     >>> problem = Problem(torch.rand(4, 3), torch.tensor([0, 1, 0, 1]), ids=[7, 3, 9, 1])
     >>> len(problem), problem[1:3].ids.tolist()
@@ -123,7 +118,7 @@ class Problem:
         self.name = name
         self._source: Any = None
         if y is None and isinstance(x, DataLoader | Dataset):
-            self._source, self._given = x, ids
+            self._source, self._given_ids = x, ids
             self._check_source()
             return
         if y is None:
@@ -132,28 +127,25 @@ class Problem:
                 got=f"{type(x).__name__} and no labels",
                 remedy="Call Problem(x, y).",
             )
-        self.x = _points(x)
+        self.x = _inputs(x)
         self.y = _labels(y, len(self.x))
         self.ids = _ids(ids, len(self.x))
         if len(self.x) == 0:
             raise InputError(expected="at least one sample", got="none", remedy="Check the selection of the data.")
 
     def _check_source(self) -> None:
-        source = self._source
+        source, ids = self._source, self._given_ids
         if isinstance(source, DataLoader):
             self._check_loader(source)
-        if not isinstance(source, DataLoader) and not hasattr(source, "__len__"):
-            raise InputError(
-                expected="a Dataset with a length",
-                got=type(source).__name__,
-                remedy="Wrap an iterable in a DataLoader.",
-            )
-        if self._given is not None and not (isinstance(self._given, range) and len(self._given) == self._length()):
-            self._given = _ids(self._given, self._length())
+        elif not hasattr(source, "__len__"):
+            got, remedy = type(source).__name__, "Wrap an iterable in a DataLoader."
+            raise InputError(expected="a Dataset with a length", got=got, remedy=remedy)
+        if ids is not None and not (isinstance(ids, range) and len(ids) == len(self)):
+            self._given_ids = _ids(ids, len(self))
 
     def _check_loader(self, loader: "DataLoader[Any]") -> None:
         batches: Any = loader.batch_sampler
-        # Without batches the loader's own sampler decides; with a sampler of batches, the one inside it.
+        # The order is that of the loader's sampler, or of the sampler inside its batch sampler.
         order = loader.sampler if batches is None else getattr(batches, "sampler", batches)
         if not isinstance(order, SequentialSampler):
             raise InputError(
@@ -164,13 +156,13 @@ class Problem:
         if loader.drop_last and len(loader.dataset) % (loader.batch_size or 1):  # type: ignore[arg-type]
             raise InputError(
                 expected="a DataLoader that reads every sample",
-                got="one that drops the last ones",
+                got="one that drops the last incomplete batch",
                 remedy="Pass drop_last=False.",
             )
 
-    def _length(self) -> int:
-        source: Any = self._source.dataset if isinstance(self._source, DataLoader) else self._source
-        return len(source)
+    @property
+    def _dataset(self) -> Any:
+        return self._source.dataset if isinstance(self._source, DataLoader) else self._source
 
     @property
     def streamed(self) -> bool:
@@ -178,9 +170,7 @@ class Problem:
         return self._source is not None
 
     def __len__(self) -> int:
-        if not self.streamed:
-            return len(self.x)
-        return self._length()
+        return len(self._dataset) if self.streamed else len(self.x)
 
     def __getitem__(self, part: slice) -> "Problem":
         if not isinstance(part, slice):
@@ -189,36 +179,34 @@ class Problem:
         if not self.streamed:
             rows = torch.tensor(index, dtype=torch.long)
             return Problem(self.x[rows], self.y[rows], self.ids[rows], name=self.name)
-        source = self._source.dataset if isinstance(self._source, DataLoader) else self._source
-        # As ranges where possible: a list of the places would grow with the data.
-        ids = self._places(part, index)
-        return Problem(Subset(source, index), ids=ids, name=self.name)
-
-    def _places(self, part: slice, index: range) -> Any:
-        if self._given is None:
-            return index
-        return self._given[part] if isinstance(self._given, range) else self._given[torch.tensor(index)]
+        # Ids stay a range where possible: a list would grow with the data.
+        ids = index if self._given_ids is None else self._given_ids
+        if self._given_ids is not None:
+            ids = ids[part] if isinstance(ids, range) else ids[torch.tensor(index)]
+        return Problem(Subset(self._dataset, index), ids=ids, name=self.name)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """The samples in order, `size` at a time, checked."""
+        """Yield the samples in order, `size` at a time, checked."""
         if not self.streamed:
             for i in range(0, len(self), size):
                 part = slice(i, i + size)
                 yield Chunk(self.ids[part], self.x[part], self.y[part], i)
             return
-        held: list[tuple[Tensor, Tensor]] = []
+        pending: list[tuple[Tensor, Tensor]] = []
         offset = 0
-        for x, y in self._read():
-            held.append((x, y))
-            while sum(len(b[1]) for b in held) >= size:
-                xs, ys = torch.cat([b[0] for b in held]), torch.cat([b[1] for b in held])
-                yield self._chunk(xs[:size], ys[:size], offset)
-                offset, held = offset + size, [(xs[size:], ys[size:])]
-        if held and sum(len(b[1]) for b in held):
-            yield self._chunk(torch.cat([b[0] for b in held]), torch.cat([b[1] for b in held]), offset)
+        for batch in self._read():
+            pending.append(batch)
+            while sum(len(y) for _, y in pending) >= size:
+                x, y = (torch.cat(part) for part in zip(*pending, strict=True))
+                yield self._chunk(x[:size], y[:size], offset)
+                offset, pending = offset + size, [(x[size:], y[size:])]
+        if sum(len(y) for _, y in pending):
+            x, y = (torch.cat(part) for part in zip(*pending, strict=True))
+            yield self._chunk(x, y, offset)
 
     def _chunk(self, x: Tensor, y: Tensor, offset: int) -> Chunk:
-        ids = _ids(None, len(y), offset) if self._given is None else self._given[offset : offset + len(y)]
+        rows = range(offset, offset + len(y))
+        ids = rows if self._given_ids is None else self._given_ids[offset : rows.stop]
         return Chunk(torch.tensor(ids) if isinstance(ids, range) else ids, x, y, offset)
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -226,20 +214,17 @@ class Problem:
         batches = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=READ)
         for batch in batches:
             if not isinstance(batch, list | tuple) or len(batch) < 2:
-                raise InputError(
-                    expected="batches of (inputs, labels)",
-                    got=type(batch).__name__,
-                    remedy="Let the data set return (x, y).",
-                )
-            x = _points(batch[0])
+                got, remedy = type(batch).__name__, "Return (x, y) from the data set."
+                raise InputError(expected="batches of (inputs, labels)", got=got, remedy=remedy)
+            x = _inputs(batch[0])
             yield x, _labels(batch[1], len(x))
 
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
+        """Return the shape of one sample."""
         return tuple(next(self.chunks(1)).x.shape[1:])
 
     def fingerprint(self) -> str:
-        """A hash of ids, inputs and labels; for a stream, of its length and its first samples."""
+        """Return a hash of ids, inputs and labels; for a stream, of its length and its first samples."""
         h = hashlib.sha256()
         first = next(self.chunks(READ)) if self.streamed else Chunk(self.ids, self.x, self.y)
         for part in (first.ids, first.x, first.y):
@@ -249,5 +234,5 @@ class Problem:
 
 
 def sample_hashes(x: Tensor) -> list[str]:
-    """sha256 of every sample's float32 bytes."""
+    """Return the SHA-256 of every sample's float32 bytes."""
     return [hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest() for row in x.cpu().numpy()]

@@ -65,9 +65,7 @@ def _device(device: torch.device | str) -> torch.device:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            expected="a device this machine has",
-            got=f"{device} ({first_line(error)})",
-            remedy="Try device='cpu'.",
+            expected="a device this machine has", got=f"{device} ({first_line(error)})", remedy="Try device='cpu'."
         ) from None
     return chosen
 

@@ -54,6 +54,6 @@ def corrupted(problem: Problem, name: str, severity: int, seed: int = 0) -> Prob
     (10, 'demo, fog 3', [4, 5])
     """
     check(name, severity)
-    ids = problem._given if problem.streamed else problem.ids
+    ids = problem._given_ids if problem.streamed else problem.ids
     label = f"{problem.name}, {name} {severity}".removeprefix(", ")
     return Problem(_Corrupted(problem, name, severity, seed), ids=ids, name=label)
