@@ -194,7 +194,7 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
     told: list[float] = []
     module = sys.modules["brinell.cost.estimate"]
     predict = module.predict  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "WORTH_ASKING", 0.0)
+    monkeypatch.setattr(module, "MIN_ANNOUNCED", 0.0)
     monkeypatch.setattr(module, "predict", lambda a: told.append(1.0) or predict(a, 0.2))
     assert rows(progress=None) == silent
     assert told == [1.0]
@@ -203,7 +203,7 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
 def test_the_start_of_a_run_says_what_it_will_cost(
     world: LinearWorld, eps: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["brinell.cost.estimate"], "WORTH_ASKING", 0.0)
+    monkeypatch.setattr(sys.modules["brinell.cost.estimate"], "MIN_ANNOUNCED", 0.0)
     evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm")
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("expected: about") and "forwards" in first and "probe" in first

@@ -148,7 +148,7 @@ def test_a_run_remembers_the_choice(
     assert calls == ["bfloat16"]
     assert run.manifest["identity"]["precision"] == "bfloat16"
     assert run.manifest["precision_choice"]["trials"][1]["seconds"] == 0.5
-    assert any("chosen by a probe" in note for note in run.manifest["notes"])
+    assert any("chosen by a trial" in note for note in run.manifest["notes"])
     assert "bfloat16" in set(run.rows()["precision"].to_pylist())
     fixed(monkeypatch, "float32", calls)
     again = evaluate(*args, precision="auto", out=tmp_path / "r", resume=True, progress=False)

@@ -1,4 +1,4 @@
-"""Plans by name, as data with citations."""
+"""The named plans, as data with citations."""
 
 from dataclasses import replace
 
@@ -68,15 +68,13 @@ STAGES: dict[str, tuple[Stage, Stage]] = {
     "square": (SQUARE, SQUARE),
     "hop-skip-jump": (HOP_SKIP_JUMP, HOP_SKIP_JUMP),
 }
-"""Stages by name, for chains of one's own: as they run in Linf and L2, and in L1."""
-
-
-# Gao et al. 2022, appendix D: whose examples rank the targets.
+"""Stages by name, for `chain`: as they run in Linf and L2, and in L1 and L0."""
+# The attacks whose last iterates rank the targets (Gao et al. 2022, appendix D).
 REFERENCES: dict[str, AnyAttack] = {"fgsm": FGSM(), "pgd20": PGD(steps=20)}
 
 
 def reference(name: str) -> AnyAttack:
-    """The reference attack of that name, for ranking targets.
+    """Return the reference attack of this name, which ranks targets.
 
     >>> reference("pgd20").queries
     21
@@ -85,7 +83,7 @@ def reference(name: str) -> AnyAttack:
 
 
 def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
-    """A plan from names of stages.
+    """Return a plan from names of stages.
 
     >>> from brinell import L1, Linf
     >>> mine = chain(["apgd-ce", "fab-t"])
@@ -111,7 +109,7 @@ def _restarted(*stages: Stage) -> Stages:
 
 
 def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
-    """Minimum-Margin: z_t − z_y towards the likeliest wrong classes, one after another."""
+    """Return a plan of the minimum-margin attack: z_t − z_y towards the likeliest wrong classes in turn."""
     dense = stage(Targets(attack, targets), name)
     larger = replace(dense, attack=replace(attack, larger_eps=True)) if isinstance(attack, APGD) else dense
     return Plan(name, by_norm((dense,), (larger,)), description, MM_PAPER)
@@ -178,7 +176,8 @@ _ALL += [
     _mm("mm3-f20", PGD(20, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 20 fixed steps of eps/10, 3 classes"),
     _mm("mm9-f20", PGD(20, MM_STEP, "minimum-margin"), 9, "Minimum-Margin attack, 20 fixed steps of eps/10, 9 classes"),
 ]
-# Every eighth survivor: from 450 to 1,400 samples on, by accuracy, the audit's bound is within the sampling error.
+# An eighth of the survivors: with 450 to 1,400 samples, depending on accuracy, the bound of the audit is within the
+# sampling error.
 AUDIT_SHARE = 0.125
 
 
@@ -199,7 +198,7 @@ _ALL.append(
         "audited",
     )
 )
-# Detectors: the likeliest three targets, as no loss to any class at once can trade the two aims off.
+# Detectors: three targets, because an untargeted loss cannot balance misclassification against detection.
 DETECTOR_TARGETS = 3
 _ALL.append(
     Plan(
@@ -222,18 +221,18 @@ _ALL.append(
 )
 
 
-# Minimal distances: each plan holds the stages of the smaller one, so that more budget never gives a larger distance.
-def _own(attack: AnyAttack, label: str) -> Stage:
-    """A stage whose noise hangs on its label alone, not on what else is in the plan."""
+# Smallest distances: each plan contains the stages of the smaller one, so a larger budget never gives larger ones.
+def _labelled(attack: AnyAttack, label: str) -> Stage:
+    """Return a stage whose noise depends on its label only, not on the other stages of the plan."""
     return replace(stage(attack, label), noise=label)
 
 
-_QUICK = (_own(FMN(steps=100), "fmn-100"),)
-_TARGETED = (_own(FMN(loss="minimum-margin"), "fmn-t"), _own(Refine(FAB(targeted=True)), "fab-t"))
-_SEARCHED = (_own(FMN(steps=1000), "fmn-1000"), _own(Bisect(APGD(loss="dlr-targeted")), "apgd-t-bisect"))
-_DDN, _ALMA, _EAD = _own(DDN(), "ddn"), _own(ALMA(), "alma"), _own(EAD(), "ead")
-_DOWN = _own(Descend(Pursuit()), "pursuit-down")
-_DEEPFOOL = _own(DeepFool(), "deepfool")
+_QUICK = (_labelled(FMN(steps=100), "fmn-100"),)
+_TARGETED = (_labelled(FMN(loss="minimum-margin"), "fmn-t"), _labelled(Refine(FAB(targeted=True)), "fab-t"))
+_SEARCHED = (_labelled(FMN(steps=1000), "fmn-1000"), _labelled(Bisect(APGD(loss="dlr-targeted")), "apgd-t-bisect"))
+_DDN, _ALMA, _EAD = _labelled(DDN(), "ddn"), _labelled(ALMA(), "alma"), _labelled(EAD(), "ead")
+_DOWN = _labelled(Descend(Pursuit()), "pursuit-down")
+_DEEPFOOL = _labelled(DeepFool(), "deepfool")
 _MINIMAL = {
     "Linf": (*_TARGETED, _DOWN),
     "L2": (_DDN, *_TARGETED, _DOWN),
@@ -269,7 +268,7 @@ PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 
 def plans() -> dict[str, str]:
-    """Names and one-line descriptions of the plans.
+    """Return the names of the plans with one-line descriptions.
 
     >>> plans()["pgd20"]
     'PGD on cross-entropy, 20 steps of eps/4, one random start'
@@ -278,5 +277,5 @@ def plans() -> dict[str, str]:
 
 
 def by_name(name: str) -> Plan:
-    """The plan of that name, or an error with the nearest names."""
+    """Return the plan of this name, or raise an error that offers similar names."""
     return PLANS[one_of("a plan", name, PLANS)]

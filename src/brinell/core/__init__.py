@@ -1,1 +1,6 @@
-"""The types everything else is built from; no algorithms."""
+"""The types that everything else is built from; no algorithms.
+
+`model` is the classifier, `dataset` the samples, `threat` the norm and its radius, `criterion` what counts as success.
+`attack` is the protocol of attacks, `plan` a chain of attacks, `ranking` the order of their target classes,
+`references` the natural inputs that some attacks imitate. `execution` is how an evaluation is computed.
+"""

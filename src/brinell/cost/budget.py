@@ -26,13 +26,13 @@ class StageEstimate:
 class Estimate:
     """The estimated passes and seconds of an evaluation, stage by stage, with a range.
 
-    `forwards` and `backwards` are what `Run.cost` should show, probably between `low` and `high` times that; `seconds`
-    what the clock should, probably between `seconds_low` and `seconds_high`. `samples` are those left to evaluate,
-    `probed` those that the estimate rests on.
+    `forwards` and `backwards` predict `Run.cost`, probably within the factors `low` and `high`. `seconds` is the
+    wall-clock time, probably between `seconds_low` and `seconds_high`. `samples` is the number of samples to evaluate,
+    `probed` that of the pilot.
 
     >>> import brinell
-    >>> told = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")
-    >>> [s.stage for s in told.stages], told.forwards <= 64 * 22, told.low <= 1 <= told.high
+    >>> cost = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")
+    >>> [s.stage for s in cost.stages], cost.forwards <= 64 * 22, cost.low <= 1 <= cost.high
     (['clean', 'pgd-ce'], True, True)
     """
 
@@ -64,7 +64,7 @@ class Estimate:
     @property
     def basis(self) -> str:
         """The pilot that the estimate is based on."""
-        return f"a probe of {self.probe_seconds:.1f} s on {self.probed:,} of {self.samples:,} samples"
+        return f"a pilot of {self.probe_seconds:.1f} s on {self.probed:,} of {self.samples:,} samples"
 
     def __str__(self) -> str:
         passes = f"about {rounded(self.forwards)} forwards and {rounded(self.backwards)} backwards"
@@ -72,7 +72,7 @@ class Estimate:
         return f"{passes}, {duration(self.seconds)} ({spread}), by {self.basis}"
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return everything as plain data."""
         return {
             **asdict(self),
             "notes": list(self.notes),
@@ -117,11 +117,9 @@ def usual_queries(stage: Stage) -> int:
 
 def backwards_per_query(stage: Stage, classes: int) -> float:
     """Return the mean number of backward passes per query, over the attack's query pattern."""
-    turns, cost = (
-        stage.attack.query_pattern,
-        {Requires.LOGITS: 0, Requires.GRAD: 1, Requires.DETECTOR: 2, Requires.JACOBIAN: classes},
-    )
-    return sum(cost[need] for need in turns) / len(turns)
+    cost = {Requires.LOGITS: 0, Requires.GRAD: 1, Requires.DETECTOR: 2, Requires.JACOBIAN: classes}
+    pattern = stage.attack.query_pattern
+    return sum(cost[need] for need in pattern) / len(pattern)
 
 
 def longest_seconds(stages: Stages, n: int, pace: float) -> float:

@@ -22,8 +22,8 @@ from brinell.results.format.resume import NOTHING_STORED, StoredRows
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Evaluations that take less than so many seconds even if nothing breaks are not announced.
-WORTH_ASKING = 10.0
+# The cost of shorter evaluations, in seconds if no sample breaks, is not announced.
+MIN_ANNOUNCED = 10.0
 
 
 def estimate(
@@ -45,13 +45,14 @@ def estimate(
 ) -> Estimate:
     """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
-    Method: the plan's own attacks on a few samples that stand for all by their clean margins. Cost: the clean pass of
+    Method: a pilot runs the plan on a few samples whose clean margins represent all samples. Cost: the clean pass of
     the first samples, then at most `seconds` (default: a fifth of the longest possible run, between one second and
-    two). With `resume`, what the Run in `out` holds already is left out. `options` are those of `brinell.Execution`.
+    two). With `resume`, only the work that the Run in `out` lacks is estimated. `options` are those of
+    `brinell.Execution`.
 
     >>> import brinell
-    >>> told = brinell.estimate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm")
-    >>> told.samples, told.forwards <= 32 + 2 * 32
+    >>> cost = brinell.estimate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm")
+    >>> cost.samples, cost.forwards <= 32 + 2 * 32
     (32, True)
     """
     coerce.require_folder(resume, out)
@@ -82,20 +83,21 @@ def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -
 
 
 def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
-    """Return the work beyond the first chunk in samples, from the samples that are stored."""
+    """Return how many samples beyond the first chunk remain; stored samples do not count."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
         return 0.0
     begun = stored.count_other_samples(s.first.ids.tolist())
-    # Chunks are begun one after another: of the samples begun, those of the last one may be half done.
-    last = begun % chunk_size(s.problem) or min(begun, chunk_size(s.problem))
+    # Chunks run one after another: assume that half of the work on the last one is done.
+    size = chunk_size(s.problem)
+    last = begun % size or min(begun, size)
     return n - begun + last / 2
 
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
     """Announce the estimated cost of an evaluation that may take long enough to be worth a pilot."""
-    if longest_seconds(s.stages, len(s.problem), s.pace) < WORTH_ASKING:
+    if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED:
         return
-    told = predict(remaining_work(s, folder, escalate))
-    for text in (f"expected: {told}", *told.notes):
+    cost = predict(remaining_work(s, folder, escalate))
+    for text in (f"expected: {cost}", *cost.notes):
         s.context.listener(Note(text))

@@ -22,11 +22,11 @@ from brinell.evaluation.run_stage import BATCH, stage_oracle
 from brinell.results import CLEAN, Audit, Cost, Proportion
 from brinell.results.format.resume import NOTHING_STORED
 
-# The probe's most seconds, its part of the time the run can take at most, and what it may take in any case.
-PROBE, PART, LEAST = 2.0, 0.2, 1.0
-# Beside the attack: passes that verify a sample (class, prediction, 8 bits), seconds to store a row and a shard.
+# The pilot takes this share of the longest possible run, between these seconds.
+SHARE, SHORTEST, LONGEST = 0.2, 1.0, 2.0
+# In addition to the attack: passes that verify a sample, seconds to store a row, seconds to store a shard.
 VERIFYING, STORING, SHARD = 3, 6e-5, 0.015
-# Clocks vary from minute to minute, on a machine that others use too: so much wider is the range of the time.
+# The range of the time is wider by this factor, since the speed of a machine varies.
 JITTER = 1.25
 
 
@@ -35,7 +35,7 @@ def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.
     n = len(a.clean.chunk)
     if seconds is None:
         longest = longest_seconds(a.stages, n + math.ceil(a.rest), a.pace)
-        seconds = min(PROBE, max(LEAST, PART * longest))
+        seconds = min(LONGEST, max(SHORTEST, SHARE * longest))
     correct = a.clean.correct.cpu().numpy()
     at = np.flatnonzero(correct if a.rest else correct & unfinished_samples(a))
     with preserve_rng(a.clean.logits.device):
@@ -52,9 +52,7 @@ def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
         one = _stage_cost(a, pilot, k, stage, here[k])
         more = _stage_cost(a, pilot, k, stage, fresh[k]) if a.rest else one
         stages.append(_sum(one, more, share))
-    notes: tuple[str, ...] = ()
-    if a.escalate:
-        notes = (_escalation(a, stages, here, pilot),)
+    notes = (_escalation(a, stages, here, pilot),) if a.escalate else ()
     low, high = _range(a, pilot)
     whole = sum(s.seconds for s in stages)
     return Estimate(
@@ -72,8 +70,8 @@ def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
 
 def _samples(a: RemainingWork) -> int:
     seen = np.asarray(a.known.seen(CLEAN, a.clean.chunk.ids.tolist()), dtype=bool)
-    left = ~seen | (unfinished_samples(a) & a.clean.correct.cpu().numpy())
-    return int(left.sum()) + round(a.rest)
+    remaining = ~seen | (unfinished_samples(a) & a.clean.correct.cpu().numpy())
+    return int(remaining.sum()) + round(a.rest)
 
 
 def _sum(one: StageEstimate, more: StageEstimate, share: float) -> StageEstimate:
@@ -87,11 +85,11 @@ def _clean_stage(a: RemainingWork, pilot: Pilot | None) -> StageEstimate:
     ids = a.clean.chunk.ids.tolist()
     fresh = len(ids) - sum(a.known.seen(CLEAN, ids))
     n = fresh + a.rest
-    # The first chunk's clean answers are known by now, but for the repetitions of a randomised model's judging.
-    asked = a.rest * a.context.draws + len(ids) * (a.context.draws - 1)
+    # The first clean pass over the first chunk has been made; a randomised model needs more.
+    passes = a.rest * a.context.draws + len(ids) * (a.context.draws - 1)
     shards = math.ceil(n / max(len(ids), 1))
     pace = a.pace if pilot is None else pilot.forward / pilot.block
-    return StageEstimate(CLEAN, round(n), round(n), 0, asked * pace + STORING * n + SHARD * shards)
+    return StageEstimate(CLEAN, round(n), round(n), 0, passes * pace + STORING * n + SHARD * shards)
 
 
 def _stage_cost(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, g: PredictedOutcome) -> StageEstimate:
@@ -113,39 +111,39 @@ def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answer
     pace, forward = _pace(a, pilot, k, stage)
     blocks = math.ceil(len(answers) / block)
     verifying = VERIFYING if a.context.draws == 1 else 2 + 2 * a.context.draws
-    iterations, asked = schedule(answers, a.context.slots, block)
+    iterations, queried = schedule(answers, a.context.slots, block)
     if a.context.graph_cache is not None and len(stage.attempts()) > 1:
-        # Empty slots run later legs: no call is about few rows before the end.
+        # Empty slots run later attempts: blocks stay full until the end.
         most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.attempts())))
-        iterations, asked = min(iterations, most), min(asked, most)
-    attack = pace.seconds(iterations, asked)
+        iterations, queried = min(iterations, most), min(queried, most)
+    attack = pace.seconds(iterations, queried)
     ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranking.attack is not None else 0.0
     storing = STORING * len(answers) + SHARD * math.ceil(len(answers) / BATCH)
     return attack + ranking + verifying * blocks * forward + storing
 
 
 def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[Pace, float]:
-    """The pace of a stage and the seconds of a forward pass, both per block as the run has them."""
+    """Return the pace of a stage and the seconds of a forward pass, per block of the evaluation."""
     block = stage_oracle(a.context, stage).block
     forward = a.pace * block if pilot is None else pilot.forward * block / pilot.block
     if pilot is not None and pilot.recorded and (each := pilot.recorded[k]) is not None:
         return Pace(0.0, each), forward
-    found = None if pilot is None else pilot.trials[k].pace
-    if pilot is None or found is None:
+    measured = None if pilot is None else pilot.trials[k].pace
+    if pilot is None or measured is None:
         return Pace(0.0, forward * stage.eot * (1 + 2 * backwards_per_query(stage, a.clean.logits.shape[1]))), forward
-    return replace(found, block=found.block * block / pilot.block), forward
+    return replace(measured, block=measured.block * block / pilot.block), forward
 
 
 def _escalation(
     a: RemainingWork, stages: list[StageEstimate], here: list[PredictedOutcome], pilot: Pilot | None
 ) -> str:
-    """Add the full plan on the rest where it can be foreseen; in any case say what it would add."""
+    """Return a note with the cost of the escalation; add that cost to the stages if the escalation is certain."""
     survivors = surviving(a, here)
     audited = [k for k, s in enumerate(a.stages) if s.is_audit]
     rest = survivors & ~attacked_by(a, a.stages[audited[0]])
     scale = 1 + a.rest / len(survivors)
     n = round(scale * len(survivors))
-    found = Audit(
+    audit = Audit(
         survivors=round(scale * int(survivors.sum())),
         audited=round(scale * int((survivors & ~rest).sum())),
         found=0,
@@ -153,7 +151,7 @@ def _escalation(
         rest=round(scale * int(rest.sum())),
         cost=Cost(0, 0, 0.0, 0),
     )
-    sure = a.warned or found.too_small(Proportion(found.survivors, n))
+    certain = a.warned or audit.too_small(Proportion(audit.survivors, n))
     more = []
     margins = a.clean.margin.cpu().numpy().astype(np.float64)
     for k in audited:
@@ -164,7 +162,7 @@ def _escalation(
         rest = rest & ~fell
     passes = rounded(sum(m.forwards + m.backwards for m in more))
     cost_text = f"{passes} passes, {duration(sum(m.seconds for m in more))}"
-    if not sure:
+    if not certain:
         return f"Should the audit object, the full plan on the rest adds {cost_text}."
     for k, m in zip(audited, more, strict=True):
         stages[k + 1] = _sum(stages[k + 1], m, 1.0)
@@ -173,8 +171,7 @@ def _escalation(
 
 
 def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
-    """Between which multiples of the estimate the passes lie: twice the sampling error, and none or twice as many late
-    successes."""
+    """Return the factors of the range of passes: twice the sampling error, and no or twice as many late successes."""
     if pilot is None:
         return 1.0, 1.0
     each = _passes(a, predict_outcomes(a, pilot, NOTHING_STORED, 1.0, everyone=True))
@@ -194,10 +191,10 @@ def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
 
 
 def _passes(a: RemainingWork, guesses: list[PredictedOutcome]) -> Numbers:
-    """Passes of every sample; who is audited is known, so of an audit each one takes its share."""
+    """Return the passes of every sample; an audit counts with its share."""
     classes = a.clean.logits.shape[1]
     total = np.ones(len(a.clean.chunk))
     for stage, g in zip(a.stages, guesses, strict=True):
-        own = g.answers * stage.eot * (1 + backwards_per_query(stage, classes)) + g.todo * sum(stage.ranking_passes)
-        total = total + own * stage.sampled_share
+        passes = g.answers * stage.eot * (1 + backwards_per_query(stage, classes)) + g.todo * sum(stage.ranking_passes)
+        total = total + passes * stage.sampled_share
     return total

@@ -17,10 +17,10 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """What is to be estimated: the first chunk of the samples, how many more will come, and what a Run holds of them.
+    """The work to estimate: the first chunk of samples, the number of further samples, and the stored outcomes.
 
-    `rest` counts samples beyond the chunk (of a resumed Run: as many as the work left there amounts to); `pace` is
-    about the seconds of one row's forward pass; `warned`: a check did, which counts as doubt where one escalates.
+    `rest` is the number of samples beyond the chunk that remain. `pace` is the seconds of the forward pass of one row,
+    roughly. `warned`: a check warns, which leads to escalation.
     """
 
     context: StageContext
@@ -41,7 +41,7 @@ class RemainingWork:
 
 @dataclass(frozen=True)
 class PredictedOutcome:
-    """Of every sample of the chunk, at one stage: attacked or not, for how many answers, and whether it falls."""
+    """For every sample of the chunk: whether a stage attacks it, with how many queries, and whether it breaks."""
 
     todo: Flags
     answers: Ints
@@ -51,13 +51,13 @@ class PredictedOutcome:
 def unfinished_samples(a: RemainingWork) -> Flags:
     """Return the samples of the chunk that some stage may still attack."""
     ids = a.clean.chunk.ids.tolist()
-    left, standing = np.zeros(len(ids), dtype=bool), np.ones(len(ids), dtype=bool)
+    remaining, standing = np.zeros(len(ids), dtype=bool), np.ones(len(ids), dtype=bool)
     for stage in a.stages:
         chosen = attacked_by(a, stage)
-        left |= standing & chosen & ~np.asarray(a.known.seen(stage.name, ids), dtype=bool)
+        remaining |= standing & chosen & ~np.asarray(a.known.seen(stage.name, ids), dtype=bool)
         if not a.individual:
             standing &= ~np.asarray(a.known.fell(stage.name, ids), dtype=bool)
-    return left
+    return remaining
 
 
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
@@ -66,7 +66,7 @@ def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
 
 
 def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
-    """For every margin the place of the nearest one in the pilot, by order."""
+    """Return for every margin the index of the nearest margin in the pilot."""
     order = np.argsort(pilots, kind="stable")
     right = np.searchsorted(pilots[order], margins).clip(0, len(pilots) - 1)
     left = (right - 1).clip(0)
@@ -77,9 +77,9 @@ def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
 def predict_outcomes(
     a: RemainingWork, pilot: Pilot | None, known: StoredOutcomes, late: float, everyone: bool = False
 ) -> list[PredictedOutcome]:
-    """Every sample fares as the pilot's sample with the nearest clean margin did; `late` scales late successes.
+    """Predict for every sample the outcome of the pilot's sample with the nearest clean margin, stage by stage.
 
-    `everyone`: stages of an audit see all survivors.
+    `late` scales the chance of late successes. `everyone`: audits attack all survivors.
     """
     ids, margins = a.clean.chunk.ids.tolist(), a.clean.margin.cpu().numpy().astype(np.float64)
     correct = a.clean.correct.cpu().numpy()
@@ -112,20 +112,21 @@ def stage_outcome(
         chance = min(1.0, late * _later(trial, so_far, stage))
         u = _uniforms(a, stage)
         falls = cut & (u < chance)
-        # Successes thin out: as many between 100 and 200 answers as between 200 and 400.
+        # Successes get rarer: as many between 100 and 200 queries as between 200 and 400.
         when = so_far * max(full / so_far, 1.0) ** (u / max(chance, 1e-12)).clip(max=1.0)
-        left = max(full, round(1.5 * so_far)) if full < max_queries(stage) else full
-        answers = np.where(falls, when.astype(np.int64), np.where(cut, left, answers))
+        survivor = max(full, round(1.5 * so_far)) if full < max_queries(stage) else full
+        answers = np.where(falls, when.astype(np.int64), np.where(cut, survivor, answers))
         fell |= falls
     if a.context.draws > 1:
-        answers = np.full(n, max_queries(stage))  # on a randomised model every attack runs to its end
+        answers = np.full(n, max_queries(stage))  # attacks on randomised models use their whole budget
     return answers, fell
 
 
 def _later(trial: StageTrial, so_far: int, stage: Stage) -> float:
-    """The chance of a sample that stood after so many answers to fall later, from who fell in the last half of them.
+    """Return the chance that a sample unbroken after `so_far` queries breaks later.
 
-    Method: a gradient attack's chance halves with every doubling of the answers, that of random search stays.
+    Method: the chance is that of the last half of these queries. For gradient attacks it halves with every doubling of
+    the queries, for random search it stays.
     """
     there = trial.tried & ((trial.answers > so_far / 2) | ~trial.ended)
     fell = trial.fell & there

@@ -56,7 +56,7 @@ class PrecisionChoice:
         descriptions += [
             f"{t.precision} {1000 * t.seconds:.1f} ms, {t.found} of {t.wanted} adversarials" for t in self.trials[1:]
         ]
-        return f"Precision {self.precision}, chosen by a probe: {'; '.join(descriptions)}."
+        return f"Precision {self.precision}, chosen by a trial: {'; '.join(descriptions)}."
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
