@@ -206,7 +206,7 @@ def test_the_start_of_a_run_says_what_it_will_cost(
     monkeypatch.setattr(sys.modules["brinell.cost.estimate"], "MIN_ANNOUNCED", 0.0)
     evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm")
     first = capsys.readouterr().err.splitlines()[0]
-    assert first.startswith("expected: about") and "forwards" in first and "probe" in first
+    assert first.startswith("expected: about") and "forwards" in first and "a pilot of" in first
     evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm", progress=False)
     assert capsys.readouterr().err == ""
 
