@@ -2,7 +2,8 @@
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -77,6 +78,23 @@ def error_text(error: BaseException) -> str:
     "KeyError: 'weight'"
     """
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+@contextmanager
+def reported_as(kind: type[BrinellError], *causes: type[Exception], expected: str, remedy: str) -> Iterator[None]:
+    """Turn exceptions of the classes `causes` into an error of this kind; errors of Brinell pass unchanged.
+
+    >>> with reported_as(InputError, ValueError, expected="a number", remedy="Write 3."):
+    ...     float("three")
+    Traceback (most recent call last):
+    brinell.errors.InputError: expected a number, got ValueError: could not convert ... Write 3.
+    """
+    try:
+        yield
+    except BrinellError:
+        raise
+    except causes as error:
+        raise kind(expected=expected, got=error_text(error), remedy=remedy) from error
 
 
 def did_you_mean(value: object, known: Iterable[object], otherwise: str = "Check the spelling.") -> str:

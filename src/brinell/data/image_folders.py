@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from brinell.errors import InputError, error_text, import_extra, one_of
+from brinell.errors import InputError, import_extra, one_of, reported_as
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".webp", ".tif", ".tiff")
 # SHA-256 of the list of 5,000 validation images on which RobustBench evaluates ImageNet models.
@@ -112,13 +112,10 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def _picture(self, path: Path) -> Tensor:
         pillow = import_extra("PIL.Image", "images", "the package Pillow, which decodes pictures")
-        try:
-            with pillow.open(path) as file:
-                image = file.convert("RGB")
-        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise InputError(
-                expected=f"a picture in {path}", got=error_text(error), remedy="Restore the file."
-            ) from error
+        damage = (OSError, ValueError, SyntaxError, pillow.DecompressionBombError)
+        expected, remedy = f"a picture in {path}", "Restore the file."
+        with reported_as(InputError, *damage, expected=expected, remedy=remedy), pillow.open(path) as file:
+            image = file.convert("RGB")
         size = resized_shape(image.size, self.steps.resize)
         if size != image.size:
             image = image.resize(size, pillow.Resampling[self.steps.interpolation.upper()])

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from brinell.data.array_formats import DAMAGE
 from brinell.data.catalogue import SETS
 from brinell.data.layouts import Subset, present
-from brinell.errors import InputError, error_text, one_of
+from brinell.errors import InputError, one_of, reported_as
 
 SUFFIXES = (".npz", ".safetensors")
 SPLITS = ("train", "test")
@@ -70,14 +70,9 @@ def read_file(path: Path) -> dict[str, Any]:
             got=path.name,
             remedy="Save x, y and optionally ids with numpy.savez.",
         )
-    try:
+    damage, expected = (*DAMAGE, KeyError, BadZipFile, SafetensorError), f"a readable file {path.name} of plain arrays"
+    with reported_as(InputError, *damage, expected=expected, remedy="Save it again with numpy.savez(path, x=x, y=y)."):
         stored = _arrays(path)
-    except (*DAMAGE, KeyError, BadZipFile, SafetensorError) as error:
-        raise InputError(
-            expected=f"a readable file {path.name} of plain arrays",
-            got=error_text(error),
-            remedy="Save it again with numpy.savez(path, x=x, y=y).",
-        ) from error
     missing = [k for k in ("x", "y") if k not in stored]
     if missing:
         raise InputError(

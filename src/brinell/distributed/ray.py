@@ -13,7 +13,7 @@ import torch
 from brinell.core.plan import Plan
 from brinell.distributed.actor_pool import ActorPool, RayBackend
 from brinell.distributed.serialize_model import serialize
-from brinell.errors import InputError, RunError, error_text, import_extra
+from brinell.errors import InputError, RunError, import_extra, reported_as
 from brinell.evaluation.backend import Executor
 from brinell.evaluation.context import StageContext
 
@@ -143,14 +143,10 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> I
     with ExitStack() as stack:
         stack.enter_context(_silenced())
         with _variables({**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}):
-            try:
+            expected = f"a Ray cluster at {options['address']}"
+            remedy = "Check the address and that `ray status` works on this machine."
+            with reported_as(RunError, OSError, RuntimeError, ValueError, expected=expected, remedy=remedy):
                 ray.init(**options)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise RunError(
-                    expected=f"a Ray cluster at {options['address']}",
-                    got=error_text(error),
-                    remedy="Check the address and that `ray status` works on this machine.",
-                ) from error
         stack.callback(ray.shutdown)
         yield
 

@@ -14,7 +14,7 @@ from brinell.engine.cuda.autotune import micro_batches_for
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Event, Shrunk
 from brinell.environment import environment
-from brinell.errors import ModelError, first_line
+from brinell.errors import ModelError, reported_as
 from brinell.evaluation.backend import WorkUnit, run_unit
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import FinishedRows
@@ -83,12 +83,8 @@ class Worker:
 
 
 def _unpack(packed: bytes) -> tuple[StageContext, Plan]:
-    try:
+    remedy = "Install the package the model comes from on every machine, or define it in the script itself."
+    # The user's classes may raise anything.
+    with reported_as(ModelError, Exception, expected="a model that every worker can build", remedy=remedy):
         context, plan = pickle.loads(packed)
-    except Exception as error:  # the user's classes may raise anything
-        raise ModelError(
-            expected="a model that every worker can build",
-            got=f"{type(error).__name__} on a worker: {first_line(error)}",
-            remedy="Install the package the model comes from on every machine, or define it in the script itself.",
-        ) from None
     return context, plan

@@ -12,7 +12,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from brinell.errors import BrinellError, error_text
+from brinell.errors import BrinellError, reported_as
 from brinell.fetch.download import fcntl
 
 HIDDEN = ".unpacking-"
@@ -30,17 +30,10 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
     """
     into.mkdir(parents=True, exist_ok=True)
     with _exclusive_access(into), tempfile.TemporaryDirectory(prefix=HIDDEN, dir=into) as hidden:
-        try:
+        remedy = f"Delete {archive} and download it again; check the free disk space."
+        with reported_as(error, *DAMAGE, expected=f"{what} as a complete archive", remedy=remedy):
             for name, file in _members(archive, what, error):
                 _write(Path(hidden).joinpath(*name.parts), file)
-        except BrinellError:
-            raise
-        except DAMAGE as trouble:
-            raise error(
-                expected=f"{what} as a complete archive",
-                got=error_text(trouble),
-                remedy=f"Delete {archive} and download it again; check the free disk space.",
-            ) from trouble
         inspect(Path(hidden))
         for entry in sorted(Path(hidden).iterdir()):
             if not (into / entry.name).exists():

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from brinell.errors import ModelError, RunError, error_text, first_line, one_of
+from brinell.errors import ModelError, RunError, one_of, reported_as
 from brinell.models.networks import Network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.results import differences
@@ -67,14 +67,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def read_weights(path: Path) -> Weights:
     """Read the tensors of a safetensors file, or raise an error."""
-    try:
+    remedy = "A training writes weights at the end of its first epoch. Continue it with --resume."
+    with reported_as(RunError, OSError, SafetensorError, expected=f"readable weights in {path}", remedy=remedy):
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(
-            expected=f"readable weights in {path}",
-            got=error_text(error),
-            remedy="A training writes weights at the end of its first epoch. Continue it with --resume.",
-        ) from error
 
 
 class Folder:
@@ -117,15 +112,10 @@ class Folder:
         file = self.path / CHECKPOINT
         if not file.exists():
             return None
-        try:
-            stored: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         # A damaged file can raise almost any exception.
-        except Exception as error:
-            raise RunError(
-                expected=f"a readable checkpoint {file}",
-                got=error_text(error)[:120],
-                remedy="Restore it from a copy, or train again in a new folder.",
-            ) from error
+        remedy = "Restore it from a copy, or train again in a new folder."
+        with reported_as(RunError, Exception, expected=f"a readable checkpoint {file}", remedy=remedy):
+            stored: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         return stored
 
     def store(self, checkpoint: Mapping[str, Any]) -> None:
@@ -181,11 +171,8 @@ def load(
     # A user's module was trained with the normalisation of its classifier. A named network has it inside.
     mean, std = (stored["mean"], stored["std"]) if model is not None else (None, None)
     classifier = wrap(made, mean, std, name=path.name) if isinstance(made, nn.Module) else made
-    try:
+    trained = f"the module that was trained in {path}"
+    with reported_as(ModelError, RuntimeError, AttributeError, expected=trained, remedy="Build the same module."):
         classifier.module.load_state_dict(tensors)
-    except (RuntimeError, AttributeError) as error:
-        raise ModelError(
-            expected=f"the module that was trained in {path}", got=first_line(error), remedy="Build the same module."
-        ) from error
     classifier.module.eval().requires_grad_(False)
     return classifier if device is None else classifier.to(device)

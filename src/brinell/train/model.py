@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.errors import BrinellError, InputError, ModelError, error_text
+from brinell.errors import InputError, ModelError, reported_as
 from brinell.evaluation.coerce import as_classifier
 from brinell.models.networks import NETWORKS, Network
 from brinell.models.wrap import TorchClassifier, wrap
@@ -98,17 +98,10 @@ def prepare(
 def _classes(classifier: TorchClassifier, samples: TrainingSamples) -> int:
     x = as_points(samples.x[:2]).to(classifier.device)
     classifier.module.eval()
-    try:
-        with torch.no_grad():
-            classes = classifier.forward(x).logits.shape[1]
-    except BrinellError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            expected=f"a model that accepts a batch of float32 inputs of shape {tuple(x.shape[1:])}",
-            got=error_text(error),
-            remedy="Check the shape of the inputs: model(x) must work on such a batch.",
-        ) from error
+    expected = f"a model that accepts a batch of float32 inputs of shape {tuple(x.shape[1:])}"
+    remedy = "Check the shape of the inputs: model(x) must work on such a batch."
+    with torch.no_grad(), reported_as(ModelError, Exception, expected=expected, remedy=remedy):
+        classes = classifier.forward(x).logits.shape[1]
     if int(samples.y.max()) >= classes:
         raise InputError(
             expected=f"labels in 0..{classes - 1}, because the model has {classes} classes",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from brinell.errors import InputError, ModelError, error_text, one_of
+from brinell.errors import InputError, ModelError, one_of, reported_as
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, framework, numbers
 from brinell.models.wrap import TorchClassifier
 
@@ -28,14 +28,10 @@ class OnnxBridge(Bridge):
 
     def _open(self) -> None:
         runtime = framework("onnxruntime", "onnx", "ONNX models")
-        try:
+        remedy = "Check the file with onnx.checker. Weights in separate files must be in the same folder."
+        # onnxruntime has many error classes.
+        with reported_as(ModelError, Exception, expected="an ONNX model that onnxruntime can open", remedy=remedy):
             self._session = runtime.InferenceSession(self.source, providers=list(self.providers))
-        except Exception as error:  # onnxruntime has many error classes
-            raise ModelError(
-                expected="an ONNX model that onnxruntime can open",
-                got=error_text(error),
-                remedy="Check the file with onnx.checker. Weights in separate files must be in the same folder.",
-            ) from None
         entry = self._session.get_inputs()[0]
         if len(self._session.get_inputs()) != 1 or entry.type not in DTYPES:
             got = ", ".join(f"{i.name}: {i.type}" for i in self._session.get_inputs())

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from brinell.errors import ModelError, first_line
+from brinell.errors import ModelError, reported_as
 from brinell.fetch import refuse_page
 from brinell.models.zoo.card import Keys
 
@@ -28,19 +28,15 @@ HARMLESS += [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_
 def read(path: Path, what: str) -> Any:
     """Read a .safetensors file or a torch checkpoint; refuse a file that would run code."""
     refuse_page(path, f"weights of {what}", ModelError)
-    try:
+    expected = f"weights of {what} that can be read without running code"
+    remedy = "The file is damaged or holds more than tensors. If you trust it, convert it to .safetensors."
+    # A damaged or hostile file can raise any exception.
+    with reported_as(ModelError, Exception, expected=expected, remedy=remedy):
         if _is_safetensors(path):
             return load_file(path)
         with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
             warnings.simplefilter("ignore")  # about unusual versions of the format
             return torch.load(path, map_location="cpu", weights_only=True)
-    # A damaged or hostile file can raise any exception.
-    except Exception as error:
-        raise ModelError(
-            expected=f"weights of {what} that can be read without running code",
-            got=f"{type(error).__name__}: {first_line(error)[:200]}",
-            remedy="The file is damaged or holds more than tensors. If you trust it, convert it to .safetensors.",
-        ) from error
 
 
 def _is_safetensors(path: Path) -> bool:
