@@ -10,8 +10,7 @@ from brinell.core.criterion import Misclassified
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.reliability.probes import indicators
-from brinell.reliability.probes.indicators import still_growing
-from brinell.reliability.probes.trajectories import Trajectories
+from brinell.reliability.probes.indicators import Trajectories, still_growing
 
 NAN = math.nan
 

@@ -1,7 +1,7 @@
 """Robustness curves: the share of samples that break within each radius.
 
-`measure.curve` attacks a model without a radius and collects the smallest distance of every sample.
-`curve.Curve` holds these distances: values with intervals, areas, slopes, files.
+`measure` attacks a model without a radius and collects the smallest distance of every sample.
+`curve` holds these distances, the class `Curve`: values with intervals, areas, slopes, files.
 `crossings` compares two curves: where they cross, and whether the order of models in one norm holds in another.
 `class_distances` measures how far the classes of a data set are apart, with the lower bounds in `bounds`.
 `plot` draws curves with matplotlib. `brinell.curve`, `brinell.distances` and their commands call this package.

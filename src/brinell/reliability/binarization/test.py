@@ -28,6 +28,7 @@ from brinell.evaluation.progress import show_progress
 from brinell.evaluation.rows import clean
 from brinell.evaluation.run_stage import run_stage
 from brinell.models.detector import Inverted, inverted
+from brinell.models.wrap import TorchClassifier
 from brinell.ops import rng
 from brinell.reliability.binarization.binary_models import BinaryTasks, build_tasks
 from brinell.reliability.binarization.features import Layer, find_features
@@ -168,7 +169,7 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
     trials = [] if tasks is None else run_levels(q, tasks, listener)
     chosen = choose_trial(trials)
     held = None if chosen is None else chosen.held
-    rule = getattr(getattr(q.model, "detector", None), "describe", None)
+    detector = q.model.detector if isinstance(q.model, TorchClassifier) else None
     return BinarizationTest(
         attack=q.plans[0].name,
         reference=q.plans[1].name,
@@ -190,7 +191,7 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
         notes=(*q.prepared.notes, *q.notes),
         cost={"fit_seconds": fitted - started, "seconds": time.perf_counter() - started},
         kind=kind,
-        detector="" if rule is None or kind == PLAIN else rule(),
+        detector="" if detector is None or kind == PLAIN else detector.describe(),
         drawn=planted.drawn,
     )
 

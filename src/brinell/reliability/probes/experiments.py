@@ -1,21 +1,26 @@
-"""Experiments with an attack whose outcome is known in advance if the attack works."""
+"""Run an attack on the probed samples: experiments whose outcome is known in advance if the attack works."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from brinell.attacks import Joint, Square
-from brinell.core.attack import AnyAttack, Requires
+from brinell.core.attack import AnyAttack, Requires, Response
 from brinell.core.criterion import Misclassified
 from brinell.core.plan import Stage
 from brinell.core.threat import Threat
+from brinell.engine.oracle import Oracle
+from brinell.engine.slots import Slots
+from brinell.evaluation.context import PreparedEvaluation
+from brinell.evaluation.rows import Clean
+from brinell.evaluation.run_stage import run_stage
 from brinell.finding import Finding
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
 from brinell.reliability.probes import indicators
 from brinell.reliability.probes.indicators import FEW, few
-from brinell.reliability.probes.probed_attack import ProbedAttack
 from brinell.reliability.probes.result import Surface, graded
 
 # Forward passes per surviving sample of the black-box attack, and of random sampling.
@@ -26,6 +31,57 @@ LUCK = 0.02
 GRID, SHOWN = 9, 16
 # The share of samples for which the margin may grow more in a random direction than along the gradient.
 MISLED = 0.25
+
+
+@dataclass
+class PassCount:
+    """Forward and backward passes so far, counted per row."""
+
+    forwards: int = 0
+    backwards: int = 0
+
+    def add(self, forwards: int, backwards: int = 0) -> None:
+        self.forwards += forwards
+        self.backwards += backwards
+
+
+@dataclass(frozen=True)
+class ProbedAttack:
+    """An attack under test: its prepared evaluation, the correctly classified samples at `at`, and the passes made."""
+
+    prepared: PreparedEvaluation
+    stage: Stage
+    clean: Clean
+    at: Tensor
+    passes: PassCount
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.prepared.oracle
+
+    @property
+    def x(self) -> Tensor:
+        return self.clean.chunk.x[self.at.cpu()].to(self.clean.logits.device)
+
+    @property
+    def y(self) -> Tensor:
+        return self.clean.chunk.y[self.at.cpu()].to(self.clean.logits.device)
+
+    def run(
+        self, stage: Stage, who: Tensor,
+        *, threat: Threat | None = None, observe: "Callable[[Slots, Response], None] | None" = None,
+    ) -> "tuple[Tensor, Tensor]":  # fmt: skip
+        """Return which samples of the mask `who` break under a stage, and the adversarials of those that break."""
+        context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
+        context = context if threat is None else replace(context, threat=threat)
+        index = self.at[who.to(self.at.device)]
+        broken = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
+        points = self.clean.chunk.x.clone()
+        for at, rows in run_stage(context, stage, self.clean, index):
+            broken[at.cpu()] = True
+            points[at.cpu()] = torch.as_tensor(rows.x)
+            self.passes.add(sum(rows.table["forwards"].to_pylist()), sum(rows.table["backwards"].to_pylist()))
+        return broken[self.at.cpu()], points[self.at.cpu()]
 
 
 def _radii(b: ProbedAttack) -> list[Threat]:

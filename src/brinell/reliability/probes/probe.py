@@ -21,11 +21,9 @@ from brinell.evaluation.prepare import prepare
 from brinell.evaluation.progress import show_progress
 from brinell.finding import Finding
 from brinell.reliability.probes import experiments, indicators
-from brinell.reliability.probes.experiments import QUERIES
-from brinell.reliability.probes.indicators import NEIGHBOURS
-from brinell.reliability.probes.probed_attack import PassCount, ProbedAttack
+from brinell.reliability.probes.experiments import QUERIES, PassCount, ProbedAttack
+from brinell.reliability.probes.indicators import NEIGHBOURS, Trajectories, TrajectoryRecorder
 from brinell.reliability.probes.result import Probes
-from brinell.reliability.probes.trajectories import Trajectories, TrajectoryRecorder
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
