@@ -77,10 +77,10 @@ class ProbedAttack:
         index = self.at[who.to(self.at.device)]
         broken = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
         points = self.clean.chunk.x.clone()
-        for at, rows in run_stage(context, stage, self.clean, index):
+        for at, batch in run_stage(context, stage, self.clean, index):
             broken[at.cpu()] = True
-            points[at.cpu()] = torch.as_tensor(rows.x)
-            self.passes.add(sum(rows.table["forwards"].to_pylist()), sum(rows.table["backwards"].to_pylist()))
+            points[at.cpu()] = torch.as_tensor(batch.x)
+            self.passes.add(sum(batch.table["forwards"].to_pylist()), sum(batch.table["backwards"].to_pylist()))
         return broken[self.at.cpu()], points[self.at.cpu()]
 
 
