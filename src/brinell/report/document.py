@@ -80,10 +80,8 @@ def document(
         "report.html", title=heading, views=views, several=several, compared=_compared(views),
         together=_together(views), bibtex=bibtex(list(runs)),
     )  # fmt: skip
-    footer = (
-        f"Made by Brinell {escape(own_version())} from the rows of the Run. No number on this page is typed by hand."
-    )
-    kind = "robustness report"
+    kind, made = "robustness report", f"Made by Brinell {escape(own_version())} from the rows of the Run."
+    footer = f"{made} No number on this page is typed by hand."
     return page(f"{heading} – {kind}", body, contents=_contents(views), tagline=kind, footer=footer)
 
 

@@ -63,14 +63,8 @@ def as_markdown(runs: Sequence[Run]) -> str:
     names = labels(list(runs))
     lines = ["| run | threat | plan | clean accuracy | robust accuracy | verdict |", "|---|---|---|---|---|---|"]
     for name, run in zip(names, runs, strict=True):
-        cells = (
-            name,
-            threat_text(run),
-            run.identity.plan.name,
-            run.clean_accuracy,
-            run.robust_accuracy,
-            run.verdict.level,
-        )
+        accuracies = run.clean_accuracy, run.robust_accuracy
+        cells = (name, threat_text(run), run.identity.plan.name, *accuracies, run.verdict.level)
         lines.append(f"| {' | '.join(_cell(c) for c in cells)} |")
     for name, run in zip(names, runs, strict=True):
         lines += ["", f"**{_cell(name)}**", "", "| after | accuracy | broken |", "|---|---|---|"]

@@ -52,7 +52,8 @@ def paragraph(run: Run) -> str:
         f"in float64. The evaluation took {cost.forwards_per_sample:,.0f} forward and {cost.backwards_per_sample:,.0f} "
         "backward passes per sample."
     )
-    parts.append(f"Brinell's verdict on the evaluation is “{verdict.level}”" + _reasons(verdict.reasons))
+    reasons = f": {' '.join(verdict.reasons)}" if verdict.reasons else "."
+    parts.append(f"Brinell's verdict on the evaluation is “{verdict.level}”{reasons}")
     return " ".join(parts)
 
 
@@ -61,24 +62,14 @@ def bibtex(runs: list[Run]) -> str:
     entries: list[str] = []
     for version in dict.fromkeys(run.environment.brinell or "unknown" for run in runs):
         year = min((run.created or "")[:4] for run in runs)
-        entries.append(
-            _entry(
-                "software",
-                "brinell" if not entries else f"brinell-{len(entries) + 1}",
-                author="{Brinell contributors}",
-                title="{Brinell}: measuring the adversarial robustness of classifiers",
-                version=_tex(version),
-                year=_tex(year),
-            )
-        )
+        key = "brinell" if not entries else f"brinell-{len(entries) + 1}"
+        title = "{Brinell}: measuring the adversarial robustness of classifiers"
+        fields = {"title": title, "version": _tex(version), "year": _tex(year)}
+        entries.append(_entry("software", key, author="{Brinell contributors}", **fields))
     cited = dict.fromkeys(run.identity.plan.citation or "" for run in runs)
     works = dict.fromkeys(work for text in cited for work in text.split("; ") if work)
     entries += [_cited(work) for work in works]
     return "\n\n".join(entries)
-
-
-def _reasons(reasons: tuple[str, ...]) -> str:
-    return f": {' '.join(reasons)}" if reasons else "."
 
 
 def _cited(work: str) -> str:
@@ -86,14 +77,9 @@ def _cited(work: str) -> str:
     match = CITED.match(work)
     if not match:
         return _entry("misc", _key(work), note=_tex(work))
-    # "B after A" cites A.
-    author = (
-        match["author"]
-        .rpartition(" after ")[2]
-        .replace(" et al.", " and others")
-        .replace(" & ", " and ")
-        .replace(", ", " and ")
-    )
+    author = match["author"].rpartition(" after ")[2]  # "B after A" cites A
+    for sign, word in ((" et al.", " and others"), (" & ", " and "), (", ", " and ")):
+        author = author.replace(sign, word)
     key = _key(f"{author.split(' and ')[0]}{match['year']}{match['title'].split()[0]}")
     return _entry("misc", key, author=_tex(author), title=f"{{{_tex(match['title'])}}}", year=match["year"])
 

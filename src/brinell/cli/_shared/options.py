@@ -31,16 +31,16 @@ RunFolder = Annotated[Path, typer.Argument(help="Folder of a Run.")]
 
 Eps = Annotated[str, typer.Option(help="Radius of the threat, e.g. 8/255, for inputs in [0, 1].")]
 Norm = Annotated[str, typer.Option(help="Norm of the threat: Linf, L2 or L1.")]
-Plan = Annotated[str, typer.Option(help="Attack plan; brinell plans lists them.")]
+Plan = Annotated[str, typer.Option(help="Attack plan. brinell plans lists all plans.")]
 Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of a plan, e.g. apgd-ce,fab-t.")]
-Seed = Annotated[int, typer.Option(help="Random seed; with its id it fixes the noise of each sample.")]
+Seed = Annotated[int, typer.Option(help="Random seed. The noise of a sample depends on the seed and its id.")]
 
 Slots = Annotated[int | None, typer.Option(help="Samples per batch. Changes the speed, not the results.")]
 Precision = Annotated[str, typer.Option(help="Precision of the attack: float32, tf32, bfloat16 or auto.")]
 Mode = Annotated[str, typer.Option(help="Execution mode: auto, eager, graph (CUDA graphs) or compile.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the device of the model.")]
 Workers = Annotated[
-    str | None, typer.Option(help="Worker processes: 4 on the CPU, gpu for one per GPU, gpu:4 for four GPUs.")
+    str | None, typer.Option(help="Worker processes: 4 (on the CPU), gpu (one per GPU) or gpu:4 (on four GPUs).")
 ]
 RayAddress = Annotated[
     str | None, typer.Option(help="Address of a Ray cluster, or auto; default: RAY_ADDRESS, or a new cluster.")

@@ -34,14 +34,14 @@ def command(
         str | None, typer.Option(help="Image preprocessing, e.g. Res256Crop224; default: that of the model.")
     ] = None,
     eps: Annotated[
-        str | None, typer.Option(help="Another radius than that of the leaderboard; the record states it.")
+        str | None, typer.Option(help="Replace the radius of the leaderboard. The record states it.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name in the record; default: the name of the model.")] = None,
     about: Annotated[
         Path | None, typer.Option(help="JSON file with title, link, authors, venue, reported, … for the record.")
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Measure a model that violates a restriction; the record states it.")
+        bool, typer.Option("--anyway", help="Also measure a model that violates a restriction. The record states it.")
     ] = False,
     out: options.Out = None,
     resume: options.Resume = False,

@@ -27,9 +27,7 @@ def command(
     ] = None,
     clean_error: Annotated[
         float | None,
-        typer.Option(
-            help="Clean error of the baseline in per cent, for the relative error; that of AlexNet is built in."
-        ),
+        typer.Option(help="Clean error of the baseline in per cent, for the relative error. AlexNet's is built in."),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Append one row of accuracies per model to this file.")] = None,
     seed: options.Seed = 0,

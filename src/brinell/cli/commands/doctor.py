@@ -6,11 +6,10 @@ from importlib import metadata, util
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from brinell.attacks import APGD
-from brinell.cli._shared.terminal import add_row
+from brinell.cli._shared.terminal import print_facts
 from brinell.core.threat import Linf
 from brinell.data.load import load
 from brinell.environment import version
@@ -52,16 +51,11 @@ def _self_test(device: str) -> str | None:
 def command() -> None:
     """Show installed packages and devices, and run a small self-test."""
     console = Console()
-    rows = [("brinell", version()), ("python", platform.python_version())]
-    rows += [(name, metadata.version(name)) for name in CORE]
+    facts = {"brinell": version(), "python": platform.python_version(), **{n: metadata.version(n) for n in CORE}}
     for extra, modules in EXTRAS.items():
         installed = all(util.find_spec(module) is not None for module in modules)
-        rows.append((f"extra {extra}", "installed" if installed else f"not installed (pip install 'brinell[{extra}]')"))
-    rows += [("device", device) for device in _devices()]
-    table = Table("name", "value", show_header=False, box=None)
-    for row in rows:
-        add_row(table, row)
-    console.print(table)
+        facts[f"extra {extra}"] = "installed" if installed else f"not installed (pip install 'brinell[{extra}]')"
+    print_facts({**facts, "devices": "\n".join(_devices())}, console)
     failed = False
     for device in ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]:
         problem = _self_test(device)

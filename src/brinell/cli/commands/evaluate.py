@@ -29,7 +29,8 @@ def command(
         int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
     ] = None,
     rank_by: Annotated[
-        str | None, typer.Option(help="Rank targets at the end point of this attack, fgsm or pgd20, not at the input.")
+        str | None,
+        typer.Option(help="Rank target classes at the end point of this attack (fgsm or pgd20), not at the input."),
     ] = None,
     rank_eps: Annotated[str | None, typer.Option(help="Radius of that attack, e.g. 6/255; default: --eps.")] = None,
     audit: Annotated[

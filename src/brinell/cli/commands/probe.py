@@ -20,7 +20,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def command(
     *,
     target: options.TargetOptions,
-    plan: Annotated[str, typer.Option(help="Plan of the attack to probe; brinell plans lists them.")] = "apgd-ce",
+    plan: Annotated[str, typer.Option(help="Plan of the attack to probe. brinell plans lists all plans.")] = "apgd-ce",
     stage: Annotated[str | None, typer.Option(help="Attack of the plan to probe; default: the first.")] = None,
     surrogate: Annotated[
         str | None, typer.Option(help="Attack this model instead, and test the adversarials on --model.")

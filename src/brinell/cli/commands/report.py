@@ -33,14 +33,14 @@ def command(
     fail_under: Annotated[
         float | None,
         typer.Option(
-            help="Exit code 1 unless every Run is finished, reaches the verdict of --require, and the lower bound of "
-            "its robust accuracy is at least this, in per cent."
+            help="Required robust accuracy in per cent. Exit code 1 if the lower bound of a Run is smaller, a Run is "
+            "unfinished, or a verdict is worse than --require."
         ),
     ] = None,
     require: Annotated[
         str | None,
         typer.Option(
-            help="Worst verdict that passes, reliable or suspicious; exit code 1 below it. Default with "
+            help="Worst accepted verdict, reliable or suspicious; exit code 1 for a worse one. Default with "
             "--fail-under: reliable."
         ),
     ] = None,

@@ -15,7 +15,7 @@ from brinell.results import Proportion
 def command(
     *,
     target: options.TargetOptions,
-    plan: Annotated[str, typer.Option(help="Plan to test; brinell plans lists them.")] = "apgd",
+    plan: Annotated[str, typer.Option(help="Plan to test. brinell plans lists all plans.")] = "apgd",
     attacks: options.Attacks = None,
     n: options.N = None,
     kind: Annotated[
@@ -30,7 +30,7 @@ def command(
     kappa: Annotated[
         float | None, typer.Option(help="Closeness of the decision boundary; default: chosen by the test.")
     ] = None,
-    curve: Annotated[bool, typer.Option("--curve", help="Test every closeness, not only down to the chosen one.")] = (
+    curve: Annotated[bool, typer.Option("--curve", help="Test every kappa, not only those down to the chosen one.")] = (
         False
     ),
     readout: Annotated[str, typer.Option(help="linear, ensemble, prototypes or neighbours.")] = "linear",

@@ -47,15 +47,10 @@ def list_(
     if json:
         print_json([asdict(c) for c in cards])
         return
+    best = (c.robust_accuracy if c.best_known is None else c.best_known for c in cards)
     rows = (
-        (
-            c.name,
-            _percent(c.clean_accuracy),
-            _percent(c.robust_accuracy if c.best_known is None else c.best_known),
-            c.architecture,
-            _state(c),
-        )
-        for c in cards
+        (c.name, _percent(c.clean_accuracy), _percent(robust), c.architecture, _state(c))
+        for c, robust in zip(cards, best, strict=True)
     )
     print_table(make_table("", ("model", ">clean %", ">robust %", "architecture", "!loads"), rows), Console())
 
@@ -114,15 +109,9 @@ def check(
     if json:
         print_json([{**asdict(r), "ok": r.ok} for r in results])
     else:
+        marks = {True: Text("agrees", "green"), False: Text("differs", "red")}
         rows = (
-            (
-                r.name,
-                str(r.n),
-                _percent(r.accuracy),
-                _percent(r.published),
-                _percent(r.margin),
-                Text("agrees", "green") if r.ok else Text("differs", "red"),
-            )
+            (r.name, str(r.n), _percent(r.accuracy), _percent(r.published), _percent(r.margin), marks[r.ok])
             for r in results
         )
         columns = ("model", ">n", ">clean %", ">published %", ">tolerance", "")

@@ -65,15 +65,13 @@ def histogram_chart(figure: Histogram, lines: Sequence[ReferenceLine] = ()) -> t
 
 def legend_key(i: int, line: bool, tint: str = "") -> str:
     """Return the swatch of a series in the legend."""
-    stroke = element("path", class_=f"line c{i % 8}", d="M0 7H26") if line else ""
-    shape = SHAPES[i % len(SHAPES)] if line else "M5 1h16v12h-16z"
-    mark = element(
-        "path",
-        class_=f"dot c{i % 8}" if line else f"bar {tint or f'c{i % 8}'}",
-        d=shape,
-        transform="translate(13 7)" if line else None,
-    )
-    return element("svg", stroke + mark, viewBox="0 0 26 14", width=26, height=14, aria_hidden="true")
+    colour = f"c{i % 8}"
+    if line:
+        marker = element("path", class_=f"dot {colour}", d=SHAPES[i % len(SHAPES)], transform="translate(13 7)")
+        mark = element("path", class_=f"line {colour}", d="M0 7H26") + marker
+    else:
+        mark = element("path", class_=f"bar {tint or colour}", d="M5 1h16v12h-16z")
+    return element("svg", mark, viewBox="0 0 26 14", width=26, height=14, aria_hidden="true")
 
 
 def _figure_axes(figure: Figure, lines: Sequence[ReferenceLine]) -> XYAxes:
@@ -184,29 +182,12 @@ def _with_axes(axes: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dic
         )
     parts.append(element("line", class_="axis", x1=LEFT, x2=LEFT + wide, y1=TOP + high, y2=TOP + high))
     parts.append(element("g", *_ticks_below(axes), class_="ticks-x"))
-    parts.append(
-        element(
-            "svg",
-            inside,
-            class_="plot-axes",
-            x=LEFT,
-            y=TOP,
-            width=wide,
-            height=high,
-            viewBox=f"0 0 {wide} {high}",
-            preserveAspectRatio="none",
-        )
-    )
+    box = f"0 0 {wide} {high}"
+    plot = {"x": LEFT, "y": TOP, "width": wide, "height": high, "viewBox": box, "preserveAspectRatio": "none"}
+    parts.append(element("svg", inside, class_="plot-axes", **plot))
     parts.append(element("text", escape(x), class_="label", x=LEFT + wide / 2, y=HEIGHT - 8, text_anchor="middle"))
-    parts.append(
-        element(
-            "text",
-            escape(y),
-            class_="label",
-            transform=f"translate(15 {TOP + high / 2}) rotate(-90)",
-            text_anchor="middle",
-        )
-    )
+    turned = f"translate(15 {TOP + high / 2}) rotate(-90)"
+    parts.append(element("text", escape(y), class_="label", transform=turned, text_anchor="middle"))
     zoom: dict[str, object] = {} if axes.names else {
         "data_zoom": f"{axes.x.low!r} {axes.x.high!r} {axes.x.start} {axes.x.stop} {LEFT} {TOP} {wide} {high}"
     }  # fmt: skip
