@@ -16,27 +16,7 @@ from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
 
 __all__ = [
-    "ALMA",
-    "APGD",
-    "CW",
-    "DDN",
-    "EAD",
-    "FAB",
-    "FGSM",
-    "FMN",
-    "PDGD",
-    "PDPGD",
-    "PGD",
-    "Alternating",
-    "Bisect",
-    "DeepFool",
-    "Descend",
-    "HopSkipJump",
-    "Joint",
-    "Matching",
-    "Pursuit",
-    "RandomSearch",
-    "Refine",
-    "SelectivePGD",
-    "Square",
-]
+    "ALMA", "APGD", "CW", "DDN", "EAD", "FAB", "FGSM", "FMN", "PDGD", "PDPGD", "PGD", "Alternating", "Bisect",
+    "DeepFool", "Descend", "HopSkipJump", "Joint", "Matching", "Pursuit", "RandomSearch", "Refine",
+    "SelectivePGD", "Square",
+]  # fmt: skip

@@ -110,8 +110,8 @@ def start_in_ball(p: Batch, ball: Ball, random: bool) -> Points:
 def adam(m: Points, v: Points, g: Points, k: Labels, steps: int) -> tuple[Points, Points, Points, Points]:
     """Return the new moments of Adam at its k-th step, the unbiased mean, and the root mean square to divide it by."""
     m, v = BETA_1 * m + (1 - BETA_1) * g, BETA_2 * v + (1 - BETA_2) * g.square()
-    mean = m / rows(1 - power(k, steps, BETA_1), m)
-    return m, v, mean, (v / rows(1 - power(k, steps, BETA_2), v)).sqrt() + TINY
+    mean = m / rows(1 - schedule("power", k, steps, BETA_1), m)
+    return m, v, mean, (v / rows(1 - schedule("power", k, steps, BETA_2), v)).sqrt() + TINY
 
 
 # Powers and cosines come from tables: computed on the fly, their last bits depend on the position in the tensor.
@@ -127,41 +127,14 @@ def _table(kind: str, steps: int, first: float, last: float, device: torch.devic
     return values.float().to(device)
 
 
-def _at(table: Tensor, i: Labels) -> Scalars:
+def schedule(kind: str, i: Labels, steps: int, first: float, last: float = 0.0) -> Scalars:
+    """Return the value of a schedule at step i of `steps`.
+
+    "cosine" (half a period), "exponential" (a constant factor) and "linear" lead from `first` to `last`. "power" is
+    `first` to the power i.
+
+    >>> [schedule(k, torch.tensor([0, 1, 2]), 2, 1.0, 0.25).tolist() for k in ("cosine", "exponential", "linear")]
+    [[1.0, 0.625, 0.25], [1.0, 0.5, 0.25], [1.0, 0.625, 0.25]]
+    """
+    table = _table(kind, steps, first, last, i.device)
     return table[i.clamp(0, len(table) - 1)]
-
-
-def cosine(i: Labels, steps: int, first: float, last: float) -> Scalars:
-    """Interpolate from `first` at i = 0 to `last` at i = steps along half a cosine.
-
-    >>> cosine(torch.tensor([0, 5, 10]), 10, 1.0, 0.0).tolist()
-    [1.0, 0.5, 0.0]
-    """
-    return _at(_table("cosine", steps, first, last, i.device), i)
-
-
-def exponential(i: Labels, steps: int, first: float, last: float) -> Scalars:
-    """Interpolate from `first` to `last` by a constant factor per step.
-
-    >>> exponential(torch.tensor([0, 1, 2]), 2, 1.0, 0.25).tolist()
-    [1.0, 0.5, 0.25]
-    """
-    return _at(_table("exponential", steps, first, last, i.device), i)
-
-
-def linear(i: Labels, steps: int, first: float, last: float) -> Scalars:
-    """Interpolate from `first` to `last` by a constant difference per step.
-
-    >>> linear(torch.tensor([0, 1, 2]), 2, 1.0, 0.0).tolist()
-    [1.0, 0.5, 0.0]
-    """
-    return _at(_table("linear", steps, first, last, i.device), i)
-
-
-def power(i: Labels, steps: int, base: float) -> Scalars:
-    """Return `base` to the power i, for i up to `steps`.
-
-    >>> power(torch.tensor([0, 3]), 9, 0.5).tolist()
-    [1.0, 0.125]
-    """
-    return _at(_table("power", steps, base, 0.0, i.device), i)

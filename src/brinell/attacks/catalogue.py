@@ -2,27 +2,12 @@
 
 from dataclasses import replace
 
-from brinell.attacks import (
-    ALMA,
-    APGD,
-    DDN,
-    EAD,
-    FAB,
-    FGSM,
-    FMN,
-    PGD,
-    Alternating,
-    Bisect,
-    DeepFool,
-    Descend,
-    HopSkipJump,
-    Joint,
-    Matching,
-    Pursuit,
-    Refine,
-    SelectivePGD,
-    Square,
-)
+from brinell.attacks.black_box import HopSkipJump, Square
+from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
+from brinell.attacks.gradient import APGD, FGSM, PGD
+from brinell.attacks.minimum_norm import ALMA, DDN, EAD, FAB, FMN, DeepFool
+from brinell.attacks.pursuit import Pursuit
+from brinell.attacks.search import Bisect, Descend, Refine
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Plan, Restarts, Stage, Stages, Targets, stage
 from brinell.errors import one_of

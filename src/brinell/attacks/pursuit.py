@@ -147,22 +147,9 @@ class Pursuit(Attack[PursuitState]):
 
     def init(self, p: Batch, ball: Ball) -> PursuitState:
         """Start the untargeted run at the clean point or at the explicit start."""
-        zero, far = torch.zeros_like(p.y), torch.full_like(ball.eps, torch.inf)
-        return PursuitState(
-            t=zero,
-            run=self._thin(self._plain.init(replace(p, start=p.x if p.start is None else p.start), ball), p, ball),
-            attempt=zero,
-            until=zero + self.targets + self.again,
-            target=zero - 1,
-            ranked=(zero - 1)[:, None].repeat(1, self.targets),
-            reach=torch.zeros_like(far),
-            gap=far,
-            early=far,
-            later=torch.zeros_like(far),
-            begun=far,
-            closest=far,
-            towards=zero - 1,
-        )
+        run = self._thin(self._plain.init(replace(p, start=p.x if p.start is None else p.start), ball), p, ball)
+        zero = torch.zeros_like(p.y)
+        return self._first(run, zero, zero + self.targets + self.again, zero - 1, self.no_seed(p.y))
 
     def step(self, s: PursuitState, a: Response, p: Batch, ball: Ball) -> PursuitState:
         shrinking = (s.attempt > self.targets) & ball.norm.sparse
@@ -256,22 +243,17 @@ class Pursuit(Attack[PursuitState]):
 
     def restart(self, seed: RepetitionSeed, which: Labels, p: Batch, ball: Ball) -> PursuitState:
         attempt = self.targets + 1 + which
-        far, none = torch.full_like(seed.closest, torch.inf), torch.full_like(which, -1)
+        target = _repeated(seed.towards, which + 1)
+        return self._first(self._start(attempt, p, ball), attempt, attempt, target, seed)
+
+    def _first(self, run: Any, attempt: Labels, until: Labels, target: Labels, seed: RepetitionSeed) -> PursuitState:
+        """Return the state before the first response of a run."""
+        far = torch.full_like(seed.closest, torch.inf)
         return PursuitState(
-            t=torch.zeros_like(which),
-            run=self._start(attempt, p, ball),
-            attempt=attempt,
-            until=attempt,
-            target=_repeated(seed.towards, which + 1),
-            ranked=none[:, None].repeat(1, self.targets),
-            reach=torch.zeros_like(far),
-            gap=far,
-            early=far,
-            later=seed.later,
-            begun=far,
-            closest=seed.closest,
-            towards=seed.towards,
-        )
+            t=torch.zeros_like(attempt), run=run, attempt=attempt, until=until, target=target,
+            ranked=torch.full_like(attempt, -1)[:, None].repeat(1, self.targets), reach=torch.zeros_like(far),
+            gap=far, early=far, later=seed.later, begun=far, closest=seed.closest, towards=seed.towards,
+        )  # fmt: skip
 
     def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
         """Start new runs at random points where `new`; on a CPU only those are computed."""

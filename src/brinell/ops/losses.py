@@ -79,34 +79,9 @@ def margin_towards(logits: Logits, y: Labels, t: Labels) -> Scalars:
     return minimum_margin(logits, y, torch.where(t < 0, best, t))
 
 
-def mm_softmax(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the minimum margin of the probabilities."""
-    return minimum_margin(logits.softmax(1), y, t)
-
-
-def mm_sigmoid(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the minimum margin of the sigmoids of the logits."""
-    return minimum_margin(logits.sigmoid(), y, t)
-
-
 def _over(size: Tensor) -> Tensor:
     """Return a divisor with the same sign that is bounded away from zero."""
     return torch.where(size < 0, size.clamp(max=-TINY), size.clamp(min=TINY))
-
-
-def mm_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the minimum margin divided by the true logit."""
-    return minimum_margin(logits, y, t) / _over(_at(logits, y))
-
-
-def mm_sum(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the minimum margin divided by the sum of both logits."""
-    return minimum_margin(logits, y, t) / _over(_at(logits, y) + _at(logits, t))
-
-
-def mm_min_max(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the minimum margin divided by the range of the logits."""
-    return minimum_margin(logits, y, t) / (logits.amax(1) - logits.amin(1) + TINY)
 
 
 def match(values: Doubles, y: Labels, t: Doubles) -> Scalars:
@@ -142,11 +117,11 @@ LOSSES: dict[str, Loss] = {
     "minimum-margin": Loss(minimum_margin, targeted=True),
     "margin-towards": Loss(margin_towards),
     # Rescalings of the minimum margin (Tables 2 and 4 of the Minimum-Margin paper).
-    "mm-softmax": Loss(mm_softmax, targeted=True),
-    "mm-sigmoid": Loss(mm_sigmoid, targeted=True),
-    "mm-max": Loss(mm_max, targeted=True),
-    "mm-sum": Loss(mm_sum, targeted=True),
-    "mm-min-max": Loss(mm_min_max, targeted=True),
+    "mm-softmax": Loss(lambda z, y, t: minimum_margin(z.softmax(1), y, t), targeted=True),
+    "mm-sigmoid": Loss(lambda z, y, t: minimum_margin(z.sigmoid(), y, t), targeted=True),
+    "mm-max": Loss(lambda z, y, t: minimum_margin(z, y, t) / _over(_at(z, y)), targeted=True),
+    "mm-sum": Loss(lambda z, y, t: minimum_margin(z, y, t) / _over(_at(z, y) + _at(z, t)), targeted=True),
+    "mm-min-max": Loss(lambda z, y, t: minimum_margin(z, y, t) / (z.amax(1) - z.amin(1) + TINY), targeted=True),
     # Matching a natural input of another class (Sabour et al. 2016; Tramèr et al. 2020 for logits).
     "match-logits": Loss(match, matches=True),
     "match-features": Loss(match, of="features", matches=True),

@@ -11,12 +11,6 @@ from brinell.testing.norms import check_norm
 from brinell.testing.worlds import LinearWorld, ReluWorld, duel, linear_world, relu_world
 
 __all__ = [
-    "LinearWorld",
-    "ReluWorld",
-    "check_attack",
-    "check_classifier",
-    "check_norm",
-    "duel",
-    "linear_world",
+    "LinearWorld", "ReluWorld", "check_attack", "check_classifier", "check_norm", "duel", "linear_world",
     "relu_world",
-]
+]  # fmt: skip

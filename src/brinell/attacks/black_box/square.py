@@ -26,21 +26,13 @@ from brinell.ops.rowwise import rows
 from brinell.ops.types import Keys, Labels, Points
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The number of steps, and the share of the image in the first window."""
-
-    steps: int
-    p0: float
-
-
 class Proposal(Protocol):
     """The candidates of Square in one norm; x0 and x have shape (b, c, h, w)."""
 
     def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
         """Return the start."""
 
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
+    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         """Return a candidate near the best point x, at each row's iteration t."""
 
 
@@ -59,7 +51,7 @@ class Windows:
         stripes = rng.signs(key, (x0.shape[1], 1, x0.shape[3]))
         return ball.project(x0, x0 + rows(ball.eps, x0) * stripes)
 
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
+    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         c, h, w = x0.shape[1:]
         table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
         stage = table.stage[t]
@@ -89,7 +81,7 @@ class Bumps:
         d = signs * torch.where(turned, both[1], both[0])[:, None]
         return self.moves.put(ball, x0, d.view_as(x0))
 
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: Schedule) -> Points:
+    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         c, h, w = x0.shape[1:]
         table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
         sides = tuple(self.sides.side(share, h, w) for share in shares(schedule.steps, schedule.p0))
@@ -151,4 +143,4 @@ class Square(SearchAttack):
 
     def candidate(self, x: Points, t: Labels, key: Keys, p: Batch, ball: Ball) -> Points:
         proposal = for_norm(PROPOSALS, ball.norm, self.name)
-        return proposal.next(p.x, x, t, key, ball, Schedule(self.steps, self.p0))
+        return proposal.next(p.x, x, t, key, ball, self)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import MinimumNormAttack, PointState, exponential, finite_loss, misclassified, start_in_box
+from brinell.attacks._common import MinimumNormAttack, PointState, finite_loss, misclassified, schedule, start_in_box
 from brinell.attacks._parameters import check_loss, check_positive, check_whole
 from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
@@ -92,7 +92,7 @@ class ALMA(MinimumNormAttack[ALMAState]):
         """Return the rate: constant until the first success, then falling to a hundredth at the end."""
         succeeded = first < self.queries
         share = ((t - first).clamp(min=0) * self.steps) // (self.steps - first).clamp(min=1)
-        return exponential(torch.where(succeeded, share, 0), self.steps, self.rate, self.rate * RATE_END)
+        return schedule("exponential", torch.where(succeeded, share, 0), self.steps, self.rate, self.rate * RATE_END)
 
 
 def _derivative(v: Scalars, rho: Scalars, mu: Scalars) -> Scalars:

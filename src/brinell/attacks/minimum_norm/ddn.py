@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import FLAT, MinimumNormAttack, PointState, cosine, misclassified, start_in_box, unit
+from brinell.attacks._common import FLAT, MinimumNormAttack, PointState, misclassified, schedule, start_in_box, unit
 from brinell.attacks._parameters import check_loss, check_numbers, check_positive, check_whole
 from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
@@ -63,7 +63,7 @@ class DDN(MinimumNormAttack[DDNState]):
         g = ball.masked(a.gradient)
         lost = flat(g).square().sum(1).sqrt() < FLAT
         noise = ball.masked(rng.normal(rng.fold(p.key, s.t), tuple(g.shape[1:])))
-        d = s.d + rows(cosine(s.t, self.steps, STEP, STEP_END), g) * unit(where(lost, noise, g))
+        d = s.d + rows(schedule("cosine", s.t, self.steps, STEP, STEP_END), g) * unit(where(lost, noise, g))
         factor = torch.where(misclassified(a, p), 1 - self.gamma, 1 + self.gamma)
         eps = torch.minimum(s.eps * factor, ball.span(p.x))
         x = ball.apply(p.x, rows(eps, d) * unit(d))

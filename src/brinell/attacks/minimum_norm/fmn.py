@@ -9,9 +9,9 @@ from brinell.attacks._common import (
     FLAT,
     MinimumNormAttack,
     PointState,
-    cosine,
     finite_loss,
     misclassified,
+    schedule,
     start_in_box,
     unit,
 )
@@ -76,13 +76,13 @@ class FMN(MinimumNormAttack[FMNState]):
     def step(self, s: FMNState, a: Response, p: Batch, ball: Ball) -> FMNState:
         g, size, hit = ball.masked(a.gradient), ball.norm.size(s.x - p.x), misclassified(a, p)
         s = replace(s, best=torch.where(hit, torch.minimum(s.best, size), s.best))
-        rate = cosine(s.t, self.steps, RATE, RATE_END)
+        rate = schedule("cosine", s.t, self.steps, RATE, RATE_END)
         if ball.norm.counts:
             eps = _count(s, hit, rate)
         else:
             eps = _radius(s, hit, rate, size + finite_loss(a).abs() / ball.norm.dual_size(g).clamp(min=FLAT))
         here = replace(ball, eps=torch.minimum(eps, ball.span(p.x)))
-        alpha = rows(cosine(s.t, self.steps, self.alpha, self.alpha * STEP_END), g)
+        alpha = rows(schedule("cosine", s.t, self.steps, self.alpha, self.alpha * STEP_END), g)
         if ball.norm.counts:
             x = _fewest(p, s.x + alpha * g.sign(), g, here)
         else:

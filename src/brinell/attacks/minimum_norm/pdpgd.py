@@ -10,10 +10,9 @@ from brinell.attacks._common import (
     MinimumNormAttack,
     PointState,
     adam,
-    exponential,
     finite_loss,
-    linear,
     misclassified,
+    schedule,
     start_in_box,
     unit,
 )
@@ -63,11 +62,11 @@ class _PrimalDual(MinimumNormAttack[PrimalDualState]):
     def _update_dual(self, s: PrimalDualState, a: Response, p: Batch) -> tuple[Scalars, Scalars]:
         """Return the new dual variable and the mean weight of the margin."""
         sign = torch.where(misclassified(a, p), -1.0, 1.0)
-        dual = (s.dual + linear(s.t, self.steps, DUAL_STEP, DUAL_END) * sign).clamp(-DUAL_MOST, DUAL_MOST)
+        dual = (s.dual + schedule("linear", s.t, self.steps, DUAL_STEP, DUAL_END) * sign).clamp(-DUAL_MOST, DUAL_MOST)
         return dual, MEAN * s.weight + (1 - MEAN) * _margin_weight(dual)
 
     def _rate(self, t: Labels) -> Scalars:
-        return exponential(t, self.steps, self.rate, self.rate * RATE_END)
+        return schedule("exponential", t, self.steps, self.rate, self.rate * RATE_END)
 
 
 @dataclass(frozen=True)

@@ -20,20 +20,6 @@ SIZES: dict[str, Norm] = {**NORMS, L0.name: L0}
 """The norms and L0. Only attacks that list L0 in their `norms` work in it."""
 
 __all__ = [
-    "INSIDE",
-    "L0",
-    "L1",
-    "L2",
-    "LINF",
-    "NORMS",
-    "SIZES",
-    "TINY",
-    "Bound",
-    "L0Norm",
-    "L1Norm",
-    "L2Norm",
-    "LinfNorm",
-    "Norm",
-    "inward",
-    "kept",
-]
+    "INSIDE", "L0", "L1", "L2", "LINF", "NORMS", "SIZES", "TINY", "Bound", "L0Norm", "L1Norm", "L2Norm",
+    "LinfNorm", "Norm", "inward", "kept",
+]  # fmt: skip
