@@ -97,12 +97,9 @@ class AttackState:
     if TYPE_CHECKING:  # fields of the subclass, or properties of it
 
         @property
-        def x(self) -> Points:
-            """The points to query next."""
-
+        def x(self) -> Points: ...
         @property
-        def t(self) -> Labels:
-            """The number of responses so far."""
+        def t(self) -> Labels: ...
 
     @property
     def aim(self) -> Tensor | None:
@@ -124,6 +121,18 @@ class Attack(Generic[S]):
     `init` proposes the first points; `step` takes the model's response and proposes the next ones. Neither calls the
     model, loops over samples, looks at other rows, or draws noise except through `Batch.key`. Subclass it with a frozen
     dataclass whose fields are the hyper-parameters. Members with a default below may be left out.
+    """
+
+    minimum_norm: bool = False
+    """Whether the attack looks for the smallest distance rather than for the largest loss inside the ball."""
+    abandons_early: bool = False
+    """Whether most samples end long before their budget, so that large model calls would soon be half empty."""
+    parts: tuple[str, ...] = ()
+    """Names of the fields that hold attacks inside this one."""
+    parallel_restarts: bool = False
+    """Whether samples end with independent restarts that accelerators may run side by side, as five methods describe.
+
+    In sequence, in the sample's own row, they give the same result.
     """
 
     @property
@@ -149,19 +158,9 @@ class Attack(Generic[S]):
         return Requires.GRAD
 
     @property
-    def minimum_norm(self) -> bool:
-        """Whether the attack looks for the smallest distance rather than for the largest loss inside the ball."""
-        return False
-
-    @property
     def query_pattern(self) -> tuple[Requires, ...]:
         """What the attack requires of its responses in turn, repeated; always `requires` by default."""
         return (self.requires,)
-
-    @property
-    def abandons_early(self) -> bool:
-        """Whether most samples end long before their budget, so that large model calls would soon be half empty."""
-        return False
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -172,11 +171,6 @@ class Attack(Generic[S]):
     def usual_queries(self) -> int:
         """How many responses a surviving sample takes as a rule, for cost estimates; all of them by default."""
         return self.queries
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the fields that hold attacks inside this one."""
-        return ()
 
     @property
     def leaves_ball(self) -> bool:
@@ -215,14 +209,6 @@ class Attack(Generic[S]):
     def without_images(self) -> "AnyAttack | None":
         """The attack to use where inputs are not images; None: this one works on any input."""
         return None
-
-    @property
-    def parallel_restarts(self) -> bool:
-        """Whether samples end with independent restarts that accelerators may run side by side.
-
-        The five methods below describe them. In sequence, in the sample's own row, they give the same result.
-        """
-        return False
 
     def before_restarts(self, s: S) -> S:
         """Return the state of samples that end before their restarts."""

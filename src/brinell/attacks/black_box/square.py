@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from brinell.attacks.black_box.random_search import (
     L1_MOVE,
@@ -36,11 +35,6 @@ class Proposal(Protocol):
         """Return a candidate near the best point x, at each row's iteration t."""
 
 
-def _signs(draws: Tensor) -> Tensor:
-    """Turn draws of 0 or 1, shape (b, c), into −1.0 or 1.0."""
-    return 2.0 * draws - 1
-
-
 @dataclass(frozen=True)
 class Windows:
     """Linf: stripes, then windows that move to a face of the ball, with one sign per channel."""
@@ -53,11 +47,11 @@ class Windows:
 
     def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         c, h, w = x0.shape[1:]
-        table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
-        stage = table.stage[t]
-        side, room = table.side[stage], table.room[stage]
+        stages, side, room = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
+        stage = stages[t]
+        side, room = side[stage], room[stage]
         draws = draw(key, torch.cat([room, torch.full_like(room[:, :1], 2).expand(-1, c)], 1))
-        push = 2 * ball.eps[:, None] * _signs(draws[:, 2:])
+        push = 2 * ball.eps[:, None] * (2.0 * draws[:, 2:] - 1)
         tall, wide = span(draws[:, 0], side, h), span(draws[:, 1], side, w)
         column = push[:, :, None, None] * tall[:, None, :, None]
         return ball.project(x0, torch.addcmul(x, column, wide[:, None, None].to(x.dtype)))
@@ -83,17 +77,17 @@ class Bumps:
 
     def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         c, h, w = x0.shape[1:]
-        table = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
+        stages, side, room = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
         sides = tuple(self.sides.side(share, h, w) for share in shares(schedule.steps, schedule.p0))
-        stage = table.stage[t]
-        side, room = table.side[stage], table.room[stage]
+        stage = stages[t]
+        side, room = side[stage], room[stage]
         coins = torch.full_like(room[:, :1], 2).expand(-1, 1 + c)
         draws = draw(key, torch.cat([room, room, coins], 1))
         patterns = pattern_table(sides, self.decay, self.p, t.device)
         block = stamp(patterns, stage, draws[:, 4], draws[:, 0], draws[:, 1], h, w)[:, None]
         cleared = (span(draws[:, 2], side, h)[:, :, None] & span(draws[:, 3], side, w)[:, None]).view(-1, 1, h * w)
         # A pattern has no zeros inside its window, so it marks the window.
-        new = _signs(draws[:, 5:])[:, :, None] * block
+        new = (2.0 * draws[:, 5:] - 1)[:, :, None] * block
         d = self.moves.mix((x - x0).flatten(2), new, block != 0, cleared, ball.eps)
         place = self.moves.trim if c == 1 else self.moves.put
         return place(ball, x0, d.view_as(x0))

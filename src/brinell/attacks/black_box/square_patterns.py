@@ -52,21 +52,12 @@ def pattern(s: int, decay: int, p: int) -> Tensor:
     return block.div(torch.linalg.vector_norm(block, p))
 
 
-@dataclass(frozen=True)
-class WindowTable:
-    """The stage of every iteration; the window's side and its number of vertical and horizontal offsets per stage."""
-
-    stage: Tensor
-    side: Tensor
-    room: Tensor
-
-
 @table
-def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> WindowTable:
-    """Return the table for one schedule and image size."""
+def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return the stage of every iteration; per stage the window's side, and its vertical and horizontal offsets."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
     room = [[h - s + 1, w - s + 1] for s in side]
-    return WindowTable(*(torch.tensor(v, device=device) for v in (stages(steps), side, room)))
+    return tuple(torch.tensor(v, device=device) for v in (stages(steps), side, room))
 
 
 @table

@@ -35,24 +35,21 @@ def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
 
 
 @table
-def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return per response: its number within its phase, whether it ends the phase, whether it is a checkpoint."""
-    local, ends, due = [], [], []
-    for n in lengths:
+def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Return per response: its radius, its number within its phase, whether it ends the phase or is a checkpoint.
+
+    The radius is a multiple of eps.
+    """
+    radii, local, ends, due = [], [], [], []
+    for n, radius in zip(lengths, RADII[-len(lengths) :], strict=True):
         period = max(int(PERIOD * n), 1)
         for u in range(n + 1):
+            radii.append(radius)
             local.append(u)
             ends.append(u == n)
             due.append(u > 0 and u % period == 0)
     # One more entry for rows that have used all their queries.
-    return tuple(torch.tensor([*v, v[-1]], device=device) for v in (local, ends, due))  # type: ignore[return-value]
-
-
-@table
-def _radius(lengths: tuple[int, ...], radii: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return per response the radius of its point, as a multiple of eps."""
-    table = [r for n, r in zip(lengths, radii, strict=True) for _ in range(n + 1)]
-    return torch.tensor([*table, radii[-1]], dtype=torch.float32, device=device)
+    return tuple(torch.tensor([*v, v[-1]], device=device) for v in (radii, local, ends, due))
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,8 @@ class SparseAPGD:
     def _lengths(self) -> tuple[int, ...]:
         return phase_lengths(self.steps, self.quirks) if self.larger_eps else (self.steps,)
 
-    @property
-    def _radii(self) -> tuple[float, ...]:
-        return RADII if self.larger_eps else (1.0,)
-
     def _ball(self, ball: Ball, t: Labels) -> Ball:
-        table = _radius(self._lengths, self._radii, t.device)
+        table = _timetable(self._lengths, t.device)[0]
         # Rows that have used all their queries are still stepped until they are replaced.
         factor = table[t.clamp(max=len(table) - 1)]
         return replace(ball, eps=ball.eps * factor)
@@ -135,7 +128,7 @@ class SparseAPGD:
 
     def step(self, s: SparseAPGDState, a: Response, p: Batch, ball: Ball) -> SparseAPGDState:
         """Record the response, adapt at checkpoints, and step in the phase's ball or enter the next phase."""
-        local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device))
+        local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device)[1:])
         better = (a.loss > s.f_best) | (local == 0)
         s = replace(
             s,
