@@ -247,7 +247,6 @@ class Pursuit(Attack[PursuitState]):
         return self._first(self._start(attempt, p, ball), attempt, attempt, target, seed)
 
     def _first(self, run: Any, attempt: Labels, until: Labels, target: Labels, seed: RepetitionSeed) -> PursuitState:
-        """Return the state before the first response of a run."""
         far = torch.full_like(seed.closest, torch.inf)
         return PursuitState(
             t=torch.zeros_like(attempt), run=run, attempt=attempt, until=until, target=target,

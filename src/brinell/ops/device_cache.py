@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,4 @@ def table(function: F) -> F:
             cache[arguments] = function(*arguments)
         return cache[arguments]
 
-    cached: Any = look_up
-    typed: F = cached
-    return typed
+    return cast(F, look_up)

@@ -16,7 +16,7 @@ from brinell.ops import rng
 from brinell.ops.losses import LOSSES
 from brinell.ops.norms import Norm
 from brinell.ops.rowwise import flat, rows, take
-from brinell.testing.require import require
+from brinell.testing.norms import require
 
 CLASSES = 5
 
@@ -214,6 +214,5 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -
     rest = torch.arange(1, len(p.y))
     for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):
         require(s.x.isfinite().all(), f"{where}: responses that are not finite lead to such points in step {i}")
-        require(
-            _equal(take(s, rest), take(states[i], rest)), f"{where}: responses that are not finite affect other rows"
-        )
+        alike = _equal(take(s, rest), take(states[i], rest))
+        require(alike, f"{where}: responses that are not finite affect other rows")

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from brinell.core.model import Classifier
 from brinell.ops.rowwise import flat, rows
-from brinell.testing.require import require
+from brinell.testing.norms import require
 
 
 def check_classifier(classifier: Classifier, x: Tensor) -> None:
@@ -26,15 +26,13 @@ def check_classifier(classifier: Classifier, x: Tensor) -> None:
         logits = classifier.forward(x).logits
         again, flipped, part = (classifier.forward(v).logits for v in (x, x.flip(0), x[1:3]))
     require(torch.equal(x, before), "forward changes its input in place")
-    require(
-        logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= 2, f"logits of shape {tuple(logits.shape)}"
-    )
+    sound = logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= 2
+    require(sound, f"logits of shape {tuple(logits.shape)}")
     require(logits.dtype == torch.float32 and logits.isfinite().all(), "logits must be finite float32 numbers")
     slack = 1e-5 * float(logits.abs().max())
     require(torch.allclose(logits, again, 1e-4, slack), "two passes over the same input differ")
-    require(
-        torch.allclose(logits.flip(0), flipped, 1e-4, slack), "the logits of a row depend on its position in the batch"
-    )
+    alike = torch.allclose(logits.flip(0), flipped, 1e-4, slack)
+    require(alike, "the logits of a row depend on its position in the batch")
     require(torch.allclose(logits[1:3], part, 1e-4, slack), "the logits of a row depend on the other rows")
     if classifier.differentiable:
         _check_gradient(classifier, x)

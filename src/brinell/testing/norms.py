@@ -1,6 +1,7 @@
-"""The conformance check of norms."""
+"""The conformance check of norms, and the assertion that all conformance checks use."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,12 @@ from torch import Tensor
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.ops import rng
 from brinell.ops.norms import Norm
-from brinell.testing.require import require
+
+
+def require(condition: Any, message: str) -> None:
+    """Raise AssertionError with this message unless the condition holds."""
+    if not bool(condition):
+        raise AssertionError(message)
 
 
 def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 16) -> None:
@@ -34,9 +40,8 @@ def _check_size(norm: Norm, a: Tensor, b: Tensor) -> None:
     require((norm.size(a) > 0).all(), f"{norm.name}: a size is not positive")
     require((norm.size(0 * a) == 0).all(), f"{norm.name}: the size of zero is not zero")
     require(torch.allclose(norm.size(-3 * a), 3 * norm.size(a), 1e-5, 1e-6), f"{norm.name}: sizes do not scale")
-    require(
-        (norm.size(a + b) <= (norm.size(a) + norm.size(b)) * (1 + 1e-5)).all(), f"{norm.name}: no triangle inequality"
-    )
+    triangle = norm.size(a + b) <= (norm.size(a) + norm.size(b)) * (1 + 1e-5)
+    require(triangle.all(), f"{norm.name}: no triangle inequality")
     inner = (a * b).sum(1).abs()
     require((inner <= norm.size(a) * norm.dual_size(b) * (1 + 1e-5)).all(), f"{norm.name}: dual_size is too small")
 
@@ -84,13 +89,9 @@ def _check_random(norm: Norm, key: Tensor, n: int, eps: Tensor) -> None:
     size = norm.size(norm.inside(key, (n,), eps).double())
     require((size <= eps.double() * (1 + TOLERANCE)).all(), f"{norm.name}: inside leaves the ball")
     for draw in (norm.inside, norm.start):
-        require(
-            torch.equal(draw(key, (n,), eps)[2:5], draw(key[2:5], (n,), eps[2:5])), f"{norm.name}: noise mixes rows"
-        )
-        require(
-            not torch.equal(draw(key, (n,), eps), draw(rng.fold(key, 1), (n,), eps)),
-            f"{norm.name}: noise ignores its key",
-        )
+        drawn, other = draw(key, (n,), eps), draw(rng.fold(key, 1), (n,), eps)
+        require(torch.equal(drawn[2:5], draw(key[2:5], (n,), eps[2:5])), f"{norm.name}: noise mixes rows")
+        require(not torch.equal(drawn, other), f"{norm.name}: noise ignores its key")
 
 
 def _check_to_hyperplane(norm: Norm, key: Tensor, w: Tensor) -> None:

@@ -146,7 +146,6 @@ class HopSkipJump(Attack[HopSkipJumpState]):
         )
 
     def _next_point(self, s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
-        """Return the next point of every row, by phase."""
         lo, hi = ball.bounds(p.x)
         between = _between(s, p, ball)
         around = (s.near + rows(s.radius, s.x) * _direction(s, p, ball)).clamp(lo, hi)
@@ -172,7 +171,6 @@ def _random_point(p: Batch, ball: Ball, t: Labels) -> Points:
 
 
 def _direction(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
-    """Draw a random direction of Euclidean length 1."""
     noise = rng.normal(rng.fold(rng.fold(p.key, 2), s.t), tuple(p.x.shape[1:]))
     return unit(ball.masked(noise))
 

@@ -92,11 +92,12 @@ class SparseAPGD:
         least = 0.0 if self.quirks else ROUNDING
         return flat((x - x0).abs() > least).sum(1).to(x.dtype)
 
-    def _thinner(self, support: Scalars, n: float) -> Scalars:
+    def _thinner(self, support: Scalars, x: Points) -> Scalars:
         """Return the share of coordinates that the next steps move: 1/1.5 of those changed, but at least one.
 
         The count is rounded down. AutoAttack's code rounds up, so it never moves from two coordinates to one.
         """
+        n = flat(x).shape[1]
         if self.quirks:
             # Two divisions in this order: for integer counts the last bit decides whether one more coordinate moves.
             return support / n / THINNER
@@ -111,11 +112,10 @@ class SparseAPGD:
             x = self._random(p, around)
         else:
             x = p.start if self.quirks else around.project(p.x, p.start)
-        n = float(flat(x).shape[1])
-        full = torch.full_like(ball.eps, n)
+        full = torch.full_like(ball.eps, flat(x).shape[1])
         known = self.larger_eps or (self.quirks and p.start is not None)
         support = self._changed(x, p.x) if known else full
-        density = self._thinner(support, n) if known else torch.full_like(full, SHARE)
+        density = self._thinner(support, x) if known else torch.full_like(full, SHARE)
         low = torch.full_like(full, -torch.inf)
         return SparseAPGDState(t, x, x, torch.zeros_like(x), low, around.eps, density, support)
 
@@ -174,11 +174,10 @@ class SparseAPGD:
         slower = torch.maximum(s.step / SLOWER, around.eps / SMALLEST)
         back = due & sparser
         x, g = where(back, s.x_best, s.x), where(back, s.g_best, grad)
-        n = float(flat(x).shape[1])
         s = replace(
             s,
             step=torch.where(due, torch.where(sparser, around.eps, slower), s.step),
-            density=torch.where(due, self._thinner(support, n), s.density),
+            density=torch.where(due, self._thinner(support, x), s.density),
             support=torch.where(due, support, s.support),
         )
         return s, x, g
@@ -188,11 +187,10 @@ class SparseAPGD:
         around = self._ball(ball, s.t)
         x = self._corrected(around, p.x, s.x_best, s.x_best)
         support = self._changed(x, p.x)
-        n = float(flat(x).shape[1])
         return replace(
             s,
             x=where(ends, x, s.x),
             step=torch.where(ends, around.eps, s.step),
-            density=torch.where(ends, self._thinner(support, n), s.density),
+            density=torch.where(ends, self._thinner(support, x), s.density),
             support=torch.where(ends, support, s.support),
         )

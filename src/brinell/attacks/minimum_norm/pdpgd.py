@@ -60,7 +60,6 @@ class _PrimalDual(MinimumNormAttack[PrimalDualState]):
         return PrimalDualState(torch.zeros_like(p.y), start_in_box(p, ball), zero, zero, dual, _margin_weight(dual))
 
     def _update_dual(self, s: PrimalDualState, a: Response, p: Batch) -> tuple[Scalars, Scalars]:
-        """Return the new dual variable and the mean weight of the margin."""
         sign = torch.where(misclassified(a, p), -1.0, 1.0)
         dual = (s.dual + schedule("linear", s.t, self.steps, DUAL_STEP, DUAL_END) * sign).clamp(-DUAL_MOST, DUAL_MOST)
         return dual, MEAN * s.weight + (1 - MEAN) * _margin_weight(dual)
