@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -101,22 +101,11 @@ class SearchAttack(Attack[RandomSearchState]):
         raise NotImplementedError
 
 
-class Move(Protocol):
-    """How a norm's budget is spent on a set of coordinates."""
-
-    def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Return d with new values of the given signs on the set `a`; the set `b` pays for them. Shapes (b, 1, n)."""
-
-    def place(self, ball: Ball, x0: Points, d: Points) -> Points:
-        """Return the allowed point at or near x0 + d, where d comes from `move`."""
-
-
-@dataclass(frozen=True)
 class Flip:
-    """Linf: move every coordinate of `a` to a face of the ball."""
+    """Linf: `move` changes the displacement d on a set of coordinates; `place` makes it an allowed point."""
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Move by two eps along the sign, which reaches the face from anywhere in the ball."""
+        """Move the set `a` by two eps along the signs, which reaches a face from anywhere. Shapes (b, 1, n)."""
         return torch.where(a, d + 2 * rows(eps, d) * signs, d)
 
     def place(self, ball: Ball, x0: Points, d: Points) -> Points:
@@ -141,7 +130,7 @@ def _clipped(ball: Ball, x0: Points, d: Points) -> Points:
 
 @dataclass(frozen=True)
 class BudgetTransfer:
-    """L2 and L1: move the displacement of two sets to the first, mixed with a new bump; add the unused budget.
+    """L2 and L1: as `Flip`, but the displacement of two sets moves to the first, with a bump and the unused budget.
 
     `measure` is |·|^p, which adds over coordinates, and `root` is its inverse. `amount` converts the measure of a
     channel into the size of its new displacement, given the number of channels. `put` brings any displacement into ball
@@ -159,7 +148,7 @@ class BudgetTransfer:
         return self.root(self.measure(d).sum(2, keepdim=True))
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Mix signs of equal size on `a` with the displacement there."""
+        """Mix signs of equal size on the set `a` with the displacement there; the set `b` pays for it."""
         bump = torch.where(a, signs, 0.0)
         return self.mix(d, bump / (self.size(bump) + TINY), a, b, eps)
 
@@ -182,7 +171,7 @@ class BudgetTransfer:
 L2_MOVE = BudgetTransfer(torch.square, torch.sqrt, lambda m, channels: m.sqrt(), _rescaled, _rescaled)
 # In L1 the published code gives every channel the whole budget of the image and then projects.
 L1_MOVE = BudgetTransfer(torch.abs, torch.clone, lambda m, channels: m * channels, _projected, _clipped)
-MOVES: dict[type[Norm], Move] = {LinfNorm: Flip(), L2Norm: L2_MOVE, L1Norm: L1_MOVE}
+MOVES: dict[type[Norm], Flip | BudgetTransfer] = {LinfNorm: Flip(), L2Norm: L2_MOVE, L1Norm: L1_MOVE}
 
 
 @table

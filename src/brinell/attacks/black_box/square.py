@@ -1,7 +1,6 @@
 """The Square attack: random search over square windows, with one query per step and no gradients."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -25,19 +24,12 @@ from brinell.ops.rowwise import rows
 from brinell.ops.types import Keys, Labels, Points
 
 
-class Proposal(Protocol):
-    """The candidates of Square in one norm; x0 and x have shape (b, c, h, w)."""
-
-    def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
-        """Return the start."""
-
-    def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
-        """Return a candidate near the best point x, at each row's iteration t."""
-
-
 @dataclass(frozen=True)
 class Windows:
-    """Linf: stripes, then windows that move to a face of the ball, with one sign per channel."""
+    """Linf: stripes, then windows that move to a face of the ball, with one sign per channel.
+
+    `first` returns the start, `next` a candidate near the best point x, at each row's iteration t.
+    """
 
     sides: Sides
 
@@ -93,7 +85,7 @@ class Bumps:
         return place(ball, x0, d.view_as(x0))
 
 
-PROPOSALS: dict[type[Norm], Proposal] = {
+PROPOSALS: dict[type[Norm], Windows | Bumps] = {
     LinfNorm: Windows(Sides()),
     L2Norm: Bumps(L2_MOVE, p=2, decay=2, sides=Sides(least=3, odd=True)),
     L1Norm: Bumps(L1_MOVE, p=1, decay=4, sides=Sides(least=3, odd=True)),

@@ -46,12 +46,5 @@ def next_constant(s: ConstantSearch, over: Mask, rounds: int) -> ConstantSearch:
     c = torch.where(high.isfinite(), (low + high) / 2, s.c * GROW)
     again = (s.round + 2 >= rounds) & high.isfinite() & (rounds >= 10)
     c = torch.where(over, torch.where(again, high, c), s.c)
-    return ConstantSearch(
-        c=c,
-        low=low,
-        high=high,
-        k=torch.where(over, 0, s.k),
-        round=s.round + over.long(),
-        hit=s.hit & ~over,
-        last=torch.where(over, torch.inf, s.last),
-    )
+    k, last = torch.where(over, 0, s.k), torch.where(over, torch.inf, s.last)
+    return ConstantSearch(c, low, high, k, s.round + over.long(), s.hit & ~over, last)

@@ -108,17 +108,8 @@ class Bisect(Wrapper[BisectState]):
         key = torch.where(over, rng.fold(rng.fold(p.key, grown), halved), s.key)
         fresh = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=eps))
         inner = where_rows(over, fresh, stepped)
-        return BisectState(
-            t=torch.where(done, self.queries, s.t + 1),
-            x=where(done, s.x, inner.x),
-            inner=inner,
-            eps=eps,
-            low=low,
-            high=high,
-            grown=grown,
-            halved=halved,
-            key=key,
-        )
+        t, x = torch.where(done, self.queries, s.t + 1), where(done, s.x, inner.x)
+        return BisectState(t, x, inner, eps, low, high, grown, halved, key)
 
 
 def paper_pgd() -> Bisect:

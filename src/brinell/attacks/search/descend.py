@@ -115,11 +115,9 @@ class Descend(Wrapper[DescendState]):
         before = self.before.init(p, ball)
         key, none = rng.fold(p.key, 0), torch.zeros_like(p.y)
         far = torch.full_like(ball.eps, torch.inf)
-        span = ball.span(p.x)
+        span, cut = ball.span(p.x), torch.full_like(ball.eps, self.cut)
         inner = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=span))
-        return DescendState(
-            none, before.x, before, inner, span, far, torch.full_like(span, self.cut), none.bool(), none, key
-        )
+        return DescendState(none, before.x, before, inner, span, far, cut, none.bool(), none, key)
 
     def step(self, s: DescendState, a: Response, p: Batch, ball: Ball) -> DescendState:
         size = ball.norm.size(s.x - p.x)
@@ -139,15 +137,5 @@ class Descend(Wrapper[DescendState]):
         key = torch.where(over, rng.fold(p.key, tried + 1), s.key)
         fresh = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=eps))
         inner = where_rows(over, fresh, where_rows(s.down, stepped, s.inner))
-        return DescendState(
-            t=torch.where(done, self.queries, s.t + 1),
-            x=where(done, s.x, where(down, inner.x, before.x)),
-            before=before,
-            inner=inner,
-            eps=eps,
-            high=high,
-            cut=cut,
-            down=down,
-            tried=tried,
-            key=key,
-        )
+        t, x = torch.where(done, self.queries, s.t + 1), where(done, s.x, where(down, inner.x, before.x))
+        return DescendState(t, x, before, inner, eps, high, cut, down, tried, key)
