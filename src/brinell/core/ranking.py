@@ -34,9 +34,7 @@ class LogitRanking:
     (0, 0)
     """
 
-    @property
-    def attack(self) -> None:
-        return None
+    attack = None
 
     def passes(self, draws: int) -> tuple[int, int]:
         return 0, 0

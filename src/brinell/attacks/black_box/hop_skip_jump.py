@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.attacks._common import PointState, misclassified, unit
+from brinell.attacks._common import MinimumNormAttack, PointState, misclassified, unit
 from brinell.attacks._parameters import check_whole
-from brinell.core.attack import Attack, Batch, Requires, Response
+from brinell.core.attack import Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.norms import L2, LINF, Norm
@@ -48,7 +48,7 @@ class HopSkipJumpState(PointState):
 
 
 @dataclass(frozen=True)
-class HopSkipJump(Attack[HopSkipJumpState]):
+class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
     """Walk along the decision boundary towards the clean point, using decisions only.
 
     Method: draw random points in the box until one is adversarial (or take the explicit start). Then repeat rounds of
@@ -68,9 +68,8 @@ class HopSkipJump(Attack[HopSkipJumpState]):
 
     steps: int = 5000
     first: int = 100
-    name = "hop-skip-jump"
+    method = "hop-skip-jump"
     loss = "margin"
-    minimum_norm = True
     requires = Requires.LOGITS
     norms = (LINF, L2)
 
@@ -107,7 +106,6 @@ class HopSkipJump(Attack[HopSkipJumpState]):
         return (self.first * round_.double().sqrt()).floor().long().clamp(max=MOST)
 
     def _record(self, s: HopSkipJumpState, hit: Mask, succeeded: Mask) -> HopSkipJumpState:
-        """Record what the response says about the queried point, by phase."""
         bisecting, estimating = s.phase == BISECT, s.phase == ESTIMATE
         middle = (s.low + s.high) / 2
         sign = torch.where(hit, 1.0, -1.0)
@@ -125,7 +123,6 @@ class HopSkipJump(Attack[HopSkipJumpState]):
         )
 
     def _begin_phase(self, s: HopSkipJumpState, p: Batch, ball: Ball, estimates: Mask, walks: Mask) -> HopSkipJumpState:
-        """Prepare rows that begin an estimate or a step."""
         distance = ball.norm.size(s.near - p.x)
         round_ = s.round + estimates.long()
         again = torch.where(round_ <= 1, FIRST_RADIUS, distance / flat(p.x).shape[1])

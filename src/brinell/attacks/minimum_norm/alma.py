@@ -96,7 +96,6 @@ class ALMA(MinimumNormAttack[ALMAState]):
 
 
 def _derivative(v: Scalars, rho: Scalars, mu: Scalars) -> Scalars:
-    """Return the derivative of the penalty with respect to the constraint."""
     above = mu + 2 * mu * rho * v + rho.square() * v.square() / 2
     below = mu / (1 - rho * v.clamp(max=0)).square()
     return torch.where(v >= 0, above, below)

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from brinell.attacks._common import PointState, misclassified, start_in_box
+from brinell.attacks._common import MinimumNormAttack, PointState, misclassified, start_in_box
 from brinell.attacks._parameters import check_positive, check_whole
 from brinell.attacks.minimum_norm.fab import nearest_boundary
-from brinell.core.attack import Attack, Batch, Requires, Response
+from brinell.core.attack import Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L0, L1, L2, LINF, Norm
 from brinell.ops.rowwise import where
@@ -23,7 +23,7 @@ class DeepFoolState(PointState):
 
 
 @dataclass(frozen=True)
-class DeepFool(Attack[DeepFoolState]):
+class DeepFool(MinimumNormAttack[DeepFoolState]):
     """Step to the nearest linearised boundary between classes; stop as soon as the sample is misclassified.
 
     Method: take the class whose hyperplane is nearest in the threat's norm and the shortest step to it inside the box;
@@ -41,8 +41,7 @@ class DeepFool(Attack[DeepFoolState]):
     steps: int = 50
     overshoot: float = 0.02
     loss = "margin"
-    name = "deepfool"
-    minimum_norm = True
+    method = "deepfool"
     requires = Requires.JACOBIAN
     norms: ClassVar[tuple[Norm, ...]] = (LINF, L2, L1, L0)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from brinell.attacks._common import FLAT, PointState
+from brinell.attacks._common import FLAT, MinimumNormAttack, PointState
 from brinell.attacks._parameters import check_numbers, check_positive, check_whole
-from brinell.core.attack import Attack, Batch, Requires, Response
+from brinell.core.attack import Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import one_of
 from brinell.ops.losses import margin
@@ -32,7 +32,7 @@ class FABState(PointState):
 
 
 @dataclass(frozen=True)
-class FAB(Attack[FABState]):
+class FAB(MinimumNormAttack[FABState]):
     """Walk along the decision boundary towards the clean point.
 
     Method: the boundary is linearised at x. Both x and the clean point x0 are projected on that hyperplane within the
@@ -58,7 +58,7 @@ class FAB(Attack[FABState]):
     eta: float = 1.05
     beta: float = 0.9
     quirks: str | None = None
-    minimum_norm = True
+    method = "fab"
 
     def __post_init__(self) -> None:
         one_of("quirks", self.quirks, (None, "autoattack"))
@@ -66,10 +66,6 @@ class FAB(Attack[FABState]):
         check_positive(alpha_max=self.alpha_max, eta=self.eta, beta=self.beta)
         check_numbers(self.alpha_max <= 1, "alpha_max of at most 1", alpha_max=self.alpha_max)
         check_numbers(self.beta <= 1, "beta of at most 1", beta=self.beta)
-
-    @property
-    def name(self) -> str:
-        return "fab-t" if self.targeted else "fab"
 
     @property
     def loss(self) -> str:
