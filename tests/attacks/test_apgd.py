@@ -293,7 +293,7 @@ def test_how_many_move_is_found_by_two_divisions_in_the_code(support, n):
     f = np.float32
     rank = int((f(1) - f(support) / f(n) / f(1.5)) * f(n))
     assert rank != int((f(1) - f(support) / f(1.5 * n)) * f(n)), "here the order does not matter"
-    share = SparseAPGD(100, False, quirks=True)._thinner(torch.tensor([float(support)]), float(n))
+    share = SparseAPGD(100, False, quirks=True)._thinner(torch.tensor([float(support)]), torch.zeros(1, n))
     step = L1.steepest(torch.arange(1.0, n + 1)[None], share)
     assert int((step != 0).sum()) == n - rank
 
