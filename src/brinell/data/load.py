@@ -51,16 +51,9 @@ def load(
         raise InputError(
             expected="n of at least 1, a whole number", got=repr(n), remedy="Leave it out for all samples."
         )
-    given: dict[str, Any] = {
-        "split": split,
-        "corruption": corruption,
-        "severity": severity,
-        "version": version,
-        "preprocessing": preprocessing,
-        "paths": None if paths is None else Path(paths).expanduser(),
-        "root": None if root is None else Path(root).expanduser(),
-    }
-    given = {k: v for k, v in given.items() if v is not None}
+    options = {"split": split, "corruption": corruption, "severity": severity, "version": version}
+    places = {k: v if v is None else Path(v).expanduser() for k, v in (("paths", paths), ("root", root))}
+    given = {k: v for k, v in {**options, "preprocessing": preprocessing, **places}.items() if v is not None}
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             expected="the name of a data set, a file or a folder",

@@ -133,20 +133,8 @@ def _row(d: Defence, data: Problem, seed: int) -> DefenceResult:
 def _test(
     d: Defence, e: Evaluation, data: Problem, seed: int, kappa: float | None, kind: str | None
 ) -> BinarizationTest:
-    return test_attack(
-        e.build(),
-        data,
-        d.threat,
-        e.plan,
-        kind=kind,
-        inner=d.inner,
-        kappa=kappa,
-        readout=e.readout,
-        layer=e.layer,
-        reference=e.plan,
-        seed=seed,
-        progress=False,
-    )
+    options = {"inner": d.inner, "kappa": kappa, "readout": e.readout, "layer": e.layer, "reference": e.plan}
+    return test_attack(e.build(), data, d.threat, e.plan, kind=kind, seed=seed, progress=False, **options)
 
 
 def _robust(d: Defence, e: Evaluation, data: Problem, seed: int) -> tuple[Proportion, Proportion]:

@@ -139,15 +139,13 @@ class UnitScheduler:
     def _take_over(self, worker: int, now: float) -> Lease | None:
         """Return half of the lease that will take longest or, if all leases are small, the rest of a late one."""
         pace = statistics.median(self._paces) if self._paces else 0.0
-        leases = self._leases.values()
-        large = [other for other in leases if len(other.unfinished) >= 2 * self._block]
-        if large:
-            longest = max(large, key=lambda other: other.remaining_seconds(now, pace))
-            return self._open(self._split(longest, worker, now))
-        late = [other for other in leases if self._paces and self._is_late(other, now, pace)]
-        if late:
-            longest = max(late, key=lambda other: other.remaining_seconds(now, pace))
-            return self._open(Lease(worker, tuple(longest.unfinished), now))
+        leases = sorted(self._leases.values(), key=lambda other: -other.remaining_seconds(now, pace))
+        for other in leases:
+            if len(other.unfinished) >= 2 * self._block:
+                return self._open(self._split(other, worker, now))
+        for other in leases:
+            if self._paces and self._is_late(other, now, pace):
+                return self._open(Lease(worker, tuple(other.unfinished), now))
         return None
 
     def _is_late(self, lease: Lease, now: float, pace: float) -> bool:

@@ -113,15 +113,10 @@ def _compare(got: Path, wanted: Wanted) -> None:
         )
 
 
-def _urls(wanted: Wanted) -> list[str]:
-    mirror = os.environ.get("BRINELL_MIRROR", "").rstrip("/")
-    mirrored = [f"{mirror}/{wanted.mirrored}"] if mirror else []
-    return [] if offline() else mirrored + list(wanted.urls)
-
-
 def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None) -> None:
-    troubles = []
-    for url in _urls(wanted):
+    troubles, mirror = [], os.environ.get("BRINELL_MIRROR", "").rstrip("/")
+    urls = (*([f"{mirror}/{wanted.mirrored}"] if mirror else []), *wanted.urls)
+    for url in () if offline() else urls:
         with claimed(part_of(wanted.path, url)) as part:
             try:
                 transfer(url, part, progress)

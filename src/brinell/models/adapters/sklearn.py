@@ -25,6 +25,10 @@ TorchFormula = Callable[[Tensor], Tensor]
 """The estimator's formula in torch; only its gradients are used."""
 
 
+def _sklearn(module: str) -> Any:
+    return framework(module, "sklearn", "scikit-learn models")
+
+
 class SklearnBridge(Bridge):
     """A fitted estimator that receives flattened rows in float64."""
 
@@ -63,13 +67,11 @@ class SklearnBridge(Bridge):
 
 def torch_formula(estimator: Any, outputs: str) -> TorchFormula | None:
     """Return the formula of linear decision functions and of perceptron probabilities, else None."""
-    kinds = framework("sklearn.linear_model._base", "sklearn", "scikit-learn models").LinearClassifierMixin
-    perceptron = framework("sklearn.neural_network", "sklearn", "scikit-learn models").MLPClassifier
-    if isinstance(estimator, kinds) and outputs == "logits":
+    if isinstance(estimator, _sklearn("sklearn.linear_model._base").LinearClassifierMixin) and outputs == "logits":
         weight, bias = (torch.as_tensor(np.asarray(v, np.float64)) for v in (estimator.coef_, estimator.intercept_))
         # With two classes there is one column, and one number per row.
         return lambda x: (x @ weight.to(x.device).T + bias.to(x.device)).squeeze(1)
-    if type(estimator) is perceptron and outputs == "probabilities":
+    if type(estimator) is _sklearn("sklearn.neural_network").MLPClassifier and outputs == "probabilities":
         return _perceptron(estimator)
     return None
 
@@ -95,7 +97,7 @@ def _perceptron(estimator: Any) -> TorchFormula | None:
 
 def _outputs(estimator: Any, outputs: str) -> str:
     one_of("outputs", outputs, (AUTO, *METHODS))
-    mixin = framework("sklearn.linear_model._base", "sklearn", "scikit-learn models").LinearClassifierMixin
+    mixin = _sklearn("sklearn.linear_model._base").LinearClassifierMixin
     wanted = ("logits", "probabilities", "labels") if isinstance(estimator, mixin) else ("probabilities", "logits")
     wanted = (*wanted, "labels") if outputs == AUTO else (outputs,)
     available = [o for o in wanted if hasattr(estimator, METHODS[o])]
@@ -120,7 +122,7 @@ def from_sklearn(
     pipelines, are black boxes. The fingerprint is joblib's hash of the estimator, with `version`.
     """
     what = _outputs(estimator, outputs)
-    estimator_hash = framework("joblib", "sklearn", "scikit-learn models").hash(estimator, hash_name="sha1")
+    estimator_hash = _sklearn("joblib").hash(estimator, hash_name="sha1")
     mark = digest((), "sklearn", type(estimator).__name__, str(estimator_hash), what, version)
     bridge = SklearnBridge(estimator, what, mark)
     label = name if name is not None else type(estimator).__name__

@@ -1,6 +1,7 @@
 """Adapter for TensorFlow models, and for Keras on its TensorFlow backend."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,16 +46,6 @@ def _back(value: Any, device: torch.device) -> Tensor:
     return torch.tensor(value.numpy()).float().to(device)
 
 
-class _Inference:
-    """A Keras model called in inference mode."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def __call__(self, x: Any) -> Any:
-        return self.model(x, training=False)
-
-
 def _weights(model: Any) -> "list[tuple[str, Any]]":
     """Return the names and arrays of the weights of a Keras model or tf.Module; empty for a function."""
     variables = getattr(model, "weights", None) or getattr(model, "variables", None) or ()
@@ -93,7 +84,9 @@ def from_tensorflow(
     version = version or "" if weights else versioned("a TensorFlow function without weights", version)
     # Names such as dense_3 depend on how many layers the process has made, so only the order counts.
     mark = digest(((str(i), v) for i, (_, v) in enumerate(weights)), "tensorflow", type(model).__name__, version)
-    bridge = TensorFlowBridge(_Inference(model) if keras else model, mark, {str(v.dtype) for _, v in weights})
+    bridge = TensorFlowBridge(
+        partial(model, training=False) if keras else model, mark, {str(v.dtype) for _, v in weights}
+    )
     return classifier(
         bridge,
         name=name if name is not None else str(getattr(model, "name", label)),
