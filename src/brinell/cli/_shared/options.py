@@ -54,7 +54,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figures into
 
 
 @dataclass(frozen=True)
-class TargetOptions:
+class TargetFlags:
     """What is attacked: the model, the data, and the threat."""
 
     model: Model
@@ -68,7 +68,7 @@ class TargetOptions:
 
 
 @dataclass(frozen=True)
-class ComputeOptions:
+class ComputeFlags:
     """The seed, and where the computation runs."""
 
     seed: Seed = 0
@@ -81,7 +81,7 @@ class ComputeOptions:
 
 
 @dataclass(frozen=True)
-class ExecutionOptions(ComputeOptions):
+class ExecutionFlags(ComputeFlags):
     """The seed, and where and how the computation runs."""
 
     precision: Precision = "float32"
@@ -89,7 +89,7 @@ class ExecutionOptions(ComputeOptions):
 
 
 @dataclass(frozen=True)
-class PrintOptions:
+class PrintFlags:
     """How the result is printed."""
 
     json: Json = False

@@ -6,7 +6,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from brinell.cli._shared.options import PrintOptions
+from brinell.cli._shared.options import PrintFlags
 from brinell.cli._shared.terminal import add_row, interval, make_table, print_lines, print_table
 from brinell.cost.budget import Estimate, duration, rounded
 from brinell.report.facts import facts
@@ -17,7 +17,7 @@ from brinell.results.summary import mask_text
 COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 
 
-def output_run(run: Run, output: PrintOptions) -> None:
+def output_run(run: Run, output: PrintFlags) -> None:
     """Print a Run as JSON, or as tables and sentences."""
     output.print(lambda: facts(run), lambda console: print_run(run, console))
 
@@ -29,7 +29,7 @@ def print_run(run: Run, console: Console) -> None:
     print_lines(console, run.sentence(), f"Run: {run.path}")
 
 
-def output_estimate(estimate: Estimate, output: PrintOptions) -> None:
+def output_estimate(estimate: Estimate, output: PrintFlags) -> None:
     """Print an estimated cost as JSON, or as a table of the stages."""
     output.print(estimate.to_json, lambda console: _print_estimate(estimate, console))
 

@@ -45,10 +45,10 @@ def command(
     ] = False,
     out: options.Out = None,
     resume: options.Resume = False,
-    execution: options.ExecutionOptions,
+    execution: options.ExecutionFlags,
     workers: options.Workers = None,
     ray: options.RayAddress = None,
-    output: options.PrintOptions,
+    output: options.PrintFlags,
 ) -> None:
     """Measure a model under the rules of a leaderboard, and write its record."""
     record = benchmark(

@@ -32,7 +32,7 @@ def command(
     csv: Annotated[Path | None, typer.Option(help="Append one row of accuracies per model to this file.")] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
-    output: options.PrintOptions,
+    output: options.PrintFlags,
 ) -> None:
     """Measure accuracy under common corruptions: noise, blur, weather and digital, at five severities."""
     baseline_errors, problem = _baseline(baseline, clean_error), load.data(data, n, None)

@@ -36,8 +36,8 @@ def command(
     ] = None,
     plot: options.Plot = None,
     resume: options.Resume = False,
-    compute: options.ComputeOptions,
-    output: options.PrintOptions,
+    compute: options.ComputeFlags,
+    output: options.PrintFlags,
 ) -> None:
     """Measure the smallest perturbation that breaks each sample, and draw the robustness curve."""
     check_plot_path(plot)

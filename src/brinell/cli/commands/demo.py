@@ -10,7 +10,7 @@ EPS, PLAN = 0.1, "mm9"
 
 
 def command(
-    *, n: options.N = None, plan: options.Plan = PLAN, out: options.Out = None, output: options.PrintOptions
+    *, n: options.N = None, plan: options.Plan = PLAN, out: options.Out = None, output: options.PrintFlags
 ) -> None:
     """Evaluate the embedded Fashion-MNIST model on the embedded images (Linf, eps 0.1)."""
     run = evaluate("demo", load("demo", n), Linf(EPS), plan, out=out, progress=output.progress)

@@ -14,13 +14,13 @@ from brinell.reliability.attach import NOT_MADE, WithProbe, WithTest
 
 def command(
     *,
-    target: options.TargetOptions,
+    target: options.TargetFlags,
     plan: options.Plan = "autoattack",
     attacks: options.Attacks = None,
     n: options.N = None,
     out: options.Out = None,
     resume: options.Resume = False,
-    execution: options.ExecutionOptions,
+    execution: options.ExecutionFlags,
     part: Annotated[
         str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4; see brinell merge.")
     ] = None,
@@ -54,7 +54,7 @@ def command(
     probe: Annotated[
         bool, typer.Option("--probe", help="Probe the first attack for signs of failure; it counts for the verdict.")
     ] = False,
-    output: options.PrintOptions,
+    output: options.PrintFlags,
 ) -> None:
     """Attack a model and report its robust accuracy."""
     chosen_plan = chosen.plan(plan, attacks)

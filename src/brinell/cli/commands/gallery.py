@@ -22,7 +22,7 @@ def command(
     n: Annotated[int, typer.Option("--n", help="Samples per defence.")] = SAMPLES,
     seed: options.Seed = 0,
     plot: options.Plot = None,
-    output: options.PrintOptions,
+    output: options.PrintFlags,
 ) -> None:
     """Measure defences that were broken, and whether the binarization test rejects their evaluations."""
     check_plot_path(plot)

@@ -16,4 +16,4 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Merge Runs that evaluated different parts of the data under the same conditions."""
-    output_run(merge(runs, out), options.PrintOptions(json=json))
+    output_run(merge(runs, out), options.PrintFlags(json=json))

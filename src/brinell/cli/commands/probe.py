@@ -19,7 +19,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 def command(
     *,
-    target: options.TargetOptions,
+    target: options.TargetFlags,
     plan: Annotated[str, typer.Option(help="Plan of the attack to probe. brinell plans lists all plans.")] = "apgd-ce",
     stage: Annotated[str | None, typer.Option(help="Attack of the plan to probe; default: the first.")] = None,
     surrogate: Annotated[
@@ -30,8 +30,8 @@ def command(
         NEIGHBOURS
     ),
     queries: Annotated[int, typer.Option(help="Query limit of the attack without gradients.")] = QUERIES,
-    compute: options.ComputeOptions,
-    output: options.PrintOptions,
+    compute: options.ComputeFlags,
+    output: options.PrintFlags,
 ) -> None:
     """Search for signs that an attack fails for reasons other than robustness; exit code 1 if there are any."""
     result = probe(

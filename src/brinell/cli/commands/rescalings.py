@@ -18,14 +18,14 @@ COLUMNS = ("ID", "rescaling", "formulation", ">set size", ">ranking", ">diff.", 
 
 def command(
     *,
-    target: options.TargetOptions,
+    target: options.TargetFlags,
     steps: Annotated[str, typer.Option(help="fixed (20 steps), adaptive (100 steps) or both.")] = "fixed",
     targets: Annotated[int, typer.Option(help="Wrong classes that each attack targets.")] = DEFAULT_TARGETS,
     n: options.N = None,
     out: options.Out = None,
     resume: options.Resume = False,
-    compute: options.ComputeOptions,
-    output: options.PrintOptions,
+    compute: options.ComputeFlags,
+    output: options.PrintFlags,
 ) -> None:
     """Compare seven rescalings of the logits in the Minimum-Margin attack, and what only each of them breaks."""
     one_of("steps", steps, (*STEPS, BOTH))

@@ -14,7 +14,7 @@ from brinell.results import Proportion
 
 def command(
     *,
-    target: options.TargetOptions,
+    target: options.TargetFlags,
     plan: Annotated[str, typer.Option(help="Plan to test. brinell plans lists all plans.")] = "apgd",
     attacks: options.Attacks = None,
     n: options.N = None,
@@ -41,8 +41,8 @@ def command(
     random_queries: Annotated[
         int | None, typer.Option(help="Queries of the random baseline; default: the query limit of the plan.")
     ] = None,
-    compute: options.ComputeOptions,
-    output: options.PrintOptions,
+    compute: options.ComputeFlags,
+    output: options.PrintFlags,
 ) -> None:
     """Test an attack on problems with a known adversarial example; exit code 1 unless it passes."""
     test = binarization_test(

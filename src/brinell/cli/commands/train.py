@@ -76,7 +76,7 @@ def command(
     device: options.Device = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = CHECKPOINT_EVERY,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
-    output: options.PrintOptions,
+    output: options.PrintFlags,
 ) -> None:
     """Train a model to be robust against a threat."""
     samples = _first(as_samples(data), n)
