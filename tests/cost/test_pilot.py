@@ -16,7 +16,7 @@ from brinell.cost import pilot
 from brinell.cost.extrapolate import predict
 from brinell.cost.outcomes import RemainingWork
 from brinell.cost.pilot import Pace, schedule, spread
-from brinell.engine.cuda import sync
+from brinell.engine.cuda import scheduler
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.cuda.scheduler import ConcurrentScheduler
 from brinell.engine.loop import Engine
@@ -106,7 +106,7 @@ def test_recorded_iterations_take_the_time_of_their_model_calls(monkeypatch: pyt
 @pytest.mark.parametrize("each", [PGD(1), PGD(10), PGD(20), PGD(50)], ids=lambda a: f"{a.steps} steps")
 def test_looks_of_any_length_are_counted_by_their_iterations(each: PGD, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the host looks seldom, a look comes sooner where budgets end: a clock of one second per iteration shows."""
-    monkeypatch.setitem(sync.INTERVAL, "cpu", 10)
+    monkeypatch.setitem(scheduler.INTERVAL, "cpu", 10)
     monkeypatch.setattr(run_stage, "scheduler_for", lambda *_: ConcurrentScheduler)
     world, calls = duel(classes=3, n=20), [0]
 

@@ -48,6 +48,7 @@ class Fixed(DeviceMicroBatch):
 
     def write(self, places, new):
         overwrite_rows(self.slots, torch.tensor(places), new)
+        self._reset_ages(places)
         for since in self.entered:
             since.update(places)
 
@@ -135,7 +136,7 @@ class Rolling(Attack[Any]):
 
     def step(self, s, a, p, ball):
         moved = s.x + 0.02 * a.gradient.sign() + 0.75 * (s.x - s.before)
-        # The first answer only sync.
+        # The first response moves nothing.
         return self.State(s.t + 1, where(s.t > 0, ball.project(p.x, moved), s.x), s.x)
 
 

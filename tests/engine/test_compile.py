@@ -109,3 +109,34 @@ def test_a_way_back_that_cannot_be_compiled(monkeypatch, rows):
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a.gradient, b.gradient) and torch.equal(a.logits, b.logits)
     assert len(notes) == len(compiled.notes) == (rows == 8)
+
+
+def test_a_refused_pass_repeats_no_earlier_one(monkeypatch):
+    """The compiler may refuse any pass: a randomised model draws once per pass and block, and no more."""
+
+    class Drawing(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            Drawing.calls += 1
+            return x * Drawing.calls
+
+    class Compiler:
+        calls = 0
+
+        def __call__(self, function, **options):
+            def call(*inputs):
+                Compiler.calls += len(inputs) == 1  # the network, not the loss
+                if Compiler.calls == 4:
+                    raise TorchDynamoException("refused")
+                return function(*inputs)
+
+            return call
+
+    monkeypatch.setattr(torch, "compile", Compiler())
+    x, y = torch.rand(8, 3), torch.zeros(8, dtype=torch.long)
+    oracle = accelerated(Oracle(wrap(Drawing().eval()), 4), torch.device("cpu"), fuse=True)
+    response = oracle.query(x, y, y - 1, "margin", Requires.GRAD, draws=3)
+    assert Drawing.calls == 6
+    torch.testing.assert_close(response.logits, x * torch.tensor([2.0] * 4 + [5.0] * 4)[:, None])
+    assert len(oracle.notes) == 1

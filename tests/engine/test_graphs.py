@@ -1,6 +1,7 @@
 """Lanes of fixed memory, as on a GPU: side by side, reused, joined at the end; none of it changes an outcome."""
 
 import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -9,14 +10,13 @@ import torch
 from tests.engine.fixed import CASES, Fixed, images, run
 
 import brinell
-from brinell.attacks import APGD, PGD
+from brinell.attacks import APGD, PGD, Pursuit
 from brinell.core.attack import Attempt
-from brinell.core.criterion import Misclassified
-from brinell.core.threat import Linf
-from brinell.engine.accelerate import accelerated, concurrent_scheduler
-from brinell.engine.cuda import sync
-from brinell.engine.cuda.execution import resolve_execution
-from brinell.engine.cuda.graphs import CapturedMicroBatch, GraphCache, MismatchError, no_garbage_collection
+from brinell.core.criterion import Misclassified, Targeted
+from brinell.core.threat import L2, Linf
+from brinell.engine.accelerate import accelerated, concurrent_scheduler, resolve_execution
+from brinell.engine.cuda import scheduler
+from brinell.engine.cuda.graphs import CapturedMicroBatch, GraphCache, no_garbage_collection
 from brinell.engine.events import Note
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
@@ -32,7 +32,7 @@ def test_lanes_and_looks_change_nothing(case, look, monkeypatch):
     attack, t, attempts = CASES[case]
     world = images()
     expected = run(*world, t, attack, attempts=attempts)
-    monkeypatch.setitem(sync.INTERVAL, "cpu", look)
+    monkeypatch.setitem(scheduler.INTERVAL, "cpu", look)
     for slots in (8, 16):
         got = run(*world, t, attack, GraphCache(make=Fixed), attempts=attempts, slots=slots)
         assert same(got, expected), f"{slots} slots"
@@ -83,10 +83,64 @@ def test_lanes_are_used_again():
     assert len(graph_cache.steps) == 3
 
 
-@pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), MismatchError()])
-def test_what_cannot_be_recorded_is_called(error):
+def test_what_differs_shares_no_capture():
+    made = []
+
+    def make(*args):
+        made.append(Fixed(*args))
+        return made[-1]
+
+    (classifier, x, y), graph_cache = images(8), GraphCache(make=make)
+    oracle, targets = Oracle(classifier, 8), y[:, None]
+    usual = {"attack": PGD(steps=3), "criterion": Misclassified(), "threat": Linf(0.05), "draws": 1}
+
+    def attack_all(attack, criterion, threat, draws):
+        ball = threat.ball(torch.arange(8), x.device)
+        scheduler = partial(concurrent_scheduler, graph_cache)
+        engine = Engine(oracle, attack, criterion, ball, (Attempt(),), 8, draws=draws, scheduler=scheduler)
+        list(engine.run(Samples.of(x, y, rng.keys(0, torch.arange(8)), ball.eps, targets)))
+
+    others = {"attack": PGD(steps=3, rel_step=0.5), "criterion": Targeted(), "threat": L2(0.05), "draws": 2}
+    for changed in ({}, {}, {"threat": Linf(0.1)}, *({k: v} for k, v in others.items())):
+        attack_all(**usual | changed)
+    assert len(made) == 1 + len(others), "equal ones and other radii share one capture"
+
+
+def test_a_capture_holds_no_samples():
+    (classifier, x, y), graph_cache = images(8), GraphCache(make=Fixed)
+    for attack in (PGD(steps=3), Pursuit(steps=4, targets=3, again=1)):
+        ball = Linf(0.02).ball(torch.arange(8), x.device)
+        scheduler = partial(concurrent_scheduler, graph_cache)
+        engine = Engine(Oracle(classifier, 8), attack, Misclassified(), ball, (Attempt(),), 8, scheduler=scheduler)
+        samples = Samples.of(x, y, rng.keys(0, torch.arange(8)), ball.eps, torch.full((8, 1), -1))
+        held = weakref.ref(samples)
+        list(engine.run(samples))
+        del samples
+        gc.collect()
+        assert graph_cache.idle and held() is None
+
+
+def test_a_block_that_shrinks_on_the_way_leaves_no_capture_of_another_size():
+    world = images()
+    oracle = Oracle(world[0], 8)
+    expected = run(*world, Linf(0.05), PGD(steps=4), block=4)
+
+    def make(*args):
+        if oracle.block == 8 and graph_cache.idle:
+            oracle.block = 4
+        return Fixed(*args)
+
+    graph_cache = GraphCache(make=make)
+    graph_cache.idle["other"] = []
+    for _ in range(2):
+        got = run(*world, Linf(0.05), PGD(steps=4), graph_cache, oracle=oracle)
+        assert torch.equal(got.broken, expected.broken) and torch.equal(got.forwards, expected.forwards)
+    assert {len(m.busy) for key, idle in graph_cache.idle.items() if idle for m in idle if key[0][-1][-1] == 4} == {4}
+
+
+def test_what_cannot_be_recorded_is_called():
     def refuse(*args):
-        raise error
+        raise RuntimeError("operation not permitted when stream is capturing")
 
     notes = []
     world, graph_cache = images(), GraphCache(notes.append, refuse)

@@ -1,5 +1,6 @@
 """The slot engine: what it asks, what it counts, when it stops, and that none of it changes an outcome."""
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from brinell.attacks import APGD, FAB, FGSM, PGD, Pursuit, Square
 from brinell.core.attack import Attack, Attempt, Requires
 from brinell.core.criterion import Misclassified, Targeted
 from brinell.core.threat import L2, Linf, threat
-from brinell.engine.cuda import sync
+from brinell.engine.cuda import scheduler
 from brinell.engine.cuda.scheduler import ConcurrentScheduler
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
@@ -344,6 +345,48 @@ def test_bad_starts(bad):
         brinell.attack(world.classifier, (world.x, world.y), L2(0.1), PGD(3), start=bad)
 
 
+# ---------------------------------------------------------------------------------------------------- ending before all
+
+
+def started(world, net, eps, **options):
+    """An engine at work on the samples of a world, and a weak reference to these."""
+    ball = L2(eps).ball(torch.arange(len(world.x)), world.x.device)
+    engine = Engine(Oracle(wrap(net), 8), PGD(6, loss="margin"), Misclassified(), ball, (Attempt(),), 8, **options)
+    keys, targets = rng.keys(0, torch.arange(len(world.x))), torch.full((len(world.x), 1), -1)
+    samples = Samples.of(world.x, world.y, keys, ball.eps, targets)
+    return engine.run(samples), weakref.ref(samples)
+
+
+def test_who_stops_listening_asks_nothing_more_and_frees_the_memory(counting):
+    world, net, eps = counting
+    observed = []
+    results, samples = started(world, net, eps, observe=lambda slots, response: observed.append(len(response.loss)))
+    assert net.calls == 0, "nothing is asked before somebody listens"
+    at, best = next(results)
+    assert len(at) == len(best.x) > 0
+    calls = net.calls
+    assert observed == [8] * calls
+    results.close()
+    assert net.calls == calls and samples() is None, "no step in vain, no sample held"
+
+
+@pytest.mark.parametrize("most", [1, 4, 9])
+def test_a_tick_ends_the_run_and_what_has_finished_is_given(counting, most):
+    world, net, eps = counting
+    ticks, everything = [], {}
+    for at, best in started(world, net, eps)[0]:
+        everything |= dict(zip(at.tolist(), best.forwards.tolist(), strict=True))
+    net.calls = 0
+    results, samples = started(world, net, eps, tick=lambda made: ticks.append(made) or len(ticks) >= most)
+    finished = {}
+    for at, best in results:
+        finished |= dict(zip(at.tolist(), best.forwards.tolist(), strict=True))
+    assert ticks == [1] * most and net.calls == most
+    assert finished.items() <= everything.items() and len(finished) < len(everything) == len(world.x)
+    del results
+    assert samples() is None
+
+
 # ------------------------------------------------------------------------------------------------ as on an accelerator
 
 
@@ -355,7 +398,7 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
     order = world.distances("L2").argsort(1)[:, [0, 0, 1]]
     attempts, args = (Attempt(2, 0), Attempt(2, 1), Attempt(3, 0)), (wrap(net), world.x, world.y, L2(eps), attack)
     often = run(*args, attempts=attempts, targets=order, slots=10, early_exit=early_exit)
-    monkeypatch.setitem(sync.INTERVAL, "cpu", 5)
+    monkeypatch.setitem(scheduler.INTERVAL, "cpu", 5)
     options = {"early_exit": early_exit, "scheduler": ConcurrentScheduler}
     seldom = run(*args, attempts=attempts, targets=order, slots=10, **options)
     for name, value in vars(often).items():
@@ -369,8 +412,10 @@ def test_looking_less_often_changes_nothing(counting, monkeypatch, attack, early
 )
 def test_looks_come_in_whole_cycles(attack, every, each):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert (sync.sync_interval(attack, gpu), sync.iterations_per_step(attack, gpu)) == (every, each)
-    assert sync.sync_interval(attack, cpu) == sync.iterations_per_step(attack, cpu) == len(attack.query_pattern)
+    assert (scheduler.sync_interval(attack, gpu), scheduler.iterations_per_step(attack, gpu)) == (every, each)
+    assert (
+        scheduler.sync_interval(attack, cpu) == scheduler.iterations_per_step(attack, cpu) == len(attack.query_pattern)
+    )
 
 
 @pytest.mark.parametrize(
@@ -379,7 +424,7 @@ def test_looks_come_in_whole_cycles(attack, every, each):
 def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, attack, asked):
     """A look comes where budgets end, however seldom the others are."""
     world, net, _ = counting
-    monkeypatch.setitem(sync.INTERVAL, "cpu", 10)
+    monkeypatch.setitem(scheduler.INTERVAL, "cpu", 10)
     attempts = (Attempt(2, 0), Attempt(3, 0)) if attack.name == "fab-t" else (Attempt(), Attempt(0, 1))
     order = world.distances("Linf").argsort(1)[:, :2] if attack.name == "fab-t" else None
     n = len(world.x)

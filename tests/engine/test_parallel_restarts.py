@@ -9,7 +9,7 @@ from tests.engine.fixed import Counting, Fixed, images, run
 from brinell.attacks import Pursuit
 from brinell.core.threat import L1, L2, Linf
 from brinell.engine.cuda.graphs import GraphCache
-from brinell.engine.cuda.parallel_restarts import ParallelRestarts
+from brinell.engine.cuda import parallel_restarts
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
@@ -23,13 +23,13 @@ NORMS = {"Linf": (Linf, 1), "L2": (L2, 2), "L1": (L1, torch.inf)}
 def begun(monkeypatch):
     """The branches that are begun, counted from 0."""
     seen = []
-    begin = ParallelRestarts.begin
+    begin = parallel_restarts.begin_restarts
 
-    def look(scheduler, entry):
+    def noting(engine, entry):
         seen.extend(entry.which[entry.which >= 0].tolist())
-        return begin(scheduler, entry)
+        return begin(engine, entry)
 
-    monkeypatch.setattr(ParallelRestarts, "begin", look)
+    monkeypatch.setattr(parallel_restarts, "begin_restarts", noting)
     return seen
 
 

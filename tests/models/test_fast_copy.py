@@ -212,7 +212,7 @@ def test_ways_back_and_chances_are_not_lost(first: nn.Module) -> None:
 def test_the_oracle_takes_it_only_where_it_is_the_same(precision: str) -> None:
     def asked(first: nn.Module, which: str, compiled: bool = True) -> nn.Module:
         net = settled(nn.Sequential(first, Residual(), nn.Flatten(), nn.Linear(200, 4))).float()
-        oracle = AcceleratedOracle(wrap(net), 8, precision=which, fuse=compiled)
+        oracle = AcceleratedOracle(wrap(net), 8, precision=which, compiled=compiled)
         guide = oracle._fast_copy(torch.rand(8, 8, 5, 5))
         module: nn.Module = guide.module  # type: ignore[attr-defined]
         return module

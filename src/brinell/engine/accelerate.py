@@ -1,4 +1,4 @@
-"""The switch from the plain engine to `brinell.engine.cuda`, which replaces whole objects: oracle and scheduler."""
+"""The switch from the plain engine to `brinell.engine.cuda`: execution modes, and the oracle and scheduler of each."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +14,26 @@ from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.scheduler import Scheduler
 from brinell.engine.slots import Samples
+from brinell.errors import InputError, one_of
+
+EXECUTIONS = ("auto", "eager", "graph", "compile")
+"""auto: graph on CUDA devices, else eager. Both give the same bits; compile is faster and rounds differently."""
+
+
+def resolve_execution(execution: str, device: torch.device) -> str:
+    """Return the execution mode to use on this device.
+
+    >>> resolve_execution("auto", torch.device("cpu"))
+    'eager'
+    """
+    one_of("execution", execution, EXECUTIONS)
+    if execution == "auto":
+        return "graph" if device.type == "cuda" else "eager"
+    if execution == "graph" and device.type != "cuda":
+        raise InputError(
+            expected="a CUDA device for execution graph", got=str(device), remedy="Leave it out for the default."
+        )
+    return execution
 
 
 def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Oracle:
@@ -36,11 +56,10 @@ def concurrent_scheduler(graph_cache: GraphCache | None, engine: Engine, samples
 
     Captured micro-batches are whole blocks, where empty slots cost as much as full ones: speculation fills them.
     """
-    if graph_cache is None:
-        return ConcurrentScheduler(engine, samples)
+    kind = ConcurrentScheduler
+    if graph_cache is not None and len(engine.attempts) > 1 and not graph_cache.failed:
+        kind = SpeculativeScheduler
     # Even if capturing fails: compiled, a parallel restart is not bit for bit the restart in the sample's own row.
-    if engine.attack.parallel_restarts and len(engine.attempts) == 1:
-        return ParallelRestarts(engine, samples, graph_cache=graph_cache)
-    if len(engine.attempts) > 1 and not graph_cache.failed:
-        return SpeculativeScheduler(engine, samples, graph_cache=graph_cache)
-    return ConcurrentScheduler(engine, samples, graph_cache=graph_cache)
+    if graph_cache is not None and len(engine.attempts) == 1 and engine.attack.parallel_restarts:
+        kind = ParallelRestarts
+    return kind(engine, samples, graph_cache=graph_cache)

@@ -1,6 +1,6 @@
 """Attack a training batch: all rows at once, every row to the end of its budget, without statistics."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -10,7 +10,9 @@ from brinell.core.attack import AnyAttack, AttackState, Batch, Requires, Respons
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball
 from brinell.engine.oracle import LossFunction, forward_backward, named_loss, network_of
+from brinell.engine.precision import FLOAT32
 from brinell.errors import PlanError, one_of
+from brinell.ops.losses import LOGITS
 from brinell.ops.rowwise import where
 from brinell.ops.types import Points
 
@@ -28,13 +30,9 @@ def check_trainable(attack: AnyAttack) -> None:
 
 
 def attack_batch(
-    classifier: Classifier,
-    attack: AnyAttack,
-    p: Batch,
-    ball: Ball,
-    loss: LossFunction | None = None,
-    keep: str = "last",
-) -> Points:
+    classifier: Classifier, attack: AnyAttack, p: Batch, ball: Ball,
+    loss: LossFunction | None = None, keep: str = "last",
+) -> Points:  # fmt: skip
     """Return the attack's last iterate for every row, or with `keep="best"` the iterate with the largest loss.
 
     Method: query all rows at once, `attack.queries − 1` times. The last iterate is not queried, since no step would use
@@ -44,7 +42,13 @@ def attack_batch(
     """
     check_trainable(attack)
     one_of("keep", keep, KEEP)
-    query = _query(classifier, named_loss(attack.loss) if loss is None else loss, p)
+    network, ids = network_of(classifier, p.id)
+    loss_function = named_loss(attack.loss) if loss is None else loss
+
+    def query(requires: Requires, state: AttackState) -> Response:
+        target = p.target if state.aim is None else state.aim
+        return forward_backward(network, loss_function, requires, LOGITS, FLOAT32, state.x, p.y, target, *ids)
+
     state = attack.init(p, ball)
     best, top = state.x, torch.full_like(ball.eps, -torch.inf)
     for _ in range(attack.queries - 1):
@@ -56,16 +60,6 @@ def attack_batch(
         best, _ = _better(state, query(Requires.LOGITS, state), best, top)
     x: Tensor = best if keep == "best" else state.x
     return x.detach()
-
-
-def _query(classifier: Classifier, loss: LossFunction, p: Batch) -> Callable[[Requires, AttackState], Response]:
-    network, ids = network_of(classifier, p.id)
-
-    def query(requires: Requires, state: AttackState) -> Response:
-        target = p.target if state.aim is None else state.aim
-        return forward_backward(network, loss, requires, state.x, p.y, target, *ids)
-
-    return query
 
 
 def _better(state: AttackState, a: Response, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:

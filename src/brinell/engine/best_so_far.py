@@ -34,11 +34,6 @@ class Best:
     backwards: Tensor
     non_finite: Tensor
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the points."""
-        return self.x.device
-
 
 def blank(x: Tensor) -> Best:
     """Return best points before the first query."""
@@ -46,8 +41,7 @@ def blank(x: Tensor) -> Best:
     low = torch.full((n,), -torch.inf, dtype=x.dtype, device=x.device)
     false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
     return Best(
-        x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low,
-        distance=-low,
+        x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low, distance=-low,
         first=zero + NEVER, attempt=zero, forwards=zero, backwards=zero, non_finite=false,
     )  # fmt: skip
 

@@ -1,11 +1,10 @@
 """Events that the engine sends to a listener. The library never prints; a listener shows, logs or ignores them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class StageStarted:
+class StageStarted(NamedTuple):
     """A stage begins: its number of samples, and the most forward passes per sample."""
 
     stage: str
@@ -13,8 +12,7 @@ class StageStarted:
     queries: int
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """The samples finished and broken so far in this stage, and the forward passes so far."""
 
     stage: str
@@ -23,15 +21,13 @@ class Progress:
     forwards: int
 
 
-@dataclass(frozen=True)
-class Shrunk:
+class Shrunk(NamedTuple):
     """The device ran out of memory; each model call now has this many rows."""
 
     block: int
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """A message for the user."""
 
     text: str

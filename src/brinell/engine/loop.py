@@ -19,8 +19,6 @@ from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.rowwise import concat, head, take
 
-__all__ = ["Engine"]
-
 
 @dataclass(frozen=True)
 class Engine:
@@ -58,9 +56,8 @@ class Engine:
         slack = 0.0 if self.refined else self.oracle.slack
         best_so_far = BestSoFar(self.criterion, self.attack.minimum_norm, self.draws > 1, slack)
         pattern = pattern or self.attack.query_pattern
-        return make(
-            self.oracle, self.attack, best_so_far, self.ball, pattern, self.draws, self.early_exit, self.observe
-        )
+        settings = self.draws, self.early_exit, self.observe
+        return make(self.oracle, self.attack, best_so_far, self.ball, pattern, *settings)
 
     def entry(self, samples: Samples, at: Tensor, live: Tensor, attempt: Tensor | None = None) -> Entry:
         """Return the samples at positions `at` at their first attempt, or at the given ones."""
@@ -71,28 +68,19 @@ class Engine:
 
     def begin(self, entry: Entry) -> Slots:
         """Return slots at the beginning of these attempts, with an empty best point."""
-        entry = self.with_attempt(entry)
-        state = self.first_states(entry, lambda e: self.attack.init(e.batch, replace(self.ball, eps=e.eps)))
-        return self.slots_of(entry, state)
+        ranks, restarts = _ranks_and_restarts(self.attempts, entry.at.device)
+        restart = restarts[entry.attempt]
+        key = rng.fold(rng.fold(entry.batch.key, ranks[entry.attempt]), restart)
+        batch = replace(entry.batch, key=key, restart=restart)
+        state = self.first_states(
+            replace(entry, batch=batch), lambda e: self.attack.init(e.batch, replace(self.ball, eps=e.eps))
+        )
+        return Slots(entry.at, entry.attempt, entry.live, batch, entry.eps, state=state, best=blank(batch.x))
 
     def next_attempt(self, slots: Slots, samples: Samples) -> Slots:
         """Return the same samples at the beginning of their next attempts, with the best points they have."""
         entry = self.entry(samples, slots.at, torch.ones_like(slots.live), slots.attempt + 1)
         return replace(self.begin(entry), best=slots.best)
-
-    def with_attempt(self, entry: Entry) -> Entry:
-        """Return the entry with the attempt folded into its noise keys, and the number of the restart."""
-        ranks, restarts = _ranks_and_restarts(self.attempts, entry.at.device)
-        restart = restarts[entry.attempt]
-        key = rng.fold(rng.fold(entry.batch.key, ranks[entry.attempt]), restart)
-        return replace(entry, batch=replace(entry.batch, key=key, restart=restart))
-
-    @staticmethod
-    def slots_of(entry: Entry, state: Any) -> Slots:
-        """Return slots with these first states."""
-        return Slots(
-            entry.at, entry.attempt, entry.live, entry.batch, entry.eps, state=state, best=blank(entry.batch.x)
-        )
 
     def first_states(self, entry: Entry, init: Callable[[Any], Any]) -> Any:
         """Return the attack's first states, independent of how many rows begin together.
@@ -105,11 +93,8 @@ class Engine:
         room = 2 if cpu else self.oracle.block
         if n == room or (cpu and n > 1):
             return init(entry)
-        states = []
-        for first in range(0, n, room):
-            index = torch.arange(first, first + room, device=device).clamp(max=n - 1)
-            states.append(init(take(entry, index)))
-        return head(concat(states), n)
+        indices = (torch.arange(first, first + room, device=device).clamp(max=n - 1) for first in range(0, n, room))
+        return head(concat([init(take(entry, index)) for index in indices]), n)
 
 
 @table

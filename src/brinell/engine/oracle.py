@@ -6,6 +6,7 @@ The model always gets the same number of rows per call, so a row's response does
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -24,6 +25,8 @@ LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, labels, targets) -> one value per row, larger is worse for the model."""
 Network = Callable[..., Output]
 """(points), or (points, sample ids) for a classifier that differs from sample to sample -> the output."""
+Pass = Callable[..., Response]
+Ids = Tensor | None
 
 # Rows per model call, by type of device. Numerical libraries choose other kernels for other batch shapes, so the size
 # is fixed and stored in the Run. The number of slots may change without changing any outcome.
@@ -37,14 +40,10 @@ RESTARTS_BLOCK = {"cpu": 32, "cuda": 128}
 # Verification, and attacks in float32 on samples that lower precision got wrong, begin with few rows.
 CLAIMS_BLOCK = {"cpu": 32, "cuda": 64}
 RETRY_BLOCK = {"cpu": 32, "cuda": 8}
+# By the names that a Run stores.
 KINDS = {
-    "legs": ATTEMPTS_BLOCK,
-    "few": EARLY_BLOCK,
-    "branches": RESTARTS_BLOCK,
-    "claims": CLAIMS_BLOCK,
-    "again": RETRY_BLOCK,
-}
-"""By the names that a Run stores."""
+    "legs": ATTEMPTS_BLOCK, "few": EARLY_BLOCK, "branches": RESTARTS_BLOCK, "claims": CLAIMS_BLOCK, "again": RETRY_BLOCK
+}  # fmt: skip
 
 
 def default_block(device: torch.device) -> int:
@@ -73,22 +72,15 @@ def named_loss(name: str) -> LossFunction:
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
 
-def network_of(classifier: Classifier, id: Tensor | None = None) -> tuple[Network, tuple[Tensor, ...]]:
+def network_of(classifier: Classifier, id: Ids) -> tuple[Network, tuple[Tensor, ...]]:
     """Return the function that calls a classifier, and the sample ids as its further arguments if it reads them."""
     return (classifier.forward, ()) if id is None or not classifier.per_sample else (classifier.forward_of, (id,))
 
 
 def forward_backward(
-    network: Network,
-    loss: LossFunction,
-    requires: Requires,
-    x: Tensor,
-    y: Tensor,
-    target: Tensor,
-    *id: Tensor,
-    of: str = LOGITS,
-    precision: str = FLOAT32,
-) -> Response:
+    network: Network, loss: LossFunction, requires: Requires, of: str, precision: str,
+    x: Tensor, y: Tensor, target: Tensor, *id: Tensor,
+) -> Response:  # fmt: skip
     """Call the network once and return its response with the required gradients. `of` is the output the loss reads."""
     exact, detector = precision == FLOAT32, requires is Requires.DETECTOR
     with torch.set_grad_enabled(requires is not Requires.LOGITS):
@@ -146,11 +138,7 @@ class Oracle:
     precision: str = FLOAT32
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether torch.compile fuses the kernels of `query`."""
-        return False
+    compiled = False
 
     @property
     def slack(self) -> float:
@@ -158,43 +146,36 @@ class Oracle:
         return SLACK[self.precision]
 
     def query(
-        self,
-        x: Tensor,
-        y: Tensor,
-        target: Tensor,
-        loss: str,
-        requires: Requires,
-        draws: int = 1,
-        id: Tensor | None = None,
+        self, x: Tensor, y: Tensor, target: Tensor, loss: str, requires: Requires, draws: int = 1, id: Ids = None
     ) -> Response:
         """Return logits, loss and the required gradients at every row.
 
         For a randomised model each is the mean over `draws` passes (expectation over transformation). `id` are the
         samples that the rows belong to.
         """
-        network, ids = self.network(loss, x, id)
-        function, of = self.loss_function(loss), LOSSES[loss].of
         while True:
             try:
+                one_pass, ids = self.one_pass(loss, requires, x, id)
                 responses = []
                 for block in self._pad(x, y, target, *ids):
                     passes = []
                     for _ in range(draws):
-                        passes.append(
-                            forward_backward(network, function, requires, *block, of=of, precision=self.precision)
-                        )
+                        passes.append(one_pass(*block))
                     responses.append(passes[0] if draws == 1 else average(passes))
-                return self._with_tolerance(_unpad(responses, len(x)))
+                whole = _unpad(responses, len(x))
+                if not self.slack:
+                    return whole
+                # The rounding error of each row's margin.
+                return replace(whole, tolerance=self.slack * (whole.logits.amax(1) - whole.logits.amin(1)))
             except RuntimeError as error:
                 self._shrink(error)
 
-    def _with_tolerance(self, response: Response) -> Response:
-        """Add the rounding error of each row's margin, in lower precision."""
-        if not self.slack:
-            return response
-        return replace(response, tolerance=self.slack * (response.logits.amax(1) - response.logits.amin(1)))
+    def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
+        """Return `forward_backward` for one block of points like `x`, and its arguments after the targets."""
+        network, ids = network_of(self.classifier, id)
+        return partial(forward_backward, network, named_loss(loss), requires, LOSSES[loss].of, self.precision), ids
 
-    def output(self, x: Tensor, id: Tensor | None = None) -> Output:
+    def output(self, x: Tensor, id: Ids = None) -> Output:
         """Return the classifier's output without gradients, in float32."""
         network, ids = network_of(self.classifier, id)
         while True:
@@ -203,14 +184,6 @@ class Oracle:
                     return _unpad([network(*block) for block in self._pad(x, *ids)], len(x))
             except RuntimeError as error:
                 self._shrink(error)
-
-    def network(self, loss: str, x: Tensor, id: Tensor | None) -> tuple[Network, tuple[Tensor, ...]]:
-        """Return the function that `query` calls on points like `x`, and its further arguments."""
-        return network_of(self.classifier, id)
-
-    def loss_function(self, loss: str) -> LossFunction:
-        """Return the loss of that name."""
-        return named_loss(loss)
 
     def note(self, text: str) -> None:
         """Tell the listener now, and keep the note for the Run."""

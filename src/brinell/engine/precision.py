@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from brinell.errors import PlanError
+from brinell.errors import one_of
 
 # Without it, Intel's library on some processors rounds the rows of one product differently by their position. It reads
 # the setting at its first product. It is equally fast.
@@ -37,7 +37,7 @@ def candidates(device: torch.device) -> tuple[str, ...]:
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
     """Use true float32: no autocast, TF32 or bfloat16, and deterministic cuDNN kernels. Restore the settings after."""
-    with torch.autocast(device.type, enabled=False), _cuda() if device.type == "cuda" else _cpu():
+    with torch.autocast(device.type, enabled=False), _cuda("ieee") if device.type == "cuda" else _cpu():
         yield
 
 
@@ -52,50 +52,35 @@ def _cpu() -> Iterator[None]:
 
 
 @contextmanager
-def _cuda() -> Iterator[None]:
+def _cuda(fp32_precision: str) -> Iterator[None]:
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
     before = (cudnn.conv.fp32_precision, matmul.fp32_precision, cudnn.deterministic, cudnn.benchmark)
-    _set(cudnn, matmul, ("ieee", "ieee", True, False))
+
+    def use(convolution: str, product: str, deterministic: bool, benchmark: bool) -> None:
+        cudnn.conv.fp32_precision, matmul.fp32_precision = convolution, product
+        cudnn.deterministic, cudnn.benchmark = deterministic, benchmark
+
+    use(fp32_precision, fp32_precision, True, False)
     try:
         yield
     finally:
-        _set(cudnn, matmul, before)
+        use(*before)
 
 
-@contextmanager
-def lower(precision: str, device: torch.device) -> Iterator[None]:
+def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Use lower precision for queries of attacks, inside `exact`. Devices without TF32 use float32 instead."""
     if precision == "bfloat16":
         # Without the cache of converted weights, which is valid neither in CUDA graphs nor after a change of weights.
-        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
-            yield
-    elif precision == "tf32" and device.type == "cuda":
-        cudnn: Any = torch.backends.cudnn
-        matmul: Any = torch.backends.cuda.matmul
-        _set(cudnn, matmul, ("tf32", "tf32", True, False))
-        try:
-            yield
-        finally:
-            _set(cudnn, matmul, ("ieee", "ieee", True, False))
-    else:
-        yield
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+    return _cuda("tf32") if precision == "tf32" and device.type == "cuda" else nullcontext()
 
 
-def backward(precision: str, device: torch.device) -> AbstractContextManager[None]:
+def backward(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Use lower precision for the backward pass, without autocast: each step has the type of its forward step."""
     return nullcontext() if precision == "bfloat16" else lower(precision, device)
 
 
-def _set(cudnn: Any, matmul: Any, values: tuple[str, str, bool, bool]) -> None:
-    cudnn.conv.fp32_precision, matmul.fp32_precision = values[:2]
-    cudnn.deterministic, cudnn.benchmark = values[2:]
-
-
 def check(precision: str) -> None:
     """Refuse an unknown precision."""
-    names = (*PRECISIONS, AUTO)
-    if precision not in names:
-        raise PlanError(
-            expected=f"precision among {', '.join(names)}", got=repr(precision), remedy="Leave it out for float32."
-        )
+    one_of("precision", precision, (*PRECISIONS, AUTO))

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from brinell.engine.best_so_far import Best
-from brinell.engine.micro_batch import MicroBatch
-from brinell.engine.slots import Entry, Outcome, Samples, Slots
+from brinell.engine.slots import Entry, MicroBatch, Outcome, Samples, Slots
 from brinell.ops.rowwise import take
 
 if TYPE_CHECKING:
@@ -62,9 +61,8 @@ class Scheduler:
         more = self._has_attempts_left(outcome)
         surviving = [i for i, again in zip(ended, more, strict=True) if again]
         if surviving:
-            slots = micro_batch.part(surviving, whole)
+            slots = micro_batch.part(surviving, lambda slots: slots)
             micro_batch.write(surviving, self.engine.next_attempt(slots, self.samples))
-            micro_batch.reset_ages(surviving)
         done = [i for i, again in zip(ended, more, strict=True) if not again]
         if not done:
             return
@@ -105,15 +103,9 @@ class Scheduler:
             return
         at = torch.arange(self.next_sample, self.next_sample + len(places), device=self.samples.device)
         micro_batch.enter(places, self.engine.entry(self.samples, at, torch.ones_like(at, dtype=torch.bool)))
-        micro_batch.reset_ages(places)
         self.next_sample += len(places)
 
 
 def outcome_of(slots: Slots) -> Outcome:
     """Return the outcome of slots."""
-    return slots.outcome
-
-
-def whole(slots: Slots) -> Slots:
-    """Return the slots themselves."""
-    return slots
+    return Outcome(slots.at, slots.attempt, slots.best)

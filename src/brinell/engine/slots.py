@@ -1,13 +1,17 @@
-"""The samples of a stage, and the slots that hold those under attack: one row per sample or slot."""
+"""The samples of a stage, and the slots that hold those under attack, which go through the model in micro-batches."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from brinell.core.attack import Batch
 from brinell.engine.best_so_far import Best
+from brinell.ops.rowwise import put, take
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,9 @@ class Samples:
 
     @classmethod
     def of(
-        cls,
-        x: Tensor,
-        y: Tensor,
-        key: Tensor,
-        eps: Tensor,
-        targets: Tensor,
-        start: Tensor | None = None,
-        id: Tensor | None = None,
-        attempts: Tensor | None = None,
-    ) -> "Samples":
+        cls, x: Tensor, y: Tensor, key: Tensor, eps: Tensor, targets: Tensor,
+        start: Tensor | None = None, id: Tensor | None = None, attempts: Tensor | None = None,
+    ) -> "Samples":  # fmt: skip
         """Return the samples with these rows."""
         return cls(Batch(x, y, key, targets[:, 0], start, id=id), eps, targets, attempts)
 
@@ -65,21 +62,60 @@ class Slots(Entry):
     state: Any
     best: Best
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the slots."""
-        return self.at.device
-
-    @property
-    def outcome(self) -> "Outcome":
-        """What the scheduler needs of a finished sample: a small part of a slot."""
-        return Outcome(self.at, self.attempt, self.best)
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """The samples of some slots, the attempts they were in, and their best points."""
+    """What the scheduler needs of finished samples: a small part of their slots."""
 
     at: Tensor
     attempt: Tensor
     best: Best
+
+
+Begin = Callable[[Entry], Slots]
+"""Return slots at the beginning of their attempts; a pure function."""
+
+
+@dataclass(eq=False)
+class MicroBatch:
+    """Some slots and which of them hold a sample (`busy`). A list of ints names slots by their positions here."""
+
+    entry: InitVar[Entry]
+    busy: list[bool]
+    begin: Begin
+    slots: Slots = field(init=False)
+
+    def __post_init__(self, entry: Entry) -> None:
+        self.slots = self.begin(entry)
+
+    def running(self) -> list[bool]:
+        """Return which slots still run."""
+        live: list[bool] = self.slots.live.tolist()
+        return live
+
+    def part(self, places: list[int], of: Callable[[Slots], T]) -> T:
+        """Return a copy of a part of some slots."""
+        return take(of(self.slots), self._index(places))
+
+    def enter(self, places: list[int], entry: Entry) -> None:
+        """Begin other samples in some slots."""
+        self.write(places, self.begin(entry))
+
+    def write(self, places: list[int], new: Slots) -> None:
+        """Overwrite some slots with other samples or attempts."""
+        self.slots = put(self.slots, self._index(places), new)
+
+    def shrink(self, block: int) -> None:
+        """Drop empty slots in whole blocks."""
+        used = [i for i, b in enumerate(self.busy) if b]
+        need = -(-max(len(used), 1) // block) * block
+        if need < len(self.busy) and used:
+            spare = [i for i, b in enumerate(self.busy) if not b][: need - len(used)]
+            self._keep(used + spare)
+
+    def _keep(self, places: list[int]) -> None:
+        self.slots = take(self.slots, self._index(places))
+        self.busy = [self.busy[i] for i in places]
+
+    def _index(self, places: list[int]) -> Tensor:
+        return torch.tensor(places, device=self.slots.at.device)

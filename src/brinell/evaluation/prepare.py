@@ -18,9 +18,8 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.cost.precision import choose_precision
 from brinell.engine import precision as precisions
-from brinell.engine.accelerate import accelerated
+from brinell.engine.accelerate import accelerated, resolve_execution
 from brinell.engine.cuda.autotune import micro_batches_for
-from brinell.engine.cuda.execution import resolve_execution
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Listener, Note, silent
 from brinell.engine.oracle import Oracle, default_block

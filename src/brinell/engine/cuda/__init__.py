@@ -1,7 +1,6 @@
 """Acceleration of the engine, behind the switch `brinell.engine.accelerate`; outcomes stay the same.
 
-`graphs` captures attack steps as CUDA graphs and caches them. `scheduler` runs several micro-batches at once,
-`speculative` fills empty slots with later attempts, `parallel_restarts` with restarts. `oracle` queries a fast copy of
-the model, `compile` fuses kernels. `sync` says how often the host looks, `autotune` measures how many micro-batches
-pay, and `execution` names the modes.
+`graphs` captures attack steps as CUDA graphs and caches them. `scheduler` runs several micro-batches at once and says
+how often the host looks, `speculative` fills empty slots with later attempts, `parallel_restarts` with restarts.
+`oracle` queries a fast copy of the model, `compile` fuses kernels. `autotune` measures how many micro-batches pay.
 """

@@ -1,13 +1,12 @@
 """The number of micro-batches to run at once: measured once per model and device, and stored."""
 
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -17,6 +16,7 @@ from brinell.engine.cuda.oracle import AcceleratedOracle
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
 from brinell.paths import home
+from brinell.results.format.files import write_atomic
 
 FILE = "lanes.json"
 LEAST, MOST = 4, 8
@@ -26,8 +26,7 @@ GAIN = 1.04
 CALLS, TURNS = 4, 3
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Rows per second, bytes taken, and bytes free."""
 
     rate: float
@@ -44,18 +43,17 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
     >>> choose(lambda micro_batches: Measured(rate=min(float(micro_batches), 3.0), taken=1, free=9))
     4
     """
-    best, chosen, micro_batches = 0.0, 1, 2
-    while micro_batches <= most:
+    best, chosen = 0.0, 1
+    while chosen * 2 <= most:
         try:
-            measured = measure(micro_batches)
+            measured = measure(chosen * 2)
         except torch.OutOfMemoryError:
             break
-        if micro_batches > LEAST and measured.rate < best * GAIN:
+        if chosen * 2 > LEAST and measured.rate < best * GAIN:
             break
-        best, chosen = max(best, measured.rate), micro_batches
+        best, chosen = max(best, measured.rate), chosen * 2
         if measured.free < measured.taken:
             break
-        micro_batches *= 2
     return chosen
 
 
@@ -69,9 +67,7 @@ def micro_batches_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) 
     # The best number hardly depends on compiling, which takes far longer than measuring.
     plain = _uncompiled(oracle)
     try:
-        return remembered(
-            home() / FILE, key, lambda: choose(lambda micro_batches: _measure(plain, shape, micro_batches))
-        )
+        return remembered(home() / FILE, key, lambda: choose(lambda count: _measure(plain, shape, count)))
     except RuntimeError:  # a model that needs the host cannot be captured; the attack reports that
         return 1
 
@@ -82,44 +78,36 @@ def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
         stored = json.loads(file.read_text())
     except (OSError, ValueError):
         stored = {}
-    known = stored.get(key) if isinstance(stored, dict) else None
+    stored = stored if isinstance(stored, dict) else {}
+    known = stored.get(key)
     if isinstance(known, int) and known >= 1:
         return known
     number = measure()
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    try:
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({**(stored if isinstance(stored, dict) else {}), key: number}, indent=1))
-        os.replace(temporary, file)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        write_atomic(file, json.dumps({**stored, key: number}, indent=1).encode())
     return number
 
 
 def replayed_seconds(oracle: Oracle, shape: tuple[int, ...], requires: Requires, micro_batches: int) -> float | None:
     """Return the seconds of one captured model call among so many concurrent ones; None if capturing fails."""
-    if oracle.classifier.device.type != "cuda":
-        return None
-    try:
-        return oracle.block / _measure(_uncompiled(oracle), shape, micro_batches, requires).rate
-    except RuntimeError:
-        return None
+    if oracle.classifier.device.type == "cuda":
+        with suppress(RuntimeError):
+            return oracle.block / _measure(_uncompiled(oracle), shape, micro_batches, requires).rate
+    return None
 
 
 def _uncompiled(oracle: Oracle) -> Oracle:
-    return replace(oracle, fuse=False) if isinstance(oracle, AcceleratedOracle) else oracle
+    return replace(oracle, compiled=False) if isinstance(oracle, AcceleratedOracle) else oracle
 
 
-def _measure(
-    oracle: Oracle, shape: tuple[int, ...], micro_batches: int, requires: Requires = Requires.GRAD
-) -> Measured:
+def _measure(oracle: Oracle, shape: tuple[int, ...], count: int, requires: Requires = Requires.GRAD) -> Measured:
     """Time so many concurrent captured model calls."""
     device = oracle.classifier.device
     before = torch.cuda.mem_get_info(device)[0]
     key = rng.keys(0, torch.arange(oracle.block, device=device))
     x, y = rng.uniform(key, shape), torch.zeros_like(key)
-    graphs, streams = [], [torch.cuda.Stream() for _ in range(micro_batches)]
+    graphs, streams = [], [torch.cuda.Stream() for _ in range(count)]
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -139,4 +127,4 @@ def _measure(
         torch.cuda.synchronize(device)
         times.append(time.perf_counter() - begun)
     free = torch.cuda.mem_get_info(device)[0]
-    return Measured(micro_batches * CALLS * oracle.block / min(times[1:]), before - free, free)
+    return Measured(count * CALLS * oracle.block / min(times[1:]), before - free, free)

@@ -1,7 +1,7 @@
 """Functions compiled into few kernels by torch.compile, which is imported on demand: it takes long to load."""
 
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -30,9 +30,7 @@ def fused(function: F) -> F:
         from torch._dynamo import config
 
         versions: Any = config
-        with ExitStack() as settings:
-            settings.enter_context(versions.patch(recompile_limit=VERSIONS, accumulated_recompile_limit=VERSIONS))
-            settings.enter_context(repeatable())
+        with versions.patch(recompile_limit=VERSIONS, accumulated_recompile_limit=VERSIONS), repeatable():
             return compiled(*inputs)
 
     return cast(F, run)
@@ -59,9 +57,8 @@ class Refusals:
                 if "out of memory" in str(error):  # smaller blocks may help
                     raise
                 cause = getattr(error, "inner_exception", None) or error
-                self.note(
-                    f"A function cannot be compiled ({error_text(cause)}). It runs without compiling, more slowly."
-                )
+                why = error_text(cause)
+                self.note(f"A function cannot be compiled ({why}). It runs without compiling, more slowly.")
                 self.kinds.add(kind)
         return plain()
 
@@ -81,24 +78,12 @@ def repeatable() -> AbstractContextManager[Any]:
 class CompiledStep(AttackStep):
     """An attack step whose update after the response is compiled."""
 
-    _updates: dict[Requires, Update] = field(default_factory=dict, compare=False, repr=False)
+    _updates: dict[Requires, tuple[Update, Refusals]] = field(default_factory=dict, compare=False, repr=False)
 
     def update(self, slots: Slots, response: Response, requires: Requires) -> Slots:
-        """Return the slots after a response, by a compiled function for every kind of response."""
+        plain = partial(super().update, slots, response, requires)
         if requires not in self._updates:
-            self._updates[requires] = _fused_update(partial(super().update, requires=requires), self.oracle.note)
-        return self._updates[requires](slots, response)
-
-
-def _fused_update(update: Update, note: Callable[[str], None]) -> Update:
-    """Return the function compiled; its first call also runs uncompiled, to fill the device caches it reads."""
-    compiled, refusals = fused(update), Refusals(note)
-    filled: list[bool] = []
-
-    def run(slots: Slots, response: Response) -> Slots:
-        if not filled:
-            update(slots, response)
-            filled.append(True)
-        return refusals.attempt(None, lambda: compiled(slots, response), lambda: update(slots, response))
-
-    return run
+            plain()  # fills the device caches that the compiled function reads
+            self._updates[requires] = fused(partial(super().update, requires=requires)), Refusals(self.oracle.note)
+        compiled, refusals = self._updates[requires]
+        return refusals.attempt(None, partial(compiled, slots, response), plain)

@@ -11,10 +11,9 @@ from typing import TypeVar
 import torch
 
 from brinell.engine.events import Listener, Note, silent
-from brinell.engine.micro_batch import Begin, MicroBatch
-from brinell.engine.slots import Entry, Slots
+from brinell.engine.slots import Begin, Entry, MicroBatch, Slots
 from brinell.errors import first_line
-from brinell.ops.rowwise import clone, overwrite, overwrite_rows, same, take, where_rows
+from brinell.ops.rowwise import clone, overwrite, overwrite_rows, same, where_rows
 
 T = TypeVar("T")
 Step = Callable[[Slots], Slots]
@@ -50,8 +49,11 @@ class DeviceMicroBatch(MicroBatch):
         self.pending = 0
         return super().running()
 
-    def reset_ages(self, places: list[int]) -> None:
-        """Note that some slots begin other samples or attempts."""
+    def write(self, places: list[int], new: Slots) -> None:
+        super().write(places, new)
+        self._reset_ages(places)
+
+    def _reset_ages(self, places: list[int]) -> None:
         for i in places:
             self.ages[i] = 0
 
@@ -60,16 +62,10 @@ class DeviceMicroBatch(MicroBatch):
         self.ages = [self.ages[i] for i in places]
 
 
-@dataclass
 class _Pause:
     """How many captures pause the garbage collector, and whether it was on before."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
-    on: bool = False
-
-
-_PAUSE = _Pause()
+    lock, users, on = threading.Lock(), 0, False
 
 
 @contextmanager
@@ -78,29 +74,25 @@ def no_garbage_collection() -> Iterator[None]:
 
     It may find graphs of an earlier evaluation, and dropping a graph while another is captured ends the process.
     """
-    with _PAUSE.lock:
-        if not _PAUSE.users:
-            _PAUSE.on = gc.isenabled()
+    with _Pause.lock:
+        if not _Pause.users:
+            _Pause.on = gc.isenabled()
             gc.disable()
-        _PAUSE.users += 1
+        _Pause.users += 1
     try:
         yield
     finally:
-        with _PAUSE.lock:
-            _PAUSE.users -= 1
-            if not _PAUSE.users and _PAUSE.on:
+        with _Pause.lock:
+            _Pause.users -= 1
+            if not _Pause.users and _Pause.on:
                 gc.enable()
-
-
-class MismatchError(Exception):
-    """A replayed graph gives other numbers than the step that was captured."""
 
 
 @dataclass(eq=False)
 class CapturedMicroBatch(DeviceMicroBatch):
     """A micro-batch of fixed memory whose step is captured once as a CUDA graph and then only replayed.
 
-    Capturing fails, with the driver's message, where a step needs the host. It is refused (`MismatchError`) if
+    Capturing fails, with the driver's message, where a step needs the host. It is refused if
     `repeats` replays give other numbers than `repeats` calls, as with a model that counts or draws on the host. The
     beginning of new samples is captured as well where that is possible.
     """
@@ -137,12 +129,12 @@ class CapturedMicroBatch(DeviceMicroBatch):
         for _ in range(self.repeats):
             self._graph.replay()
         if not same(self.slots, called):
-            raise MismatchError
+            raise RuntimeError("the replay gave other numbers")
         overwrite(self.slots, before)
 
     def _capture_entering(self, entry: Entry) -> None:
         """Capture how masked rows begin anew; they are begun by calls where that cannot be captured."""
-        self._inbox, self._mask = clone(entry), torch.ones(len(self.busy), dtype=torch.bool, device=self.slots.device)
+        self._inbox, self._mask = clone(entry), torch.ones_like(self.slots.live)
         before, begun = clone(self.slots), clone(self.begin(self._inbox))
         graph = torch.cuda.CUDAGraph()
         try:
@@ -156,7 +148,6 @@ class CapturedMicroBatch(DeviceMicroBatch):
         overwrite(self.slots, before)
 
     def advance(self, times: int = 1) -> None:
-        """Start the next replays."""
         flags, done = self._syncs[self._made % self.depth]
         with torch.cuda.stream(self.stream):
             for _ in range(times):
@@ -167,7 +158,6 @@ class CapturedMicroBatch(DeviceMicroBatch):
         self.pending = self._made - self._seen
 
     def running(self) -> list[bool]:
-        """Wait for the oldest advance that the host has not seen, and return which slots ran on after it."""
         flags, done = self._syncs[self._seen % self.depth]
         done.synchronize()
         # Slots entered since then held another sample at the time.
@@ -177,14 +167,13 @@ class CapturedMicroBatch(DeviceMicroBatch):
         return live
 
     def part(self, places: list[int], of: Callable[[Slots], T]) -> T:
-        """Return a copy of a part of some slots."""
         with self._between_replays():
-            return take(of(self.slots), self._index(places))
+            return super().part(places, of)
 
     def enter(self, places: list[int], entry: Entry) -> None:
-        """Begin other samples in some slots."""
         if self._entering is None:
-            return self.write(places, self.begin(entry))
+            self.write(places, self.begin(entry))
+            return
         with self._between_replays():
             index = self._index(places)
             overwrite_rows(self._inbox, index, entry)
@@ -192,15 +181,14 @@ class CapturedMicroBatch(DeviceMicroBatch):
         with torch.cuda.stream(self.stream):
             self._entering.replay()
         self._mark_entered(places)
-        return None
 
     def write(self, places: list[int], new: Slots) -> None:
-        """Overwrite some slots with samples that are under way."""
         with self._between_replays():
             overwrite_rows(self.slots, self._index(places), new)
         self._mark_entered(places)
 
     def _mark_entered(self, places: list[int]) -> None:
+        self._reset_ages(places)
         for i in places:
             self._entered[i] = self._made
 
@@ -229,6 +217,8 @@ class GraphCache:
     """Keeps captured micro-batches for the next chunk of samples: a capture takes as long as dozens of iterations.
 
     `make` and `short` are parameters for tests, which capture nothing. After the first failure steps are called.
+    `seconds` counts the time of capturing, which includes compiling and loading the compiler; `unneeded_forwards`
+    counts the forward passes of speculative attempts that turned out not to be needed.
     """
 
     listener: Listener = silent
@@ -238,9 +228,7 @@ class GraphCache:
     steps: dict[Hashable, Step] = field(default_factory=dict)
     failed: bool = False
     seconds: float = 0.0
-    """Spent on capturing, which includes compiling and loading the compiler."""
     unneeded_forwards: int = 0
-    """Forward passes of speculative attempts that turned out not to be needed."""
 
     def step(self, key: Hashable, build: Callable[[], Step]) -> Step:
         """Return the same step for the same key, so that nothing is compiled twice."""
@@ -259,7 +247,7 @@ class GraphCache:
             reused = spare.pop()
             while reused.pending:  # the host has not seen what it did last
                 reused.running()
-            reused.busy, reused.ages = busy, [0] * len(busy)
+            reused.busy = busy
             reused.enter(list(range(len(busy))), entry)
             return reused
         if self.failed:
@@ -270,9 +258,8 @@ class GraphCache:
         begun = time.perf_counter()
         try:
             return self.make(entry, busy, begin, step, repeats)
-        except (RuntimeError, MismatchError) as error:
-            self.failed = True
-            why = first_line(error) if str(error) else "the replay gave other numbers"
+        except RuntimeError as error:
+            self.failed, why = True, first_line(error)
             self.listener(Note(f"CUDA graphs cannot capture this attack ({why}). It runs without them, more slowly."))
             return DeviceMicroBatch(entry, busy, begin, step)
         finally:

@@ -10,7 +10,7 @@ from torch import Tensor
 from brinell.core.attack import Requires, Response
 from brinell.core.model import Classifier, Output
 from brinell.engine.cuda.compile import Refusals, fused, repeatable
-from brinell.engine.oracle import LossFunction, Network, Oracle, named_loss, network_of
+from brinell.engine.oracle import Ids, LossFunction, Network, Oracle, Pass, forward_backward, named_loss, network_of
 from brinell.engine.precision import FLOAT32, lower
 from brinell.ops.losses import LOSSES
 
@@ -23,74 +23,47 @@ class _Shared:
     """What oracles of one model share: its fast copy and the compiled functions."""
 
     copy: Classifier | None = None
-    networks: dict[str, Network] = field(default_factory=dict)
+    networks: dict[tuple[str, bool], Network] = field(default_factory=dict)
     losses: dict[str, LossFunction] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class AcceleratedOracle(Oracle):
-    """An oracle whose `query` uses a fast copy of the classifier, with fused kernels if `fuse`."""
+    """An oracle whose `query` uses a fast copy of the classifier, `compiled` with fused kernels."""
 
-    fuse: bool = False
+    compiled: bool = False
     _shared: _Shared = field(default_factory=_Shared, init=False, repr=False)
-    _eager: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._refusals = Refusals(self.note)
 
-    @property
-    def compiled(self) -> bool:
-        """Whether torch.compile fuses the kernels of `query`."""
-        return self.fuse
-
-    def query(
-        self,
-        x: Tensor,
-        y: Tensor,
-        target: Tensor,
-        loss: str,
-        requires: Requires,
-        draws: int = 1,
-        id: Tensor | None = None,
-    ) -> Response:
-        """Return logits, loss and the required gradients; without fused kernels if the compiler fails."""
-        query = partial(super().query, x, y, target, loss, requires, draws, id)
-        if not self.fuse:
-            return query()
-        with repeatable():
-            return self._refusals.attempt((loss, requires, self.block), query, partial(self._without_fusing, query))
-
-    def _without_fusing(self, query: "partial[Response]") -> Response:
-        self._eager = True
-        try:
-            return query()
-        finally:
-            self._eager = False
-
-    def network(self, loss: str, x: Tensor, id: Tensor | None) -> tuple[Network, tuple[Tensor, ...]]:
-        """Return the call of the fast copy, compiled once per output that losses read."""
-        if self._shared.copy is None:
-            fast = (self.fuse or self.precision != FLOAT32) and self.classifier.device.type == "cuda"
-            self._shared.copy = self._fast_copy(x) if fast else self.classifier
-        plain, ids = network_of(self._shared.copy, id)
-        if not self.fuse or self._eager:
+    def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
+        """Return the pass through the fast copy; where the compiler fails, that pass alone runs uncompiled."""
+        shared, of = self._shared, LOSSES[loss].of
+        settings = requires, of, self.precision
+        if shared.copy is None:
+            fast = (self.compiled or self.precision != FLOAT32) and self.classifier.device.type == "cuda"
+            shared.copy = self._fast_copy(x) if fast else self.classifier
+        network, ids = network_of(shared.copy, id)
+        plain = partial(forward_backward, network, named_loss(loss), *settings)
+        if not self.compiled:
             return plain, ids
-        of = LOSSES[loss].of
-        if of not in self._shared.networks:
-            # Apart from the losses, which are many: a network takes long to compile.
-            self._shared.networks[of] = fused(_in_float32(plain, of == "features"))
-        return self._shared.networks[of], ids
+        # Apart from the losses, which are many: a network takes long to compile.
+        key = of, bool(ids)
+        if key not in shared.networks:
+            shared.networks[key] = fused(_in_float32(network, of == "features"))
+        if loss not in shared.losses:
+            shared.losses[loss] = fused(named_loss(loss))
+        compiled = partial(forward_backward, shared.networks[key], shared.losses[loss], *settings)
 
-    def loss_function(self, loss: str) -> LossFunction:
-        """Return the loss of that name, compiled if kernels are fused."""
-        if not self.fuse or self._eager:
-            return named_loss(loss)
-        if loss not in self._shared.losses:
-            self._shared.losses[loss] = fused(named_loss(loss))
-        return self._shared.losses[loss]
+        def run(*block: Tensor) -> Response:
+            kind = loss, requires, len(block[0])
+            with repeatable():
+                return self._refusals.attempt(kind, partial(compiled, *block), partial(plain, *block))
+
+        return run, ids
 
     def with_block(self, block: int) -> Oracle:
-        """Return the same oracle with blocks of this size; they share the copy and the compiled functions."""
         other = replace(self, block=block)
         other._shared = self._shared
         return other
@@ -107,7 +80,7 @@ class AcceleratedOracle(Oracle):
         dtype, plain = next(((d, c) for d, c in copies if c is not None), (None, None))
         if plain is None:
             return self.classifier
-        if not self.fuse or self.precision == FLOAT32:
+        if not self.compiled or self.precision == FLOAT32:
             return plain[0]
         traced = self._tested_copy(x, dtype, x[:TRACED])
         with torch.no_grad():
@@ -130,9 +103,8 @@ def _in_float32(network: Network, features: bool) -> Network:
     def run(x: Tensor, *id: Tensor) -> Output:
         out = network(x, *id)
         reject = None if out.reject is None else out.reject.float()
-        return Output(
-            out.logits.float(), reject, out.features.float() if features and out.features is not None else None
-        )
+        kept = out.features.float() if features and out.features is not None else None
+        return Output(out.logits.float(), reject, kept)
 
     return run
 

@@ -1,13 +1,15 @@
 """Parallel restarts: run side by side what a sample would run one after another at the end of its attack."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from brinell.engine.cuda.graphs import DeviceMicroBatch
 from brinell.engine.cuda.speculative import SpeculativeScheduler
-from brinell.engine.slots import Entry, Slots
+from brinell.engine.loop import Engine
+from brinell.engine.slots import Begin, Entry, Slots
 from brinell.ops.rowwise import overwrite_rows, take, where_rows
 
 
@@ -17,6 +19,15 @@ class RestartEntry(Entry):
 
     seed: Any
     which: Tensor
+
+
+def begin_restarts(e: Engine, entry: Entry) -> Slots:
+    """Return slots at the beginning of restarts, or of the runs before them."""
+    assert isinstance(entry, RestartEntry)
+    slots, attack = e.begin(entry), e.attack
+    rest = replace(entry, batch=slots.batch, which=entry.which.clamp(min=0))
+    restarts = e.first_states(rest, lambda r: attack.restart(r.seed, r.which, r.batch, replace(e.ball, eps=r.eps)))
+    return replace(slots, state=where_rows(entry.which >= 0, restarts, attack.before_restarts(slots.state)))
 
 
 @dataclass
@@ -31,14 +42,8 @@ class ParallelRestarts(SpeculativeScheduler):
         self._seeds = self.engine.attack.no_seed(self.samples.batch.y)
         super().__post_init__()
 
-    def begin(self, entry: Entry) -> Slots:
-        """Return slots at the beginning of restarts, or of the runs before them."""
-        assert isinstance(entry, RestartEntry)
-        e, attack = self.engine, self.engine.attack
-        slots = e.begin(entry)
-        rest = replace(entry, batch=slots.batch, which=entry.which.clamp(min=0))
-        restarts = e.first_states(rest, lambda r: attack.restart(r.seed, r.which, r.batch, replace(e.ball, eps=r.eps)))
-        return replace(slots, state=where_rows(entry.which >= 0, restarts, attack.before_restarts(slots.state)))
+    def begin(self) -> Begin:
+        return partial(begin_restarts, self.engine)
 
     def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
         """Also note how many restarts the samples need whose first attempts have ended."""

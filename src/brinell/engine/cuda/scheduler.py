@@ -3,14 +3,35 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
+from brinell.core.attack import AnyAttack
+from brinell.engine.attack_step import AttackStep
 from brinell.engine.best_so_far import Best
 from brinell.engine.cuda.compile import CompiledStep
 from brinell.engine.cuda.graphs import DeviceMicroBatch, GraphCache, Step
-from brinell.engine.cuda.sync import iterations_per_step, sync_interval
-from brinell.engine.scheduler import Scheduler, whole
-from brinell.engine.slots import Entry, Slots
+from brinell.engine.scheduler import Scheduler
+from brinell.engine.slots import Begin
+
+# Iterations between two host syncs; a sync makes the device wait.
+INTERVAL = {"cpu": 1}
+DEFAULT_INTERVAL, EARLY_INTERVAL = 10, 4
+
+
+def sync_interval(attack: AnyAttack, device: torch.device) -> int:
+    """Return the iterations between two host syncs, in whole query patterns; fewer where a budget ends before."""
+    turns = len(attack.query_pattern)
+    usual = EARLY_INTERVAL if attack.abandons_early else DEFAULT_INTERVAL
+    return -(-INTERVAL.get(device.type, usual) // turns) * turns
+
+
+def iterations_per_step(attack: AnyAttack, device: torch.device) -> int:
+    """Return the iterations that run, and are captured, as one: a query pattern of the attack.
+
+    If most rows use a small part of their budgets, their ends are unknown: then it is all up to the next host sync.
+    """
+    return sync_interval(attack, device) if attack.abandons_early else len(attack.query_pattern)
 
 
 @dataclass
@@ -26,28 +47,26 @@ class ConcurrentScheduler(Scheduler):
     """The iterations under way up to each host sync, by micro-batch."""
 
     def __post_init__(self) -> None:
-        e, cache = self.engine, self.graph_cache
-        interval, each = (
-            sync_interval(e.attack, self.samples.device),
-            iterations_per_step(e.attack, self.samples.device),
-        )
-        self._interval, self._each = interval, each
-        self._step: Step = self._build_step() if cache is None else cache.step(self._key(), self._build_step)
-        count, block = self.slot_count(), e.oracle.block
+        e, cache, device, batch = self.engine, self.graph_cache, self.samples.device, self.samples.batch
+        self._interval, self._each = sync_interval(e.attack, device), iterations_per_step(e.attack, device)
+        count, block, begin = self.slot_count(), e.oracle.block, self.begin()
+        # What determines a step within one evaluation, which has one mask. The block is that of now: it may shrink.
+        shape = (tuple(batch.x.shape[1:]), batch.start is None, batch.id is None, block)
+        key = (e.oracle, e.attack, e.criterion, e.ball.norm, e.early_exit, e.draws, e.refined, shape)
+        self._key = (key, e.attempts)
+        step: Step = self._build_step() if cache is None else cache.step(key, self._build_step)
         room = -(-count // block) * block
         if cache is None or cache.failed:
-            self.add(DeviceMicroBatch(*self.first_entry(count, room), self.begin, self._step))
+            self.add(DeviceMicroBatch(*self.first_entry(count, room), begin, step))
         else:
             # A graph has one shape: that of a model call.
             for first in range(0, room, block):
                 entry, busy = self.first_entry(min(block, count - first), block)
-                key = (self._key(), e.attempts)
-                self.add(cache.micro_batch(key, entry, busy, self.begin, self._step, interval // each))
+                self.add(cache.micro_batch(self._key, entry, busy, begin, step, self._interval // self._each))
         for micro_batch in self.micro_batches:
             self.advance(micro_batch)
 
     def run(self) -> Iterator[tuple[Tensor, Best]]:
-        """Attack all samples; yield (positions in the samples, their best points) as they finish."""
         while self.micro_batches:
             micro_batch = self.micro_batches.pop(0)
             made = self.iterations[id(micro_batch)].pop(0)
@@ -69,19 +88,11 @@ class ConcurrentScheduler(Scheduler):
     def _build_step(self) -> Step:
         pattern = self.engine.attack.query_pattern
         chosen = tuple(pattern[k % len(pattern)] for k in range(self._each))
-        if self.engine.oracle.compiled:
-            return self.engine.attack_step(CompiledStep, chosen)
-        return self.engine.attack_step(pattern=chosen)
+        return self.engine.attack_step(CompiledStep if self.engine.oracle.compiled else AttackStep, chosen)
 
-    def _key(self) -> tuple[object, ...]:
-        """Return what determines the step within one evaluation, whose threat and criterion stay the same."""
-        e, batch = self.engine, self.samples.batch
-        shape = (tuple(batch.x.shape[1:]), batch.start is None, batch.id is None, e.oracle.block)
-        return (e.oracle, e.attack, e.early_exit, e.draws, e.refined, shape)
-
-    def begin(self, entry: Entry) -> Slots:
-        """Return slots at the beginning of these attempts."""
-        return self.engine.begin(entry)
+    def begin(self) -> Begin:
+        """Return what begins attempts. Captures are kept with it, so it must not refer to the samples."""
+        return self.engine.begin
 
     def has_work(self, micro_batch: DeviceMicroBatch) -> bool:
         """Whether a micro-batch holds any sample."""
@@ -131,7 +142,7 @@ class ConcurrentScheduler(Scheduler):
         here = [i for i, busy in enumerate(other.busy) if busy]
         there = [i for i, busy in enumerate(into.busy) if not busy][: len(here)]
         if here:
-            into.write(there, other.part(here, whole))
+            into.write(there, other.part(here, lambda slots: slots))
         for i, k in zip(there, here, strict=True):
             into.busy[i], into.ages[i] = True, other.ages[k]
         self.moved(other, here, into, there)
@@ -144,4 +155,4 @@ class ConcurrentScheduler(Scheduler):
     def release(self, micro_batch: DeviceMicroBatch) -> None:
         """Give back a micro-batch that has nothing left to do."""
         if self.graph_cache is not None:
-            self.graph_cache.release((self._key(), self.engine.attempts), micro_batch)
+            self.graph_cache.release(self._key, micro_batch)

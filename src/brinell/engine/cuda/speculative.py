@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,16 +10,14 @@ from torch import Tensor
 from brinell.engine.best_so_far import Best, joined
 from brinell.engine.cuda.graphs import DeviceMicroBatch
 from brinell.engine.cuda.scheduler import ConcurrentScheduler
-from brinell.engine.micro_batch import MicroBatch
 from brinell.engine.scheduler import outcome_of
-from brinell.engine.slots import Entry
+from brinell.engine.slots import Entry, MicroBatch
 from brinell.ops.rowwise import concat, take
 
 PAIR = 2  # micro-batches
 
 
-@dataclass(frozen=True)
-class BestRow:
+class BestRow(NamedTuple):
     """One row of some best points."""
 
     best: Best
@@ -62,11 +61,8 @@ class SpeculativeScheduler(ConcurrentScheduler):
 
     def __post_init__(self) -> None:
         given = self.samples.attempts
-        self._ranges: list[tuple[int, int]] = (
-            [(0, len(self.engine.attempts))] * len(self.samples)
-            if given is None
-            else [(first, end) for first, end in given.tolist()]
-        )
+        every = [[0, len(self.engine.attempts)]] * len(self.samples)
+        self._ranges: list[list[int]] = every if given is None else given.tolist()
         self._entered: list[tuple[int, int]] = []
         super().__post_init__()
 
@@ -77,11 +73,9 @@ class SpeculativeScheduler(ConcurrentScheduler):
         return max(usual, min(two, self.engine.slots)) if attempts >= 2 * two else usual
 
     def has_work(self, micro_batch: DeviceMicroBatch) -> bool:
-        """Whether a micro-batch holds any sample, or later attempts will fill it."""
         return super().has_work(micro_batch) or (self._stays(micro_batch) and self._spare(micro_batch) > 0)
 
     def merge_candidate(self, micro_batch: DeviceMicroBatch) -> DeviceMicroBatch | None:
-        """Return a micro-batch whose samples fit into this one, unless both are better kept."""
         return None if self._stays(micro_batch) else super().merge_candidate(micro_batch)
 
     def _stays(self, micro_batch: DeviceMicroBatch) -> bool:
@@ -90,43 +84,35 @@ class SpeculativeScheduler(ConcurrentScheduler):
         return len(self.micro_batches) < PAIR and waiting >= len(micro_batch.busy)
 
     def _spare(self, micro_batch: DeviceMicroBatch) -> int:
-        """Return how many slots may still be taken."""
         others = (m for m in self.micro_batches if m is not micro_batch)
         return self.engine.slots - sum(sum(m.busy) for m in (micro_batch, *others))
 
     def has_waiting(self) -> bool:
-        """Whether a sample has not begun, or has attempts left and none under way."""
         return super().has_waiting() or any(a.idle for a in self.under_way.values())
 
     def advance(self, micro_batch: DeviceMicroBatch) -> None:
-        """Fill the slots that are still empty with later attempts, and start the next iterations."""
-        empty = [i for i, busy in enumerate(micro_batch.busy) if not busy]
-        self._fill(micro_batch, empty[: max(self._spare(micro_batch), 0)], ahead=True)
+        self._fill(micro_batch, _empty(micro_batch)[: max(self._spare(micro_batch), 0)], ahead=True)
         super().advance(micro_batch)
 
     def first_entry(self, count: int, room: int) -> tuple[Entry, list[bool]]:
-        """Return the next attempts, padded to `room` slots, and which slots hold one."""
         self._entered = self._next(count)
         live = torch.arange(room, device=self.samples.device) < len(self._entered)
         padding = [(0, 0)] * (room - len(self._entered))
         return self._entry(self._entered + padding, live), live.tolist()
 
     def add(self, micro_batch: DeviceMicroBatch) -> None:
-        """Add a micro-batch that holds what `first_entry` has returned."""
         super().add(micro_batch)
         self._place(micro_batch, list(range(len(self._entered))), self._entered)
 
     def moved(self, other: DeviceMicroBatch, here: list[int], into: DeviceMicroBatch, there: list[int]) -> None:
-        """Note the new slots of attempts."""
         self._place(into, there, [self.places[id(other)][k] for k in here])
 
     def retire(self, micro_batch: MicroBatch) -> None:
-        """Take the attempts that have ended, and put others into their slots."""
         assert isinstance(micro_batch, DeviceMicroBatch)
         ended = self.ended(micro_batch)
         if ended:
             self._finish(micro_batch, ended)
-        self._fill(micro_batch, [i for i, busy in enumerate(micro_batch.busy) if not busy])
+        self._fill(micro_batch, _empty(micro_batch))
 
     def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
         best = micro_batch.part(ended, outcome_of).best
@@ -135,7 +121,6 @@ class SpeculativeScheduler(ConcurrentScheduler):
             self._end(micro_batch, slot, BestRow(best, row), succeeded)
 
     def drain(self) -> Iterator[tuple[Tensor, Best]]:
-        """Yield samples with no attempt left to wait for, and their best points."""
         touched, self.touched = sorted(set(self.touched)), []
         self._join([self.under_way[i] for i in touched])
         over = [i for i in touched if self.under_way[i].joined >= self.under_way[i].end]
@@ -173,7 +158,6 @@ class SpeculativeScheduler(ConcurrentScheduler):
             self.under_way[i].running[attempt] = (micro_batch, slot)
 
     def _entry(self, attempts: list[tuple[int, int]], live: Tensor) -> Entry:
-        """Return these (sample, attempt) pairs as an entry."""
         at, attempt = self.index([i for i, _ in attempts]), self.index([k for _, k in attempts])
         return self.engine.entry(self.samples, at, live, attempt)
 
@@ -184,7 +168,6 @@ class SpeculativeScheduler(ConcurrentScheduler):
         slots = free[: len(attempts)]
         live = torch.ones(len(attempts), dtype=torch.bool, device=self.samples.device)
         micro_batch.enter(slots, self._entry(attempts, live))
-        micro_batch.reset_ages(slots)
         for slot in slots:
             micro_batch.busy[slot] = True
         self._place(micro_batch, slots, attempts)
@@ -198,27 +181,25 @@ class SpeculativeScheduler(ConcurrentScheduler):
         micro_batch.busy[slot] = False
         sample.ended[attempt] = row
         self.touched.append(i)
-        if succeeded:
-            sample.end = attempt + 1
-            for later in [k for k in sample.running if k > attempt]:
-                where, place = sample.running.pop(later)
-                where.busy[place] = False
-                self._count_unneeded(min(where.ages[place], self.engine.attack.queries) * self.engine.draws)
-            for later in [k for k in sample.ended if k > attempt]:
-                dropped = sample.ended.pop(later)
-                self._count_unneeded(int(dropped.best.forwards[dropped.at]))
-
-    def _count_unneeded(self, forwards: int) -> None:
+        if not succeeded:
+            return
+        sample.end, unneeded = attempt + 1, 0
+        for later in [k for k in sample.running if k > attempt]:
+            where, place = sample.running.pop(later)
+            where.busy[place] = False
+            unneeded += min(where.ages[place], self.engine.attack.queries) * self.engine.draws
+        for later in [k for k in sample.ended if k > attempt]:
+            dropped = sample.ended.pop(later)
+            unneeded += int(dropped.best.forwards[dropped.at])
         if self.graph_cache is not None:
-            self.graph_cache.unneeded_forwards += forwards
+            self.graph_cache.unneeded_forwards += unneeded
 
     def _join(self, samples: list[SampleAttempts]) -> None:
         """Join attempts that have ended to those before them, all samples at once, attempt by attempt."""
         nearest = self.engine.attack.minimum_norm
         while ready := [s for s in samples if s.joined in s.ended]:
             both = [(s, s.so_far, s.ended[s.joined]) for s in ready]
-            pairs = [(s, a, b) for s, a, b in both if a is not None]
-            if pairs:
+            if pairs := [(s, a, b) for s, a, b in both if a is not None]:
                 best = joined(_gather([a for _, a, _ in pairs]), _gather([b for _, _, b in pairs]), nearest)
                 for k, (s, _, _) in enumerate(pairs):
                     s.so_far = BestRow(best, k)
@@ -226,6 +207,10 @@ class SpeculativeScheduler(ConcurrentScheduler):
                 row = s.ended.pop(s.joined)
                 s.so_far = row if s.so_far is None else s.so_far
                 s.joined += 1
+
+
+def _empty(micro_batch: DeviceMicroBatch) -> list[int]:
+    return [i for i, busy in enumerate(micro_batch.busy) if not busy]
 
 
 def _gather(rows: list[BestRow]) -> Best:
@@ -241,7 +226,7 @@ def _gather(rows: list[BestRow]) -> Best:
 
 
 def _rows_at(best: Best, index: list[int]) -> Best:
-    return take(best, torch.tensor(index, device=best.device))
+    return take(best, torch.tensor(index, device=best.x.device))
 
 
 def _pack(samples: list[SampleAttempts]) -> None:
