@@ -8,8 +8,8 @@ from tests.engine.fixed import Counting, Fixed, images, run
 
 from brinell.attacks import Pursuit
 from brinell.core.threat import L1, L2, Linf
-from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.cuda import parallel_restarts
+from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
