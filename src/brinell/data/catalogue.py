@@ -97,6 +97,11 @@ def _mnist(title: str, paper: str, base: str, *md5s: str) -> DataSet:
     return DataSet(title.lower(), title, paper, 10, {"test": 10_000, "train": 60_000}, layout, files)
 
 
+def _imagenet_corrupted(title: str, paper: str, layout: Layout, *files: DataFile, archives: str) -> DataSet:
+    by_hand = f"Its {archives}: call brinell data fetch {title.lower()}, or unpack them"
+    return DataSet(title.lower(), title, paper, 1000, {"test": 50_000}, layout, files, False, "Res224", by_hand)
+
+
 _ALL = (
     _cifar(
         10,
@@ -149,29 +154,19 @@ _ALL = (
     ),
     _cifar_c(10, 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499"),
     _cifar_c(100, 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),
-    DataSet(
-        name="imagenet-c",
-        title="ImageNet-C",
-        paper=HENDRYCKS,
-        classes=1000,
-        sizes={"test": 50_000},
-        layout=CorruptedFolders("ImageNet-C", COMMON, EXTRA),
-        files=tuple(_file(ZENODO.format(2235448, part), md5, *holds) for part, (md5, holds) in IMAGENET_C.items()),
-        automatic=False,
-        preprocessing="Res224",
-        by_hand="Its four archives are large (50 GB): call brinell data fetch imagenet-c, or unpack them",
+    _imagenet_corrupted(
+        "ImageNet-C",
+        HENDRYCKS,
+        CorruptedFolders("ImageNet-C", COMMON, EXTRA),
+        *(_file(ZENODO.format(2235448, part), md5, *holds) for part, (md5, holds) in IMAGENET_C.items()),
+        archives="four archives are large (50 GB)",
     ),
-    DataSet(
-        name="imagenet-3dcc",
-        title="ImageNet-3DCC",
-        paper="Kar, Yeo, Atanov and Zamir 2022, arXiv:2203.01441",
-        classes=1000,
-        sizes={"test": 50_000},
-        layout=CorruptedFolders("ImageNet-3DCC", CORRUPTIONS_3D),
-        files=tuple(_file(EPFL.format(c), None, c) for c in CORRUPTIONS_3D),
-        automatic=False,
-        preprocessing="Res224",
-        by_hand="Its twelve archives are large: call brinell data fetch imagenet-3dcc, or unpack them",
+    _imagenet_corrupted(
+        "ImageNet-3DCC",
+        "Kar, Yeo, Atanov and Zamir 2022, arXiv:2203.01441",
+        CorruptedFolders("ImageNet-3DCC", CORRUPTIONS_3D),
+        *(_file(EPFL.format(c), None, c) for c in CORRUPTIONS_3D),
+        archives="twelve archives are large",
     ),
     DataSet(
         name="cifar10.1",

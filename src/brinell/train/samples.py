@@ -16,8 +16,6 @@ from brinell.ops import rng
 from brinell.ops.types import Keys
 
 LEVELS = 255
-# By default one tenth of the data, at most this many samples, is held out for validation.
-HELD_OUT, AT_MOST = 10, 1000
 
 
 @dataclass(frozen=True)
@@ -100,6 +98,10 @@ def order(seed: int, epoch: int, n: int, device: torch.device) -> Tensor:
 def sample_keys(seed: int, ids: Keys, epoch: int, purpose: str) -> Keys:
     """Return one noise key per sample for an epoch and a purpose."""
     return rng.fold(rng.fold(rng.keys(seed, ids), rng.digest(purpose)), epoch)
+
+
+# By default one tenth of the data, at most this many samples, is held out for validation.
+HELD_OUT, AT_MOST = 10, 1000
 
 
 def split(samples: TrainingSamples, held_out: int | None, seed: int) -> tuple[TrainingSamples, TrainingSamples | None]:
