@@ -98,13 +98,13 @@ def detection(
 
 
 def _foreign_data(name: str, own: Predictions, other: Predictions) -> ForeignData:
-    mine, theirs = own.log_confidence, other.log_confidence
+    ours, theirs = own.log_confidence, other.log_confidence
     # The largest threshold that at least the wanted share of the own inputs passes.
-    threshold = np.sort(mine)[math.floor((1 - KEPT) * len(mine) + 1e-9)]
-    area = auroc(mine, theirs)
+    threshold = np.sort(ours)[math.floor((1 - KEPT) * len(ours) + 1e-9)]
+    area = auroc(ours, theirs)
     return ForeignData(
         name,
-        Interval(area, *auroc_interval(area, len(mine), len(theirs)), len(mine) + len(theirs)),
+        Interval(area, *auroc_interval(area, len(ours), len(theirs)), len(ours) + len(theirs)),
         Proportion.of(theirs >= threshold),
         float(np.exp(theirs).mean()),
     )

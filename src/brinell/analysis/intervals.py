@@ -119,14 +119,8 @@ def to_plain(value: Any) -> Any:
     0.25
     """
     if isinstance(value, Proportion):
-        known = bool(value.n)
-        return {
-            "k": value.k,
-            "n": value.n,
-            "value": value.value if known else None,
-            "low": value.low,
-            "high": value.high,
-        }
+        share = value.value if value.n else None
+        return {"k": value.k, "n": value.n, "value": share, "low": value.low, "high": value.high}
     if isinstance(value, Difference):
         return {"value": value.value, "low": value.low, "high": value.high}
     if is_dataclass(value):

@@ -69,15 +69,11 @@ class Smoothness:
         columns = ("layer", "n", "mean lower bound", "95 % interval", "median", "largest")
         table = tuple(
             (
-                l.name,
-                l.mean.n,
-                _short(l.mean.value),
-                f"[{_short(l.mean.low)}, {_short(l.mean.high)}]",
-                _short(float(np.median(l.values))),
-                _short(l.largest),
+                l.name, l.mean.n, _short(l.mean.value), f"[{_short(l.mean.low)}, {_short(l.mean.high)}]",
+                _short(float(np.median(l.values))), _short(l.largest),
             )
             for l in self.layers
-        )
+        )  # fmt: skip
         what = "direction" if self.angular else "value"
         mean = self.output.mean
         summary = (

@@ -149,25 +149,25 @@ def _changes(radii: Values, value: Values) -> tuple[float, ...]:
 
 
 def _real(radii: Values, certain: Values, value: Values) -> tuple[Crossing, ...]:
-    found = []
+    real = []
     (places,) = np.nonzero(certain)
     for i, j in pairwise(places.tolist()):
         if certain[i] != certain[j]:
             inside = _changes(radii[i : j + 1], value[i : j + 1])
-            found.append(Crossing(inside[len(inside) // 2], float(radii[i]), float(radii[j])))
-    return tuple(found)
+            real.append(Crossing(inside[len(inside) // 2], float(radii[i]), float(radii[j])))
+    return tuple(real)
 
 
 def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[CertainRange, ...]:
     edges = np.concatenate([radii, [np.inf]])
-    found: list[CertainRange] = []
+    ranges: list[CertainRange] = []
     for i, s in enumerate(certain.tolist()):
         better = names[0] if s < 0 else names[1]
-        if s and found and found[-1].high == edges[i] and found[-1].better == better:
-            found[-1] = CertainRange(found[-1].low, float(edges[i + 1]), better)
+        if s and ranges and ranges[-1].high == edges[i] and ranges[-1].better == better:
+            ranges[-1] = CertainRange(ranges[-1].low, float(edges[i + 1]), better)
         elif s:
-            found.append(CertainRange(float(radii[i]), float(edges[i + 1]), better))
-    return tuple(found)
+            ranges.append(CertainRange(float(radii[i]), float(edges[i + 1]), better))
+    return tuple(ranges)
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,11 @@ def _measured(run: Run, threat: Threat, data: Problem) -> dict[int, float]:
     """Return distances in this norm of the adversarials of a Run in another norm."""
     adv = run.adversarials()
     place = {int(i): k for k, i in enumerate(adv.ids)}
-    found: dict[int, float] = {}
+    distances: dict[int, float] = {}
     for chunk in data.chunks(4096):
         rows = [r for r, i in enumerate(chunk.ids.tolist()) if i in place]
         if rows:
             x = torch.from_numpy(np.stack([adv.x[place[int(chunk.ids[r])]] for r in rows]))
             size = threat.norm.size(x.double() - chunk.x[rows].double())
-            found |= dict(zip(chunk.ids[rows].tolist(), size.tolist(), strict=True))
-    return found
+            distances |= dict(zip(chunk.ids[rows].tolist(), size.tolist(), strict=True))
+    return distances

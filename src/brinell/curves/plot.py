@@ -28,13 +28,13 @@ def plot(
     with reproducible_style(plt, font_size=11):
         figure, axes = plt.subplots(1, len(norms), figsize=(1.5 + 5.5 * len(norms), 4.4), squeeze=False)
         for axis, norm in zip(axes[0], norms, strict=True):
-            mine = [c for c in curves if c.norm == norm]
-            end = limit or _limit(mine)
-            for c in mine:
+            shown = [c for c in curves if c.norm == norm]
+            end = limit or _limit(shown)
+            for c in shown:
                 _draw(axis, c, COLOURS[names.index(c.name) % len(COLOURS)], end)
             # With several norms, a radius of one norm is usually outside the panel of another, or close to 0.
             least = end / 20 if len(norms) > 1 else 0.0
-            _dress(axis, norm, mine, [m for m in marks if least <= m <= end], end)
+            _dress(axis, norm, shown, [m for m in marks if least <= m <= end], end)
         axes[0][0].set_ylabel("samples that can be broken (%)")
         if title:
             figure.suptitle(title)
