@@ -212,7 +212,6 @@ class Oracle:
         return replace(self, block=block)
 
     def _pad(self, *inputs: Tensor) -> list[tuple[Tensor, ...]]:
-        """Split inputs into blocks; the first row fills up the last block."""
         spare = -len(inputs[0]) % self.block
         if spare:
             inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
@@ -237,6 +236,5 @@ class Oracle:
 
 
 def _unpad(blocks: list[A], n: int) -> A:
-    """Join blocks and drop the rows that filled up the last one."""
     whole = blocks[0] if len(blocks) == 1 else concat(blocks)
     return whole if len(whole.logits) == n else head(whole, n)

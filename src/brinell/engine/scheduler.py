@@ -87,7 +87,6 @@ class Scheduler:
         return [i for i, busy in enumerate(micro_batch.busy) if busy and not running[i]]
 
     def index(self, positions: list[int]) -> Tensor:
-        """Return positions as a tensor on the device."""
         return torch.tensor(positions, device=self.samples.device)
 
     def _has_attempts_left(self, outcome: Outcome) -> list[bool]:

@@ -102,7 +102,6 @@ def _uncompiled(oracle: Oracle) -> Oracle:
 
 
 def _measure(oracle: Oracle, shape: tuple[int, ...], count: int, requires: Requires = Requires.GRAD) -> Measured:
-    """Time so many concurrent captured model calls."""
     device = oracle.classifier.device
     before = torch.cuda.mem_get_info(device)[0]
     key = rng.keys(0, torch.arange(oracle.block, device=device))

@@ -119,12 +119,10 @@ class ConcurrentScheduler(Scheduler):
             self._start(micro_batch)
 
     def _budget(self, micro_batch: DeviceMicroBatch) -> int:
-        """Return the iterations until the budget of some row ends."""
         ages = [age for age, busy in zip(micro_batch.ages, micro_batch.busy, strict=True) if busy]
         return self.engine.attack.queries - max(ages)
 
     def _start(self, micro_batch: DeviceMicroBatch) -> None:
-        """Start iterations up to the next host sync, or to the end of some row's budget."""
         times = -(-min(self._interval, max(self._budget(micro_batch), 1)) // self._each)
         micro_batch.advance(times)
         self.iterations.setdefault(id(micro_batch), []).append(times * self._each)
