@@ -38,17 +38,17 @@ def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output)
                 got="one without",
                 remedy="Give it one, brinell.wrap(net, detector=…), or use the plan autoattack.",
             )
-    found = getattr(getattr(classifier, "detector", None), "references", None)
+    references = getattr(getattr(classifier, "detector", None), "references", None)
     stages: list[Stage] = []
     notes: list[str] = []
     for s in plan.stages_for(threat):
         if not s.attack.lacks_references:
             stages.append(s)
-        elif found is None or (LOSSES[s.attack.loss].of == "features" and found.features is None):
-            what = "accepted natural inputs" if found is None else "features"
+        elif references is None or (LOSSES[s.attack.loss].of == "features" and references.features is None):
+            what = "accepted natural inputs" if references is None else "features"
             notes.append(f"{s.name}: left out, since the model has no {what} to imitate (see brinell.calibrated).")
         else:
-            stages.append(replace(s, attack=s.attack.with_references(found)))
+            stages.append(replace(s, attack=s.attack.with_references(references)))
     if not stages:
         raise PlanError(
             expected="a model with references to imitate",
@@ -92,13 +92,12 @@ def _check_detector_gradient(oracle: Oracle, stages: Stages, first: Chunk) -> li
             remedy="Wrap its non-differentiable parts with brinell.models.bpda, or use a plan without gradients.",
         ) from error
     dead = float((flat(a.score_gradient) == 0).all(1).float().mean())
+    name = "zero gradient (detector)"
     if dead < 1:
-        return [
-            Finding("zero gradient (detector)", "ok", f"{100 * dead:.0f} % of the points have no detector gradient")
-        ]
+        return [Finding(name, "ok", f"{100 * dead:.0f} % of the points have no detector gradient")]
     return [
         Finding(
-            "zero gradient (detector)",
+            name,
             "warn",
             "the gradient of the detector's score is exactly zero at every point looked at: attacks cannot steer "
             "around it. Remove thresholds and quantisation from the score, or use brinell.models.bpda.",

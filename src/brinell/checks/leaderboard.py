@@ -4,6 +4,7 @@ A model that fails a check is not comparable with others. The limits of each che
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,11 +26,11 @@ from brinell.ops.rowwise import flat
 GRADIENTS, DETERMINISTIC, NO_LOOP = "non-zero gradients", "deterministic forward", "no optimisation in forward"
 # The losses whose gradients count: cross-entropy saturates in large logits, the margin does not.
 LOSSES = ("ce", "margin")
-# "In general": so many of the points may lack a gradient.
+# The share of points that may lack a gradient.
 HALF = 0.5
 # Passes over the same inputs, every other one after a pass over different inputs.
 PASSES = 8
-# A layer asked more often than this in one pass is part of a loop.
+# A layer called more often than this in one pass is part of a loop.
 LOOP = 10
 
 
@@ -53,11 +54,12 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
             lacking.append((slopes == 0).all(2).all(0))
             standing.append(answers[0].logits.argmax(1) == y)
     except RuntimeError as error:
-        return Finding(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({_line(error)}).")
+        reason = first_line(error).rstrip(".")
+        return Finding(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({reason}).")
     blind, counts = torch.cat(lacking), torch.cat(standing)
     share = float((blind[counts] if bool(counts.any()) else blind).float().mean())
-    said = f"{100 * share:.0f} % of the points looked at have no gradient (exactly zero or not finite)"
-    return Finding(GRADIENTS, "ok" if share <= HALF else "fail", said + ("" if share <= HALF else "."))
+    message = f"{100 * share:.0f} % of the points looked at have no gradient (exactly zero or not finite)"
+    return Finding(GRADIENTS, "ok" if share <= HALF else "fail", message + ("" if share <= HALF else "."))
 
 
 def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
@@ -70,9 +72,8 @@ def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
         if i % 2:
             oracle.output(1 - x)
         again = oracle.output(x).logits
-        worst = (
-            max(worst, model_checks.relative_difference(first, again)) if bool(again.isfinite().all()) else float("inf")
-        )
+        difference = model_checks.relative_difference(first, again)
+        worst = max(worst, difference) if bool(again.isfinite().all()) else float("inf")
     if worst <= SAME:
         return Finding(DETERMINISTIC, "ok", f"{PASSES} passes over the same inputs agree with the first")
     return Finding(
@@ -85,17 +86,17 @@ def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
 def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
     """Check that the forward pass computes no gradients.
 
-    Method: calls of autograd are watched, however they are reached; a layer that is asked many times in one pass is
-    told of, since recurrent networks and integrators do that rightly.
+    Method: calls of autograd are traced. A layer that one pass calls many times is reported but passes, since recurrent
+    networks and integrators do so.
     Limits: searches without gradients, gradients of other frameworks, of compiled code and of other threads pass.
     """
-    found = gradient_checks.check_no_optimisation(oracle, x)
-    if found.level != "ok":
-        return Finding(NO_LOOP, "fail", found.message)
+    finding = gradient_checks.check_no_optimisation(oracle, x)
+    if finding.level != "ok":
+        return replace(finding, name=NO_LOOP, level="fail")
     layer, times = _busiest(oracle.classifier, x[:1])
     if times > LOOP:
         return Finding(NO_LOOP, "info", f"no gradients, but the layer {layer} is asked {times} times in one pass")
-    return Finding(NO_LOOP, "ok", found.message)
+    return replace(finding, name=NO_LOOP)
 
 
 def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
@@ -113,10 +114,6 @@ def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
         for hook in hooks:
             hook.remove()
     return calls.most_common(1)[0] if calls else ("", 0)
-
-
-def _line(error: Exception) -> str:
-    return first_line(error).rstrip(".")
 
 
 def check_restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Finding]:

@@ -12,11 +12,11 @@ from brinell.finding import Finding
 # Two outputs for the same row are different if they differ by more than this share of the spread of the logits.
 SAME = 1e-4
 PROBABILITY_SLACK = 1e-5
-# Logits may happen to lie in [0, 1]; at least so many that reach so near both 0 and 1 were squashed.
+# Logits may lie in [0, 1] by chance. This many that come this close to both 0 and 1 are taken for probabilities.
 MANY, EDGE = 40, 0.02
-# How many channels pictures have.
+# Numbers of channels of images.
 CHANNELS = (1, 3, 4)
-# What autograd calls the functions that give probabilities, and those that change no value.
+# The names that autograd gives to functions that return probabilities, and to those that change no value.
 SQUASHING = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Hardsigmoid": "hard sigmoid"}
 RESHAPING = {
     "Alias", "Cat", "Clone", "Permute", "Reshape", "ReshapeAlias", "Select", "Slice", "Squeeze", "Stack", "T", "ToCopy",
@@ -33,14 +33,14 @@ def _refuse_unless_allowed(classifier: Classifier, defect: str, **message: str) 
 
 def check_train_mode(classifier: Classifier) -> Finding:
     """Check that no part of the model is in train mode."""
-    parts = classifier.modes()
-    if not parts:
+    modules = classifier.modes()
+    if not modules:
         return Finding("train mode", "ok", "every module is in evaluation mode")
     return _refuse_unless_allowed(
         classifier,
         "train mode",
         expected="a model in evaluation mode",
-        got=f"train mode in {', '.join(parts[:3])}{' …' if len(parts) > 3 else ''}",
+        got=f"train mode in {', '.join(modules[:3])}{' …' if len(modules) > 3 else ''}",
         remedy="Call net.eval() first: batch normalisation and dropout behave differently in training.",
     )
 
@@ -63,10 +63,10 @@ def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
     """Return the remedy for a model that fails on inputs of this shape, by the likeliest cause."""
     if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
         return "The weights are not in float32: call net.float()."
-    said = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
+    advice = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
     if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
-        return f"Channels come first: x.permute(0, 3, 1, 2). {said}"
-    return f"Images have a channel: x[:, None]. {said}" if len(shape) == 2 else said
+        return f"Channels come first: x.permute(0, 3, 1, 2). {advice}"
+    return f"Images have a channel: x[:, None]. {advice}" if len(shape) == 2 else advice
 
 
 def single_logit(logits: Tensor) -> list[str]:
@@ -99,18 +99,18 @@ def relative_difference(a: Tensor, b: Tensor) -> float:
 def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Finding:
     """Check that the outputs are logits: probabilities flatten every gradient.
 
-    Outputs in [0, 1] are refused where they sum to one or a sigmoid or softmax made them. Small logits pass: of what
-    merely fills [0, 1] and has no such ending it is only said that it looks like probabilities.
+    Outputs in [0, 1] are refused if they sum to one or a sigmoid or softmax computed them. Other outputs that fill
+    [0, 1] get a warning. Small logits pass.
     """
     name, slack = "probabilities", PROBABILITY_SLACK
-    said = logits[:, 1:] if single_logit(logits) else logits
-    low, high = float(said.min()), float(said.max())
+    outputs = logits[:, 1:] if single_logit(logits) else logits
+    low, high = float(outputs.min()), float(outputs.max())
     if not (low > -slack and high < 1 + slack):
         return Finding(name, "ok", "outputs are not probabilities")
-    sums = said.shape[1] > 1 and float((said.sum(1) - 1).abs().max()) < slack
+    sums = outputs.shape[1] > 1 and float((outputs.sum(1) - 1).abs().max()) < slack
     last = "" if sums else last_function(classifier, x)
     if sums or last:
-        one = said.shape[1] == 1
+        one = outputs.shape[1] == 1
         return _refuse_unless_allowed(
             classifier,
             name,
@@ -119,7 +119,7 @@ def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Fi
             f"{', which as a single logit would always mean class 1' if one else ''}",
             remedy=f"Remove the final {last or 'softmax'} (or return its {'argument' if one else 'logarithm'}).",
         )
-    if said.numel() >= MANY and low < EDGE and high > 1 - EDGE:
+    if outputs.numel() >= MANY and low < EDGE and high > 1 - EDGE:
         return Finding(
             name,
             "warn",
@@ -134,7 +134,7 @@ def last_function(classifier: Classifier, x: Tensor) -> str:
     try:
         with torch.enable_grad():
             node = classifier.forward(x.detach().clone().requires_grad_()).logits.grad_fn
-    except Exception:  # a black box, or whatever the model itself raises: its other checks will tell
+    except Exception:  # a black box, or whatever the model itself raises: other checks report it
         return ""
     while node is not None:
         kind = type(node).__name__.partition("Backward")[0]

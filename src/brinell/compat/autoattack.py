@@ -172,16 +172,9 @@ class AutoAttack:
     def _evaluate(self, names: list[str], x: Tensor, y: Tensor, bs: int, state: Any) -> Run:
         resume = state is not None and (Path(state) / MANIFEST).exists()
         run = evaluate(
-            self._classifier(),
-            (x, y),
-            threat(self.norm, self.eps),
-            self.plan(names),
-            out=state,
-            resume=resume,
-            seed=self.get_seed(),
-            slots=bs,
-            progress=False,
-        )
+            self._classifier(), (x, y), threat(self.norm, self.eps), self.plan(names), out=state, resume=resume,
+            seed=self.get_seed(), slots=bs, progress=False,
+        )  # fmt: skip
         self._log(run)
         return run
 

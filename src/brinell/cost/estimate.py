@@ -27,22 +27,11 @@ MIN_ANNOUNCED = 10.0
 
 
 def estimate(
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    plan: Any = "autoattack",
-    *,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    seconds: float | None = None,
-    individual: bool = False,
-    audit: float | int | None = None,
-    escalate: bool = False,
-    queries: int | None = None,
-    rank_by: Any = None,
-    rank_eps: float | str | None = None,
-    **options: "Unpack[ExecutionOptions]",
-) -> Estimate:
+    classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
+    *, out: str | os.PathLike[str] | None = None, resume: bool = False, seconds: float | None = None,
+    individual: bool = False, audit: float | int | None = None, escalate: bool = False, queries: int | None = None,
+    rank_by: Any = None, rank_eps: float | str | None = None, **options: "Unpack[ExecutionOptions]",
+) -> Estimate:  # fmt: skip
     """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
     Method: a pilot runs the plan on a few samples whose clean margins represent all samples. Cost: the clean pass of
@@ -62,13 +51,9 @@ def estimate(
     folder = Path(out) if resume and out is not None else None
     with precisions.exact(model.device):
         prepared = prepare(
-            model,
-            coerce.as_problem(problem),
-            coerce.as_threat(threat),
-            chosen,
-            replace(how, precision=stored_precision(how.precision, folder)),
-            individual=individual,
-        )
+            model, coerce.as_problem(problem), coerce.as_threat(threat), chosen,
+            replace(how, precision=stored_precision(how.precision, folder)), individual=individual,
+        )  # fmt: skip
         return predict(remaining_work(prepared, folder, escalate), seconds)
 
 

@@ -56,16 +56,10 @@ def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
     low, high = _range(a, pilot)
     whole = sum(s.seconds for s in stages)
     return Estimate(
-        tuple(stages),
-        samples=_samples(a),
-        low=low,
-        high=high,
-        seconds_low=whole * low / JITTER,
-        seconds_high=whole * high * JITTER,
-        probed=0 if pilot is None else len(pilot.at),
-        probe_seconds=0.0 if pilot is None else pilot.seconds,
-        notes=notes,
-    )
+        tuple(stages), samples=_samples(a), low=low, high=high, seconds_low=whole * low / JITTER,
+        seconds_high=whole * high * JITTER, probed=0 if pilot is None else len(pilot.at),
+        probe_seconds=0.0 if pilot is None else pilot.seconds, notes=notes,
+    )  # fmt: skip
 
 
 def _samples(a: RemainingWork) -> int:
@@ -144,13 +138,9 @@ def _escalation(
     scale = 1 + a.rest / len(survivors)
     n = round(scale * len(survivors))
     audit = Audit(
-        survivors=round(scale * int(survivors.sum())),
-        audited=round(scale * int((survivors & ~rest).sum())),
-        found=0,
-        n=n,
-        rest=round(scale * int(rest.sum())),
-        cost=Cost(0, 0, 0.0, 0),
-    )
+        survivors=round(scale * int(survivors.sum())), audited=round(scale * int((survivors & ~rest).sum())), found=0,
+        n=n, rest=round(scale * int(rest.sum())), cost=Cost(0, 0, 0.0, 0),
+    )  # fmt: skip
     certain = a.warned or audit.too_small(Proportion(audit.survivors, n))
     more = []
     margins = a.clean.margin.cpu().numpy().astype(np.float64)

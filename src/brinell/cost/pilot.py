@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from brinell.core.plan import Stage, Stages
+from brinell.cost.budget import max_queries
 from brinell.engine.accelerate import accelerated
 from brinell.engine.cuda.autotune import replayed_seconds
 from brinell.engine.oracle import Oracle
@@ -23,32 +24,31 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Clock = Callable[[], float]
 
-# Looks that are timed, after one that warms up; samples of the largest pilot; answers a pilot should get to see.
+# Host syncs that are timed, after one to warm up; samples of the largest pilot; queries per sample it should reach.
 TIMED, LARGEST, ANSWERS = 3, 512, 60
-# A slow model is asked about fewer rows at a time: the probe should have time for at least so many questions.
-QUESTIONS = 8
-# What a forward and a backward pass take beside a forward alone, until it is measured.
+# A slow model is queried with smaller blocks, so that the pilot has time for at least this many calls.
+CALLS = 8
+# The assumed time of a forward and a backward pass, relative to a forward pass.
 WITH_GRADIENT = 3.0
-# What an iteration takes beside its model call, where both are recorded.
+# The time of a captured iteration, relative to its model call.
 STEP = 1.2
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of an iteration of the engine: so much by itself, and so much for every block of rows."""
+    """Seconds of an iteration of the engine: a fixed part, and a part per block of rows."""
 
     fixed: float
     block: float
 
     def seconds(self, iterations: float, blocks: float) -> float:
-        """The time of so many iterations that ask about so many blocks altogether."""
+        """Return the time of iterations that query this many blocks in total."""
         return self.fixed * iterations + self.block * blocks
 
 
 @dataclass(frozen=True)
 class StageTrial:
-    """What one stage did to every sample of the pilot: whether it was tried, fell, came to its end, after how many
-    answers (of a sample that was cut short: those it had until then)."""
+    """For every sample of the pilot: whether a stage tried it, broke it and ended, and after how many queries."""
 
     tried: Flags
     fell: Flags
@@ -59,7 +59,10 @@ class StageTrial:
 
 @dataclass(frozen=True)
 class Pilot:
-    """The samples that were tried (positions in the chunk), a trial per stage, and what it took to find out."""
+    """The samples of the pilot (positions in the chunk), a trial per stage, and the measured times.
+
+    `recorded` are the seconds of captured iterations per block and stage; the pilot itself runs without capture.
+    """
 
     at: Ints
     trials: tuple[StageTrial, ...]
@@ -67,7 +70,6 @@ class Pilot:
     block: int
     seconds: float
     recorded: tuple[float | None, ...] = ()
-    """Seconds of a stage's iterations, per block, where they are recorded: what is tried here is not."""
 
 
 @contextmanager
@@ -85,7 +87,7 @@ def preserve_rng(device: torch.device) -> Iterator[None]:
 
 @dataclass
 class Stopwatch:
-    """Counts the engine's looks and iterations, notes when they were, and stops it at the deadline or after so many."""
+    """Times the host syncs and iterations of the engine, and stops it at a deadline or a limit of either."""
 
     clock: Clock
     deadline: float
@@ -101,14 +103,14 @@ class Stopwatch:
         self.times.append(self.clock())
         self.made.append(iterations)
         late = self.times[-1] >= self.deadline
-        looked = self.most is not None and self.looks >= self.most
-        asked = self.most_iterations is not None and self.iterations >= self.most_iterations
-        self.over = late or looked or asked
+        synced = self.most is not None and self.syncs >= self.most
+        iterated = self.most_iterations is not None and self.iterations >= self.most_iterations
+        self.over = late or synced or iterated
         return self.over
 
     @property
-    def looks(self) -> int:
-        """Looks so far."""
+    def syncs(self) -> int:
+        """Host syncs so far."""
         return len(self.times) - 1
 
     @property
@@ -118,21 +120,20 @@ class Stopwatch:
 
     @property
     def each(self) -> float:
-        """Seconds per iteration, without those before the first look where there are others."""
-        first = 0 if self.looks < 2 else 1
+        """Seconds per iteration, without those before the first host sync if there are others."""
+        first = 0 if self.syncs < 2 else 1
         return (self.times[-1] - self.times[first]) / sum(self.made[first:])
 
 
 def spread(values: Numbers, n: int, offset: float) -> Ints:
-    """Positions of n values that lie evenly along their order; every beginning of the list does so too.
+    """Return positions of n values that are spread evenly over their order; so is every beginning of the list.
 
     >>> spread(np.arange(8.0), 4, 0.0).tolist()
     [0, 4, 2, 6]
     """
     order, size = np.argsort(values, kind="stable"), len(values)
-    if n >= size:
-        n = size
-    # The van der Corput sequence: the digits of 0, 1, 2 … mirrored at the point.
+    n = min(n, size)
+    # The van der Corput sequence: the binary digits of 0, 1, 2 … mirrored at the point.
     k, places = np.arange(8 * max(size, 1)), np.zeros(8 * max(size, 1))
     digit = 0.5
     while k.any():
@@ -145,27 +146,20 @@ def spread(values: Numbers, n: int, offset: float) -> Ints:
 
 
 def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
-    """Of the samples at positions `at`, n that stand for all: spread along their clean margins, drawn by the seed."""
+    """Return n of the positions `at`, spread evenly over the clean margins, with an offset drawn by the seed."""
     offset = float(rng.uniform(rng.keys(seed, torch.tensor([rng.digest("pilot")])), (1,)))
     return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
 
 
 def run_pilot(
-    context: StageContext,
-    stages: Stages,
-    c: Clean,
-    at: Ints,
-    individual: bool,
-    seconds: float,
-    pace: float,
+    context: StageContext, stages: Stages, c: Clean, at: Ints, individual: bool, seconds: float, pace: float,
     clock: Clock,
-) -> Pilot:
-    """Try the plan on samples among those at positions `at`, for at most so many seconds.
+) -> Pilot:  # fmt: skip
+    """Run the plan on some of the samples at positions `at`, for at most `seconds`.
 
-    Method: the samples lie evenly along the clean margins of all candidates, with an offset drawn by the seed: who
-    breaks is nearly a matter of margin, so a few samples tell the share well. Every stage gets its part of the time,
-    and its iterations are timed with the slots full and with one block. A stage cut short leaves samples of which it
-    is only known that they did not break so far. `pace` is a first idea of the seconds of one row's forward pass.
+    Method: the samples are spread evenly over the clean margins of all candidates. The margin almost decides whether a
+    sample breaks, so few samples predict the share well. Every stage gets a part of the time. Its iterations are timed
+    with full slots and with one block. `pace` is roughly the seconds of the forward pass of one row.
     """
     begun = clock()
     recorded = tuple(_recorded(context, stage, tuple(c.chunk.x.shape[1:])) for stage in stages)
@@ -181,13 +175,13 @@ def run_pilot(
         parts.append(_batch(context, stages, c, here, individual, end, clock, at, [] if not parts else list(parts[0])))
         done, size = done + len(here), 2 * size
         if not all((t.ended | ~t.tried).all() for t in parts[-1]):
-            break  # there was no time for more
+            break  # out of time
     joined = tuple(_join([p[k] for p in parts]) for k in range(len(stages))) if parts else ()
     return Pilot(order[:done], joined, forward, context.oracle.block, clock() - begun, recorded)
 
 
 def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
-    """Seconds of an iteration per block by its model calls alone, which are most of it, and what comes on top."""
+    """Return the seconds of a captured iteration per block, from its model calls, which take most of the time."""
     if context.graph_cache is None or context.graph_cache.failed:
         return None
     oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
@@ -200,20 +194,20 @@ def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> fl
 
 
 def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext:
-    """The setup with a model that is asked about so few rows at a time that the probe can ask several times."""
-    most = int(seconds / QUESTIONS / max(WITH_GRADIENT * pace, 1e-12))
+    """Return the context with blocks small enough that the pilot can make several calls."""
+    most = int(seconds / CALLS / max(WITH_GRADIENT * pace, 1e-12))
     block = context.oracle.block
     while block > 1 and block > most:
         block //= 2
     plain = Oracle(context.oracle.classifier, block, precision=context.oracle.precision)
     oracle = accelerated(plain, plain.classifier.device)
-    # Randomised models too end with their first success here: to know who falls, not at which pass.
+    # Attacks on randomised models end at their first success here: only whether a sample breaks is needed.
     early = context.early_exit or context.draws > 1
     return replace(context, oracle=oracle, draws=1, early_exit=early, graph_cache=None)
 
 
 def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> float:
-    """Seconds of a forward pass of one block."""
+    """Return the seconds of a forward pass of one block."""
     rows = torch.as_tensor(np.resize(order, context.oracle.block))
     x = c.chunk.x[rows].to(c.logits.device)
     context.oracle.output(x).logits.cpu()
@@ -223,28 +217,21 @@ def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> floa
 
 
 def _blocks(context: StageContext, stages: Stages, n: int, forward: float, seconds: float) -> int:
-    """How many blocks of samples the pilot can follow for as many answers as it should see."""
+    """Return how many blocks of samples the pilot can attack with the wanted number of queries."""
     most = -(-min(n, context.slots) // context.oracle.block)
-    wanted = min(ANSWERS, max(s.attack.queries * len(s.attempts()) for s in stages))
+    wanted = min(ANSWERS, max(max_queries(s) for s in stages))
     each = WITH_GRADIENT * forward * max(s.eot for s in stages)
     return max(1, min(most, int(seconds / len(stages) / max(each * wanted, 1e-12))))
 
 
 def _batch(
-    context: StageContext,
-    stages: Stages,
-    c: Clean,
-    at: Ints,
-    individual: bool,
-    end: float,
-    clock: Clock,
-    everyone: Ints,
-    before: list[StageTrial],
-) -> tuple[StageTrial, ...]:
+    context: StageContext, stages: Stages, c: Clean, at: Ints, individual: bool, end: float, clock: Clock,
+    everyone: Ints, before: list[StageTrial],
+) -> tuple[StageTrial, ...]:  # fmt: skip
     standing = np.ones(len(at), dtype=bool)
     trials: list[StageTrial] = []
     for k, stage in enumerate(stages):
-        # The first of the stages left gets twice what each other one gets.
+        # The next stage gets twice the time of each later one.
         allotted = max(0.0, end - clock()) * 2 / (len(stages) - k + 1)
         trying = np.ones_like(standing) if individual else standing.copy()
         pace = before[k].pace if before else None
@@ -255,16 +242,9 @@ def _batch(
 
 
 def _stage(
-    context: StageContext,
-    stage: Stage,
-    c: Clean,
-    at: Ints,
-    trying: Flags,
-    deadline: float,
-    clock: Clock,
-    everyone: Ints,
-    pace: Pace | None,
-) -> StageTrial:
+    context: StageContext, stage: Stage, c: Clean, at: Ints, trying: Flags, deadline: float, clock: Clock,
+    everyone: Ints, pace: Pace | None,
+) -> StageTrial:  # fmt: skip
     fell, ended, answers = np.zeros_like(trying), np.zeros_like(trying), np.zeros(len(at), dtype=np.int64)
     blank = StageTrial(trying, fell, ended, answers, pace)
     if not trying.any() or clock() >= deadline:
@@ -278,13 +258,13 @@ def _stage(
         fell[here], ended[here] = r.broken.cpu().numpy(), True
         answers[here] = r.forwards.cpu().numpy() // stage.eot
     answers[trying & ~ended] = watch.iterations
-    # Without the first look, before which the targets were ranked.
-    took = watch.each * watch.iterations if watch.looks else 0.0
+    # Without the first host sync, before which the targets were ranked.
+    took = watch.each * watch.iterations if watch.syncs else 0.0
     return StageTrial(trying, fell, ended, answers, _corrected(pace, answers[trying], context.oracle.block, took))
 
 
 def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
-    """The pace, so that it gives the time that the pilot itself took where that was long enough to tell."""
+    """Return the pace scaled to the time that the pilot took, if that was long enough."""
     iterations, blocks = schedule(answers, len(answers), block)
     expected = pace.seconds(iterations, blocks)
     if iterations < ANSWERS / 4 or expected <= 0:
@@ -293,7 +273,7 @@ def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
 
 
 def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[float, float]:
-    """Iterations of the engine, and blocks asked about in all of them, for samples that take so many answers each.
+    """Return the iterations of the engine and the blocks queried in them, from the queries of every sample.
 
     Method: samples take the next free slot; whole blocks of empty slots are dropped when none is waiting.
 
@@ -307,21 +287,21 @@ def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[
     heapq.heapify(ends)
     for v in answers[capacity:]:
         heapq.heapreplace(ends, ends[0] + int(v))
-    # The k-th block lives as long as more than k blocks of slots do.
+    # The k-th block is queried as long as more than k blocks of slots are occupied.
     longest = np.sort(np.asarray(ends))[::-1]
     return float(longest[0]), float(longest[::block].sum())
 
 
 def _pace(context: StageContext, stage: Stage, c: Clean, everyone: Ints, deadline: float, clock: Clock) -> Pace:
-    """The seconds of an iteration, measured with the slots full and with a single block."""
+    """Measure the seconds of an iteration with full slots and with a single block."""
     block = context.oracle.block
     full = -(-min(context.slots, len(everyone)) // block)
     one = _seconds(context, stage, c, np.resize(everyone, min(block, len(everyone))), deadline, clock)
     if full == 1 or clock() + (TIMED + 1) * full * one > deadline:
         return Pace(0.0, one)
-    all_ = _seconds(context, stage, c, everyone[: full * block], deadline, clock)
-    each = min(max((all_ - one) / (full - 1), 0.0), all_ / full)
-    return Pace(all_ - full * each, each)
+    whole = _seconds(context, stage, c, everyone[: full * block], deadline, clock)
+    each = min(max((whole - one) / (full - 1), 0.0), whole / full)
+    return Pace(whole - full * each, each)
 
 
 def _seconds(context: StageContext, stage: Stage, c: Clean, at: Ints, deadline: float, clock: Clock) -> float:
@@ -331,7 +311,7 @@ def _seconds(context: StageContext, stage: Stage, c: Clean, at: Ints, deadline: 
         last = clock()
     if watch.over:
         return watch.each
-    # All ended before the last look: an attack of few answers, whose beginning counts too.
+    # The attack ended before the last host sync: its start counts too.
     return (max(last, watch.times[-1]) - watch.times[0]) / watch.iterations
 
 

@@ -10,6 +10,7 @@ import torch
 
 from brinell.core.attack import Requires
 from brinell.core.plan import Stage, Stages
+from brinell.cost.budget import max_queries
 from brinell.cost.pilot import Clock, Ints, Stopwatch, positions, preserve_rng
 from brinell.engine.accelerate import accelerated
 from brinell.engine.oracle import Oracle
@@ -19,15 +20,15 @@ from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import claimed, run_unverified
 from brinell.evaluation.verify_points import verify_points
 
-# Lower precision must take at most so much of float32's time; so many adversarials at least must show that it is safe.
+# Lower precision must take at most this share of float32's time, and the trial must have this many adversarials.
 FASTER, EVIDENCE = 0.9, 5
-# A trial lasts at most so many seconds and answers; what float32 found in the first part of it must be found again.
+# The limits of a trial in seconds and queries. Adversarials of this first share of it must be found again.
 SECONDS, ANSWERS, EARLY = 0.7, 60, 0.75
 
 
 @dataclass(frozen=True)
 class PrecisionTrial:
-    """One precision in the probe: seconds per iteration, and how many of the wanted adversarials it found, verified.
+    """One precision: seconds per iteration, and how many of the wanted adversarials it found, verified.
 
     >>> PrecisionTrial("bfloat16", seconds=0.1, found=9, wanted=10).lost
     1
@@ -59,7 +60,7 @@ class PrecisionChoice:
         return f"Precision {self.precision}, chosen by a trial: {'; '.join(descriptions)}."
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the entry of the manifest."""
         trials = [{"precision": t.precision, "seconds": t.seconds, "found": t.found} for t in self.trials]
         return {"precision": self.precision, "wanted": self.trials[0].wanted if self.trials else 0, "trials": trials}
 
@@ -81,8 +82,8 @@ def choose_precision(
 ) -> PrecisionChoice:
     """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
 
-    Method: float32 attacks for a limited time; the others get twice as many answers. What float32 found in the first
-    three quarters must also be found, and hold in float32, with the other precision. Cost: a few seconds at most.
+    Method: float32 attacks for a limited time; the others get twice as many queries. What float32 found in the first
+    three quarters must also be found with the other precision, and hold in float32. Cost: a few seconds at most.
     """
     device = c.logits.device
     at = np.flatnonzero(c.correct.cpu().numpy())
@@ -91,38 +92,34 @@ def choose_precision(
     at = positions(context.seed, c, at, context.oracle.block)
     stage = next((s for s in stages if s.attack.requires is not Requires.LOGITS), stages[0])
     with preserve_rng(device):
-        base, seconds, made = _found(context, stage, c, at, FLOAT32, None, clock)
-        over = made * (EARLY if made < _most(stage) else 1.0)
+        base, seconds, made = _trial(context, stage, c, at, FLOAT32, None, clock)
+        over = made * (EARLY if made < max_queries(stage) else 1.0)
         wanted = {i for i, answers in base.items() if answers <= over}
         trials = [PrecisionTrial(FLOAT32, seconds, len(wanted), len(wanted))]
         for name in candidates(device)[1:]:
-            # Lower precision leaves a sample only once it is broken by more than its rounding: that takes longer.
-            found, seconds, _ = _found(context, stage, c, at, name, 2 * made, clock)
-            trials.append(PrecisionTrial(name, seconds, len(wanted & found.keys()), len(wanted)))
+            # Lower precision takes longer: a sample must be broken by more than the rounding error.
+            broken, seconds, _ = _trial(context, stage, c, at, name, 2 * made, clock)
+            trials.append(PrecisionTrial(name, seconds, len(wanted & broken.keys()), len(wanted)))
     return fastest_safe(trials)
 
 
-def _most(stage: Stage) -> int:
-    return stage.attack.queries * len(stage.attempts())
-
-
-def _found(
+def _trial(
     context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
-    """Which samples fell and hold in float32, after how many answers each; seconds per iteration; iterations."""
+    """Return the samples broken in float32 with their queries, the seconds per iteration, and the iterations."""
     plain = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
     oracle = accelerated(plain, plain.classifier.device)
     context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, graph_cache=None)
-    # What takes clearly longer than float32 has lost anyhow.
+    # A precision that takes clearly longer than float32 is not chosen anyway.
     deadline = clock() + (SECONDS if most is None else 2 * SECONDS)
     watch = Stopwatch(clock, deadline, most_iterations=ANSWERS if most is None else most)
     where = torch.as_tensor(at, device=c.logits.device)
-    found: dict[int, int] = {}
+    broken: dict[int, int] = {}
     for which, r in run_unverified(context, stage, c, where, watch):
         rows = where[which].cpu()
         x0, y = c.chunk.x[rows].to(r.x.device), c.chunk.y[rows].to(r.x.device)
         ball = context.threat.ball(rows + c.chunk.offset, r.x.device)
-        # Untargeted: what the row aimed at does not matter for whether it is an adversarial.
+        # Any wrong class counts, whatever the target.
         ok = claimed(r, ball) & verify_points(oracle, context.criterion, x0, r.x, y, torch.full_like(y, -1), ball).ok
-        found |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
-    return found, watch.each, watch.iterations
+        broken |= dict(zip(rows[ok.cpu()].tolist(), (r.forwards[ok] // stage.eot).tolist(), strict=True))
+    return broken, watch.each, watch.iterations

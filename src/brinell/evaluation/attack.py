@@ -25,16 +25,10 @@ if TYPE_CHECKING:
 
 
 def attack(
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    attack: "AnyAttack | Stage",
-    *,
-    start: Tensor | None = None,
-    early_exit: bool = True,
-    progress: bool | None = False,
+    classifier: Any, problem: Any, threat: Threat, attack: "AnyAttack | Stage",
+    *, start: Tensor | None = None, early_exit: bool = True, progress: bool | None = False,
     **options: "Unpack[ComputeOptions]",
-) -> pa.Table:
+) -> pa.Table:  # fmt: skip
     """Run one attack on every sample, misclassified ones too, and return its rows in the problem's order.
 
     Nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False` lets every sample use its

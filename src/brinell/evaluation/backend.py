@@ -57,7 +57,6 @@ class AttackJob:
 
     @property
     def stages(self) -> Stages:
-        """The stages of the plan."""
         return self.plan.stages_for(self.context.threat)
 
 
@@ -96,11 +95,9 @@ class InProcess:
 
     @contextmanager
     def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
-        """Return itself."""
         yield self
 
     def run(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """Run the plan on the chunks in order."""
         for chunk, known in job.read():
             c = job.clean(chunk)
             yield from run_plan(job.context, job.plan, c, known, individual=job.individual, everyone=job.everyone)
@@ -139,9 +136,7 @@ def unfinished(
     todo = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
     standing = ~todo & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
     for stage in stages:
-        chosen = np.ones(len(names), dtype=bool)
-        if not everyone:
-            chosen = in_audit(seed, ids, stage.sampled_share).numpy()
+        chosen = in_audit(seed, ids, 1.0 if everyone else stage.sampled_share).numpy()
         todo |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
         if not individual:
             standing &= ~np.asarray(known.fell(stage.name, names), dtype=bool)

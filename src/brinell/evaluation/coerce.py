@@ -41,7 +41,6 @@ def as_classifier(classifier: Any, device: torch.device | str | None = None) -> 
 
 
 def _no_model(given: Any, missing: list[str]) -> ModelError:
-    """Return the error for something that is no model, with a remedy for what is often passed instead."""
     remedy, got = "Wrap the model: brinell.wrap(net, mean=…, std=…).", repr(given)[:80]
     if isinstance(given, dict):
         got = f"{type(given).__name__} with {len(given)} entries"
@@ -119,7 +118,7 @@ def _part(problem: Problem, part: str) -> Problem:
 
 
 def as_threat(threat: Any) -> Threat:
-    """Return the threat, or raise an error that shows how to make one."""
+    """Return the threat, or raise a ThreatError."""
     if not isinstance(threat, Threat):
         raise ThreatError(
             expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5)."
@@ -129,13 +128,9 @@ def as_threat(threat: Any) -> Threat:
 
 def as_plan(
     chosen: "str | Plan | Stage | AnyAttack | list[Any]",
-    *,
-    rank_by: "str | AnyAttack | None" = None,
-    rank_eps: float | str | None = None,
-    queries: int | None = None,
-    audit: float | int | None = None,
-    escalate: bool = False,
-) -> Plan:
+    *, rank_by: "str | AnyAttack | None" = None, rank_eps: float | str | None = None, queries: int | None = None,
+    audit: float | int | None = None, escalate: bool = False,
+) -> Plan:  # fmt: skip
     """Return a Plan from itself, a name, an attack, a stage, or a list of attacks, stages or names of attacks.
 
     The options are those of `brinell.evaluate`: the ranking of targets, a limit of queries, the share of the audit.

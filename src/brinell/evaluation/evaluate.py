@@ -35,30 +35,14 @@ NO_IMAGES = "Adversarials were verified but not stored, as requested: this Run c
 
 
 def evaluate(
-    classifier: Any,
-    problem: Any,
-    threat: Threat,
-    plan: Any = "autoattack",
-    *,
-    out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    seed: int = 0,
-    slots: int | None = None,
-    precision: str = "float32",
-    execution: str | Execution = "auto",
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
-    expected_clean_accuracy: float | None = None,
-    individual: bool = False,
-    audit: float | int | None = None,
-    escalate: bool = False,
-    queries: int | None = None,
-    rank_by: Any = None,
-    rank_eps: float | str | None = None,
-    images: bool = True,
-    launch: Backend = IN_PROCESS,
+    classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
+    *, out: str | os.PathLike[str] | None = None, resume: bool = False, seed: int = 0, slots: int | None = None,
+    precision: str = "float32", execution: str | Execution = "auto", device: torch.device | str | None = None,
+    progress: bool | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
+    audit: float | int | None = None, escalate: bool = False, queries: int | None = None, rank_by: Any = None,
+    rank_eps: float | str | None = None, images: bool = True, launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (),
-) -> Run:
+) -> Run:  # fmt: skip
     """Attack every sample with the plan and store what happened as a Run in the folder `out`.
 
     `classifier` is a module, a wrapped model, "demo", the name of a zoo model, "FILE.py:FACTORY" or the folder of a
@@ -90,16 +74,10 @@ def evaluate(
     stored = folder if resume else None
     with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(
-            model,
-            data,
-            coerce.as_threat(threat),
-            chosen,
-            replace(how, precision=stored_precision(how.precision, stored)),
-            listener,
-            expected=expected_clean_accuracy,
-            individual=individual,
-            device=launch.device,
-        )
+            model, data, coerce.as_threat(threat), chosen,
+            replace(how, precision=stored_precision(how.precision, stored)), listener, expected=expected_clean_accuracy,
+            individual=individual, device=launch.device,
+        )  # fmt: skip
         begun = time.perf_counter()
         with launch.open(prepared.context, prepared.plan) as executor:
             folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))

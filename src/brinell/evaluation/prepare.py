@@ -45,18 +45,11 @@ def stored_precision(precision: str, folder: Path | None) -> str:
 
 
 def prepare(
-    classifier: Classifier,
-    problem: Problem,
-    threat: Threat,
-    plan: Plan,
-    execution: Execution,
+    classifier: Classifier, problem: Problem, threat: Threat, plan: Plan, execution: Execution,
     listener: Listener = silent,
-    *,
-    early_exit: bool = True,
-    expected: float | None = None,
-    individual: bool = False,
+    *, early_exit: bool = True, expected: float | None = None, individual: bool = False,
     device: torch.device | None = None,
-) -> PreparedEvaluation:
+) -> PreparedEvaluation:  # fmt: skip
     """Check the model and the data, fit the plan to them, and return the evaluation, ready to run.
 
     `device` is the kind of device that computes, where it is not the model's.

@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from brinell.engine.events import Event, Listener, Note, Progress, Shrunk, StageStarted, silent
 
+# Seconds between two lines of progress.
 EVERY = 10.0
 
 
@@ -24,16 +25,16 @@ class RemainingTime:
     """The remaining time of a stage, from the samples finished so far."""
 
     def __init__(self) -> None:
-        self.begun, self.samples, self.queries = time.perf_counter(), 0, 0
+        self.start(0)
 
-    def start(self, event: StageStarted) -> None:
+    def start(self, samples: int) -> None:
         """Begin a new stage."""
-        self.begun, self.samples, self.queries = time.perf_counter(), event.samples, event.queries
+        self.begun, self.samples = time.perf_counter(), samples
 
-    def remaining(self, event: Progress) -> float:
-        """Return the remaining seconds if the other samples cost what the finished ones did on average."""
-        spent = time.perf_counter() - self.begun
-        return spent / max(event.finished, 1) * (self.samples - event.finished)
+    def remaining(self, event: Progress) -> str:
+        """Return the remaining time if the other samples take as long as the finished ones on average."""
+        seconds = (time.perf_counter() - self.begun) / max(event.finished, 1) * (self.samples - event.finished)
+        return f"about {_clock(seconds)} left"
 
 
 class ProgressBar:
@@ -41,14 +42,10 @@ class ProgressBar:
 
     def __init__(self, console: Console) -> None:
         self.bar = Bar(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[broken]} broken"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[broken]} broken"), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
             console=console,
-        )
+        )  # fmt: skip
         self.estimate, self.task = RemainingTime(), TaskID(0)
         self.tasks: dict[str, TaskID] = {}
 
@@ -62,12 +59,10 @@ class ProgressBar:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageStarted):
-            self.estimate.start(event)
+            self.estimate.start(event.samples)
             self._show(event)
         elif isinstance(event, Progress):
-            left = (
-                f"about {_clock(self.estimate.remaining(event))} left" if event.finished < self.estimate.samples else ""
-            )
+            left = self.estimate.remaining(event) if event.finished < self.estimate.samples else ""
             self.bar.update(self.task, completed=event.finished, broken=event.broken, left=left)
         else:
             self.bar.console.print(_sentence(event), highlight=False, markup=False)
@@ -79,24 +74,22 @@ class ProgressLines:
     def __init__(self, console: Console) -> None:
         self.console, self.estimate, self.last = console, RemainingTime(), 0.0
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageStarted):
-            self.estimate.start(event)
+            self.estimate.start(event.samples)
             self.last = time.perf_counter()
-            self._say(f"{event.stage}: {event.samples} samples, at most {event.queries} passes each")
+            self._print(f"{event.stage}: {event.samples} samples, at most {event.queries} passes each")
         elif isinstance(event, Progress):
             over = event.finished == self.estimate.samples
             if over or time.perf_counter() - self.last > EVERY:
                 self.last = time.perf_counter()
-                left = "done" if over else f"about {_clock(self.estimate.remaining(event))} left"
-                self._say(
-                    f"{event.stage}: {event.finished}/{self.estimate.samples} finished, {event.broken} broken, {left}"
-                )
+                left, total = "done" if over else self.estimate.remaining(event), self.estimate.samples
+                self._print(f"{event.stage}: {event.finished}/{total} finished, {event.broken} broken, {left}")
         else:
-            self._say(_sentence(event))
+            self._print(_sentence(event))
 
 
 def _sentence(event: Event) -> str:

@@ -15,15 +15,9 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 
 def run_plan(
-    context: StageContext,
-    plan: Plan,
-    c: Clean,
-    known: StoredOutcomes = NOTHING_STORED,
-    *,
-    individual: bool = False,
-    everyone: bool = False,
-    dropped: Collection[int] = (),
-) -> Iterator[FinishedRows]:
+    context: StageContext, plan: Plan, c: Clean, known: StoredOutcomes = NOTHING_STORED,
+    *, individual: bool = False, everyone: bool = False, dropped: Collection[int] = (),
+) -> Iterator[FinishedRows]:  # fmt: skip
     """Run what the plan has not yet done to the samples of a chunk; yield rows as samples finish.
 
     `known` are the outcomes that are stored already. `individual`: every attack sees every correct sample. `everyone`:

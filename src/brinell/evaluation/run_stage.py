@@ -87,10 +87,7 @@ def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
 
 
 def _slots(context: StageContext, oracle: Oracle) -> int:
-    """Slots: those asked for, else no more lanes, which take their time to record, of small blocks than of large.
-
-    But never less than a block, whose empty slots cost as much as full ones.
-    """
+    """Return the number of slots: at least a block; where measured, few enough that capturing does not take long."""
     measured = context.graph_cache is not None and context.shape is not None
     return max(min(context.slots, MOST * oracle.block), oracle.block) if measured else context.slots
 
@@ -144,7 +141,7 @@ def run_stage(
     samples = _samples(context, stage, c, at, start)
     engine = _engine(context, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
-    ranking, loaded = (last - begun) / len(at), _loading(context)
+    ranking, startup = (last - begun) / len(at), _startup_seconds(context)
     held: list[tuple[Tensor, Best]] = []
     for which, best in engine.run(samples):
         best = _with_ranking(best, before, backwards)
@@ -157,15 +154,14 @@ def run_stage(
         if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
             # The time since the last batch is divided by passes, without start-up, so that the seconds of the rows add
             # up to the wall-clock time. The time of the ranking is divided by samples.
-            starting, loaded = _loading(context) - loaded, _loading(context)
+            starting, startup = _startup_seconds(context) - startup, _startup_seconds(context)
             spent = max(now - last - starting, 0.0) + ranking * sum(len(p[0]) for p in held)
             rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
             yield _finish(context, stage, c, samples, at, held, rate)
             held, last = [], now
 
 
-def _loading(context: StageContext) -> float:
-    """Seconds spent on recording and compiling so far."""
+def _startup_seconds(context: StageContext) -> float:
     return 0.0 if context.graph_cache is None else context.graph_cache.seconds
 
 
@@ -213,14 +209,9 @@ def _verified(context: StageContext, samples: Samples, pos: Tensor, r: Best, bal
 
 
 def _finish(
-    context: StageContext,
-    stage: Stage,
-    c: Clean,
-    samples: Samples,
-    at: Tensor,
-    held: list[tuple[Tensor, Best]],
+    context: StageContext, stage: Stage, c: Clean, samples: Samples, at: Tensor, held: list[tuple[Tensor, Best]],
     rate: float,
-) -> tuple[Tensor, FinishedRows]:
+) -> tuple[Tensor, FinishedRows]:  # fmt: skip
     """Verify a batch of finished samples; return the positions that count as broken, and the rows."""
     pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
     order = pos.argsort()

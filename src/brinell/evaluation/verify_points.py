@@ -13,9 +13,9 @@ from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
 from brinell.ops.rowwise import put, rows, take
 
 LEVELS = 255
-# How far beyond the point that lower precision took for the nearest one may lie in float32, tried in turn.
+# Multiples of the distance found in lower precision that are tried in float32, in order.
 BEYOND = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2)
-# Halvings of what is left of the way: a thousandth of the distance.
+# Steps of the bisection: to a thousandth of the distance.
 HALVINGS = 10
 
 
@@ -33,16 +33,9 @@ class Verified:
 
 
 def verify_points(
-    oracle: Oracle,
-    criterion: Criterion,
-    x0: Tensor,
-    x: Tensor,
-    y: Tensor,
-    t: Tensor,
-    ball: Ball,
-    draws: int = 1,
+    oracle: Oracle, criterion: Criterion, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, draws: int = 1,
     id: Tensor | None = None,
-) -> Verified:
+) -> Verified:  # fmt: skip
     """Verify adversarial points on the model with fresh passes.
 
     Of a randomised model (`draws` above 1) more than half of the passes must be fooled, and once more of as many
@@ -71,33 +64,26 @@ def verify_points(
 
 
 def verify_claims(
-    oracle: Oracle,
-    criterion: Criterion,
-    x0: Tensor,
-    x: Tensor,
-    y: Tensor,
-    t: Tensor,
-    ball: Ball,
-    claimed: Tensor,
+    oracle: Oracle, criterion: Criterion, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, claimed: Tensor,
     id: Tensor | None = None,
-) -> Verified:
+) -> Verified:  # fmt: skip
     """Verify the points that claim to break their rows; the others are not queried and do not hold."""
     no = torch.zeros_like(claimed)
     nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
     at = claimed.nonzero()[:, 0]
     if not len(at):
         return nothing
-    part, own = ball.subset(at), None if id is None else id[at]
-    return put(nothing, at, verify_points(oracle, criterion, x0[at], x[at], y[at], t[at], part, id=own))
+    ids = None if id is None else id[at]
+    verified = verify_points(oracle, criterion, x0[at], x[at], y[at], t[at], ball.subset(at), id=ids)
+    return put(nothing, at, verified)
 
 
 def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch, target: Tensor, ball: Ball) -> Best:
     """Move the points along the ray from the clean point to the decision boundary in float32.
 
-    What lower precision takes for the nearest adversarial has a margin as small as its rounding: in float32 it may lie
-    short of the boundary or beyond it. The first share of `BEYOND` that breaks is halved towards the clean point.
-    Points that no share breaks stay as they are, for others to doubt. Cost: every row is charged a forward for every
-    share and every halving, the most it can take.
+    The nearest adversarial in lower precision has a margin as small as the rounding error: in float32 it may lie on
+    either side of the boundary. The first multiple in `BEYOND` that succeeds is bisected towards the clean point. If
+    none does, the point stays as it is. Cost: every row is charged a forward for every multiple and every bisection.
     """
     index = r.broken.nonzero()[:, 0]
     if not len(index):
@@ -128,18 +114,13 @@ def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch,
         middle = torch.where(held, (low + high) / 2, 1.0)
         hit = hits(middle)
         low, high = torch.where(held & ~hit, middle, low), torch.where(held & hit, middle, high)
-    points, at_hand = at(torch.where(held, high, 1.0))[held], index[held]
-    return put(r, at_hand, _moved(oracle, criterion, take(r, at_hand), take(p, held), points, target[at_hand], ball))
+    points, where = at(torch.where(held, high, 1.0))[held], index[held]
+    return put(r, where, _moved(oracle, criterion, take(r, where), take(p, held), points, target[where], ball))
 
 
 def _moved(oracle: Oracle, criterion: Criterion, r: Best, p: Batch, x: Tensor, target: Tensor, ball: Ball) -> Best:
-    """Return the results with these points instead."""
     out = oracle.output(x, p.id)
     return replace(
-        r,
-        x=x,
-        distance=ball.norm.size(x - p.x),
-        margin=torch.maximum(r.margin, criterion.margin(out, p.y, target)),
-        adv_margin=criterion.margin(out, p.y, target),
-        adv_pred=out.logits.argmax(1),
-    )
+        r, x=x, distance=ball.norm.size(x - p.x), margin=torch.maximum(r.margin, criterion.margin(out, p.y, target)),
+        adv_margin=criterion.margin(out, p.y, target), adv_pred=out.logits.argmax(1),
+    )  # fmt: skip
