@@ -56,13 +56,13 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.quick = 0.0, False
-        found = precision_choice._found
+        found = precision_choice._trial
 
         def watched(context: Any, stage: Any, c: Any, at: Any, name: str, *rest: Any) -> Any:
             self.quick = name == "bfloat16"
             return found(context, stage, c, at, name, *rest)
 
-        monkeypatch.setattr(precision_choice, "_found", watched)
+        monkeypatch.setattr(precision_choice, "_trial", watched)
 
     def __call__(self) -> float:
         self.now += 0.001 if self.quick else 0.01

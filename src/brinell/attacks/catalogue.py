@@ -100,6 +100,17 @@ def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
     return Plan(name, by_norm((dense,), (larger,)), description, MM_PAPER)
 
 
+# An eighth of the survivors: with 450 to 1,400 samples, depending on accuracy, the bound of the audit is within the
+# sampling error.
+AUDIT_SHARE = 0.125
+
+
+def _audit(*stages: Stage) -> Stages:
+    return tuple(replace(s, share=AUDIT_SHARE) for s in stages)
+
+
+# Detectors: three targets, because an untargeted loss cannot balance misclassification against detection.
+DETECTOR_TARGETS = 3
 _PAPER = (*_restarted(APGD_CE, APGD_DLR, FAB_U), SQUARE)
 _PAPER_SPARSE = (SPARSE_CE, SPARSE_DLR, Restarts(FAB_U, RESTARTS), SQUARE)
 
@@ -151,8 +162,6 @@ _ALL = [
         "standard",
         RUNS,
     ),
-]
-_ALL += [
     _mm("mm3", _MM20, 3, "Minimum-Margin attack, 20 adaptive steps towards the 3 likeliest wrong classes"),
     _mm("mm5", _MM20, 5, "Minimum-Margin attack, 20 adaptive steps towards the 5 likeliest wrong classes"),
     _mm("mm9", _MM20, 9, "Minimum-Margin attack, 20 adaptive steps towards 9 classes"),
@@ -160,17 +169,6 @@ _ALL += [
     _mm("mm3-f10", PGD(10, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 10 fixed steps of eps/10, 3 classes"),
     _mm("mm3-f20", PGD(20, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 20 fixed steps of eps/10, 3 classes"),
     _mm("mm9-f20", PGD(20, MM_STEP, "minimum-margin"), 9, "Minimum-Margin attack, 20 fixed steps of eps/10, 9 classes"),
-]
-# An eighth of the survivors: with 450 to 1,400 samples, depending on accuracy, the bound of the audit is within the
-# sampling error.
-AUDIT_SHARE = 0.125
-
-
-def _audit(*stages: Stage) -> Stages:
-    return tuple(replace(s, share=AUDIT_SHARE) for s in stages)
-
-
-_ALL.append(
     Plan(
         "fast",
         by_norm(
@@ -181,11 +179,7 @@ _ALL.append(
         "on an eighth of the survivors",
         f"Pursuit, a Brinell method, after {MM_PAPER}",
         "audited",
-    )
-)
-# Detectors: three targets, because an untargeted loss cannot balance misclassification against detection.
-DETECTOR_TARGETS = 3
-_ALL.append(
+    ),
     Plan(
         "detector",
         (
@@ -202,8 +196,8 @@ _ALL.append(
         "PGD, imitation of natural inputs, joint random search",
         "Bryniarski et al. 2021, Evading adversarial example detection defenses with orthogonal PGD; Carlini & Wagner "
         "2017, Adversarial examples are not easily detected; Tramèr et al. 2020, On adaptive attacks",
-    )
-)
+    ),
+]
 
 
 # Smallest distances: each plan contains the stages of the smaller one, so a larger budget never gives larger ones.

@@ -27,21 +27,13 @@ MODEL_INFO = "model_info"
 
 
 def benchmark(
-    model: nn.Module | Callable[[Tensor], Tensor],
-    n_examples: int = 10_000,
-    dataset: Any = "cifar10",
-    threat_model: Any = "Linf",
-    to_disk: bool = False,
-    model_name: str | None = None,
-    data_dir: str | os.PathLike[str] = "./data",
-    corruptions_data_dir: str | os.PathLike[str] | None = None,
-    device: torch.device | str | None = None,
-    batch_size: int = 32,
-    eps: float | None = None,
-    log_path: str | os.PathLike[str] | None = None,
-    preprocessing: Any = None,
+    model: nn.Module | Callable[[Tensor], Tensor], n_examples: int = 10_000, dataset: Any = "cifar10",
+    threat_model: Any = "Linf", to_disk: bool = False, model_name: str | None = None,
+    data_dir: str | os.PathLike[str] = "./data", corruptions_data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str | None = None, batch_size: int = 32, eps: float | None = None,
+    log_path: str | os.PathLike[str] | None = None, preprocessing: Any = None,
     aa_state_path: str | os.PathLike[str] | None = None,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """Return the clean and robust accuracy of a model on a leaderboard, between 0 and 1.
 
     Differences from the original: the seed is 0 instead of the clock, so two calls agree, at any `batch_size`. Every
@@ -84,12 +76,9 @@ def benchmark(
 
 
 def load_model(
-    model_name: str,
-    model_dir: str | os.PathLike[str] = "./models",
-    dataset: Any = "cifar10",
-    threat_model: Any = "Linf",
-    norm: str | None = None,
-) -> nn.Module:
+    model_name: str, model_dir: str | os.PathLike[str] = "./models", dataset: Any = "cifar10",
+    threat_model: Any = "Linf", norm: str | None = None,
+) -> nn.Module:  # fmt: skip
     """Return a published model as a module in evaluation mode, for inputs in [0, 1].
 
     Differences from the original: weights are read without executing code in them. Weights that are not in `model_dir`

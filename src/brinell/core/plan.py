@@ -160,12 +160,9 @@ def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
 
 
 def Targets(
-    part: "AnyAttack | Stage",
-    k: int = DEFAULT_TARGETS,
-    ranks: Iterable[int] = (),
-    ranked_by: AnyAttack | None = None,
+    part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = (), ranked_by: AnyAttack | None = None,
     radius: float | str | None = None,
-) -> Stage:
+) -> Stage:  # fmt: skip
     """Attack towards the k classes that rank highest on the clean input after the true one, or towards given ranks.
 
     With `ranked_by` the classes are ranked where that attack ends, in a ball of `radius` (None: the threat's). The

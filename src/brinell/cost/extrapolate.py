@@ -181,7 +181,6 @@ def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
 
 
 def _passes(a: RemainingWork, guesses: list[PredictedOutcome]) -> Numbers:
-    """Return the passes of every sample; an audit counts with its share."""
     classes = a.clean.logits.shape[1]
     total = np.ones(len(a.clean.chunk))
     for stage, g in zip(a.stages, guesses, strict=True):

@@ -35,7 +35,6 @@ class RemainingWork:
 
     @property
     def stages(self) -> Stages:
-        """The stages of the plan."""
         return self.plan.stages_for(self.context.threat)
 
 

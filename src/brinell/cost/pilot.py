@@ -187,10 +187,8 @@ def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> fl
     oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
     lanes = -(-context.slots // context.oracle.block)
     calls = {need: replayed_seconds(oracle, shape, need, lanes) for need in set(turns)}
-    each = [calls[need] for need in turns]
-    if any(s is None for s in each):
-        return None
-    return STEP * stage.eot * sum(s for s in each if s is not None) / len(turns)
+    each = [seconds for need in turns if (seconds := calls[need]) is not None]
+    return STEP * stage.eot * sum(each) / len(turns) if len(each) == len(turns) else None
 
 
 def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext:
@@ -207,7 +205,6 @@ def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext
 
 
 def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> float:
-    """Return the seconds of a forward pass of one block."""
     rows = torch.as_tensor(np.resize(order, context.oracle.block))
     x = c.chunk.x[rows].to(c.logits.device)
     context.oracle.output(x).logits.cpu()

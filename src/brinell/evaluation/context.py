@@ -75,17 +75,14 @@ class PreparedEvaluation:
 
     @property
     def stages(self) -> Stages:
-        """The stages of the fitted plan."""
         return self.plan.stages_for(self.context.threat)
 
     @property
     def oracle(self) -> Oracle:
-        """The model."""
         return self.context.oracle
 
     @property
     def first_logits(self) -> Tensor:
-        """The model's logits for the first chunk."""
         return self.first_output.logits
 
     @property

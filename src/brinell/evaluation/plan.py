@@ -71,7 +71,6 @@ def limited(p: Plan, queries: int) -> Plan:
 
 
 def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
-    """Return the stage with an attack of so many queries."""
     runs = len(s.attempts()) * s.eot
     steps = s.attack.step_count
     if s.attack.requires is not Requires.LOGITS or steps is None or s.attack.queries != steps + 1:

@@ -133,7 +133,6 @@ def _fitted(plan: Plan, threat: Threat, problem: Problem, first: Chunk, classes:
 def _run_checks(
     oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, logits: Tensor, notes: list[str]
 ) -> list[Finding]:
-    """Check the model and its gradients on one block of samples."""
     model_checks.require_known_labels(first, logits.shape[1])
     if plan.needs_gradients:
         model_checks.require_gradients(oracle.classifier)
@@ -187,7 +186,6 @@ def _check_expected(s: PreparedEvaluation, expected: float | None) -> None:
 
 
 def _with_best_precision(s: PreparedEvaluation) -> PreparedEvaluation:
-    """Return the evaluation with the precision that a trial finds best, and a note with the reason."""
     choice = choose_precision(s.context, s.stages, s.first_clean())
     s.context.listener(Note(str(choice)))
     context = replace(s.context, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)

@@ -114,7 +114,6 @@ def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> 
 
 
 def _judged(judged: Tensor) -> dict[str, Any]:
-    """Return the column of the single passes, if there is more than one."""
     return {"judged": judged.cpu().tolist()} if judged.shape[1] > 1 else {}
 
 
