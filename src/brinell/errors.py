@@ -4,6 +4,7 @@ import difflib
 import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,11 +23,7 @@ class BrinellError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by keyword, so that an error can pass between processes."""
-        return _rebuild, (type(self), self.expected, self.got, self.remedy)
-
-
-def _rebuild(kind: type[BrinellError], expected: str, got: str, remedy: str) -> BrinellError:
-    return kind(expected=expected, got=got, remedy=remedy)
+        return partial(type(self), expected=self.expected, got=self.got, remedy=self.remedy), ()
 
 
 class InputError(BrinellError, ValueError):

@@ -41,14 +41,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set, for a manifest or a script."""
-        optional = {
-            "remedy": self.remedy or None,
-            "anchor": self.anchor or None,
-            "value": self.value,
-            "threshold": self.threshold,
-            "sample": self.sample,
-        }
-        given = {key: value for key, value in optional.items() if value is not None}
+        given = {key: value for key, value in vars(self).items() if value is not None and value != ""}
         return {"name": self.name, "level": self.level, "message": self.message, **given}
 
     @classmethod

@@ -6,7 +6,7 @@ whether the number can be trusted, `audit_bound` bounds what a short plan missed
 `format` is the format on disk. Evaluations write Runs; verification, reports, curves and leaderboards read them.
 """
 
-from brinell.results.audit_bound import Audit, audit
+from brinell.results.audit_bound import Audit
 from brinell.results.compare import Comparison, compare
 from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, new_manifest
@@ -20,15 +20,12 @@ from brinell.results.statistics import (
     Difference,
     Interval,
     Proportion,
-    hidden,
     mcnemar,
     paired_difference,
     upper_bound,
     wilson,
 )
 from brinell.results.verdict import Verdict, judge
-
-Stage = StageResult  # the name of earlier versions
 
 __all__ = [
     "AUDIT",
@@ -45,16 +42,13 @@ __all__ = [
     "Proportion",
     "Repeats",
     "Run",
-    "Stage",
     "StageResult",
     "Verdict",
     "Writer",
-    "audit",
     "compare",
     "conform",
     "counted",
     "differences",
-    "hidden",
     "is_evidence",
     "judge",
     "mcnemar",

@@ -1,7 +1,6 @@
 """Reports of analyses: tables and figures as data, stored in the Run's folder."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -82,13 +81,8 @@ class AnalysisReport:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "AnalysisReport":
         """Return the report that `to_dict` wrote."""
-        tables = (
-            Table(t["title"], tuple(t["columns"]), tuple(tuple(row) for row in t["rows"])) for t in data["tables"]
-        )
-        figures = (
-            Figure(f["title"], f["kind"], f["x"], f["y"], tuple(_series(f["series"])), f["diagonal"])
-            for f in data["figures"]
-        )
+        tables = [Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in data["tables"]]
+        figures = [Figure(**{**f, "series": tuple(map(_series, f["series"]))}) for f in data["figures"]]
         return cls(data["kind"], data["title"], data["summary"], tuple(tables), tuple(figures))
 
     def save(self, run: Path) -> Path:
@@ -99,8 +93,8 @@ class AnalysisReport:
         return path
 
 
-def _series(data: Iterable[dict[str, Any]]) -> Iterable[Series]:
-    return (Series(s["name"], *(tuple(s[name]) for name in ("x", "y", "low", "high"))) for s in data)
+def _series(data: dict[str, Any]) -> Series:
+    return Series(data["name"], *(tuple(data[name]) for name in ("x", "y", "low", "high")))
 
 
 def saved(run: Path) -> list[AnalysisReport]:

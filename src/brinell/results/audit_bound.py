@@ -41,8 +41,6 @@ class Audit:
     @property
     def missed(self) -> int:
         """Upper 95 % bound on the remaining survivors that the full plan would break."""
-        if not self.rest:
-            return 0
         return min(hidden(self.found, self.audited, self.survivors)[1] - self.found, self.rest)
 
     @property

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
     """
     if not paths:
         raise InputError(expected="at least one Run to merge", got="none", remedy="Pass the folders of the Runs.")
-    runs = sorted((Run.open(path) for path in paths), key=lambda run: (_fingerprint(run), str(run.path)))
+    runs = sorted(map(Run.open, paths), key=lambda run: (str(run.identity.data.fingerprint), str(run.path)))
     _refuse_different(runs)
     # Checked before the rows, whose error would only say that two outcomes differ.
     radii = _merged_radii(runs)
@@ -50,10 +50,6 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
             shutil.rmtree(out, ignore_errors=True)
             raise
     return Run.open(out)
-
-
-def _fingerprint(run: Run) -> str:
-    return str(run.identity.data.fingerprint)
 
 
 def _refuse_different(runs: Sequence[Run]) -> None:
@@ -114,7 +110,6 @@ def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
 
 
 def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: row_queries.Ids) -> None:
-    """Append one slice of rows with its adversarials, in the order of the rows."""
     stored = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
     gathered, places = [], []
     for i in np.unique(origin[stored]):
@@ -129,7 +124,7 @@ def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: row_quer
 
 
 def _merged_manifest(runs: Sequence[Run], ids: row_queries.Ids, radii: dict[int, float] | None) -> dict[str, Any]:
-    sources = _distinct(source for run in runs for source in _sources(run))
+    sources = _distinct(source for run in runs for source in run.identity.data.sources or [run.identity.data.raw])
     names = _distinct(source.get("name") for source in sources)
     digest = hashlib.sha256("\n".join(sorted(str(s.get("fingerprint")) for s in sources)).encode()).hexdigest()
     data = {"fingerprint": digest, "n": len(ids), "name": " + ".join(map(str, names)) if any(names) else None}
@@ -156,10 +151,6 @@ def _merged_manifest(runs: Sequence[Run], ids: row_queries.Ids, radii: dict[int,
         {"data": run.identity.raw.get("data"), **{key: run.manifest.get(key) for key in KEPT}} for run in runs
     ]
     return manifest
-
-
-def _sources(run: Run) -> Sequence[Mapping[str, Any]]:
-    return run.identity.data.sources or [run.identity.data.raw]
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -10,12 +10,10 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.results.format.schema import Evidence, is_evidence
-from brinell.results.row_queries import samples
+from brinell.results.row_queries import ids_of, samples
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
-
-Fooled = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -65,34 +63,23 @@ def repeated(run: "Run") -> Repeats | None:
     """
     table = run.numbers()
     table = table.filter(pc.is_valid(table["judged"]))
-    table = table.filter(pa.array(_allowed(table)))
-    passes = {len(judged) for judged in table["judged"].to_pylist()}
-    if len(passes) != 1 or len(samples(table)) < len(samples(run.numbers())):
-        return None
-    fooled = np.array(table["judged"].to_pylist(), dtype=bool)
-    clean = is_evidence(table, Evidence.CLEAN)
-    ids = np.asarray(table["sample_id"], dtype=np.int64)
-    # The sort is stable: rows are in the order of the plan, the clean one first.
-    order = np.lexsort((-_votes(table, fooled), ids))
-    _, first = np.unique(ids[order], return_index=True)
-    return Repeats(_spread(fooled[clean]), _spread(fooled[order[first]]))
-
-
-def _votes(table: pa.Table, fooled: Fooled) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return how many passes each row fooled, of the earlier passes if there are any: selection needs its own draws."""
-    chosen = [c if c is not None else int(f.sum()) for c, f in zip(table["chosen"].to_pylist(), fooled, strict=True)]
-    return np.asarray(chosen, dtype=np.int64)
-
-
-def _allowed(table: pa.Table) -> Fooled:
-    """Mark the clean rows, the broken rows, and those that did not fool most passes."""
     most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
-    broken: Fooled = np.asarray(table["broken"], dtype=bool)
-    allowed: Fooled = is_evidence(table, Evidence.CLEAN) | broken | ~most
-    return allowed
+    broken = np.asarray(table["broken"], dtype=bool)
+    table = table.filter(pa.array(is_evidence(table, Evidence.CLEAN) | broken | ~most))
+    judged = table["judged"].to_pylist()
+    if len({len(passes) for passes in judged}) != 1 or len(samples(table)) < len(samples(run.numbers())):
+        return None
+    fooled, ids = np.array(judged, dtype=bool), ids_of(table)
+    # Earlier passes choose the row, if there are any: selection needs its own draws.
+    chosen = zip(table["chosen"].to_pylist(), fooled.sum(1).tolist(), strict=True)
+    votes = np.array([total if earlier is None else earlier for earlier, total in chosen], dtype=np.int64)
+    # The sort is stable: rows are in the order of the plan, the clean one first.
+    order = np.lexsort((-votes, ids))
+    _, first = np.unique(ids[order], return_index=True)
+    return Repeats(_spread(fooled[is_evidence(table, Evidence.CLEAN)]), _spread(fooled[order[first]]))
 
 
-def _spread(fooled: Fooled) -> RepeatedAccuracy:
+def _spread(fooled: npt.NDArray[np.bool_]) -> RepeatedAccuracy:
     accuracies = 1 - fooled.mean(0)
     deviation = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else math.nan
     return RepeatedAccuracy(float(accuracies.mean()), deviation, len(accuracies), len(fooled))

@@ -1,9 +1,7 @@
 """Queries on rows: which samples broke, after which attack, at what cost."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,36 +115,35 @@ def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
 
     Two rows of one (sample, attack) that disagree about the outcome are refused.
     """
-    ids, rank = ids_of(table), _ranks(table, attacks)
-    order = np.lexsort((rank, ids))
-    repeated = (np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)
+    order, repeated = _order(table, attacks)
     if repeated.any():
         _refuse_conflicts(table.take(order), np.flatnonzero(repeated))
         order = order[np.concatenate([[True], ~repeated])]
     return table.take(order)
 
 
-def _ranks(table: pa.Table, attacks: Sequence[str]) -> Ids:
-    """Return every row's place in the plan, the clean row first, unknown attacks last by name."""
+def _order(table: pa.Table, attacks: Sequence[str]) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Return the order of the rows, and which repeat sample and attack of the one before; unknown attacks are last."""
     known = list(dict.fromkeys([CLEAN, *attacks]))
     others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
-    return np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)
+    rank = np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)
+    ids = ids_of(table)
+    order = np.lexsort((rank, ids))
+    return order, (np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)
 
 
 def has_repetitions(table: pa.Table) -> bool:
     """Return whether some (sample, attack) has more than one row."""
-    ids, rank = ids_of(table), _ranks(table, ())
-    order = np.lexsort((rank, ids))
-    return bool(((np.diff(ids[order]) == 0) & (np.diff(rank[order]) == 0)).any())
+    return bool(_order(table, ())[1].any())
 
 
 def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:
-    fields = Counter[str]()
-    where: set[str] = set()
+    fields, where = set[str](), set[str]()
     for i in repeated.tolist():
         first, second = table.slice(i, 2).to_pylist()
-        differing = _differing(first, second)
-        fields.update(differing)
+        # With repr, nan equals nan.
+        differing = {name for name in first if name not in INCIDENTAL and repr(first[name]) != repr(second[name])}
+        fields |= differing
         where |= {f"{first['sample_id']}/{first['attack']}"} if differing else set()
     if where:
         shown = sorted(where)
@@ -156,8 +153,3 @@ def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:
             f"{', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
             remedy="Keep only the shards or Runs of one evaluation, with ids that name one sample each.",
         )
-
-
-def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    # With repr, nan equals nan.
-    return [name for name in first if name not in INCIDENTAL and repr(first[name]) != repr(second[name])]

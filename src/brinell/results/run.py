@@ -13,15 +13,15 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.errors import RunError
 from brinell.finding import Finding
 from brinell.results import row_queries
-from brinell.results.audit_bound import Audit, audit
+from brinell.results.audit_bound import audit
 from brinell.results.format import files
 from brinell.results.format.manifest import Manifest, decode
 from brinell.results.format.schema import NUMBERS, Evidence, counted, is_evidence
-from brinell.results.repeats import Repeats, repeated
+from brinell.results.repeats import repeated
 from brinell.results.row_queries import Cost, Ids, StageResult
 from brinell.results.statistics import Proportion
 from brinell.results.summary import card, sentence, summary
-from brinell.results.verdict import Verdict, judge
+from brinell.results.verdict import judge
 
 
 class Run:
@@ -30,7 +30,9 @@ class Run:
     `manifest` is the manifest as stored, a plain JSON object. `identity` says what was evaluated: threat, criterion,
     plan, model, data, seed and precision. `environment` has versions and hardware, `notes` adaptations of the plan to
     the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the seconds on the clock. `finished`
-    says whether the evaluation is complete, and `images` whether the adversarials were kept.
+    says whether the evaluation is complete, and `images` whether the adversarials were kept. `verdict` judges whether
+    the result can be trusted. `audit` bounds what a short plan missed, and `repeats` has the spread of the accuracies
+    of a randomised model; both are None for other Runs.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(run.robust_accuracy)
@@ -150,7 +152,7 @@ class Run:
     @property
     def robust_accuracy(self) -> Proportion:
         """Samples that no attack broke; an upper bound while the Run is unfinished."""
-        return Proportion(len(self.survivors()), len(row_queries.samples(self.numbers())))
+        return self._accuracy(None)
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
         """Return the accuracy after each attack of the plan and those before it."""
@@ -184,24 +186,10 @@ class Run:
         """Model calls and seconds, in total and per sample."""
         return row_queries.cost(self.numbers())
 
-    @property
-    def audit(self) -> Audit | None:
-        """The audit of a short plan: a bound on what it missed; None for other plans."""
-        return audit(self)
-
-    @property
-    def repeats(self) -> Repeats | None:
-        """Mean and deviation of the accuracies of a randomised model over the judging passes; else None."""
-        return repeated(self)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the result can be trusted, and why not."""
-        return judge(self)
-
-    def sentence(self) -> str:
-        """Return the result as one sentence for a paper."""
-        return sentence(self)
+    audit = cached_property(audit)
+    repeats = cached_property(repeated)
+    verdict = cached_property(judge)
+    sentence = sentence
 
     # Reports are imported on demand: results are a lower layer and do without their dependencies.
 
@@ -242,16 +230,13 @@ class Run:
         """Draw the passes of every stage."""
         return _plots().cost(self, axes)
 
-    def _repr_html_(self) -> str:
-        return card(self)
-
-    def __str__(self) -> str:
-        return summary(self)
+    _repr_html_ = card
+    __str__ = summary
 
     def __repr__(self) -> str:
         return f"<Run {self.path}, {'finished' if self.finished else 'unfinished'}>"
 
-    def _accuracy(self, attacks: Sequence[str]) -> Proportion:
+    def _accuracy(self, attacks: Sequence[str] | None) -> Proportion:
         return Proportion(len(row_queries.survivors(self.numbers(), attacks)), len(row_queries.samples(self.numbers())))
 
 

@@ -197,7 +197,6 @@ def _drawn(k: int, m: int, marked: int, population: int) -> tuple[float, float]:
 
 
 def _log_ways(n: int, i: int) -> float:
-    """Return the logarithm of n choose i."""
     return math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
 
 

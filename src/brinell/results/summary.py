@@ -20,18 +20,18 @@ def sentence(run: "Run") -> str:
     >>> sentence(Run.open("tests/results/golden_run_v1"))[:47]
     'Under Linf perturbations of size eps = 8/255, t'
     """
-    p = run.robust_accuracy
-    accuracy = (
-        f"a robust accuracy of {100 * p.value:.1f} % "
-        f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n:,}{_data(run)})"
+    p, plan, data = run.robust_accuracy, run.identity.plan, run.identity.data.name
+    text = (
+        f"{_threat(run)}, {run.identity.model.name or 'the model'} has a robust accuracy of {100 * p.value:.1f} % "
+        f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n:,}"
+        f"{f' samples of {data}' if data else ''}) against the plan {plan.name}"
     )
-    text = f"{_threat(run)}, {run.identity.model.name or 'the model'} has {accuracy} against {_plan(run)}"
+    text += f" [{plan.citation}]" if plan.citation else ""
     if run.audit is not None and not run.audit.complete:
-        names = ", ".join(run.audit.attacks)
-        text += (
-            f"; by its audit ({names}), at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to these"
-        )
-    text += _goal(run)
+        fallen = f"at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to these"
+        text += f"; by its audit ({', '.join(run.audit.attacks)}), {fallen}"
+    if run.identity.criterion == EVADE:
+        text += "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
     if not run.images:
         text += "; every adversarial was verified when it was found, and none is stored"
     text += f" (seed {run.identity.seed}, Brinell {run.environment.brinell or 'of unknown version'})."
@@ -89,22 +89,6 @@ def _threat(run: "Run") -> str:
     threat = run.identity.threat
     text = f"Under {threat.norm or 'unnamed'} perturbations{mask_text(threat.mask)}"
     return text if threat.eps is None else f"{text} of size eps = {eps_text(threat.eps)}"
-
-
-def _data(run: "Run") -> str:
-    return f" samples of {run.identity.data.name}" if run.identity.data.name else ""
-
-
-def _plan(run: "Run") -> str:
-    plan = run.identity.plan
-    return f"the plan {plan.name}" + (f" [{plan.citation}]" if plan.citation else "")
-
-
-def _goal(run: "Run") -> str:
-    """Return what counts as adversarial for a model with a detector."""
-    if run.identity.criterion != EVADE:
-        return ""
-    return "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
 
 
 def _head(run: "Run") -> str:

@@ -82,10 +82,9 @@ def _unverified(run: "Run") -> Iterable[str]:
         return  # repeated draws judge: an adversarial that fails them is not claimed
     table = run.numbers()
     count = int((np.asarray(table["broken"], dtype=bool) & ~counted(table)).sum())
-    if count == 1:
-        yield "1 adversarial did not pass verification and is not counted."
-    elif count:
-        yield f"{count} adversarials did not pass verification and are not counted."
+    if count:
+        what, are = ("1 adversarial", "is") if count == 1 else (f"{count} adversarials", "are")
+        yield f"{what} did not pass verification and {are} not counted."
 
 
 def _unfinished(run: "Run") -> Iterable[str]:
@@ -116,18 +115,15 @@ def _guessing(run: "Run") -> Iterable[str]:
 
 
 def _weak(run: "Run") -> Iterable[str]:
-    if run.identity.plan.strength not in STRONG:
-        name = run.identity.plan.name
-        if run.identity.criterion == EVADE:
-            yield (
-                f"The plan {name} is weak: no ensemble against detectors is established yet, so the robust "
-                "accuracy is only an upper bound. An attack made for this detector may find more."
-            )
-            return
-        yield (
-            f"The plan {name} is weak: without a strong ensemble that includes a black-box attack the robust accuracy "
-            f"is only an upper bound; run the plan {STRONGER}."
-        )
+    weak, upper = f"The plan {run.identity.plan.name} is weak:", "the robust accuracy is only an upper bound"
+    if run.identity.plan.strength in STRONG:
+        return
+    if run.identity.criterion == EVADE:
+        remedy = "An attack made for this detector may find more."
+        yield f"{weak} no ensemble against detectors is established yet, so {upper}. {remedy}"
+    else:
+        ensemble = "a strong ensemble that includes a black-box attack"
+        yield f"{weak} without {ensemble} {upper}; run the plan {STRONGER}."
 
 
 # The least effort per sample of an ensemble that is called strong: the steps of the weakest attacks still reported
@@ -145,7 +141,10 @@ def _shortfalls(run: "Run") -> Iterable[str]:
     if plan.strength != "standard" and not audit:
         return
     stages = [s for s in (plan.audit_stages if audit else plan.main_stages) if s.requires is not None]
-    survivors = _judged_survivors(run, audit)
+    survivors = run.survivors()
+    if audit:
+        table = run.numbers()
+        survivors = np.intersect1d(survivors, row_queries.ids_of(table)[flagged(table, AUDIT)])
     if not stages or not len(survivors):
         return
     gradient = [s.name for s in stages if not s.black_box]
@@ -163,14 +162,6 @@ def _shortfalls(run: "Run") -> Iterable[str]:
         yield "it has no attack without gradients, so masked gradients would go unnoticed"
     elif queries < QUERIES:
         yield f"its attacks without gradients made {queries} queries in all (at least {QUERIES} expected)"
-
-
-def _judged_survivors(run: "Run", audit: bool) -> row_queries.Ids:
-    """Return the samples counted as robust; for an audit, those it drew."""
-    table = run.numbers()
-    return (
-        np.intersect1d(run.survivors(), row_queries.ids_of(table)[flagged(table, AUDIT)]) if audit else run.survivors()
-    )
 
 
 def _least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -115,11 +114,8 @@ class Writer:
         self._check_open()
         fixed = sorted(set(fields) & set(FIXED))
         if fixed:
-            raise InputError(
-                expected="fields that may change",
-                got=", ".join(fixed),
-                remedy="Start another Run for another identity.",
-            )
+            remedy = "Start another Run for another identity."
+            raise InputError(expected="fields that may change", got=", ".join(fixed), remedy=remedy)
         manifest = {**self._manifest, **fields}
         files.write_atomic(self.path / MANIFEST, encode(manifest))
         self._manifest = manifest
@@ -133,9 +129,7 @@ class Writer:
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_open(self) -> None:
@@ -192,7 +186,6 @@ def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.
 
 
 def _refuse_used(path: Path) -> None:
-    """Refuse a folder that holds a Run with rows, or other files."""
     count = len(files.shards(path))
     if (path / MANIFEST).exists() and count:
         raise RunError(
@@ -212,7 +205,6 @@ def _is_empty(path: Path) -> bool:
 
 
 def _undo(path: Path, made: bool) -> None:
-    """Remove what `create` wrote; other files stay."""
     if not (path / MANIFEST).exists():
         (path / LOCK).unlink(missing_ok=True)
         if made:
