@@ -15,9 +15,14 @@ from brinell.leaderboard.records import RECORD, Record
 from brinell.results import Run
 from brinell.results.format.files import read_rows, write_rows
 from brinell.results.format.manifest import Manifest
-from brinell.verification.bundle import INDEX, digest, is_bundle, members, opened, pack, root, root_of, unpack
+from brinell.verification.bundle import INDEX, digest, is_bundle, members, opened, pack, root, unpack
 
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
+
+
+def root_of(bundle: str | Path) -> str:
+    with zipfile.ZipFile(bundle) as archive:
+        return str(json.loads(archive.read("bundle.json"))["root"])
 
 
 @pytest.fixture(scope="module")

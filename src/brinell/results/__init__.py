@@ -16,15 +16,7 @@ from brinell.results.merge import merge
 from brinell.results.repeats import Repeats, repeated
 from brinell.results.row_queries import Cost, StageResult
 from brinell.results.run import Run
-from brinell.results.statistics import (
-    Difference,
-    Interval,
-    Proportion,
-    mcnemar,
-    paired_difference,
-    upper_bound,
-    wilson,
-)
+from brinell.results.statistics import Difference, Interval, Proportion, mcnemar, paired_difference, upper_bound, wilson
 from brinell.results.verdict import Verdict, judge
 
 __all__ = [

@@ -15,11 +15,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table with one cell per column in every row.
-
-    >>> Table("Classes", ("class", "accuracy"), ((0, 91.5),)).columns
-    ('class', 'accuracy')
-    """
+    """A titled table with one cell per column in every row."""
 
     title: str
     columns: tuple[str, ...]
@@ -62,11 +58,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class AnalysisReport:
-    """The report of one analysis of a Run or a classifier: a summary, tables and figures.
-
-    >>> AnalysisReport("fairness", "Classes", "All classes are alike.").kind
-    'fairness'
-    """
+    """The report of one analysis of a Run or a classifier: a summary, tables and figures."""
 
     kind: str
     title: str
@@ -99,15 +91,11 @@ def _series(data: dict[str, Any]) -> Series:
 
 def saved(run: Path) -> list[AnalysisReport]:
     """Return the reports in a Run's folder, sorted by kind."""
-    return [_read(path) for path in sorted((run / FOLDER).glob(f"*{END}"))]
-
-
-def _read(path: Path) -> AnalysisReport:
-    try:
-        return AnalysisReport.from_dict(json.loads(path.read_text()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            expected="an analysis that Brinell wrote",
-            got=f"{path}: {error}",
-            remedy="Delete the file and analyse again.",
-        ) from error
+    reports = []
+    for path in sorted((run / FOLDER).glob(f"*{END}")):
+        try:
+            reports.append(AnalysisReport.from_dict(json.loads(path.read_text())))
+        except (ValueError, KeyError, TypeError) as error:
+            got, remedy = f"{path}: {error}", "Delete the file and analyse again."
+            raise RunError(expected="an analysis that Brinell wrote", got=got, remedy=remedy) from error
+    return reports

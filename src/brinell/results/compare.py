@@ -11,6 +11,7 @@ from brinell.results.format.manifest import differences
 from brinell.results.format.schema import Evidence, is_evidence
 from brinell.results.run import Run
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
+from brinell.results.verdict import n_samples
 
 SIGNIFICANCE = 0.05
 
@@ -73,12 +74,13 @@ class Comparison:
         return mcnemar(self.only_a, self.only_b)
 
     def __str__(self) -> str:
+        only_a, only_b = n_samples(self.only_a), n_samples(self.only_b)
         conclusion = "differ" if self.p_value < SIGNIFICANCE else "cannot be distinguished"
         return "\n".join(
             [
-                f"A is {self.name_a}, B is {self.name_b}; they have {_samples(self.n)} in common.",
+                f"A is {self.name_a}, B is {self.name_b}; they have {n_samples(self.n)} in common.",
                 f"Robust accuracy of A: {self.robust_a}. Robust accuracy of B: {self.robust_b}.",
-                f"A is robust on {_samples(self.only_a)} where B is not, B on {_samples(self.only_b)} where A is not.",
+                f"A is robust on {only_a} where B is not, B on {only_b} where A is not.",
                 f"Both are robust on {self.both}, neither on {self.neither}; they agree on {self.agreement}.",
                 f"The difference A - B is {self.difference} (95 %, Newcombe's paired score interval).",
                 f"Exact McNemar test: p = {self.p_value:.3g}, so at the 5 % level A and B {conclusion}.",
@@ -121,7 +123,7 @@ def _common(a: Run, b: Run) -> row_queries.Ids:
     if changed:
         raise RunError(
             expected="equal inputs under equal ids",
-            got=f"other inputs for {_samples(len(changed))} of {a.path} in {b.path}, the first with id {changed[0]}",
+            got=f"other inputs for {n_samples(len(changed))} of {a.path} in {b.path}, the first with id {changed[0]}",
             remedy="Evaluate both on the same data, loaded and preprocessed alike.",
         )
     return np.array(ids, dtype=np.int64)
@@ -143,7 +145,3 @@ def _notes(a: Run, b: Run) -> tuple[str, ...]:
     notes = [f"The evaluations differ in: {', '.join(groups)}."] if groups else []
     notes += [f"{side} is unfinished." for side, run in (("A", a), ("B", b)) if not run.finished]
     return tuple(notes)
-
-
-def _samples(count: int) -> str:
-    return f"{count} sample" if count == 1 else f"{count} samples"

@@ -71,10 +71,7 @@ def _shared(run: Run) -> dict[str, Any]:
 
 
 def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
-    """Return the radii of the samples of all Runs, sorted by id; None where there is one radius for all.
-
-    A Run that does not say which sample has which radius is refused, and so are two radii of one sample.
-    """
+    """Return the radii of the samples of all Runs, sorted by id; None where there is one radius for all."""
     merged: dict[int, float] = {}
     several = [run for run in runs if run.identity.threat.per_sample]
     for run in several:

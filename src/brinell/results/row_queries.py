@@ -48,11 +48,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of one attack of the plan: the samples it attacked, and those it broke (verified).
-
-    >>> StageResult("pgd", attacked=10, broken=4).broken
-    4
-    """
+    """The result of one attack of the plan: the samples it attacked, and those it broke (verified)."""
 
     attack: str
     attacked: int

@@ -51,7 +51,7 @@ def summary(run: "Run") -> str:
         _stages(run),
         _cost(run),
         f"verdict   {run.verdict}",
-        _notes(run),
+        "\n".join(["notes", *(f"  - {note}" for note in run.notes)]) if run.notes else "",
         run.sentence(),
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
@@ -136,10 +136,6 @@ def _cost(run: "Run") -> str:
         spent = run.audit.cost
         lines.append(f"          of this the audit {spent.forwards} forwards, {spent.backwards} backwards")
     return "\n".join(lines)
-
-
-def _notes(run: "Run") -> str:
-    return "\n".join(["notes", *(f"  - {note}" for note in run.notes)]) if run.notes else ""
 
 
 def card(run: "Run") -> str:

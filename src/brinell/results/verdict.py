@@ -64,17 +64,13 @@ def judge(run: "Run") -> Verdict:
     return Verdict(worst, tuple(finding for _, finding in judged))
 
 
-def _failed(run: "Run") -> Iterable[str]:
-    return (f"Check {c.name} failed: {_sentence(c.message)}" for c in run.findings if c.level == "fail")
+def _checked(level: Level, verb: str) -> Callable[["Run"], Iterable[str]]:
+    return lambda run: (f"Check {c.name} {verb}: {_sentence(c.message)}" for c in run.findings if c.level == level)
 
 
 def _empty(run: "Run") -> Iterable[str]:
     if run.finished and run.clean_accuracy.n == 0:
         yield "The Run has no rows."
-
-
-def _warned(run: "Run") -> Iterable[str]:
-    return (f"Check {c.name} warns: {_sentence(c.message)}" for c in run.findings if c.level == "warn")
 
 
 def _unverified(run: "Run") -> Iterable[str]:
@@ -225,7 +221,7 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
         alone = len(np.setdiff1d(broken, by_gradient))
         if any_gradient and alone > TOLERATED * max(run.clean_accuracy.n, 1):
             yield (
-                f"The black-box attack {stage.name} broke {_samples(alone)} that the gradient "
+                f"The black-box attack {stage.name} broke {n_samples(alone)} that the gradient "
                 "attacks before it did not: gradients may be masked."
             )
 
@@ -234,7 +230,7 @@ def _non_finite(run: "Run") -> Iterable[str]:
     rows = run.numbers()
     count = len(np.intersect1d(row_queries.ids_of(rows)[flagged(rows, "non-finite logits")], run.survivors()))
     if count:
-        yield f"{_samples(count)} counted as robust got NaN or infinite logits inside the threat."
+        yield f"{n_samples(count)} counted as robust got NaN or infinite logits inside the threat."
 
 
 # Probes test gradients, whether the attack works, and its strength. The first two matter for every attack of the plan;
@@ -258,7 +254,8 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
     return rule
 
 
-def _samples(count: int) -> str:
+def n_samples(count: int) -> str:
+    """Return a number of samples in words."""
     return "1 sample" if count == 1 else f"{count} samples"
 
 
@@ -267,9 +264,9 @@ def _sentence(text: str) -> str:
 
 
 RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = (
-    ("invalid", "failed-check", _failed),
+    ("invalid", "failed-check", _checked("fail", "failed")),
     ("invalid", "no-rows", _empty),
-    ("suspicious", "check-that-warns", _warned),
+    ("suspicious", "check-that-warns", _checked("warn", "warns")),
     ("suspicious", "unverified-adversarials", _unverified),
     ("suspicious", "unfinished", _unfinished),
     ("suspicious", "missing-rows", _incomplete),

@@ -119,16 +119,15 @@ def verify_adversarials(
             defects[k] = "" if fooled else defects[k]
             doubtful |= {ids[k]} if fooled else set()
         failed |= {i: defect for i, defect in zip(ids, defects, strict=True) if defect}
-        for i, d in zip(ids, ball.distance(x0, x).tolist(), strict=True):
-            # In float64 only the order of a sum can make a difference.
-            if i not in failed and not abs(d - distances.get(i, d)) <= SLACK * max(d, SLACK):
-                failed[i] = f"the distance is {d:.6g}, the Run tells of {distances[i]:.6g}"
-        for i, digest in zip(ids, sample_hashes(chunk.x[index]), strict=True):
-            if hashes.get(i) != digest:
-                failed[i] = OTHER_INPUT
-        for i, label in zip(ids, chunk.y[index].tolist(), strict=True):
+        columns = (ball.distance(x0, x).tolist(), sample_hashes(chunk.x[index]), chunk.y[index].tolist())
+        for i, d, digest, label in zip(ids, *columns, strict=True):
             if labels.get(i) != label:
                 failed[i] = f"the label is {label}, the Run was made with {labels.get(i)}"
+            elif hashes.get(i) != digest:
+                failed[i] = OTHER_INPUT
+            # In float64 only the order of a sum can make a difference.
+            elif i not in failed and not abs(d - distances.get(i, d)) <= SLACK * max(d, SLACK):
+                failed[i] = f"the distance is {d:.6g}, the Run tells of {distances[i]:.6g}"
         seen |= set(ids)
     if len(seen) < len(position):
         raise RunError(
@@ -155,7 +154,6 @@ def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]
 
 
 def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: Oracle) -> dict[int, str]:
-    """Return the samples whose clean prediction differs from the one in the Run."""
     rows = run.rows().filter(pa.array(is_evidence(run.rows(), Evidence.CLEAN)))
     broken = dict(zip(rows["sample_id"].to_pylist(), counted(rows).tolist(), strict=True))
     if run.identity.plan.draws > 1:

@@ -134,12 +134,6 @@ def unpack(
     return Run.open(target)
 
 
-def root_of(bundle: str | os.PathLike[str]) -> str:
-    """Return the root hash in the index of a bundle."""
-    with zipfile.ZipFile(bundle) as archive:
-        return str(_json(archive, Path(bundle))["root"])
-
-
 def _refuse_unfit(run: Run) -> None:
     if not run.finished:
         raise RunError(

@@ -39,21 +39,16 @@ def threat_for(run: Run, data: Problem) -> Threat:
     if not isinstance(threat.eps, Tensor):
         return threat
     if radii is None:
-        _refuse_other_order(run, data)
-        return threat
-    ids = first_ids(data, len(data))
-    return replace(threat, eps=torch.tensor([radii.get(i, max(radii.values())) for i in ids], dtype=threat.eps.dtype))
-
-
-def _refuse_other_order(run: Run, data: Problem) -> None:
-    """Refuse data in another order than the Run's, where the Run does not say which sample has which radius."""
-    ids = _ids_as_written(run)
-    if first_ids(data, len(ids)) != ids and data.fingerprint() != run.identity.data.fingerprint:
+        stored = _ids_as_written(run)
+        if first_ids(data, len(stored)) == stored or data.fingerprint() == run.identity.data.fingerprint:
+            return threat
         raise RunError(
             expected="the samples in the order the Run was made with: it does not say which sample has which radius",
             got="another order",
             remedy="Pass the data in that order, or evaluate again: new Runs store the ids.",
         )
+    ids = first_ids(data, len(data))
+    return replace(threat, eps=torch.tensor([radii.get(i, max(radii.values())) for i in ids], dtype=threat.eps.dtype))
 
 
 def other_model(run: Run, model: Classifier) -> Iterator[Finding]:

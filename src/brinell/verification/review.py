@@ -184,7 +184,6 @@ def _why_not(checked: CheckedSubmission | None) -> str:
 
 
 def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[int]) -> None:
-    """Refuse a record for another leaderboard than its Run belongs to."""
     norm, name = run.identity.threat.norm, run.identity.data.name
     known = {b.dataset for b in LEADERBOARDS}
     claims = (

@@ -273,7 +273,6 @@ def _run_again(
 
 
 def _compare_again(result: CheckedSubmission, run: Run, again: Run) -> CheckedSubmission:
-    """Add the findings of the samples that were run again."""
     ids = row_queries.samples(again.numbers())
     findings = list(result.findings)
     other = differences(*(_comparable(r) for r in (run, again)))

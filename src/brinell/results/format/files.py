@@ -21,11 +21,7 @@ ROWS_END, ADVERSARIALS_END, TEMPORARY_END = ".parquet", ".safetensors", ".tmp"
 
 
 class Adversarials(NamedTuple):
-    """Adversarial inputs and the ids of their samples, row by row.
-
-    >>> Adversarials(np.array([7]), np.zeros((1, 3, 2, 2), np.float32)).x.shape
-    (1, 3, 2, 2)
-    """
+    """Adversarial inputs and the ids of their samples, row by row."""
 
     ids: npt.NDArray[np.int64]
     x: npt.NDArray[np.float32]

@@ -88,10 +88,7 @@ class Writer:
         return Manifest.read(self._manifest)
 
     def append(
-        self,
-        table: pa.Table,
-        adv_ids: npt.NDArray[np.int64] | None = None,
-        adv_x: npt.NDArray[Any] | None = None,
+        self, table: pa.Table, adv_ids: npt.NDArray[np.int64] | None = None, adv_x: npt.NDArray[Any] | None = None
     ) -> None:
         """Store rows and their adversarials as one shard.
 
