@@ -8,7 +8,7 @@ import pytest
 from brinell.results import ROWS, Run, Writer
 from brinell.results.format.resume import StoredRows
 
-from .conftest import make_manifest, outcomes
+from tests.results.conftest import make_manifest, outcomes
 
 STAGES = [
     {"name": "one", "attack": {}, "hash": "oneone", "needs": "gradients"},
@@ -26,7 +26,7 @@ def audited_run(path: Path, words: dict[int, str], drawn: tuple[int, ...]) -> Ru
 
 
 def test_an_audit_bounds_what_the_short_plan_missed(tmp_path: Path) -> None:
-    words = {i: ".. " for i in range(8)} | {8: "..x", 9: "...", 10: ".x", 11: "x"}
+    words = dict.fromkeys(range(8), ".. ") | {8: "..x", 9: "...", 10: ".x", 11: "x"}
     run = audited_run(tmp_path, words, drawn=(8, 9))
     audit = run.audit
     assert audit is not None
@@ -49,7 +49,7 @@ def test_an_audit_of_every_survivor_leaves_nothing_unknown(tmp_path: Path) -> No
 
 
 def test_an_audit_that_breaks_much_objects(tmp_path: Path) -> None:
-    words = {i: ".. " for i in range(10)} | {i: "..x" for i in range(10, 20)}
+    words = dict.fromkeys(range(10), ".. ") | dict.fromkeys(range(10, 20), "..x")
     run = audited_run(tmp_path, words, drawn=tuple(range(10, 20)))
     assert run.audit is not None and run.audit.objects
     assert any("broke 10 of 10 audited survivors" in reason for reason in run.verdict.reasons)
