@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.results.conftest import make_manifest, outcomes
 
 from brinell.results import ROWS, Run, Writer
 from brinell.results.format.resume import StoredRows
-
-from tests.results.conftest import make_manifest, outcomes
 
 STAGES = [
     {"name": "one", "attack": {}, "hash": "oneone", "needs": "gradients"},
