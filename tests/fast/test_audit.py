@@ -16,7 +16,7 @@ from brinell import Plan, PlanError, Run
 from brinell.attacks import FGSM, PGD
 from brinell.attacks.catalogue import AUDIT_SHARE, by_name
 from brinell.cli._shared.run_output import print_run
-from brinell.core.plan import in_audit
+from brinell.evaluation.audit import in_audit
 from brinell.evaluation.plan import audited
 from brinell.ops import rng
 from brinell.report.facts import facts

@@ -5,14 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from torch import Tensor
-
 from brinell.core.attack import AnyAttack, Attack, Attempt, Requires
 from brinell.core.ranking import AttackRanking, LogitRanking, TargetRanking
 from brinell.core.references import References
 from brinell.core.threat import Threat, parse_eps
 from brinell.errors import PlanError
-from brinell.ops import rng
 from brinell.ops.losses import LOSSES
 from brinell.results import CLEAN
 from brinell.results.format.manifest import attack_hash
@@ -284,17 +281,6 @@ class Plan:
             "draws": self.draws,
             "stages": [s.to_json() for s in next(iter(self._by_norm().values()))],
         }
-
-
-def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
-    """Return which samples an audit of this share draws: each by the seed and its own id alone.
-
-    >>> import torch
-    >>> round(in_audit(0, torch.arange(10_000), 0.125).float().mean().item(), 2)
-    0.12
-    """
-    key = rng.fold(rng.keys(seed, ids), rng.digest("audit"))
-    return rng.uniform(key, (1,))[:, 0] < share
 
 
 def plan(

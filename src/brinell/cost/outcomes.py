@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.core.attack import Requires
-from brinell.core.plan import Plan, Stage, Stages, in_audit
+from brinell.core.plan import Plan, Stage, Stages
 from brinell.cost.budget import max_queries, usual_queries
 from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial
+from brinell.evaluation.audit import in_audit
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
 from brinell.ops import rng

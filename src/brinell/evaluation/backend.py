@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from brinell.core.dataset import Chunk
-from brinell.core.plan import Plan, Stages, in_audit
+from brinell.core.plan import Plan, Stages
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, silent
 from brinell.errors import InputError
+from brinell.evaluation.audit import in_audit
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean, FinishedRows, clean
 from brinell.evaluation.run_plan import run_plan

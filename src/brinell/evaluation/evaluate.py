@@ -21,6 +21,7 @@ from brinell.engine import precision as precisions
 from brinell.environment import environment
 from brinell.errors import RunError
 from brinell.evaluation import coerce
+from brinell.evaluation.audit import needs_escalation
 from brinell.evaluation.backend import IN_PROCESS, AttackJob, Backend, Executor, require_backend
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.prepare import prepare, stored_precision
@@ -115,14 +116,6 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
             remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
         )
     return Writer.resume(folder, manifest)
-
-
-def needs_escalation(run: Run, warned: bool) -> bool:
-    """Return whether the short plan's result is in doubt: its audit objects or is too small, or a check warns."""
-    audit = run.audit
-    if audit is None or audit.complete:
-        return False
-    return warned or audit.objects or audit.too_small(run.robust_accuracy)
 
 
 def _attack_remaining(s: PreparedEvaluation, writer: Writer, executor: Executor, everyone: bool = False) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from brinell.core.dataset import Chunk, sample_hashes
 from brinell.core.model import Output
-from brinell.core.plan import Stage, in_audit
+from brinell.core.plan import Stage
 from brinell.engine.best_so_far import Best
+from brinell.evaluation.audit import in_audit
 from brinell.evaluation.verify_points import Verified
 from brinell.ops.losses import margin
 from brinell.results import AUDIT, CLEAN, ROWS

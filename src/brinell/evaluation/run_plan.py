@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import torch
 
-from brinell.core.plan import Plan, in_audit
+from brinell.core.plan import Plan
 from brinell.engine.precision import FLOAT32
+from brinell.evaluation.audit import in_audit
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean, FinishedRows, clean_rows
 from brinell.evaluation.run_stage import run_stage
