@@ -135,7 +135,7 @@ def test_a_sum_of_queries_is_shared_and_kept():
 @pytest.mark.parametrize(
     ("parts", "queries", "why"),
     [
-        ([Square(), brinell.attacks.PGD()], 100, "only ask for answers"),
+        ([Square(), brinell.attacks.PGD()], 100, "black-box attacks only"),
         ([Square(), HopSkipJump()], 3, "at least 2 queries"),
         ([brinell.Restarts(Square(), 5)], 9, "at least 2 queries"),
     ],

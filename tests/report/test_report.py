@@ -158,7 +158,7 @@ def test_several_runs_stand_side_by_side(make: Callable[..., Run], images: Image
 def test_runs_without_common_samples_say_so(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
     other = Images(images.x[::-1].copy())
     runs = [make(tmp_path / "a", images), make(tmp_path / "b", other)]
-    assert "equal inputs under equal ids" in read(brinell.report.text(runs)).text
+    assert "the same input for the same sample id in both Runs" in read(brinell.report.text(runs)).text
 
 
 def test_analyses_are_shown(run: Run) -> None:

@@ -38,7 +38,7 @@ def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output)
                 got="one without",
                 remedy="Give it one, brinell.wrap(net, detector=…), or use the plan autoattack.",
             )
-    references = getattr(getattr(classifier, "detector", None), "references", None)
+    references = classifier.references
     stages: list[Stage] = []
     notes: list[str] = []
     for s in plan.stages_for(threat):
@@ -64,9 +64,8 @@ def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk
         return []
     share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))
     facts = f"the detector rejects {share} clean inputs"
-    rule = getattr(getattr(oracle.classifier, "detector", None), "describe", None)
-    if rule is not None:
-        facts += f" ({rule()})"
+    if oracle.classifier.detector_rule:
+        facts += f" ({oracle.classifier.detector_rule})"
     checks = [Finding("clean rejections", "ok", facts)]
     if not any(_considers_detector(s) for s in plan.stages_for(threat)):
         text = (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from brinell.core.references import References
 from brinell.ops.types import Doubles, Labels, Logits, Points, Scalars
 
 
@@ -58,6 +59,16 @@ class Classifier:
     def torch_module(self) -> nn.Module | None:
         """The torch module that computes the logits, None if there is none: some analyses look at its layers."""
         return None
+
+    @property
+    def references(self) -> References | None:
+        """Accepted natural inputs of the detector, for attacks that match one; None if there are none."""
+        return None
+
+    @property
+    def detector_rule(self) -> str:
+        """How the detector decides, in words; empty if it does not say."""
+        return ""
 
     def forward(self, x: Points) -> Output:
         """Return the output for a batch of points in [0, 1]."""

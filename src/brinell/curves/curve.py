@@ -183,12 +183,14 @@ class Curve:
         ids, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
         if not len(ids):
             raise InputError(
-                expected="curves with common samples", got="no id in both", remedy="Use the same data for both."
+                expected="curves with common samples", got="no id in both", remedy="Evaluate both on the same data."
             )
         pairs = zip(here, there, strict=True) if self.hashes and other.hashes else ()
         if any(self.hashes[i] != other.hashes[j] for i, j in pairs):
             raise InputError(
-                expected="equal inputs under equal ids", got="different inputs", remedy="Use the same data for both."
+                expected="the same input for the same sample id in both Runs",
+                got="different inputs",
+                remedy="Evaluate both on the same data.",
             )
         return self.distances[here], other.distances[there]
 

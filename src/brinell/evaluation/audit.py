@@ -18,7 +18,7 @@ def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
 
 
 def needs_escalation(run: Run, warned: bool) -> bool:
-    """Return whether the short plan's result is in doubt: its audit objects or is too small, or a check warns."""
+    """Return whether the result of the plan is in doubt: the audit contradicts it or is too small, or a check warns."""
     audit = run.audit
     if audit is None or audit.complete:
         return False

@@ -75,8 +75,8 @@ def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
     steps = s.attack.step_count
     if s.attack.requires is not Requires.LOGITS or steps is None or s.attack.queries != steps + 1:
         raise PlanError(
-            expected="attacks that only ask for answers, for a budget of queries",
-            got=f"{s.name}, which needs more than that",
+            expected="black-box attacks only, since the number of queries is limited",
+            got=f"{s.name}, which needs gradients or has no number of steps",
             remedy="Use the plan blackbox or square.",
         )
     if share // runs < 2:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from brinell.core.model import Classifier, Output
+from brinell.core.references import References
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
 from brinell.models.fast_copy.inference_copy import inference_copy
@@ -67,6 +68,14 @@ class TorchClassifier(Classifier):
     @property
     def torch_module(self) -> nn.Module:
         return self.module
+
+    @property
+    def references(self) -> References | None:
+        return None if self.detector is None else self.detector.references
+
+    @property
+    def detector_rule(self) -> str:
+        return "" if self.detector is None else self.detector.describe()
 
     def forward(self, x: Tensor) -> Output:
         """Return the logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""

@@ -122,7 +122,7 @@ def _common(a: Run, b: Run) -> row_queries.Ids:
     changed = [i for i in ids if hashes_a[i] != hashes_b[i]]
     if changed:
         raise RunError(
-            expected="equal inputs under equal ids",
+            expected="the same input for the same sample id in both Runs",
             got=f"other inputs for {n_samples(len(changed))} of {a.path} in {b.path}, the first with id {changed[0]}",
             remedy="Evaluate both on the same data, loaded and preprocessed alike.",
         )

@@ -230,7 +230,7 @@ def _plan_of(run: Run) -> Plan:
     plan = by_name(run.identity.plan.name)
     if not plan.has_audit:
         return plan
-    shares = [stage.share for stage in run.identity.plan.stages if stage.share is not None]
+    shares = [stage.share or 0.0 for stage in run.identity.plan.stages if stage.is_audit]
     return audited(plan, shares[0] if shares and 0 < shares[0] <= 1 else 0)
 
 

@@ -129,7 +129,7 @@ def _model(spec: str, samples: TrainingSamples, classes: int | None, mean: str |
         )
     if ":" not in spec and not is_training(spec):
         raise ModelError(
-            expected=f"a model as {', '.join(NETWORKS)}, FILE.py:FACTORY or the folder of a training",
+            expected=f"a network ({', '.join(NETWORKS)}), FILE.py:FACTORY or the folder of a training",
             got=repr(spec),
             remedy="E.g. --model resnet18, or --model my_model.py:make_net.",
         )
