@@ -45,7 +45,7 @@ def test_no_images(brinell: Any, here: Path) -> None:
     assert "--no-images" in err
 
 
-def test_precision_auto_is_told(brinell: Any, here: Path) -> None:
+def test_precision_auto_is_noted(brinell: Any, here: Path) -> None:
     out = json.loads(brinell(*EVALUATE, "--out", "run", "--precision", "auto", "--json").out)
-    assert any("chosen by a probe" in note for note in out["notes"])
+    assert any("chosen by a trial" in note for note in out["notes"])
     assert Run.open(here / "run").manifest["identity"]["precision"] in ("float32", "bfloat16")
