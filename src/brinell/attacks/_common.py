@@ -23,7 +23,7 @@ BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class PointState(AttackState):
-    """The number of responses and the next point. Attacks that need more add their own fields."""
+    """Per row: the number of responses so far and the next point to query. Subclasses add fields."""
 
     t: Labels
     x: Points
@@ -31,7 +31,7 @@ class PointState(AttackState):
 
 @dataclass(frozen=True)
 class RunState(AttackState):
-    """The number of responses, and the state of a run of another attack, which gives the next point."""
+    """Per row: the number of responses so far, and the state `run` of an inner attack, whose `x` is the next point."""
 
     t: Labels
     run: Any
@@ -43,7 +43,7 @@ class RunState(AttackState):
 
 
 class MinimumNormAttack(Attack[S]):
-    """An attack that looks for the smallest distance. Its name is the `method`, with "-t" for a targeted loss."""
+    """An attack that minimises the distance. Its name is `method`, followed by "-t" if the loss is targeted."""
 
     method = ""
     minimum_norm = True
@@ -54,13 +54,13 @@ class MinimumNormAttack(Attack[S]):
 
 
 class Wrapper(Attack[S]):
-    """An attack around another one, `attack`, whose loss, requirements and norms it shares."""
+    """An attack that wraps the attack `attack` and has the same loss, requirements and norms."""
 
     parts: tuple[str, ...] = ("attack",)
 
     @property
     def attack(self) -> AnyAttack:
-        """The attack inside."""
+        """The wrapped attack."""
         raise NotImplementedError
 
     @property
@@ -81,17 +81,17 @@ class Wrapper(Attack[S]):
 
 
 def misclassified(a: Response, p: Batch) -> Mask:
-    """Return which queried points are misclassified; among tied logits the first counts, as in the engine."""
+    """Return the mask of misclassified points; of tied logits the first is the prediction, as in the engine."""
     return (a.logits.argmax(1) != p.y) & a.logits.isfinite().all(1)
 
 
 def finite_loss(a: Response) -> Scalars:
-    """Return the loss, and 0 where it is not finite, so that such a row does not move."""
+    """Return the loss per row, with 0 in place of NaN and inf, so that these rows do not move."""
     return a.loss.nan_to_num(0.0, 0.0, 0.0)
 
 
 def unit(g: Points) -> Points:
-    """Return g scaled to Euclidean length 1; zero where it is zero."""
+    """Return each row of g scaled to Euclidean length 1; zero rows stay zero."""
     return g / rows(flat(g).square().sum(1).sqrt().clamp(min=FLAT), g)
 
 
@@ -101,14 +101,14 @@ def start_in_box(p: Batch, ball: Ball) -> Points:
 
 
 def start_in_ball(p: Batch, ball: Ball, random: bool) -> Points:
-    """Return the explicit start, projected on the ball, or else a uniform random point or the clean point."""
+    """Return the explicit start projected on the ball; without one, a random point (if `random`) or the clean point."""
     if p.start is not None:
         return ball.project(p.x, p.start)
     return ball.inside(p.x, p.key) if random else p.x
 
 
 def adam(m: Points, v: Points, g: Points, k: Labels, steps: int) -> tuple[Points, Points, Points, Points]:
-    """Return the new moments of Adam at its k-th step, the unbiased mean, and the root mean square to divide it by."""
+    """Return Adam's moments m and v after step k, the bias-corrected mean, and the root mean square that divides it."""
     m, v = BETA_1 * m + (1 - BETA_1) * g, BETA_2 * v + (1 - BETA_2) * g.square()
     mean = m / rows(1 - schedule("power", k, steps, BETA_1), m)
     return m, v, mean, (v / rows(1 - schedule("power", k, steps, BETA_2), v)).sqrt() + TINY

@@ -8,29 +8,29 @@ SIGNED_MARGINS = ("margin", "minimum-margin", "margin-towards")
 
 
 def check_loss(name: str) -> None:
-    """Refuse an unknown loss, or one that compares with given values instead of classes."""
+    """Refuse an unknown loss, and a loss that matches given values instead of comparing classes."""
     one_of("a loss", name, [n for n, loss in LOSSES.items() if not loss.matches])
 
 
 def check_margin_loss(name: str) -> None:
-    """Refuse a loss that is not a difference of logits, since its zero is not the decision boundary."""
+    """Refuse a loss that is not zero on the decision boundary: only signed margins are accepted."""
     one_of("a margin loss", name, SIGNED_MARGINS)
 
 
 def check_numbers(sound: bool, expected: str, **numbers: float | int | None) -> None:
-    """Refuse these numbers unless they are `sound`."""
+    """Refuse these hyper-parameters unless `sound`."""
     if not sound:
         got = ", ".join(f"{name} = {value}" for name, value in numbers.items())
         raise PlanError(expected=expected, got=got, remedy="Leave it out for the default.")
 
 
 def check_positive(**numbers: float | int) -> None:
-    """Refuse numbers that are not positive."""
+    """Refuse hyper-parameters that are not positive."""
     for name, value in numbers.items():
         check_numbers(value > 0, f"{name} above 0", **{name: value})
 
 
 def check_whole(**numbers: float | int) -> None:
-    """Refuse numbers that are not positive integers."""
+    """Refuse hyper-parameters that are not positive integers."""
     for name, value in numbers.items():
         check_numbers(isinstance(value, int) and value > 0, f"{name} above 0, a whole number", **{name: value})

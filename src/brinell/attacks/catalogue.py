@@ -59,7 +59,7 @@ REFERENCES: dict[str, AnyAttack] = {"fgsm": FGSM(), "pgd20": PGD(steps=20)}
 
 
 def reference(name: str) -> AnyAttack:
-    """Return the reference attack of this name, which ranks targets.
+    """Return the attack of this name whose last iterate ranks target classes.
 
     >>> reference("pgd20").queries
     21
@@ -80,7 +80,7 @@ def chain(names: list[str], name: str = "custom", description: str = "", strengt
 
 
 def by_norm(dense: Stages, sparse: Stages) -> dict[str, Stages]:
-    """Return stages for every norm: `sparse` in those whose steepest steps change few coordinates, L1 and L0."""
+    """Return the stages by norm: `sparse` for L1 and L0, whose steepest steps change few coordinates, else `dense`."""
     return {"Linf": dense, **{norm.name: sparse for norm in (L1, L0)}}
 
 
@@ -94,7 +94,7 @@ def _restarted(*stages: Stage) -> Stages:
 
 
 def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
-    """Return a plan of the minimum-margin attack: z_t − z_y towards the likeliest wrong classes in turn."""
+    """Return a Minimum-Margin plan: maximise z_t − z_y for each of the likeliest wrong classes t in turn."""
     dense = stage(Targets(attack, targets), name)
     larger = replace(dense, attack=replace(attack, larger_eps=True)) if isinstance(attack, APGD) else dense
     return Plan(name, by_norm((dense,), (larger,)), description, MM_PAPER)
@@ -222,7 +222,7 @@ _FULL = {"Linf": _SEARCHED, "L2": (_ALMA, *_SEARCHED), "L1": (_ALMA, _EAD, *_SEA
 
 
 def _minimal(name: str, description: str, *parts: dict[str, Stages]) -> Plan:
-    """Return a plan of the quick stage and the given ones, norm by norm."""
+    """Return a plan with, for each norm, the quick stage and then the given stages."""
     each = {norm: (*_QUICK, *(s for part in parts for s in part[norm])) for norm in _MINIMAL}
     citation = "Pintor et al. 2021, Fast minimum-norm adversarial attacks" + (f"; {FAB_PAPER}" if parts else "")
     return Plan(name, each, description, citation)

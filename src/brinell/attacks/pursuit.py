@@ -38,24 +38,24 @@ CROWD = 2.0
 
 @table
 def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return per response of a run whether it is a checkpoint, and the patience there."""
+    """Return, per response of a run, whether it is a checkpoint, and its `PATIENCE` (else inf)."""
     ages = range(steps + 1)
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
     return torch.tensor([a in CHECKPOINTS for a in ages], device=device), torch.tensor(patience, device=device)
 
 
 def _may_branch(v: Tensor) -> bool:
-    """Return whether a branch on the data is cheaper than the work it saves: on a CPU, unless compiled."""
+    """Return whether to branch on tensor values to save work: on a CPU and not compiled."""
     return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _near(closest: Scalars, extra: Labels) -> Mask:
-    """Return whether a sample came close enough for this repetition, counted from 1."""
+    """Return the mask of samples whose smallest gap qualifies for repetition `extra`, counted from 1."""
     return closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(closest.dtype)
 
 
 def _repeated(towards: Labels, extra: Labels) -> Labels:
-    """Return the target of a repetition: the closest one and none (−1), in turn."""
+    """Return the target of repetition `extra`: the closest class if odd, untargeted (−1) if even."""
     return torch.where(extra % 2 == 1, towards, -1)
 
 
@@ -64,10 +64,10 @@ class PursuitState(RunState):
     """The Auto-PGD run in progress, and what earlier runs say about the sample.
 
     `attempt` counts the runs: 0 is untargeted, 1 … `targets` go to the `ranked` classes, then come the repetitions;
-    `until` is the last one. `reach`, `gap` (at the last checkpoint) and `early` (the gap at the second one) describe
-    the run. `later` (the largest gain after a second checkpoint), `begun` (the smallest first gap), `closest` (the
-    smallest gap) and `towards` (its target) describe the sample. Repetitions do not change them, so that no repetition
-    depends on another.
+    `until` is the last run allowed. Of the current run: `reach`, `gap` (at the last checkpoint) and `early` (the gap at
+    the second checkpoint). Of all runs of the sample: `later` (the largest decrease of the gap after a second
+    checkpoint), `begun` (the smallest initial gap), `closest` (the smallest gap) and `towards` (the target of that
+    run). Repetitions do not change `later`, `closest` and `towards`, so that no repetition depends on another.
     """
 
     attempt: Labels
@@ -89,7 +89,7 @@ class PursuitState(RunState):
 
 @dataclass(frozen=True)
 class RepetitionSeed:
-    """What repetitions know about the runs before them; see `PursuitState`."""
+    """What repetitions use of the earlier runs; fields as in `PursuitState`."""
 
     later: Scalars
     closest: Scalars
@@ -98,17 +98,18 @@ class RepetitionSeed:
 
 @dataclass(frozen=True)
 class Pursuit(Attack[PursuitState]):
-    """Run Auto-PGD on the margin, first untargeted, then to the likeliest classes, each run only while it may succeed.
+    """Run Auto-PGD on the margin, first untargeted, then towards the likeliest classes; abandon unpromising runs early.
 
-    Method: the gap of a run is the distance of its best margin from zero, in units of the gain that its first gradient
-    promises within the ball. Both scale with the logits, so the gap does not. A run ends when its gap is too large for
-    its age or for its progress since the last checkpoint. The first run starts at the clean point and ranks the
-    targets; the others start at random. A sample whose runs all begin with a large gap is given up after a few runs;
-    one that came close is attacked again, in sparse norms from larger radii. Cost: one forward and one backward pass
-    per query, one to four queries for a target out of reach; the number of classes does not matter. Reference: this
-    project, after Gao et al. 2022 (one margin per target, likeliest first) and Croce & Hein 2020, 2021 (Auto-PGD).
-    Limits: gives up samples whose trajectories look hopeless. With masked gradients all trajectories look like that,
-    which is why the plan `fast` audits the samples that it gave up.
+    Method: the gap of a run is minus its best margin, divided by the gain that its first gradient predicts within the
+    ball (eps times the dual norm). It does not depend on the scale of the logits. At a checkpoint a run ends if its gap
+    is too large for the number of steps taken or for the progress since the last checkpoint. The first run starts at
+    the clean point and ranks the targets; the others start at random. A sample whose runs all begin with a large gap is
+    given up after a few runs; one that came close is attacked again, in sparse norms from larger radii. Cost: one
+    forward and one backward pass per query, one to four queries for a target out of reach; the number of classes does
+    not matter. Reference: this project, after Gao et al. 2022 (one margin per target, likeliest first) and Croce & Hein
+    2020, 2021 (Auto-PGD).
+    Limits: gives up samples whose gaps stay large. With masked gradients all gaps stay large, which is why the plan
+    `fast` audits a share of the samples.
 
     >>> Pursuit(steps=50, targets=9, again=8).queries
     894
@@ -133,7 +134,7 @@ class Pursuit(Attack[PursuitState]):
 
     @property
     def usual_queries(self) -> int:
-        """The queries that a surviving sample usually takes (docs/design/fast.md: 21 to 67)."""
+        """The number of queries that a surviving sample usually needs (docs/design/fast.md: 21 to 67)."""
         return min(USUAL, self.queries)
 
     @property
@@ -142,7 +143,7 @@ class Pursuit(Attack[PursuitState]):
 
     @property
     def _shrinking(self) -> APGD:
-        """The repetitions in sparse norms, which start with larger radii (Croce & Hein 2021)."""
+        """Auto-PGD for repetitions in sparse norms: it starts with larger radii (Croce & Hein 2021)."""
         return APGD(self.steps, self.loss, larger_eps=True)
 
     def init(self, p: Batch, ball: Ball) -> PursuitState:
@@ -179,7 +180,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
     def _record(self, s: PursuitState, a: Response, p: Batch, ball: Ball, first: Mask) -> PursuitState:
-        """Record the reach from the first response of a run, and the order of targets from the first of a sample."""
+        """At a run's first response record its reach; at the sample's first response also the ranking of targets."""
         ranked = torch.where((first & (s.attempt == 0))[:, None], self._rank(a.logits, p.y), s.ranked)
         return replace(
             s,
@@ -190,12 +191,12 @@ class Pursuit(Attack[PursuitState]):
         )
 
     def _rank(self, logits: Logits, y: Labels) -> Tensor:
-        """Return the likeliest wrong classes; −1 where the model has no more."""
+        """Return the `targets` likeliest wrong classes, padded with −1 if the model has fewer."""
         order = likeliest_wrong(logits, y, self.targets)
         return torch.nn.functional.pad(order, (0, self.targets - order.shape[1]), value=-1)
 
     def _checkpoint(self, s: PursuitState, gap: Scalars, age: Labels) -> tuple[PursuitState, Mask]:
-        """Return which runs continue: those near enough for their age that come nearer fast enough."""
+        """Return the state and which runs continue. Runs end at a checkpoint if the gap is large or shrinks slowly."""
         due, patience = (table[age.clamp(max=self.steps)] for table in _timetable(self.steps, age.device))
         second = age == CHECKPOINTS[1]
         in_range = gap <= torch.where(age == 0, FAR_AT_FIRST, FAR)
@@ -208,7 +209,7 @@ class Pursuit(Attack[PursuitState]):
         return replace(s, later=torch.maximum(s.later, gained)), on
 
     def _next(self, s: PursuitState, over: Mask, p: Batch, ball: Ball) -> PursuitState:
-        """Choose the next target, a repetition or the end of the sample in rows whose run is over."""
+        """In rows whose run is `over`, begin the next target or repetition, or finish the sample."""
         attempt = (s.attempt + over).clamp(max=self.targets + self.again + 1)
         target = s.ranked.gather(1, (attempt - 1).clamp(0, self.targets - 1)[:, None])[:, 0]
         hopeless = (attempt > FEW) & (s.begun > FAR_AT_FIRST)
@@ -255,7 +256,7 @@ class Pursuit(Attack[PursuitState]):
         )  # fmt: skip
 
     def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
-        """Start new runs at random points where `new`; on a CPU only those are computed."""
+        """Return the runs, with new ones from random starts where `new`; a CPU computes only these rows."""
         if not _may_branch(new):
             return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]
@@ -272,7 +273,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(attempt > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
 
     def _thin(self, run: Any, p: Batch, ball: Ball) -> Any:
-        """Limit the first steps in sparse norms to about as many coordinates as the budget can move."""
+        """In sparse norms, limit the first steps to `CROWD` · eps coordinates, about what the budget can move."""
         if not ball.norm.sparse:
             return run
         return replace(run, density=(CROWD * ball.eps / flat(p.x).shape[1]).clamp(max=SHARE))

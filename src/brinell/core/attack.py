@@ -1,4 +1,4 @@
-"""The protocol of an attack: frozen numbers and two pure functions over a state with one row per sample."""
+"""The protocol of an attack: frozen hyper-parameters and two pure functions of a state with one row per sample."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -64,14 +64,14 @@ class Response:
 
     @property
     def backwards(self) -> int:
-        """How many backward passes every row cost."""
+        """The number of backward passes per row."""
         if self.jacobian is not None:
             return self.jacobian.shape[1]
         return int(self.grad is not None) + int(self.reject_grad is not None)
 
     @property
     def gradient(self) -> Points:
-        """The gradient, for attacks that asked for it."""
+        """The gradient of the loss, for attacks that require it."""
         assert self.grad is not None, "this attack did not ask for gradients"
         return self.grad
 
@@ -83,7 +83,7 @@ class Response:
 
     @property
     def score_gradient(self) -> Points:
-        """Its gradient, for attacks that asked for it."""
+        """The gradient of the detector's score, if required."""
         assert self.reject_grad is not None, "this attack did not ask for the detector's gradient"
         return self.reject_grad
 
@@ -103,7 +103,7 @@ class AttackState:
 
     @property
     def aim(self) -> Tensor | None:
-        """What the loss aims at now, where the attack chooses it: classes, or values to match. None: the batch's."""
+        """The target classes, or values to match, that the attack chose for its loss. None: the batch's targets."""
         return None
 
     @property
@@ -119,8 +119,8 @@ class Attack(Generic[S]):
     """Frozen hyper-parameters and two pure functions, `init` and `step`, over a state with one row per sample.
 
     `init` proposes the first points; `step` takes the model's response and proposes the next ones. Neither calls the
-    model, loops over samples, looks at other rows, or draws noise except through `Batch.key`. Subclass it with a frozen
-    dataclass whose fields are the hyper-parameters. Members with a default below may be left out.
+    model, loops over samples, depends on other rows, or draws noise except through `Batch.key`. Subclass it with a
+    frozen dataclass whose fields are the hyper-parameters. Members with a default below may be left out.
     """
 
     minimum_norm: bool = False
@@ -147,7 +147,7 @@ class Attack(Generic[S]):
 
     @property
     def queries(self) -> int:
-        """How many responses one attempt takes at most: the start and every step by default."""
+        """The largest number of responses per attempt; by default one for the start and one per step."""
         if self.step_count is None:
             raise NotImplementedError
         return self.step_count + 1
@@ -159,7 +159,7 @@ class Attack(Generic[S]):
 
     @property
     def query_pattern(self) -> tuple[Requires, ...]:
-        """What the attack requires of its responses in turn, repeated; always `requires` by default."""
+        """The requirements of successive responses, repeated cyclically; always `requires` by default."""
         return (self.requires,)
 
     @property
@@ -169,7 +169,7 @@ class Attack(Generic[S]):
 
     @property
     def usual_queries(self) -> int:
-        """How many responses a surviving sample takes as a rule, for cost estimates; all of them by default."""
+        """The usual number of responses for a surviving sample, for cost estimates; `queries` by default."""
         return self.queries
 
     @property
@@ -179,7 +179,7 @@ class Attack(Generic[S]):
 
     @property
     def joins_detector(self) -> bool:
-        """Whether the attack steers around a detector."""
+        """Whether the attack also tries to evade a detector."""
         return self.requires is Requires.DETECTOR
 
     @property
@@ -211,23 +211,23 @@ class Attack(Generic[S]):
         return None
 
     def before_restarts(self, s: S) -> S:
-        """Return the state of samples that end before their restarts."""
+        """Return the state changed so that the attack ends before its restarts."""
         raise NotImplementedError
 
     def restart_seed(self, s: S) -> Any:
-        """Return what the restarts know of samples that have ended so, one row each."""
+        """Return what restarts need from the final state `s`: the seed, one row per sample."""
         raise NotImplementedError
 
     def no_seed(self, y: Labels) -> Any:
-        """Return the seed of samples of which nothing is known."""
+        """Return the seed of samples that have not been attacked yet."""
         raise NotImplementedError
 
     def restart_count(self, seed: Any) -> Labels:
-        """Return how many restarts the samples need."""
+        """Return the number of restarts per sample."""
         raise NotImplementedError
 
     def restart(self, seed: Any, which: Labels, p: Batch, ball: Ball) -> S:
-        """Return the state at the beginning of one restart per sample, counted from 0."""
+        """Return the first state of restart number `which` (from 0) of every sample."""
         raise NotImplementedError
 
     def init(self, p: Batch, ball: Ball) -> S:

@@ -1,4 +1,4 @@
-"""Criteria of success: whether a point is adversarial, by the model's decision, and by what signed margin."""
+"""Criteria of success: whether the model's output at a point is adversarial, and with what signed margin."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -54,7 +54,7 @@ def _score(out: Output) -> Scalars:
 class Evades:
     """Any class but the true one is predicted, and the detector accepts the input.
 
-    Both parts are in units of logits if the detector's score is; `brinell.calibrated` scales it so.
+    Margin and score are comparable if the score is in units of logits, as `brinell.calibrated` scales it.
     """
 
     name: str = "evade"
@@ -71,7 +71,7 @@ class Evades:
 class Triggers:
     """Any class but the true one is predicted, and the detector rejects the input: the criterion of the inverted test.
 
-    Attacks that consider the detector meet it on `brinell.models.inverted(classifier)`, where it is `Evades`.
+    Detector attacks pursue it as `Evades` on `brinell.models.inverted(classifier)`, whose score is negated.
     """
 
     name: str = "trip"

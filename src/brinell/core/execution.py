@@ -10,7 +10,7 @@ from brinell.errors import InputError, did_you_mean
 
 
 class ComputeOptions(TypedDict, total=False):
-    """The keyword arguments of functions that choose precision and mode themselves."""
+    """The keyword arguments of functions in which precision and mode cannot be chosen."""
 
     seed: int
     slots: int | None

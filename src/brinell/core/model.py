@@ -57,7 +57,7 @@ class Classifier:
 
     @property
     def torch_module(self) -> nn.Module | None:
-        """The torch module that computes the logits, None if there is none: some analyses look at its layers."""
+        """The torch module that computes the logits, None if there is none: some analyses read its layers."""
         return None
 
     @property
@@ -99,11 +99,11 @@ class Classifier:
 
 
 class DelegatingClassifier(Classifier):
-    """A classifier built on another one: it shares name, device and the other facts with `base`."""
+    """A classifier that wraps the classifier `base` and takes name, device and other facts from it."""
 
     @property
     def base(self) -> Classifier:
-        """The classifier underneath."""
+        """The wrapped classifier."""
         raise NotImplementedError
 
     @property

@@ -25,7 +25,8 @@ class Stage:
     `ranks` are the ranks of the target classes on the clean input (2: the runner-up; empty: untargeted). `ranked_by`
     ranks them at the last iterate of another attack instead, in a ball of `radius` (None: the threat's). `eot` is the
     number of passes averaged per query. `share` makes the stage an audit: it attacks only this share of the samples,
-    drawn by seed and id. `noise` replaces the attack's name in the noise key: stages with the same one start alike.
+    drawn by seed and id. `noise` replaces the attack's name in the noise key: stages with equal `noise` have equal
+    random starts.
 
     >>> from brinell.attacks import APGD
     >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
@@ -162,8 +163,8 @@ def Targets(
 ) -> Stage:  # fmt: skip
     """Attack towards the k classes that rank highest on the clean input after the true one, or towards given ranks.
 
-    With `ranked_by` the classes are ranked where that attack ends, in a ball of `radius` (None: the threat's). The
-    points it finds only rank and never count as adversarials. Its passes are part of the cost.
+    With `ranked_by` the classes are ranked at that attack's last iterate, in a ball of `radius` (None: the threat's).
+    Its points never count as adversarials. Its passes are part of the cost.
 
     Reference: Gao et al. 2022, sec. 3.2 and appendix D.
 
@@ -206,10 +207,11 @@ Stages = tuple[Stage, ...]
 class Plan:
     """A named chain of stages: samples broken by one stage are not attacked by the next.
 
-    `stages` is a tuple of stages, or a mapping from norm names to such tuples: a norm that is not named gets the first
-    one. Read them with `stages_for(threat)`. `strength` "weak" marks a plan whose result is only an upper bound on
-    robust accuracy, "audited" one that is as good as its audit. `draws` above 1 is for randomised models: attacks run
-    to the end of their budget, and a sample counts as broken when more than half of so many fresh passes are fooled.
+    `stages` is a tuple of stages, or a mapping from norm names to tuples of stages: a norm that is not named gets the
+    first tuple. Read them with `stages_for(threat)`. `strength` "weak" marks a plan whose result is only an upper bound
+    on robust accuracy, "audited" a plan whose result is as reliable as its audit. `draws` above 1 is for randomised
+    models: attacks run to the end of their budget, and a sample counts as broken when more than half of `draws` fresh
+    passes are fooled.
 
     >>> from brinell import L2, Linf
     >>> from brinell.attacks import DDN, FGSM, PGD
@@ -272,7 +274,7 @@ class Plan:
         return self.any_stage(lambda s: s.attack.requires is not Requires.LOGITS or s.ranking.attack is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest. Of a plan that depends on the norm it has the first stages."""
+        """Return the manifest entry. If stages depend on the norm, it holds those of the first norm."""
         return {
             "name": self.name,
             "description": self.description,

@@ -13,7 +13,7 @@ from brinell.ops.losses import likeliest_wrong
 
 @runtime_checkable
 class TargetRanking(Protocol):
-    """Where the model's logits rank the classes: at the clean input, or where a reference attack ends."""
+    """The point whose logits rank the classes: the clean input, or a reference attack's last iterate."""
 
     @property
     def attack(self) -> AnyAttack | None:
@@ -58,7 +58,7 @@ class AttackRanking:
     radius: float | None = None
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return one backward pass less than forward passes: the last iterate needs no gradient."""
+        """Return the passes: one backward pass fewer, since the last iterate needs no gradient."""
         return self.attack.queries * draws, (self.attack.queries - 1) * draws
 
     def threat(self, threat: Threat) -> Threat:
@@ -66,7 +66,7 @@ class AttackRanking:
 
 
 def rank_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
-    """Return the class of each rank per sample, where rank 1 is the true class; −1 where there is no target.
+    """Return the class of each rank per sample, (b, ranks); rank 1 is the true class. Without ranks all are −1.
 
     >>> rank_targets(torch.tensor([[0.1, 0.5, 0.3]]), torch.tensor([0]), (2, 3))
     tensor([[1, 2]])

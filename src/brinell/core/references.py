@@ -11,8 +11,8 @@ from torch import Tensor
 class References:
     """Classes, logits and, if the model has them, features of accepted and correctly classified inputs.
 
-    With `ids` each row belongs to the sample with that id, and only that sample imitates it. Two are equal if their
-    numbers are. As text they are a digest, so that a plan stays readable.
+    With `ids` each row belongs to the sample with that id, and only that sample imitates it. References are
+    equal if all values are. Their repr is a digest, so that a plan stays readable.
 
     >>> import torch
     >>> References(torch.tensor([0, 1]), torch.eye(2))
@@ -26,7 +26,7 @@ class References:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all numbers."""
+        """SHA-256 of all values."""
         h = hashlib.sha256()
         for part in (self.y, self.logits, self.features, self.ids):
             h.update(b"" if part is None else part.detach().cpu().numpy().tobytes())

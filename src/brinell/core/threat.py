@@ -63,7 +63,7 @@ class Ball:
         return torch.zeros_like(x0) + lo, torch.zeros_like(x0) + hi
 
     def project(self, x0: Points, x: Points) -> Points:
-        """Return the nearest allowed point."""
+        """Return the allowed point nearest to x."""
         return self.norm.nearest(x0, x, self.eps, *self._limits(x0))
 
     def retract(self, x0: Points, x: Points) -> Points:

@@ -80,7 +80,7 @@ def margin_towards(logits: Logits, y: Labels, t: Labels) -> Scalars:
 
 
 def _over(size: Tensor) -> Tensor:
-    """Return a divisor with the same sign that is bounded away from zero."""
+    """Return the divisor with its sign, bounded away from zero."""
     return torch.where(size < 0, size.clamp(max=-TINY), size.clamp(min=TINY))
 
 
@@ -96,8 +96,8 @@ LOGITS = "logits"
 class Loss:
     """A loss: its function, whether it needs a target, and the fewest classes for which it is defined.
 
-    With fewer `classes` the loss `instead` replaces it. `of` is the model output that it reads. A loss that `matches`
-    receives values in place of target classes.
+    With fewer than `classes` classes the loss `instead` is used. `of` names the model output that is read. A loss that
+    `matches` receives values in place of target classes.
     """
 
     function: Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -58,7 +58,7 @@ def fold(key: Keys, data: int | Keys) -> Keys:
 
 @table
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return what `fold` adds for the integers below n; a table for the same reason as `_counter`."""
+    """Return the increments of `fold` for the integers 0 … n − 1; a table for the reason given in `_counter`."""
     return torch.arange(n, device=device) * _DERIVE
 
 

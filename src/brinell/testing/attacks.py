@@ -54,7 +54,7 @@ class _Trial:
         return self.oracle.query(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
     def follow(self, p: Batch, ball: Ball, spoil: "Callable[[Response], Response]" = lambda a: a) -> "list[Any]":
-        """Return the states after 0, 1, … responses, while some rows have queries to make."""
+        """Return the states after 0, 1, … responses, until every row has used its queries."""
         states = [self.attack.init(p, ball)]
         for _ in range(self.steps):
             if bool((states[-1].t >= self.attack.queries).all()):
@@ -201,7 +201,7 @@ def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
 
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
-    """Make the first row's responses NaN, with zero gradients as in the engine: this must not affect other rows."""
+    """Check that NaN responses of the first row (zero gradients, as in the engine) do not affect other rows."""
     where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
 
     def spoil(a: Response) -> Response:

@@ -68,7 +68,7 @@ class LinearWorld:
         return size.view_as(gap)
 
     def distance(self, norm: Norm | str) -> Tensor:
-        """Return the smallest adversarial distance per sample, that of the nearest class, in float64."""
+        """Return per sample the distance to the nearest other class, in float64, ignoring the box."""
         return self.distances(norm).amin(1)
 
 
@@ -81,7 +81,7 @@ def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _fits(world: LinearWorld) -> Tensor:
-    """Return which samples have their nearest boundary points inside the box in every norm, at suitable distances."""
+    """Return the mask of samples whose nearest boundary point is in the box, at a suitable distance, in every norm."""
     free = torch.stack([world.distance(norm) for norm in NORMS.values()])
     boxed = torch.stack([world.boxed_distances(norm).amin(1) for norm in NORMS.values()])
     roomy = (boxed <= free * (1 + 1e-9)).all(0)

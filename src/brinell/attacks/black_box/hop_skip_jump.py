@@ -30,7 +30,7 @@ MOST_STEP_HALVINGS = 20
 
 @dataclass(frozen=True)
 class HopSkipJumpState(PointState):
-    """The phase and its length, the boundary point, the bisection, the sums of the estimate, and the step."""
+    """The phase and its queries so far, boundary point, bisection limits, sums for the normal's estimate, and step."""
 
     phase: Labels
     count: Labels
@@ -51,16 +51,16 @@ class HopSkipJumpState(PointState):
 class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
     """Walk along the decision boundary towards the clean point, using decisions only.
 
-    Method: draw random points in the box until one is adversarial (or take the explicit start). Then repeat rounds of
-    (1) a bisection between this point and the clean point, over the radius of a ball; (2) an estimate of the boundary's
-    normal from `first`·√round random points, at most 10,000, at the radius distance / n around the boundary point; (3)
-    a step of length distance / √round along the normal (its sign in Linf), halved until the point is adversarial. Every
-    step is one query, and every row has its own phase. Different here: the bisection has between ten and 24 steps, and
-    directions are Gaussian in Linf too.
+    Method: draw random points in the box (or take the explicit start) until one is adversarial. Then repeat rounds of
+    three phases. (1) Bisect between the adversarial and the clean point to find a boundary point. (2) Estimate the
+    boundary's normal from the decisions at `first`·√round random points (at most 10,000) around the boundary point, at
+    radius distance / n, where distance is from the clean point and n the number of coordinates. (3) Step by
+    distance / √round along the normal (in Linf along its sign); halve the step until the new point is adversarial.
+    Each row has its own phase. Different here: a bisection has 10 to 24 steps, and directions are Gaussian in Linf too.
     Cost per step: one forward pass; one more for the start.
     Reference: Chen, Jordan & Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
-    Limits: needs thousands of queries, estimates a gradient from signs only, and depends on its first adversarial
-    point. Randomised decisions mislead its bisection.
+    Limits: needs thousands of queries, and the result depends on the first adversarial point. Randomised decisions
+    mislead the bisection.
 
     >>> HopSkipJump(steps=1000).queries
     1001
@@ -86,7 +86,7 @@ class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
         )  # fmt: skip
 
     def step(self, s: HopSkipJumpState, a: Response, p: Batch, ball: Ball) -> HopSkipJumpState:
-        """Use the response as the phase requires, enter the next phase where it is over, then choose a point."""
+        """Record the decision, move rows whose phase is over to the next phase, and choose the next point."""
         hit = misclassified(a, p)
         phase, count = s.phase, s.count + 1
         succeeded = hit & ((phase == SEARCH) | (phase == WALK))
@@ -152,7 +152,7 @@ class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
 
 
 def halvings(n: int, norm: Norm = L2) -> int:
-    """Return the steps of one bisection in n coordinates: to a precision of n^−3/2 in L2 and n^−2 in Linf (sec. IV).
+    """Return the number of bisection steps for n coordinates: precision n^−3/2 in L2 and n^−2 in Linf (sec. IV).
 
     >>> halvings(24), halvings(3072), halvings(10**6), halvings(784, LINF)
     (10, 18, 24, 20)
@@ -161,7 +161,7 @@ def halvings(n: int, norm: Norm = L2) -> int:
 
 
 def _random_point(p: Batch, ball: Ball, t: Labels) -> Points:
-    """Draw a uniform random point of the box, within the mask."""
+    """Draw a uniform random point of the box; masked coordinates stay clean."""
     lo, hi = ball.bounds(p.x)
     drawn: Tensor = lo + (hi - lo) * rng.uniform(rng.fold(rng.fold(p.key, 1), t), tuple(p.x.shape[1:]))
     return drawn.clamp(lo, hi)
@@ -173,6 +173,6 @@ def _direction(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
 
 
 def _between(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
-    """Bring the far point into the ball of the middle radius: along the segment in L2, by clipping in Linf."""
+    """Move the far point to the middle radius of the bisection: along the segment in L2, by clipping in Linf."""
     middle = (s.low + s.high) / 2 * ball.norm.size(s.far - p.x)
     return replace(ball, eps=middle).retract(p.x, s.far)

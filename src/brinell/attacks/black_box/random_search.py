@@ -1,4 +1,4 @@
-"""Random search over subsets of coordinates; the schedule, state and moves that it shares with Square."""
+"""Random search over subsets of coordinates, and the schedule, state and moves shared with Square."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def stage(i: int) -> int:
 
 
 def shares(steps: int, p0: float) -> tuple[float, ...]:
-    """Return the shares of the stages that `steps` iterations reach.
+    """Return the share of changed coordinates in each stage that `steps` iterations reach.
 
     >>> shares(200, 0.8)
     (0.8, 0.4, 0.2)
@@ -69,7 +69,7 @@ class RandomSearchState(PointState):
 
 @dataclass(frozen=True)
 class SearchAttack(Attack[RandomSearchState]):
-    """What random searches share: hyper-parameters, and keeping a candidate where its loss is strictly larger."""
+    """Base of random searches: hyper-parameters, and a step that accepts a candidate if its loss is strictly larger."""
 
     steps: int = 5000
     p0: float = 0.8
@@ -93,7 +93,7 @@ class SearchAttack(Attack[RandomSearchState]):
         return RandomSearchState(s.t + 1, x, x_best, f_best)
 
     def first(self, p: Batch, ball: Ball) -> Points:
-        """Return the start, where the batch has none."""
+        """Return a start for batches without explicit starts."""
         raise NotImplementedError
 
     def candidate(self, x: Points, t: Labels, key: Keys, p: Batch, ball: Ball) -> Points:
@@ -102,10 +102,10 @@ class SearchAttack(Attack[RandomSearchState]):
 
 
 class Flip:
-    """Linf: `move` changes the displacement d on a set of coordinates; `place` makes it an allowed point."""
+    """Moves in Linf: `move` changes the displacement d on a set of coordinates; `place` projects x0 + d."""
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Move the set `a` by two eps along the signs, which reaches a face from anywhere. Shapes (b, 1, n)."""
+        """Add 2 eps · signs on the set `a`; the later projection puts these coordinates on a face. Shapes (b, 1, n)."""
         return torch.where(a, d + 2 * rows(eps, d) * signs, d)
 
     def place(self, ball: Ball, x0: Points, d: Points) -> Points:
@@ -113,7 +113,7 @@ class Flip:
 
 
 def _rescaled(ball: Ball, x0: Points, d: Points) -> Points:
-    """Scale d to the sphere, then clip to the box, as AutoAttack does in L2."""
+    """Scale d to norm eps, then clip x0 + d to the box, as AutoAttack does in L2."""
     d = ball.masked(d)
     return ball.retract(x0, x0 + rows(ball.eps / (ball.norm.size(d) + TINY), d) * d)
 
@@ -123,18 +123,18 @@ def _projected(ball: Ball, x0: Points, d: Points) -> Points:
 
 
 def _clipped(ball: Ball, x0: Points, d: Points) -> Points:
-    """Project a displacement that exceeds eps only by rounding, so that clipping suffices."""
+    """Scale d down to norm eps, which it exceeds only by rounding, and clip x0 + d to the box."""
     scale = (ball.eps * INSIDE / (ball.norm.size(d) + TINY)).clamp(max=1)
     return inward(x0, rows(scale, d) * d).clamp(*ball.bounds(x0))
 
 
 @dataclass(frozen=True)
 class BudgetTransfer:
-    """L2 and L1: as `Flip`, but the displacement of two sets moves to the first, with a bump and the unused budget.
+    """Moves in L2 and L1: the budget of the sets `a` and `b`, and the unused budget, go to a new displacement on `a`.
 
-    `measure` is |·|^p, which adds over coordinates, and `root` is its inverse. `amount` converts the measure of a
-    channel into the size of its new displacement, given the number of channels. `put` brings any displacement into ball
-    and box; `trim` one whose size is already eps, as after a move of a single channel.
+    `measure` is |·|^p per coordinate, and `root` its inverse. `amount` converts the measure available to a channel into
+    the norm of its new displacement, given the number of channels. `put` brings any displacement into ball and box;
+    `trim` does so for a displacement of norm at most eps up to rounding, as after a move with a single channel.
     """
 
     measure: Callable[[Tensor], Tensor]
@@ -148,12 +148,12 @@ class BudgetTransfer:
         return self.root(self.measure(d).sum(2, keepdim=True))
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Mix signs of equal size on the set `a` with the displacement there; the set `b` pays for it."""
+        """Mix the random signs with the displacement on the set `a`; the displacement on `b` becomes zero."""
         bump = torch.where(a, signs, 0.0)
         return self.mix(d, bump / (self.size(bump) + TINY), a, b, eps)
 
     def mix(self, d: Points, bump: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Mix a bump that is zero outside `a` and has norm 1 in every channel with the displacement there."""
+        """Mix the displacement on `a` with `bump`, which is zero outside `a` and has norm 1 in every channel."""
         channels = d.shape[1]
         both, old, mass = a | b, torch.where(a, d, 0.0), self.measure(d)
         unused = (self.measure(eps) - flat(mass).sum(1)).clamp(min=0) / channels
@@ -164,7 +164,7 @@ class BudgetTransfer:
         return torch.where(both, new, d)
 
     def place(self, ball: Ball, x0: Points, d: Points) -> Points:
-        """Bring d into the box. It stays in the ball, since `move` treats all coordinates as one channel."""
+        """Return x0 + d clipped to the box. d is in the ball, since `move` treats all coordinates as one channel."""
         return self.trim(ball, x0, d)
 
 
@@ -184,10 +184,10 @@ def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
 class RandomSearch(SearchAttack):
     """Run Square's search on inputs that are not images. It is our substitute, not the published method.
 
-    Method: Square's schedule, but with a random subset of round(p·n) coordinates (within the mask) instead of a square
-    window, and a random sign for each. Linf: these coordinates move to a face of the ball. L2 and L1: the displacement
-    of this subset and of a second one of the same size moves to the first, mixed with the signs. A candidate is kept if
-    its loss is strictly larger. Cost per step: one forward pass; one more for the start. Reference: none; after
+    Method: as Square, but a random subset of round(p·n) of the n free coordinates replaces the square window, with a
+    random sign per coordinate; p is the scheduled share. Linf: the subset moves to a face of the ball. L2 and L1: the
+    budget of this subset and of a second one goes to the first, mixed with the signs. A candidate is accepted if its
+    loss is strictly larger. Cost per step: one forward pass; one more for the start. Reference: none; after
     Andriushchenko et al. 2020, who use squares because convolutional networks are sensitive to them.
     Limits: finds little in high dimension. Use it beside other attacks, not alone.
 

@@ -26,7 +26,7 @@ from brinell.ops.types import Keys, Labels, Points
 
 @dataclass(frozen=True)
 class Windows:
-    """Linf: stripes, then windows that move to a face of the ball, with one sign per channel.
+    """Linf: start from stripes; then move one window to a face of the ball, with one sign per channel.
 
     `first` returns the start, `next` a candidate near the best point x, at each row's iteration t.
     """
@@ -51,7 +51,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Bumps:
-    """L2 and L1: tiles of bumps, then the displacement of two windows moves to one, mixed with a random bump."""
+    """L2 and L1: start from tiles of bumps; then the budget of two windows goes to one, mixed with a random bump."""
 
     moves: BudgetTransfer
     p: int
@@ -94,12 +94,12 @@ PROPOSALS: dict[type[Norm], Windows | Bumps] = {
 
 @dataclass(frozen=True)
 class Square(SearchAttack):
-    """Search randomly over square windows: keep a random move of one window where the loss strictly increases.
+    """Random search over square windows: a random change of one window is accepted if the loss strictly increases.
 
     Method: the window's share of the image starts at `p0` and halves at fixed iterations (11, 51, 201, 501, 1001, 2001,
     4001, …; as in AutoAttack they are not rescaled to `steps`). Linf: start from vertical stripes; move a window to a
-    face of the ball, with one sign per channel. L2 and L1: start from tiles of bumps; the displacement of two windows
-    moves to the first, mixed with a bump of random sign and orientation; L2 rescales and clips, L1 projects exactly.
+    face of the ball, with one sign per channel. L2 and L1: start from tiles of bumps; the budget of two windows goes
+    to the first, mixed with a bump of random sign and orientation; L2 rescales and clips, L1 projects exactly.
     Different here: windows, signs and orientations are drawn per sample; a window may lie at every offset 0 … h − s
     (the reference never draws the last one); every image size works (tiles are centred along both sides and at least
     one pixel wide). Cost per step: one forward pass; one more for the start. Reference: Andriushchenko et al. 2020; L1:

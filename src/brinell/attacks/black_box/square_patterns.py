@@ -17,7 +17,7 @@ TILES = 5
 
 @dataclass(frozen=True)
 class Sides:
-    """How a window's side follows from its share of the image: the least side, and whether sides must be odd."""
+    """The rule for a window's side given its share of the image: the minimum side, and whether sides must be odd."""
 
     least: int = 1
     odd: bool = False
@@ -54,7 +54,7 @@ def pattern(s: int, decay: int, p: int) -> Tensor:
 
 @table
 def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return the stage of every iteration; per stage the window's side, and its vertical and horizontal offsets."""
+    """Return the stage per iteration; per stage the side and the numbers of vertical and horizontal offsets."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
     room = [[h - s + 1, w - s + 1] for s in side]
     return tuple(torch.tensor(v, device=device) for v in (stages(steps), side, room))
@@ -62,7 +62,7 @@ def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: to
 
 @table
 def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.device) -> Tensor:
-    """Return pattern and transpose of every side, framed by zeros: (sides, 2, S + 2, S + 2), S the largest side."""
+    """Return each side's pattern and its transpose, padded with zeros: (sides, 2, S + 2, S + 2), S the largest side."""
     largest = max(sides)
     table = torch.zeros(len(sides), 2, largest + 2, largest + 2)
     for k, s in enumerate(sides):
@@ -73,7 +73,7 @@ def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.devi
 
 @table
 def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
-    """Return the number of tiles, the tile of every pixel, and the tiled pattern and transpose (2, h·w)."""
+    """Return the number of tiles, each pixel's tile, and images tiled with pattern and transpose, (2, h·w)."""
     side = max(min(h, w) // TILES, 1)
     (di, i), (dj, j) = _cut(h, side), _cut(w, side)
     tile = i[:, None].clamp(min=0) * (w // side) + j[None].clamp(min=0)
@@ -84,7 +84,7 @@ def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[in
 
 
 def _cut(n: int, side: int) -> tuple[Tensor, Tensor]:
-    """Return, for n positions in a line, the offset in the tile and the tile (−1 outside); tiles are centred."""
+    """Return, per position 0 … n − 1, its offset in its tile and the tile's index (−1: none); tiles are centred."""
     count = n // side
     at = torch.arange(n) - (n - count * side) // 2
     inside = (at >= 0) & (at < count * side)
@@ -92,7 +92,7 @@ def _cut(n: int, side: int) -> tuple[Tensor, Tensor]:
 
 
 def draw(key: Keys, bound: Tensor) -> Tensor:
-    """Draw one integer below every entry of `bound`, shape (b, k), each from its own key."""
+    """Draw an integer from 0 … bound − 1 for every entry of `bound`, shape (b, k), each with its own key."""
     b, k = bound.shape
     return rng.integers(rng.children(key, k).reshape(-1), bound.reshape(-1)).view(b, k)
 

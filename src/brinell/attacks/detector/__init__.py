@@ -2,7 +2,7 @@
 
 `joint`: any attack on one loss made of the classifier's loss and the detector's score. `selective`: PGD that follows
 one of the two gradients at a time. `alternating`: the shortest step that meets both conditions to first order, then a
-projection. `matching`: imitation of a natural, accepted input of another class.
+projection on the threat. `matching`: imitation of a natural, accepted input of another class.
 """
 
 from brinell.attacks.detector.alternating import Alternating

@@ -18,7 +18,7 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class Alternating(Attack[PointState]):
-    """Step to the nearest point where both conditions hold to first order, project on the threat, and repeat.
+    """Step to the nearest point that is misclassified and accepted to first order; project on the threat; repeat.
 
     Method: loss and score are linearised. The attack takes the shortest Euclidean step after which both conditions hold
     with a surplus, then projects exactly on ball and box. The surplus is a share of what the threat can reach; it
@@ -71,12 +71,12 @@ class Alternating(Attack[PointState]):
 
 
 def _missing(value: Scalars, beyond: Scalars) -> Scalars:
-    """Return what `value` lacks to the surplus `beyond`; 0 where it is not finite."""
+    """Return by how much `value` is below `beyond`; 0 where `value` is not finite."""
     return torch.where(value.isfinite(), beyond - value, 0.0)
 
 
 def _shortest(a: Tensor, need: Tensor, b: Tensor, want: Tensor) -> Tensor:
-    """Return the shortest d with a · d ≥ need and b · d ≥ want per row; of parallel gradients only one is followed."""
+    """Return per row the shortest d with a · d ≥ need and b · d ≥ want; if a and b are parallel, use only one."""
     aa, bb, ab = (a * a).sum(1), (b * b).sum(1), (a * b).sum(1)
     only_a = rows(need.clamp(min=0) / aa.clamp(min=TINY), a) * a
     only_b = rows(want.clamp(min=0) / bb.clamp(min=TINY), b) * b

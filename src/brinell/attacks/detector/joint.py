@@ -23,14 +23,14 @@ SIGNED = (*SIGNED_MARGINS, "dlr", "dlr-targeted")
 
 @dataclass(frozen=True)
 class Joint(Wrapper[Any]):
-    """Make an attack maximise a joint loss: its own loss minus `weight` times the detector's score.
+    """Make an attack maximise a joint loss of its classification loss and the detector's score.
 
-    Method: "hinge" adds what either condition lacks, min(loss, 0) + w · min(−score, 0), so that a surplus of one does
-    not compensate the other; "min" follows the condition that lacks more; "sum" is loss − w · score. The first two need
-    a loss whose sign tells success (margins and DLR). The attack inside receives the joint loss and its gradient in the
-    response and is otherwise unchanged; it may be an attack without gradients. Cost per step: that of the attack
-    inside, with a second backward pass if it follows gradients. Reference: Carlini & Wagner 2017, Adversarial examples
-    are not easily detected (loss and detector in one objective).
+    Method: "hinge" is min(loss, 0) + w · min(−score, 0), so that a surplus in one condition does not compensate for the
+    other; "min" uses the less satisfied condition; "sum" is loss − w · score. "hinge" and "min" need a loss that is
+    positive exactly at misclassified points (margins and DLR). The wrapped attack receives the joint loss and its
+    gradient in the response and is otherwise unchanged; it may be a black-box attack. Cost per step: that of the
+    wrapped attack, plus a second backward pass if it uses gradients. Reference: Carlini & Wagner 2017, Adversarial
+    examples are not easily detected (loss and detector in one objective).
     Limits: one weight between classifier and detector rarely fits all samples, and the two gradients can cancel.
 
     >>> Joint(APGD(50, "margin")).queries, Joint(how="min").name

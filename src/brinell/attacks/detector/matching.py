@@ -33,9 +33,9 @@ class MatchingState(RunState):
 class Matching(Attack[MatchingState]):
     """Run Auto-PGD towards the logits or features of a natural input of another class that the detector accepts.
 
-    Method: minimises the squared distance to one of the `references`. It is drawn, by the key, from those of the target
-    class if there is one, else from all classes but the true one. A calibrated classifier (`brinell.calibrated`) has
-    references, and `evaluate` fills them in. The detector itself is not queried. Cost per step: one forward and one
+    Method: minimises the squared distance to one of the `references`. The noise key draws this reference from the
+    target class if there is one, else from all classes but the true one. A calibrated classifier (`brinell.calibrated`)
+    has references, and `evaluate` fills them in. The detector itself is not queried. Cost per step: one forward and one
     backward pass; one more of each for the start. Reference: Sabour et al. 2016, Adversarial manipulation of deep
     representations (features); Tramèr et al. 2020, On adaptive attacks to adversarial example defenses (logits).
     Limits: needs natural inputs that the detector accepts. A detector that reads other layers is not deceived.

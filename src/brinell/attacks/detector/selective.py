@@ -1,4 +1,4 @@
-"""Selective and orthogonal PGD: each step follows the gradient of the classifier or that of the detector."""
+"""Selective and orthogonal PGD: each step follows either the classifier's or the detector's gradient."""
 
 from dataclasses import dataclass
 
@@ -21,14 +21,14 @@ PARALLEL = 1e-6
 class SelectivePGD(Attack[PointState]):
     """Run PGD on the classifier's loss until the input is misclassified, then on the detector's score.
 
-    Method: each step follows one of the two gradients, the detector's where the class is already wrong. With
+    Method: each step follows one gradient: the detector's at misclassified points, else the classifier's. With
     `orthogonal` the component along the other gradient is removed first, so that a step for one condition does not, to
     first order, undo the other; parallel gradients are used unchanged. Steps go along the gradient itself
     (`gradient_step`) and shrink geometrically from `rel_step` to `last_step` radii. With steps of fixed length, as
-    published, the two conditions undo each other by a whole step at the end. Cost per step: one forward and two
+    published, the last steps for one condition undo the other. Cost per step: one forward and two
     backward passes; one more of each for the start. Reference: Bryniarski et al. 2021, Evading adversarial example
     detection defenses with orthogonal projected gradient descent.
-    Limits: it oscillates until its steps are used up if the two conditions hold in turn but never together.
+    Limits: oscillates to the last step if each condition is met at some iterates but both never at the same one.
 
     >>> SelectivePGD(steps=50).queries, SelectivePGD(orthogonal=True).name
     (51, 'orthogonal-pgd-margin')
@@ -66,7 +66,7 @@ class SelectivePGD(Attack[PointState]):
 
 
 def gradient_step(g: Points, ball: Ball) -> Tensor:
-    """Return a step along the gradient itself, with the Euclidean length of the norm's steepest step of size 1.
+    """Return g scaled to the Euclidean length that the norm's steepest step of size 1 has.
 
     The steepest step ignores how much each coordinate matters: in Linf it moves all coordinates by the same amount, so
     it cannot trade one condition against the other.
@@ -77,7 +77,7 @@ def gradient_step(g: Points, ball: Ball) -> Tensor:
 
 
 def _without(g: Points, other: Points) -> Tensor:
-    """Return the part of g that is orthogonal to the other gradient; g itself where they are parallel."""
+    """Return the component of g orthogonal to `other`; g itself where they are parallel."""
     a, b = flat(g), flat(other)
     along = (a * b).sum(1, keepdim=True) / (b * b).sum(1, keepdim=True).clamp(min=torch.finfo(a.dtype).tiny)
     rest = a - along * b

@@ -54,7 +54,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
 
 @table
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
-    """Return, per iteration, the length of the period that ends there; 0 where none ends."""
+    """Return, per iteration, the number of steps since the last checkpoint if it is a checkpoint, else 0."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
     table = torch.zeros(steps + 2, dtype=torch.float32)
     for last, here in pairwise((0, *marks)):
@@ -64,7 +64,7 @@ def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class APGDState(PointState):
-    """The current and previous points, the best point with its gradient and loss, and what the checkpoints need."""
+    """The current and previous points, the best point with its gradient and loss, and counters for the checkpoints."""
 
     x_prev: Points
     x_best: Points
@@ -79,7 +79,7 @@ class APGDState(PointState):
 
 @dataclass(frozen=True)
 class APGD(Attack[Any]):
-    """Run PGD without a step size to tune: it starts at 2 eps and halves, from the best point, when progress stalls.
+    """Run PGD with an adaptive step size: 2 eps at first, halved when progress stalls; then resume at the best point.
 
     Method: a gradient step plus momentum 0.75. At checkpoints the step is halved if fewer than ρ of the steps since the
     last one increased the loss, or if neither step nor best loss changed. L1 uses the sparse scheme of `apgd_l1`; with
@@ -113,7 +113,7 @@ class APGD(Attack[Any]):
 
     @property
     def queries(self) -> int:
-        """Every step and one start, or one start per phase of the larger-eps schedule."""
+        """The number of steps plus one start, or plus one start per phase of the larger-eps schedule."""
         return self.steps + (len(phase_lengths(self.steps)) if self.larger_eps else 1)
 
     @property
@@ -164,7 +164,7 @@ class APGD(Attack[Any]):
         )
 
     def _checkpoint(self, s: APGDState, grad: Points) -> tuple[APGDState, Points, Points]:
-        """Halve the step and return to the best point in rows at a checkpoint whose progress stalled."""
+        """In rows at a checkpoint without enough progress, halve the step and go back to the best point."""
         period = _table(self.steps, self.quirks, s.t.device)[s.t]
         due = period > 0
         few = s.ups <= self.rho * period if self.quirks else s.ups < self.rho * period

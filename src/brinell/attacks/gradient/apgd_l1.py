@@ -24,7 +24,7 @@ RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
 
 
 def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
-    """Return the iterations at 3 eps, 2 eps and eps. The last phase is the longest, except in AutoAttack's code.
+    """Return the lengths of the phases at 3 eps, 2 eps and eps. The last is the longest, except in AutoAttack's code.
 
     >>> phase_lengths(100), phase_lengths(7), phase_lengths(7, quirks=True)
     ((30, 30, 40), (2, 2, 3), (3, 3, 1))
@@ -36,9 +36,8 @@ def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
 
 @table
 def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
-    """Return per response: its radius, its number within its phase, whether it ends the phase or is a checkpoint.
-
-    The radius is a multiple of eps.
+    """Return four tables, one entry per response: the radius in units of eps, the response's index within its phase,
+    whether it ends the phase, and whether it is a checkpoint.
     """
     radii, local, ends, due = [], [], [], []
     for n, radius in zip(lengths, RADII[-len(lengths) :], strict=True):
@@ -54,7 +53,7 @@ def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, 
 
 @dataclass(frozen=True)
 class SparseAPGDState(PointState):
-    """The current point, the best point with its gradient and loss, the step, its density, the last support."""
+    """Current point; best point, its gradient and loss; step size; share of moved coordinates; last support size."""
 
     x_best: Points
     g_best: Points

@@ -2,8 +2,9 @@
 
 `fmn` and `ddn` adapt a radius around the clean point; `deepfool` and `fab` step to the linearised decision boundary;
 `cw` and `ead` weigh distance against margin with a constant that `_tradeoff` searches for; `alma` and `pdpgd` (PDGD and
-PDPGD) adapt that weight as multiplier or dual variable. The engine keeps the nearest adversarial point of every run, so
-the attacks need not record it. `brinell.attacks.search` turns attacks of fixed radius into minimum-norm attacks.
+PDPGD) adapt the weight of the margin as a multiplier or dual variable. The engine keeps the nearest adversarial point
+of every run, so the attacks need not record it. `brinell.attacks.search` turns attacks of fixed radius into
+minimum-norm attacks.
 """
 
 from brinell.attacks.minimum_norm.alma import ALMA

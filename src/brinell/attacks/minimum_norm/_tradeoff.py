@@ -14,7 +14,7 @@ ENOUGH, CHECKS = 0.9999, 10
 
 @dataclass(frozen=True)
 class ConstantSearch:
-    """The constant in use, the largest that failed and the smallest that succeeded; step, round and progress."""
+    """The current constant, the largest failed and smallest successful one; step, round, success and last objective."""
 
     c: Scalars
     low: Scalars
@@ -26,13 +26,13 @@ class ConstantSearch:
 
 
 def first(like: Scalars, y: Labels, c: float) -> ConstantSearch:
-    """Return the search before its first round."""
+    """Return the state of the search before round 1."""
     far, zero = torch.full_like(like, torch.inf), torch.zeros_like(y)
     return ConstantSearch(torch.full_like(like, c), torch.zeros_like(like), far, zero, zero, zero.bool(), far)
 
 
 def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tuple[ConstantSearch, Mask]:
-    """Count one step, and return whether the round is over: no steps remain, or the objective stopped falling."""
+    """Count one step; return the state and the rows whose round is over: no steps left, or no more decrease."""
     check = s.k % max(steps // CHECKS, 1) == 0
     still = check & (s.k > 0) & (objective > ENOUGH * s.last)
     last = torch.where(check, objective, s.last)
@@ -40,7 +40,7 @@ def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tup
 
 
 def next_constant(s: ConstantSearch, over: Mask, rounds: int) -> ConstantSearch:
-    """Choose a new constant in rows whose round is over; the last of ten or more rounds repeats the best one."""
+    """Choose a new constant in rows whose round is over; the last of ten or more reuses the smallest that succeeded."""
     low = torch.where(over & ~s.hit, torch.maximum(s.low, s.c), s.low)
     high = torch.where(over & s.hit, torch.minimum(s.high, s.c), s.high)
     c = torch.where(high.isfinite(), (low + high) / 2, s.c * GROW)

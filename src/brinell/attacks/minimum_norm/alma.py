@@ -1,4 +1,4 @@
-"""The augmented Lagrangian attack: distance plus a penalty whose weight follows the violation of the constraint."""
+"""The augmented Lagrangian attack: minimise distance plus a penalty whose weight adapts to the constraint violation."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +21,7 @@ LEAST, MOST, TINY = 1e-6, 1e12, 1e-8
 
 @dataclass(frozen=True)
 class ALMAState(PointState):
-    """The point, multiplier, penalty, mean square, momentum, last checked constraint, and step of the first success."""
+    """Point, multiplier μ, penalty ρ, mean square, momentum, last checked constraint, and step of the first success."""
 
     mu: Scalars
     rho: Scalars
@@ -89,7 +89,7 @@ class ALMA(MinimumNormAttack[ALMAState]):
         return ALMAState(s.t + 1, ball.apply(p.x, new), mu, rho, square, velocity, last, first)
 
     def _rate(self, t: Labels, first: Labels) -> Scalars:
-        """Return the rate: constant until the first success, then falling to a hundredth at the end."""
+        """Return the step size: constant until the first success, then decaying to 1/100 at the last step."""
         succeeded = first < self.queries
         share = ((t - first).clamp(min=0) * self.steps) // (self.steps - first).clamp(min=1)
         return schedule("exponential", torch.where(succeeded, share, 0), self.steps, self.rate, self.rate * RATE_END)

@@ -21,7 +21,7 @@ INSIDE = 0.999999
 
 @dataclass(frozen=True)
 class CWState(PointState):
-    """The point, its preimage under tanh, the moments of Adam, and the search over the constant."""
+    """The point x, its preimage w under tanh, the moments of Adam, and the search over c."""
 
     w: Points
     m: Points
@@ -31,14 +31,15 @@ class CWState(PointState):
 
 @dataclass(frozen=True)
 class CW(MinimumNormAttack[CWState]):
-    """Minimise ‖d‖₂² + c · max(margin, 0) in rounds that search for the best c.
+    """Minimise ‖d‖₂² + c · max(−margin, 0) in rounds that search for the best c.
 
-    Method: x = ½ + ½ tanh(w), with Adam on w. c starts at `first` and grows by 10 until a round succeeds; then it is
-    bisected. A round ends early when the objective stops falling. Cost: at most `steps` forward and backward passes in
-    each of `rounds` rounds.
-    Reference: Carlini & Wagner 2017, "Towards evaluating the robustness of neural networks", with the numbers of
-    Foolbox 2.4 and the ten rounds of "How to compare adversarial robustness of classifiers from a global perspective".
-    Limits: costs ten rounds of a thousand steps. With fewer the constant is coarse and distances are too large.
+    Method: x = ½ + ½ tanh(w), with Adam on w. c starts at `first` and is multiplied by 10 until a round succeeds; then
+    it is bisected. A round ends early when the objective no longer decreases. Cost: at most `steps` forward and
+    backward passes in each of `rounds` rounds.
+    Reference: Carlini & Wagner 2017, "Towards evaluating the robustness of neural networks", with the
+    hyper-parameters of Foolbox 2.4 and the ten rounds of "How to compare adversarial robustness of classifiers from a
+    global perspective".
+    Limits: needs ten rounds of a thousand steps. With fewer, c is inaccurate and distances are too large.
     Gradients vanish on saturated logits.
 
     >>> CW(steps=100, rounds=5).queries
@@ -63,7 +64,7 @@ class CW(MinimumNormAttack[CWState]):
         return self.steps * self.rounds
 
     def init(self, p: Batch, ball: Ball) -> CWState:
-        """Start at the clean point, as the change of variables reproduces it, or at the explicit start."""
+        """Start at the explicit start or at the clean point, up to rounding by the change of variables."""
         w = _preimage(start_in_box(p, ball))
         zero = torch.zeros_like(w)
         search = _tradeoff.first(ball.eps, p.y, self.first)

@@ -1,4 +1,4 @@
-"""Decoupled direction and norm: a point on a sphere whose radius shrinks or grows by a fixed share."""
+"""Decoupled direction and norm: gradient steps on a sphere whose radius changes by a fixed factor."""
 
 from dataclasses import dataclass
 from typing import ClassVar

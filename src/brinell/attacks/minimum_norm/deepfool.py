@@ -17,7 +17,7 @@ from brinell.ops.types import Points
 
 @dataclass(frozen=True)
 class DeepFoolState(PointState):
-    """The point, and the sum of the steps, which the point overshoots."""
+    """The point, and the sum of the steps without overshoot."""
 
     d: Points
 

@@ -17,7 +17,7 @@ from brinell.ops.types import Points
 
 @dataclass(frozen=True)
 class EADState(PointState):
-    """The queried point, which is the iterate plus momentum; the iterate; the search over the constant."""
+    """The queried point (iterate plus momentum), the iterate z, and the search over the constant c."""
 
     z: Points
     search: _tradeoff.ConstantSearch
@@ -25,13 +25,13 @@ class EADState(PointState):
 
 @dataclass(frozen=True)
 class EAD(MinimumNormAttack[EADState]):
-    """Minimise c · max(margin, 0) + ‖d‖₂² + an L1 term by shrinkage, in rounds that search for the best c.
+    """Minimise c · max(−margin, 0) + ‖d‖₂² + an L1 term by shrinkage, in rounds that search for the best c.
 
     Method: take a gradient step on margin and squared distance, then shrink every coordinate towards the clean point by
-    `beta`; momentum k / (k + 3); the rate falls with the square root of the remaining steps; constants as in `CW`.
+    `beta`; momentum k / (k + 3); the rate is proportional to the square root of the remaining steps; c as in `CW`.
     Cost: at most `steps` forward and backward passes in each of `rounds` rounds. Reference: Chen et al. 2018, "EAD:
-    elastic-net attacks to deep neural networks via adversarial examples", with the numbers of Foolbox 2.4, which
-    queries the point with momentum and counts it as a candidate.
+    elastic-net attacks to deep neural networks via adversarial examples", with the hyper-parameters of Foolbox
+    2.4, which queries the point with momentum and counts it as a candidate.
     Limits: becomes sparse slowly and, like CW, depends on the constant that it searches for.
 
     >>> EAD(steps=100, rounds=5).queries

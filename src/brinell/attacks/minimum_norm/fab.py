@@ -19,7 +19,7 @@ NEAR = 1e-8
 
 @dataclass(frozen=True)
 class FABState(PointState):
-    """The point to query: after an even number of responses the origin of a step, else the result of one.
+    """The point to query: the origin of a step after an even number of responses, the step's result after an odd one.
 
     `explores` marks rows whose point is not a candidate adversarial.
     """
@@ -36,8 +36,8 @@ class FAB(MinimumNormAttack[FABState]):
     """Walk along the decision boundary towards the clean point.
 
     Method: the boundary is linearised at x. Both x and the clean point x0 are projected on that hyperplane within the
-    box and overshoot it by `eta`; the next point mixes the two with a weight of at most `alpha_max` for the clean one's
-    projection. A misclassified result moves back to x0 + `beta` (x − x0) before the next step. Targeted, the boundary
+    box and overshoot it by `eta`; the next point is their mean, with a weight of at most `alpha_max` for the projection
+    of x0. A misclassified result moves back to x0 + `beta` (x − x0) before the next step. Targeted, the boundary
     is that of the row's target class; untargeted, that of the class whose hyperplane is nearest. The first restart
     starts at x0, later ones at distance eps / 2. Misclassified means any class but the true one, targeted or not.
     Cost per step: one forward and one backward pass (untargeted: K backward passes) at its origin, one forward pass at
@@ -101,7 +101,7 @@ class FAB(MinimumNormAttack[FABState]):
         return FABState(s.t + 1, where(back, drawn, s.x), back if self.quirks else torch.zeros_like(back))
 
     def _step(self, x: Points, a: Response, p: Batch, ball: Ball) -> Points:
-        """Mix the two projections on the linearised boundary, both with overshoot."""
+        """Return a weighted mean of the overshot projections of x and x0 on the linearised boundary."""
         f, w = self._boundary(a, p, ball)
         # The plane is {u : f + w·(u − x) = 0}. The gap of the clean point follows from the same f and w.
         gaps = torch.cat([-f, flat(w.double() * (x - p.x)).sum(1) - f])

@@ -28,7 +28,7 @@ STEP_END, RATE, RATE_END = 0.01, 0.05, 0.001
 
 @dataclass(frozen=True)
 class FMNState(PointState):
-    """The point, the radius, the smallest adversarial distance so far, and whether there was one."""
+    """The point, the radius, the smallest adversarial distance so far, and whether any point was adversarial."""
 
     eps: Scalars
     best: Scalars
@@ -91,7 +91,7 @@ class FMN(MinimumNormAttack[FMNState]):
 
 
 def _radius(s: FMNState, hit: Mask, rate: Scalars, boundary: Scalars) -> Scalars:
-    """Shrink the radius after a success, else grow it; before the first success start from the linearised boundary."""
+    """Shrink the radius after a success, else grow it; before the first success grow `boundary` instead."""
     missed = torch.where(s.found, s.eps, boundary) * (1 + rate)
     return torch.where(hit, torch.minimum(s.eps * (1 - rate), s.best), missed)
 
@@ -104,7 +104,7 @@ def _count(s: FMNState, hit: Mask, rate: Scalars) -> Scalars:
 
 
 def _fewest(p: Batch, x: Points, g: Points, ball: Ball) -> Points:
-    """Keep the coordinates of x with the largest gain on the linearised margin; reset the others."""
+    """Keep the eps coordinates of x that raise the linearised margin most; reset the others to clean."""
     inside = x.clamp(*ball.bounds(p.x))
     gain = flat((inside - p.x) * g).double()
     return torch.where(kept(gain, ball.eps).view_as(x), inside, p.x)

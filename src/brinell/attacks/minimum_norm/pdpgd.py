@@ -43,7 +43,7 @@ class PrimalDualState(PointState):
 
 @dataclass(frozen=True)
 class _PrimalDual(MinimumNormAttack[PrimalDualState]):
-    """What both attacks share: hyper-parameters, start, and the update of the dual variable."""
+    """Base of PDGD and PDPGD: hyper-parameters, start, and the update of the dual variable."""
 
     steps: int = 500
     rate: float = 0.1
@@ -70,9 +70,9 @@ class _PrimalDual(MinimumNormAttack[PrimalDualState]):
 
 @dataclass(frozen=True)
 class PDGD(_PrimalDual):
-    """Run Adam on the weighted sum of the Euclidean distance and the softplus of the margin.
+    """Run Adam on the weighted sum of the Euclidean distance and softplus(−margin).
 
-    Method: minimises w₁ ‖d‖₂ + w₂ softplus(margin). The dual variable, the logit of w₂, rises by a decreasing step
+    Method: minimises w₁ ‖d‖₂ + w₂ softplus(−margin). The dual variable, the logit of w₂, rises by a decreasing step
     where the point is not adversarial and falls where it is. Cost per step: one forward and one backward pass; one more
     of each for the last point. Reference: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent
     adversarial attack".
@@ -95,12 +95,12 @@ class PDGD(_PrimalDual):
 
 @dataclass(frozen=True)
 class PDPGD(_PrimalDual):
-    """Run Adam on the softplus of the margin, with a proximal step on the distance after each of its steps.
+    """Run Adam on softplus(−margin); after each step apply the proximal operator of the distance.
 
-    Method: as `PDGD`, but the gradient leaves the distance out, and its proximal operator is applied afterwards in
-    Adam's metric, by twenty inner steps. Cost per step: one forward and one backward pass; one more of each for the
+    Method: as `PDGD`, but the gradient is that of the softplus only; then the distance's proximal operator is computed
+    in Adam's metric by twenty inner steps. Cost per step: one forward and one backward pass; one more of each for the
     last point. Reference: Matyasko & Chau 2021. Different here: twenty inner steps instead of at most five; no L0,
-    where its threshold keeps many times the coordinates needed.
+    where the proximal operator keeps far more coordinates than needed.
     Limits: its two learning rates do not adapt. A badly scaled model needs other values.
 
     >>> PDPGD(steps=100).queries

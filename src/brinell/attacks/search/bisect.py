@@ -21,7 +21,7 @@ FIRST = 1 / 255
 
 @dataclass(frozen=True)
 class BisectState(PointState):
-    """The inner attack and its radius; the largest radius that failed; the smallest successful distance; rounds."""
+    """The inner attack's state and radius, largest failed radius, smallest adversarial distance, and round counts."""
 
     inner: Any
     eps: Scalars
@@ -47,7 +47,7 @@ class Bisect(Wrapper[BisectState]):
     that of the attack. Reference: the search of Foolbox 2.4 around PGD, as "How to compare adversarial robustness of
     classifiers from a global perspective" uses it (`paper_pgd`). Different here: a success counts with its distance,
     which may be below the radius, and the first bisection starts at the largest radius that failed, not at 0.
-    Limits: costs a whole attack per bisection and inherits every weakness of the attack inside. If success is not
+    Limits: costs a whole attack per bisection and inherits every weakness of the inner attack. If success is not
     monotone in eps, the search may miss the nearest boundary.
 
     >>> Bisect(PGD(steps=9), grow=2, halve=8).queries
@@ -115,8 +115,8 @@ class Bisect(Wrapper[BisectState]):
 def paper_pgd() -> Bisect:
     """Return PGD with the search over its radius from the paper on robustness curves (Linf).
 
-    The numbers of Foolbox 2.4: 40 steps of a thirtieth of the radius from the clean point; first radius 0.3; factor 1.5
-    at most 20 times; then 20 bisections.
+    The hyper-parameters of Foolbox 2.4: 40 steps of a thirtieth of the radius from the clean point; first radius 0.3;
+    factor 1.5 at most 20 times; then 20 bisections.
 
     >>> paper_pgd().queries
     1640

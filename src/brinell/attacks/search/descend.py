@@ -23,7 +23,7 @@ TOWARDS = {"margin": "margin-towards"}
 
 @dataclass(frozen=True)
 class DescendState(PointState):
-    """The states of the minimum-norm attack and of the attack inside, its radius, and the smallest distance so far.
+    """The states of the minimum-norm and of the inner attack, the inner radius, and the smallest distance so far.
 
     `down` marks rows that have finished the minimum-norm attack. The radius is smaller than the distance by the share
     `cut`. `tried` counts rounds.
@@ -51,10 +51,10 @@ class DescendState(PointState):
 class Descend(Wrapper[DescendState]):
     """Run a minimum-norm attack, then an attack of fixed radius just below the distance found, again and again.
 
-    Method: the radius of a round is the smallest distance so far, reduced by the share `cut`. A success lowers the
-    distance to that of the point found; a failure halves the share. The search ends when the share falls below `least`
-    or after `rounds` rounds, each with its own noise. The result is then at most a share of twice `least` above a
-    radius at which the attack inside fails, unless the rounds are used up.
+    Method: the radius of a round is the smallest distance so far, reduced by the share `cut`. After a
+    success this distance becomes that of the new point; after a failure the share is halved. The search ends when the
+    share falls below `least` or after `rounds` rounds, each with its own noise. The result is then at most a share of
+    twice `least` above a radius at which the inner attack fails, unless the rounds are used up.
     Cost: that of the minimum-norm attack, then at most `rounds` times that of the attack inside.
     Reference: this project.
     Limits: skips samples that the minimum-norm attack does not break. Inherits every weakness of the attack inside.

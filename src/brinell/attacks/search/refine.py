@@ -17,7 +17,7 @@ from brinell.ops.types import Labels, Mask, Points, Scalars
 
 @dataclass(frozen=True)
 class RefineState(PointState):
-    """The state of the attack inside, the nearest adversarial point, and the bisection of the segment."""
+    """The wrapped attack's state, the nearest adversarial point, and the limits of the bisection."""
 
     inner: Any
     nearest: Points

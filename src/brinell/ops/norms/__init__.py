@@ -1,4 +1,4 @@
-"""Linf, L2, L1 and L0. Only this folder knows p: everything else asks a `Norm`.
+"""Linf, L2, L1 and L0. Only this folder knows p: all other code calls a `Norm`.
 
 `base` declares what a norm provides: sizes, dual sizes, exact projections on ball ∩ box, steepest steps, shortest
 steps to a hyperplane, proximal steps and random points. `linf`, `l2`, `l1` and `l0` implement it. They share

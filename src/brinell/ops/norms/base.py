@@ -58,7 +58,7 @@ class Norm(ABC):
         return inward(x0, self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
     def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
-        """Map x into the same set as AutoAttack's code does, which can be cheaper; by default the same as `nearest`."""
+        """Map x into ball and box as AutoAttack's code does, which can be cheaper; by default this is `nearest`."""
         return self.nearest(x0, x, eps, lo, hi)
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """The shortest step to a hyperplane inside a box: what the norms' `to_hyperplane` share.
 
 Every solution moves coordinates towards the plane until Σ slope_i · |d_i| reaches the gap: all by the same amount
-(Linf), in proportion to their slopes (L2), the steepest first (L1), or the most gaining first (L0). Where the box is
-too small, all coordinates move to its corner.
+(Linf), in proportion to their slopes (L2), the steepest first (L1), or those with the largest gain first (L0). Where
+the box is too small, all coordinates move to its corner.
 """
 
 import torch
@@ -40,7 +40,7 @@ def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
 
 
 def largest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
-    """Return the lengths when the coordinates with the largest gain, slope times room, move first.
+    """Return each coordinate's length when those with the largest gain (slope × room) move first.
 
     >>> largest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[1.0, 0.0]]
