@@ -1,4 +1,4 @@
-"""What is refused or warned about before an evaluation; every check returns a `Finding`.
+"""Checks that refuse or warn before an evaluation; every check returns a `Finding`.
 
 `model` checks the outputs of the model, `gradients` its gradients and its forward pass, `detector` how the plan
 handles a detector, `leaderboard` the restrictions of a leaderboard. `brinell.evaluation.prepare` runs the first

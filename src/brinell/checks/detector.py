@@ -1,4 +1,4 @@
-"""Check how the plan handles a detector, and give attacks what they need to know about it."""
+"""Check how the plan handles a detector, and give the attacks its reference inputs."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,9 +26,9 @@ def _considers_detector(s: Stage) -> bool:
 
 
 def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
-    """Return the plan with what its attacks need to know about the detector, and a note for every stage left out.
+    """Return the plan with the detector's reference inputs given to its attacks, and a note for every stage left out.
 
-    A stage that imitates natural inputs gets the classifier's references, or is left out where there are none.
+    A stage that imitates natural inputs gets these references, or is left out if the classifier has none.
     """
     if answer.reject is None:
         blind = [s.name for s in plan.stages_for(threat) if s.attack.joins_detector]

@@ -63,7 +63,7 @@ def check_no_optimisation(oracle: Oracle, x: Tensor) -> Finding:
 
 
 def _profile_again(before: Any) -> None:
-    """Restore the profiler; that of cProfile is not a function and must be enabled instead."""
+    """Restore the earlier profiler; a cProfile object is not a function and must be enabled instead."""
     if before is None or callable(before):
         sys.setprofile(before)
     else:
@@ -115,8 +115,8 @@ def check_zero_gradients(
 ) -> list[Finding]:
     """Check that every loss of the plan has a gradient at the clean points and in the ball around them.
 
-    Only points that are still classified correctly count: what is misclassified needs no gradient, and DLR has none
-    where the true class is the third.
+    Only points that are still classified correctly count: a misclassified point needs no gradient, and the DLR loss has
+    none where the true class has the third-largest logit.
     """
     ball = threat.ball(torch.arange(len(x)), x.device)
     if threat.unlimited:
@@ -152,7 +152,7 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Fin
 
 
 def check_expectation(oracle: Oracle, stages: Stages, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
-    """Check for plans that average over draws that two independent averages agree."""
+    """For plans that average gradients over draws, check that two independent averages agree."""
     averaging = [s for s in stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in averaging[:1]]
 

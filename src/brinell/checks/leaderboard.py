@@ -38,7 +38,7 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
     """Check that most points, clean or random inside the threat, have a gradient that is finite and not zero.
 
     Method: cross-entropy and margin; a point lacks a gradient where both are exactly zero or not finite. Misclassified
-    points count only where there are no others.
+    points count only if no point is classified correctly.
     Limits: gradients that are not zero and lead nowhere (noise, shattering) pass; `brinell probe` looks for those.
     """
     if not oracle.classifier.differentiable:

@@ -46,7 +46,7 @@ def check_train_mode(classifier: Classifier) -> Finding:
 
 
 def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
-    """Return the model's output for the first samples; explain an exception, most often a matter of shapes."""
+    """Return the model's output for the first samples; explain an exception, most often caused by wrong shapes."""
     try:
         return oracle.output(chunk.x.to(oracle.classifier.device))
     except BrinellError:
@@ -87,7 +87,7 @@ def require_known_labels(chunk: Chunk, classes: int) -> None:
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference of two sets of logits, relative to their spread."""
+    """Return the largest difference of the logits `a` and `b`, divided by the median spread of `a`'s rows."""
     spreads = a.amax(1) - a.amin(1)
     spreads = spreads[spreads.isfinite()]
     spread = float(spreads.median().clamp(min=1e-12)) if len(spreads) else 1.0

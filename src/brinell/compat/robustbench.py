@@ -109,7 +109,7 @@ class _WithNormalisation(nn.Module):
 
 
 def _text(value: Any) -> str:
-    """Return the name; the values of the original's enumerations are names."""
+    """Return the name as text; for an enumeration of the original, its value."""
     return str(getattr(value, "value", value))
 
 

@@ -28,7 +28,7 @@ class Estimate:
 
     `forwards` and `backwards` predict `Run.cost`, probably within the factors `low` and `high`. `seconds` is the
     wall-clock time, probably between `seconds_low` and `seconds_high`. `samples` is the number of samples to evaluate,
-    `probed` that of the pilot.
+    `probed` the number of samples in the pilot.
 
     >>> import brinell
     >>> cost = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")
@@ -48,12 +48,12 @@ class Estimate:
 
     @property
     def forwards(self) -> int:
-        """Forward passes, as the rows count them."""
+        """Forward passes, counted as in a Run's rows."""
         return sum(s.forwards for s in self.stages)
 
     @property
     def backwards(self) -> int:
-        """Backward passes, as the rows count them."""
+        """Backward passes, counted as in a Run's rows."""
         return sum(s.backwards for s in self.stages)
 
     @property
@@ -111,7 +111,7 @@ def max_queries(stage: Stage) -> int:
 
 
 def usual_queries(stage: Stage) -> int:
-    """Return the queries of a sample that survives: all of them, unless the attack abandons early."""
+    """Return the queries of a sample that survives: the whole budget, unless the attack abandons samples early."""
     return stage.attack.usual_queries * len(stage.attempts())
 
 

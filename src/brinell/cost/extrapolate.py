@@ -31,7 +31,7 @@ JITTER = 1.25
 
 
 def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
-    """Return the estimate from a pilot of at most so many seconds (default: a fifth of the longest run, 1 to 2)."""
+    """Return the estimate from a pilot of at most `seconds` (default: a fifth of the longest run, within 1 to 2 s)."""
     n = len(a.clean.chunk)
     if seconds is None:
         longest = longest_seconds(a.stages, n + math.ceil(a.rest), a.pace)
@@ -117,7 +117,7 @@ def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answer
 
 
 def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[Pace, float]:
-    """Return the pace of a stage and the seconds of a forward pass, per block of the evaluation."""
+    """Return the pace of a stage and the seconds of a forward pass, both per block of the stage."""
     block = stage_oracle(a.context, stage).block
     forward = a.pace * block if pilot is None else pilot.forward * block / pilot.block
     if pilot is not None and pilot.recorded and (each := pilot.recorded[k]) is not None:
@@ -161,7 +161,7 @@ def _escalation(
 
 
 def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
-    """Return the factors of the range of passes: twice the sampling error, and no or twice as many late successes."""
+    """Return the lower and upper factor of the passes: two sampling errors, and no or twice as many late successes."""
     if pilot is None:
         return 1.0, 1.0
     each = _passes(a, predict_outcomes(a, pilot, NOTHING_STORED, 1.0, everyone=True))

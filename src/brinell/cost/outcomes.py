@@ -20,8 +20,8 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 class RemainingWork:
     """The work to estimate: the first chunk of samples, the number of further samples, and the stored outcomes.
 
-    `rest` is the number of samples beyond the chunk that remain. `pace` is the seconds of the forward pass of one row,
-    roughly. `warned`: a check warns, which leads to escalation.
+    `rest` is the number of samples beyond the chunk that remain. `pace` is roughly the seconds of one row's forward
+    pass. `warned`: a check warns, which leads to escalation.
     """
 
     context: StageContext
@@ -49,7 +49,7 @@ class PredictedOutcome:
 
 
 def unfinished_samples(a: RemainingWork) -> Flags:
-    """Return the samples of the chunk that some stage may still attack."""
+    """Return a mask of the samples of the chunk that some stage may still attack."""
     ids = a.clean.chunk.ids.tolist()
     remaining, standing = np.zeros(len(ids), dtype=bool), np.ones(len(ids), dtype=bool)
     for stage in a.stages:
@@ -61,7 +61,7 @@ def unfinished_samples(a: RemainingWork) -> Flags:
 
 
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
-    """Return the samples that the stage attacks: all, or those that an audit draws."""
+    """Return a mask of the samples that the stage attacks: all, or those that an audit draws."""
     return in_audit(a.context.seed, a.clean.chunk.ids, stage.sampled_share).numpy()
 
 
@@ -79,7 +79,7 @@ def predict_outcomes(
 ) -> list[PredictedOutcome]:
     """Predict for every sample the outcome of the pilot's sample with the nearest clean margin, stage by stage.
 
-    `late` scales the chance of late successes. `everyone`: audits attack all survivors.
+    `late` scales the chance that samples break after the queries of the pilot. `everyone`: audits attack all survivors.
     """
     ids, margins = a.clean.chunk.ids.tolist(), a.clean.margin.cpu().numpy().astype(np.float64)
     correct = a.clean.correct.cpu().numpy()
@@ -125,8 +125,8 @@ def stage_outcome(
 def _later(trial: StageTrial, so_far: int, stage: Stage) -> float:
     """Return the chance that a sample unbroken after `so_far` queries breaks later.
 
-    Method: the chance is that of the last half of these queries. For gradient attacks it halves with every doubling of
-    the queries, for random search it stays.
+    Method: in the next doubling of the queries, the chance is the share of samples that broke in the last half of
+    `so_far`. For gradient attacks it halves with every further doubling, for random search it stays.
     """
     there = trial.tried & ((trial.answers > so_far / 2) | ~trial.ended)
     fell = trial.fell & there
@@ -144,7 +144,7 @@ def _uniforms(a: RemainingWork, stage: Stage) -> Numbers:
 
 
 def surviving(a: RemainingWork, guesses: list[PredictedOutcome]) -> Flags:
-    """Return the samples that no stage is predicted to break."""
+    """Return a mask of the samples that no stage is predicted to break."""
     standing: Flags = a.clean.correct.cpu().numpy().copy()
     for g in guesses:
         standing &= ~g.fell

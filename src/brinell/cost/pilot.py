@@ -61,7 +61,8 @@ class StageTrial:
 class Pilot:
     """The samples of the pilot (positions in the chunk), a trial per stage, and the measured times.
 
-    `recorded` are the seconds of captured iterations per block and stage; the pilot itself runs without capture.
+    `recorded` holds, for each stage, the seconds per block of a captured iteration; the pilot itself runs without
+    capture.
     """
 
     at: Ints
@@ -87,7 +88,7 @@ def preserve_rng(device: torch.device) -> Iterator[None]:
 
 @dataclass
 class Stopwatch:
-    """Times the host syncs and iterations of the engine, and stops it at a deadline or a limit of either."""
+    """Times the engine's host syncs and iterations, and stops it at a deadline or at a limit of syncs or iterations."""
 
     clock: Clock
     deadline: float
@@ -120,13 +121,13 @@ class Stopwatch:
 
     @property
     def each(self) -> float:
-        """Seconds per iteration, without those before the first host sync if there are others."""
+        """Seconds per iteration; iterations before the first host sync are left out if there are later ones."""
         first = 0 if self.syncs < 2 else 1
         return (self.times[-1] - self.times[first]) / sum(self.made[first:])
 
 
 def spread(values: Numbers, n: int, offset: float) -> Ints:
-    """Return positions of n values that are spread evenly over their order; so is every beginning of the list.
+    """Return the positions of n of the values, spread evenly over their ranks; so is every prefix of the result.
 
     >>> spread(np.arange(8.0), 4, 0.0).tolist()
     [0, 4, 2, 6]
@@ -181,7 +182,7 @@ def run_pilot(
 
 
 def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
-    """Return the seconds of a captured iteration per block, from its model calls, which take most of the time."""
+    """Return the seconds per block of a captured iteration, from its model calls, which take most of the time."""
     if context.graph_cache is None or context.graph_cache.failed:
         return None
     oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
@@ -214,7 +215,7 @@ def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> floa
 
 
 def _blocks(context: StageContext, stages: Stages, n: int, forward: float, seconds: float) -> int:
-    """Return how many blocks of samples the pilot can attack with the wanted number of queries."""
+    """Return how many blocks of samples the pilot can attack in `seconds` with enough queries per sample."""
     most = -(-min(n, context.slots) // context.oracle.block)
     wanted = min(ANSWERS, max(max_queries(s) for s in stages))
     each = WITH_GRADIENT * forward * max(s.eot for s in stages)
@@ -261,7 +262,7 @@ def _stage(
 
 
 def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
-    """Return the pace scaled to the time that the pilot took, if that was long enough."""
+    """Return the pace scaled to match the seconds that the pilot `took`, if it made enough iterations."""
     iterations, blocks = schedule(answers, len(answers), block)
     expected = pace.seconds(iterations, blocks)
     if iterations < ANSWERS / 4 or expected <= 0:
@@ -270,7 +271,7 @@ def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
 
 
 def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[float, float]:
-    """Return the iterations of the engine and the blocks queried in them, from the queries of every sample.
+    """Return the number of engine iterations and of blocks queried in them, given the queries of every sample.
 
     Method: samples take the next free slot; whole blocks of empty slots are dropped when none is waiting.
 

@@ -28,7 +28,7 @@ SECONDS, ANSWERS, EARLY = 0.7, 60, 0.75
 
 @dataclass(frozen=True)
 class PrecisionTrial:
-    """One precision: seconds per iteration, and how many of the wanted adversarials it found, verified.
+    """The trial of one precision: seconds per iteration, and how many of the samples that float32 broke it breaks.
 
     >>> PrecisionTrial("bfloat16", seconds=0.1, found=9, wanted=10).lost
     1
@@ -66,7 +66,7 @@ class PrecisionChoice:
 
 
 def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
-    """Return the fastest precision that loses no adversarial and is clearly faster than float32, the first trial.
+    """Return the fastest precision that loses no adversarial and is clearly faster than float32 (`trials[0]`).
 
     >>> slow, quick = PrecisionTrial("float32", 1.0, 8, 8), PrecisionTrial("bfloat16", 0.5, 8, 8)
     >>> fastest_safe([slow, quick]).precision, fastest_safe([slow, PrecisionTrial("bfloat16", 0.5, 7, 8)]).precision
@@ -82,8 +82,9 @@ def choose_precision(
 ) -> PrecisionChoice:
     """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
 
-    Method: float32 attacks for a limited time; the others get twice as many queries. What float32 found in the first
-    three quarters must also be found with the other precision, and hold in float32. Cost: a few seconds at most.
+    Method: the attack runs in float32 for a limited time, then in each other precision with twice as many queries. The
+    samples that float32 broke in the first three quarters of its queries must also break in the other precision,
+    verified in float32. Cost: a few seconds at most.
     """
     device = c.logits.device
     at = np.flatnonzero(c.correct.cpu().numpy())
@@ -106,7 +107,7 @@ def choose_precision(
 def _trial(
     context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
-    """Return the samples broken in float32 with their queries, the seconds per iteration, and the iterations."""
+    """Return the queries of each sample broken (verified in float32), the seconds per iteration, and the iterations."""
     plain = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
     oracle = accelerated(plain, plain.classifier.device)
     context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, graph_cache=None)

@@ -51,7 +51,7 @@ class SampleLedger:
         return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
 
     def accept(self, part: FinishedRows) -> tuple[FinishedRows | None, list[int]]:
-        """Return the new rows of a part and the samples that they finish; drop rows another worker has sent."""
+        """Return the new rows of a part and the samples that they finish; drop rows that another worker sent before."""
         new = [
             i in self._held and i not in self._fell.get(attack, {})
             for i, attack in zip(part.table["sample_id"].to_pylist(), part.table["attack"].to_pylist(), strict=True)
@@ -88,7 +88,7 @@ class SampleLedger:
 
 
 def _filter(part: FinishedRows, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FinishedRows:
-    """Return the rows to keep. The adversarials of a part belong to its counted rows, in their order."""
+    """Return the part with only the rows in `keep`. Its adversarials belong to its counted rows, in the same order."""
     table = part.table.filter(pa.array(keep))
     if part.ids is None or part.x is None:
         return FinishedRows(table)

@@ -2,7 +2,7 @@
 
 Units are large at first and become smaller towards the end (guided self-scheduling), but never smaller than a block.
 When all samples are assigned, an idle worker takes over the tail of the unit with the most work left, or repeats the
-rest of a late unit. The outcome of a sample does not depend on the worker, so the first result counts.
+unfinished samples of a late unit. The outcome of a sample does not depend on the worker, so the first result counts.
 """
 
 import statistics
@@ -37,7 +37,7 @@ class Lease:
         self.unfinished = dict.fromkeys(self.samples)
 
     def remaining_seconds(self, now: float, pace: float) -> float:
-        """Estimate the seconds until the end, given that other workers need `pace` seconds per sample."""
+        """Estimate the seconds until the lease is finished, given that other workers need `pace` seconds per sample."""
         measured = (now - self.started) / max(len(self.samples) - len(self.unfinished), 1)
         return len(self.unfinished) * max(measured, pace)
 
@@ -137,7 +137,7 @@ class UnitScheduler:
         return lease
 
     def _take_over(self, worker: int, now: float) -> Lease | None:
-        """Return half of the lease that will take longest or, if all leases are small, the rest of a late one."""
+        """Return the tail of the lease with most time left or, if all are small, what is left of a late one."""
         pace = statistics.median(self._paces) if self._paces else 0.0
         leases = sorted(self._leases.values(), key=lambda other: -other.remaining_seconds(now, pace))
         for other in leases:
@@ -149,12 +149,12 @@ class UnitScheduler:
         return None
 
     def _is_late(self, lease: Lease, now: float, pace: float) -> bool:
-        """Return whether a second worker should repeat the rest of the lease; there is never a third."""
+        """Return whether a second worker, never a third, should repeat the unfinished samples of the lease."""
         slow = now - lease.started > LATE * pace * max(len(lease.samples), self._block)
         return slow and bool(lease.unfinished) and all(len(self._holders[i]) == 1 for i in lease.unfinished)
 
     def _split(self, other: Lease, worker: int, now: float) -> Lease:
-        """Move the last samples of another lease, which that worker reaches last, into a new one."""
+        """Move the last samples of the lease `other`, which its worker would reach last, into a new lease."""
         remaining = list(other.unfinished)
         count = max(len(remaining) // 2 // self._block, 1) * self._block
         taken = tuple(remaining[-count:])

@@ -57,9 +57,9 @@ def estimate(
 ) -> ClusterEstimate:
     """Predict the time and cost of an evaluation from the throughput and the hourly price of one worker.
 
-    Every Run has `passes_per_sample` as `run.cost.forwards_per_sample`; `passes_per_second` is its forward passes
-    divided by its `wall_seconds`. A partly filled block takes as long as a full one, so more workers than blocks do
-    not help.
+    From an earlier Run, `passes_per_sample` is `run.cost.forwards_per_sample` and `passes_per_second` is its forward
+    passes divided by its `wall_seconds`. A partly filled block takes as long as a full one, so more workers than blocks
+    do not help.
 
     >>> print(estimate(51_200, 10, passes_per_sample=100, passes_per_second=1000, price_per_hour=3))
     10 workers: 0.142 h, cost 4.267, efficiency 100 %

@@ -29,7 +29,7 @@ class WorkerReport:
 
 
 class Worker:
-    """Attacks units with its on_device copy of the model, built once from the serialized stage context and plan.
+    """Attacks units with its own copy of the model, built once from the serialized stage context and plan.
 
     `device` None leaves the model on its device. `threads` is the number of threads of the driver, because on a CPU
     it determines how sums are rounded.

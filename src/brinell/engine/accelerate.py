@@ -45,7 +45,7 @@ def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Ora
 
 
 def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Callable[[Engine, Samples], Scheduler]:
-    """Return what makes the scheduler of an engine: the plain one on CPUs without compiled functions and graphs."""
+    """Return the function that makes the scheduler: the plain one on CPUs without compiled functions and graphs."""
     if oracle.classifier.device.type == "cpu" and not oracle.compiled and graph_cache is None:
         return Scheduler
     return partial(concurrent_scheduler, graph_cache)
@@ -54,7 +54,8 @@ def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Call
 def concurrent_scheduler(graph_cache: GraphCache | None, engine: Engine, samples: Samples) -> ConcurrentScheduler:
     """Return the scheduler for an accelerator.
 
-    Captured micro-batches are whole blocks, where empty slots cost as much as full ones: speculation fills them.
+    Captured micro-batches are whole blocks, where empty slots cost as much as full ones, so speculative attempts fill
+    them.
     """
     kind = ConcurrentScheduler
     if graph_cache is not None and len(engine.attempts) > 1 and not graph_cache.failed:

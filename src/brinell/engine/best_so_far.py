@@ -47,9 +47,9 @@ def blank(x: Tensor) -> Best:
 
 
 def joined(a: Best, b: Best, nearest: bool) -> Best:
-    """Return the best points of two attempts as if one followed the other; each of them began with nothing.
+    """Return the best points of attempt `a` followed by attempt `b`, each of which began without best points.
 
-    A broken point goes before one that is only near. `nearest` is that of `BestSoFar`.
+    With `nearest` (see `BestSoFar`) a point that breaks its sample is preferred to a closer one that does not.
     """
     near = torch.where(a.broken == b.broken, b.distance < a.distance, b.broken)
     keep = near if nearest else b.adv_margin > a.adv_margin

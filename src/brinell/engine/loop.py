@@ -26,9 +26,10 @@ class Engine:
 
     Every iteration queries the model once for every slot. Finished samples leave and others take their slots. The
     arithmetic of a row never involves another row, so scheduling cannot change an outcome. `ball` gives norm and mask;
-    each sample brings its own radius. `refined` says that float32 refines the distances afterwards. `observe` sees
-    slots and response of every iteration. `tick` gets the number of iterations since its last call; true ends the run.
-    `scheduler` makes the scheduler; `brinell.engine.accelerate` chooses another one for accelerators.
+    each sample has its own radius. `refined` says that float32 refines the distances afterwards. `observe` is called
+    with the slots and the response of every iteration, `tick` with the number of iterations since its last call; if
+    `tick` returns true, the run ends. `scheduler` makes the scheduler; `brinell.engine.accelerate` chooses another one
+    for accelerators.
     """
 
     oracle: Oracle
@@ -60,7 +61,7 @@ class Engine:
         return make(self.oracle, self.attack, best_so_far, self.ball, pattern, *settings)
 
     def entry(self, samples: Samples, at: Tensor, live: Tensor, attempt: Tensor | None = None) -> Entry:
-        """Return the samples at positions `at` at their first attempt, or at the given ones."""
+        """Return the entry of the samples at positions `at`, with their first attempts or the attempts given."""
         if attempt is None:
             attempt = torch.zeros_like(at) if samples.attempts is None else samples.attempts[at, 0]
         batch = replace(take(samples.batch, at), target=samples.targets[at, attempt])
@@ -85,8 +86,8 @@ class Engine:
     def first_states(self, entry: Entry, init: Callable[[Any], Any]) -> Any:
         """Return the attack's first states, independent of how many rows begin together.
 
-        On a CPU the shape matters only for a single row, whose reductions are split over threads: it is doubled. Other
-        devices reduce rows in an order that depends on their number: there it is always a whole block.
+        Rounding may depend on the number of rows. On a CPU only a single row differs, since its reductions are split
+        over threads: it is computed twice. On other devices the rows are padded to a whole block.
         """
         device, n = self.oracle.classifier.device, len(entry.eps)
         cpu = device.type == "cpu"

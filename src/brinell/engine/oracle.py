@@ -52,7 +52,7 @@ def default_block(device: torch.device) -> int:
 
 
 def other_blocks(device: torch.device) -> dict[str, int]:
-    """Return the rows per model call of the kinds that differ from the default on this type of device.
+    """Return the rows per model call for each kind in `KINDS` that differs from this device type's default.
 
     >>> other_blocks(torch.device("cpu"))
     {}
@@ -62,18 +62,18 @@ def other_blocks(device: torch.device) -> dict[str, int]:
 
 
 def block_for(rows: dict[str, int], device: torch.device) -> int:
-    """Return the rows per model call of one of the kinds above."""
+    """Return the rows per model call for one kind in `KINDS` on this device."""
     return rows.get(device.type, default_block(device))
 
 
 def named_loss(name: str) -> LossFunction:
-    """Return the loss of that name. Rows without a target carry −1, which targeted losses cannot read."""
+    """Return the loss of that name. Targeted losses read a missing target (−1) as class 0."""
     loss = LOSSES[name]
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
 
 def network_of(classifier: Classifier, id: Ids) -> tuple[Network, tuple[Tensor, ...]]:
-    """Return the function that calls a classifier, and the sample ids as its further arguments if it reads them."""
+    """Return the function that calls the classifier, and its further arguments: the sample ids if it reads them."""
     return (classifier.forward, ()) if id is None or not classifier.per_sample else (classifier.forward_of, (id,))
 
 
@@ -117,7 +117,7 @@ def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
 
 
 def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
-    """Do one backward pass per class through one graph. A vectorised pass is no faster, and some models refuse it."""
+    """Return every logit's gradient, one pass per class: a vectorised pass is no faster, and some models refuse it."""
     totals, last = logits.sum(0), logits.shape[1] - 1
     grads = [torch.autograd.grad(v, point, retain_graph=k < last)[0] for k, v in enumerate(totals)]
     return torch.stack(grads, 1).nan_to_num_(0.0, 0.0, 0.0)
@@ -142,7 +142,7 @@ class Oracle:
 
     @property
     def slack(self) -> float:
-        """The rounding error of margins from `query`: the attack continues on samples that break by less."""
+        """The relative rounding error of margins from `query`: the attack continues on samples that break by less."""
         return SLACK[self.precision]
 
     def query(
@@ -150,8 +150,8 @@ class Oracle:
     ) -> Response:
         """Return logits, loss and the required gradients at every row.
 
-        For a randomised model each is the mean over `draws` passes (expectation over transformation). `id` are the
-        samples that the rows belong to.
+        For a randomised model each of these is the mean over `draws` passes (expectation over transformation). `id`
+        holds the sample id of each row.
         """
         while True:
             try:
@@ -171,7 +171,7 @@ class Oracle:
                 self._shrink(error)
 
     def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
-        """Return `forward_backward` for one block of points like `x`, and its arguments after the targets."""
+        """Return the function of (x, y, target, …) that does one pass on a block, and its further arguments."""
         network, ids = network_of(self.classifier, id)
         return partial(forward_backward, network, named_loss(loss), requires, LOSSES[loss].of, self.precision), ids
 
@@ -186,19 +186,19 @@ class Oracle:
                 self._shrink(error)
 
     def note(self, text: str) -> None:
-        """Tell the listener now, and keep the note for the Run."""
+        """Send the note to the listener, and keep it for the Run."""
         self.listener(Note(text))
         self.notes.append(text)
 
     def exact(self) -> "Oracle":
-        """Return the oracle of the same classifier in float32 with small blocks; always the same one per block."""
+        """Return the oracle of the same classifier in float32 with small blocks; it is cached."""
         block = min(self.block, block_for(RETRY_BLOCK, self.classifier.device))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
     def sized(self, rows: dict[str, int]) -> "Oracle":
-        """Return the same oracle with blocks of another size, but none larger after memory ran out."""
+        """Return the same oracle with another block size; after memory ran out, never a larger one."""
         device = self.classifier.device
         block = block_for(rows, device)
         if block == self.block or (block > self.block and self.block < default_block(device)):

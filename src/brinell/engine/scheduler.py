@@ -53,7 +53,7 @@ class Scheduler:
         return entry, live.tolist()
 
     def retire(self, micro_batch: MicroBatch) -> None:
-        """Start the next attempts of samples that survived one, and replace samples that have none left."""
+        """Start the next attempt where one has failed; replace samples that are broken or have no attempt left."""
         ended = self.ended(micro_batch)
         if not ended:
             return

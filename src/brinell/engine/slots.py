@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Samples:
     """The samples of one stage on the device, with the radius of each and the target class of every attempt.
 
-    `targets` has one column per attempt (−1: no target). `attempts` (n, 2) holds each sample's first attempt and the
-    one it stops before; None means all. `batch.key` is the noise key before the attempt is folded in.
+    `targets` has one column per attempt (−1: no target). `attempts` (samples, 2) holds each sample's first attempt and
+    the one it stops before; None means all. `batch.key` is the noise key before the attempt is folded in.
     """
 
     batch: Batch
@@ -78,7 +78,7 @@ Begin = Callable[[Entry], Slots]
 
 @dataclass(eq=False)
 class MicroBatch:
-    """Some slots and which of them hold a sample (`busy`). A list of ints names slots by their positions here."""
+    """Some slots and which of them hold a sample (`busy`). Its methods take lists of slots' positions in it."""
 
     entry: InitVar[Entry]
     busy: list[bool]

@@ -75,7 +75,7 @@ class Backend(Protocol):
 
     @property
     def device(self) -> torch.device | None:
-        """The kind of device that computes; None: the model's."""
+        """The type of device that computes; None: the model's device."""
 
     def open(self, context: StageContext, plan: Plan) -> AbstractContextManager[Executor]:
         """Return an executor that is ready to run. Refuse what cannot run before anything is written."""
@@ -110,9 +110,9 @@ IN_PROCESS = InProcess()
 def run_unit(
     context: StageContext, plan: Plan, unit: WorkUnit, dropped: Collection[int] = ()
 ) -> Iterator[FinishedRows]:
-    """Run what the plan has not yet done to the samples of a unit; yield rows as samples finish.
+    """Run the stages that the samples of a unit have not yet been through; yield rows as samples finish.
 
-    Ids that are put into `dropped` meanwhile are left out of the stages that begin later.
+    Sample ids that are added to `dropped` meanwhile are skipped by the stages that begin later.
     """
     context = replace(context, threat=unit.threat)
     x = unit.chunk.x.to(context.oracle.classifier.device)

@@ -37,11 +37,11 @@ def threshold_at(scores: Tensor, rate: float) -> float:
 def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) -> TorchClassifier:
     """Return the classifier with a detector threshold that rejects at most the share `rate` of the samples.
 
-    Method: the threshold is the smallest score of a sample that keeps the rate. Scores are then scaled so that their
-    spread over clean samples (5 % to 95 %) is the median margin of the correctly classified ones: the detector's part
-    of the goal and the classifier's are measured in the same units, which changes no decision. The least suspicious
-    samples of every class are kept for attacks that imitate a natural input. Use other samples than those to be
-    evaluated. Cost: one forward per sample.
+    Method: the threshold is the smallest of the samples' scores that rejects at most this share. Scores are then scaled
+    so that their spread over clean samples (5 % to 95 %) is the median margin of the correctly classified ones: the
+    detector's and the classifier's terms of an attack's objective then have the same scale. This changes no decision.
+    The least suspicious samples of every class are kept for attacks that imitate a natural input. Use other samples
+    than those to be evaluated. Cost: one forward per sample.
 
     >>> import brinell
     >>> from brinell.models.demo import demo_net

@@ -27,7 +27,7 @@ OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths
 
 
 def as_classifier(classifier: Any, device: torch.device | str | None = None) -> Classifier:
-    """Return a Classifier from itself, a torch module, or what `brinell.models.by_name.load_model` loads by name."""
+    """Return a Classifier, given one, a torch module, or what `brinell.models.by_name.load_model` loads by name."""
     if isinstance(classifier, str | os.PathLike):
         classifier = load_model(os.fspath(classifier))
     if isinstance(classifier, nn.Module):
@@ -70,7 +70,7 @@ def _device(device: torch.device | str) -> torch.device:
 
 
 def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> Problem:
-    """Return a Problem from itself, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
+    """Return a Problem, given one, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
 
     Options of `brinell.data.load` follow the source after commas. `n` takes the first n samples, `part` "2/4" the
     second of four equal parts.
@@ -131,9 +131,10 @@ def as_plan(
     *, rank_by: "str | AnyAttack | None" = None, rank_eps: float | str | None = None, queries: int | None = None,
     audit: float | int | None = None, escalate: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return a Plan from itself, a name, an attack, a stage, or a list of attacks, stages or names of attacks.
+    """Return a Plan, given one, a name, an attack, a stage, or a list of attacks, stages or names of attacks.
 
-    The options are those of `brinell.evaluate`: the ranking of targets, a limit of queries, the share of the audit.
+    The options are those of `brinell.evaluate`: the ranking of targets, a limit of queries, the share of survivors to
+    audit.
 
     >>> as_plan(["apgd-ce", "fab-t"]).name, as_plan("blackbox", queries=100).name
     ('custom', 'blackbox, 100 queries')
@@ -221,7 +222,7 @@ def stored_samples(run: Run) -> dict[int, tuple[str, int]]:
 
 
 def require_same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
-    """Refuse samples that are not among the `known` ones of a Run, with the same id, input and label."""
+    """Raise an error unless every sample has the same id, input and label as one of the Run's `known` samples."""
     given = zip(chunk.ids.tolist(), sample_hashes(chunk.x), chunk.y.tolist(), strict=True)
     other = [i for i, *sample in given if known.get(i) != tuple(sample)]
     if other:

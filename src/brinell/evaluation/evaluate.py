@@ -52,10 +52,11 @@ def evaluate(
 
     Storage: without `out` the Run is in a new temporary folder. `resume=True` continues the interrupted Run in `out`.
     `images=False` verifies adversarials without storing them.
-    Attacks: `individual=True` lets every attack see every sample. `queries` limits the queries per sample, for plans
-    without gradients. `rank_by` ("fgsm", "pgd20" or an attack) ranks target classes where that attack ends, within
-    `rank_eps`. `audit` is the share of survivors that the plan "fast" attacks at full strength (0: none).
-    `escalate=True` attacks all survivors so if the audit objects or is too small, or if a check warns.
+    Attacks: `individual=True` runs every attack on all correct samples. `queries` limits the queries per sample, for
+    plans without gradients. `rank_by` ("fgsm", "pgd20" or an attack) ranks target classes by the logits at that
+    attack's last iterate, within `rank_eps`. `audit` is the share of survivors that the plan "fast" attacks at full
+    strength (0: none). `escalate=True` does so to all survivors if the audit contradicts the result or is too small, or
+    if a check warns.
     Execution: see `brinell.Execution`. `execution` is its mode, or the whole object. `launch=brinell.distributed.Ray()`
     computes on workers; the rows are the same. `progress`: None shows progress, False is silent. `also` examines the
     finished Run, e.g. `brinell.reliability.WithTest()`.
@@ -119,7 +120,7 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
 
 
 def _attack_remaining(s: PreparedEvaluation, writer: Writer, executor: Executor, everyone: bool = False) -> None:
-    """Attack what the Run does not hold yet, and store the rows as samples finish."""
+    """Run the attacks whose rows the Run lacks, and store the rows as samples finish."""
     stored = StoredRows(writer.path)
 
     def read() -> Iterator[tuple[Chunk, StoredOutcomes]]:

@@ -1,4 +1,4 @@
-"""Fit the plan of one evaluation: ranking, audit and query limit as requested; norm, classes and inputs as needed."""
+"""Fit the plan of an evaluation: set ranking, audit and query limit as requested; adapt to norm, classes, inputs."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from brinell.ops.losses import LOSSES
 
 
 def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
-    """Return the plan with its target classes ranked where another attack ends.
+    """Return the plan with its target classes ranked by the logits at another attack's last iterate.
 
     >>> from brinell.attacks import APGD, FGSM
     >>> from brinell.core.plan import plan
@@ -56,7 +56,7 @@ def audited(p: Plan, share: float | int) -> Plan:
 def limited(p: Plan, queries: int) -> Plan:
     """Return the plan with a limit of queries per sample, divided equally among its stages; none may use gradients.
 
-    What decides outcomes is counted, one query per sample and step; the clean pass and the verification come on top.
+    Only the attacks' queries count, one per sample and step; the clean pass and the verification are not counted.
 
     >>> from brinell.attacks import HopSkipJump, Square
     >>> from brinell.core.plan import plan

@@ -38,7 +38,7 @@ EXPECTED_CONFIDENCE = 0.999
 
 
 def stored_precision(precision: str, folder: Path | None) -> str:
-    """Return the precision; "auto" becomes that of the Run in `folder`, which is resumed."""
+    """Return `precision`, with "auto" replaced by the precision of the Run to resume in `folder`, if any."""
     if precision != precisions.AUTO or folder is None or not (folder / MANIFEST).exists():
         return precision
     return decode(folder).identity.precision or precisions.FLOAT32
@@ -52,7 +52,7 @@ def prepare(
 ) -> PreparedEvaluation:  # fmt: skip
     """Check the model and the data, fit the plan to them, and return the evaluation, ready to run.
 
-    `device` is the kind of device that computes, where it is not the model's.
+    `device` is the device that computes, if it is not the model's.
     """
     device, precision = classifier.device if device is None else device, execution.precision
     mode = _execution_mode(classifier, device, execution)
@@ -98,7 +98,7 @@ def prepare(
 
 
 def _execution_mode(classifier: Classifier, device: torch.device, execution: Execution) -> str:
-    """Return how the model's passes are executed on the device; refuse a precision that the device lacks."""
+    """Return the execution mode; refuse an unknown precision, and "auto" if the model is on another type of device."""
     precisions.check(execution.precision)
     mode = resolve_execution(execution.mode, device)
     if execution.precision == precisions.AUTO and device.type != classifier.device.type:
@@ -146,7 +146,7 @@ def _run_checks(
 
 
 def _capturable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:
-    """Return whether iterations can be captured: not of a randomised model, whose noise may come from the host."""
+    """Return whether iterations can be captured: on CUDA, unless the model is randomised (noise may need the host)."""
     steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
     return execution != "eager" and device.type == "cuda" and steady
 
@@ -162,7 +162,7 @@ def _slots(
 
 
 def _expected_noise(check: Finding) -> Finding:
-    """Return the check for a plan that expects randomness: a deterministic model is worth knowing then."""
+    """Return the finding for a plan made for randomised models: randomness is ok, a deterministic model is noted."""
     if check.level == "ok":
         return replace(check, level="info", message=f"{check.message}: the plan is for randomised models, this is none")
     return replace(check, level="ok")

@@ -49,7 +49,7 @@ class Clean:
 
     @property
     def correct(self) -> Tensor:
-        """Samples that are correctly classified and not rejected in at least half of the passes; argmax breaks ties."""
+        """Whether each sample is correct and not rejected in at least half of the passes; argmax breaks ties."""
         return (2 * self.judged.sum(1) <= self.judged.shape[1]) & self.logits.isfinite().all(1)
 
 

@@ -19,11 +19,11 @@ def run_plan(
     context: StageContext, plan: Plan, c: Clean, known: StoredOutcomes = NOTHING_STORED,
     *, individual: bool = False, everyone: bool = False, dropped: Collection[int] = (),
 ) -> Iterator[FinishedRows]:  # fmt: skip
-    """Run what the plan has not yet done to the samples of a chunk; yield rows as samples finish.
+    """Run the stages that the samples of a chunk have not yet been through; yield rows as samples finish.
 
-    `known` are the outcomes that are stored already. `individual`: every attack sees every correct sample. `everyone`:
-    audits attack all survivors. `dropped` are ids that another worker attacks; it may grow while this runs, and every
-    stage reads it when it begins.
+    `known` are the outcomes that are stored already. `individual`: every attack runs on every correctly classified
+    sample. `everyone`: audits attack all survivors. `dropped` are ids that another worker attacks; it may grow while
+    this runs, and every stage reads it when it begins.
     """
     ids = c.chunk.ids.tolist()
     known.check(ids, c.hashes)

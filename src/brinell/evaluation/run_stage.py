@@ -60,9 +60,9 @@ def ranking_logits(context: StageContext, stage: Stage, p: Batch, clean: Tensor,
 
 
 def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: int, draws: int = 1) -> Tensor:
-    """Return the logits at the attack's last iterate; a row depends on nothing but itself.
+    """Return the logits at the attack's last iterate; no row depends on other rows.
 
-    Cost: `attack.queries` forwards and one backward less, times `draws`: the last point needs no gradient.
+    Cost: `attack.queries` forwards and `attack.queries − 1` backwards, times `draws`: the last point needs no gradient.
     """
     block = oracle.block
     # Whole blocks, as in the engine: reductions over a single row round differently.
@@ -80,14 +80,14 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
 
 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
-    """Return the model with blocks for the stage: smaller where samples end early, larger where attempts fill them."""
+    """Return the oracle with the stage's block size: smaller if samples end early, larger if attempts fill blocks."""
     if stage.attack.abandons_early:
         return context.oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
 
 
 def _slots(context: StageContext, oracle: Oracle) -> int:
-    """Return the number of slots: at least a block; where measured, few enough that capturing does not take long."""
+    """Return the number of slots; a measured one is kept between 1 and `MOST` blocks, since capturing takes time."""
     measured = context.graph_cache is not None and context.shape is not None
     return max(min(context.slots, MOST * oracle.block), oracle.block) if measured else context.slots
 
@@ -166,7 +166,7 @@ def _startup_seconds(context: StageContext) -> float:
 
 
 def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
-    """Return the result with the passes that ranked its targets, which came before those of the attack."""
+    """Add to the result's passes those that ranked its targets, which were made before the attack."""
     if not forwards:
         return r
     first = torch.where(r.first >= 0, r.first + forwards, r.first)
@@ -174,10 +174,11 @@ def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
 
 
 def _in_float32(context: StageContext, stage: Stage, samples: Samples, before: Best, exited: Tensor) -> Best:
-    """Attack again in float32, from the same start; the passes of both count.
+    """Attack again in float32, from the same start; the passes of the first attack (`before`) are added.
 
-    The attempt that seemed to succeed is repeated. Samples that `exited` with it continue with the later attempts. A
-    search for the smallest distance repeats all attempts, since the earlier distances were replaced.
+    The attempt that seemed to succeed is repeated. Samples whose attack stopped at that success (`exited`) continue
+    with the later attempts. A search for the smallest distance repeats all attempts, since only the smallest distance
+    was kept.
     """
     engine = _engine(replace(context, oracle=context.oracle.exact()), stage, samples.device)
     first = torch.zeros_like(before.attempt) if _refines(context) else before.attempt
@@ -194,12 +195,12 @@ def _in_float32(context: StageContext, stage: Stage, samples: Samples, before: B
 
 
 def claimed(r: Best, ball: Ball) -> Tensor:
-    """Return the rows for which some point succeeded within the radius, by any margin."""
+    """Return a mask of the rows with an adversarial within the radius, by any margin."""
     return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
 
 
 def _verified(context: StageContext, samples: Samples, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
-    """Return the target classes of the kept points, and the model's verdict on the points."""
+    """Return the target classes of the kept points, and the verification of these points."""
     target = samples.targets[pos, r.attempt]
     p = take(samples.batch, pos)
     points, id = (p.x, r.x, p.y, target, ball), p.id

@@ -21,8 +21,8 @@ HALVINGS = 10
 
 @dataclass(frozen=True)
 class Verified:
-    """For every point: whether it holds, the model's class, the distance, whether it holds in 8 bits, and (columns of
-    `judged`) which of the fresh passes it fooled."""
+    """Per point: whether it is verified, the predicted class, the distance, whether it is verified when rounded to 8
+    bits, and (columns of `judged`) which of the fresh passes it fooled."""
 
     ok: Tensor
     pred: Tensor
@@ -38,8 +38,8 @@ def verify_points(
 ) -> Verified:  # fmt: skip
     """Verify adversarial points on the model with fresh passes.
 
-    Of a randomised model (`draws` above 1) more than half of the passes must be fooled, and once more of as many
-    others, so that luck in the first passes does not decide.
+    For a randomised model (`draws` above 1) a point must fool more than half of `draws` passes, and then more than half
+    of another `draws` passes, so that luck in the first ones does not decide.
     """
     oracle = oracle.sized(CLAIMS_BLOCK)
 
@@ -67,7 +67,7 @@ def verify_claims(
     oracle: Oracle, criterion: Criterion, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, claimed: Tensor,
     id: Tensor | None = None,
 ) -> Verified:  # fmt: skip
-    """Verify the points that claim to break their rows; the others are not queried and do not hold."""
+    """Verify the points where `claimed` is true; the others are not queried and count as not verified."""
     no = torch.zeros_like(claimed)
     nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
     at = claimed.nonzero()[:, 0]
@@ -82,8 +82,9 @@ def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch,
     """Move the points along the ray from the clean point to the decision boundary in float32.
 
     The nearest adversarial in lower precision has a margin as small as the rounding error: in float32 it may lie on
-    either side of the boundary. The first multiple in `BEYOND` that succeeds is bisected towards the clean point. If
-    none does, the point stays as it is. Cost: every row is charged a forward for every multiple and every bisection.
+    either side of the boundary. The perturbation is scaled by the factors in `BEYOND` until it succeeds, then bisected
+    towards the clean point. If no factor succeeds, the point stays as it is. Cost: every row is charged a forward for
+    every factor and every bisection.
     """
     index = r.broken.nonzero()[:, 0]
     if not len(index):

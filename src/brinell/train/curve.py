@@ -43,7 +43,7 @@ class Epoch:
 
 
 def best_epoch(curve: list[Epoch]) -> Epoch:
-    """Return the first epoch with the most robust, then the most clean samples; without validation, the last one."""
+    """Return the epoch with most robust samples (ties: most clean, then the first); without validation, the last."""
     if curve[-1].robust is None:
         return curve[-1]
     return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))

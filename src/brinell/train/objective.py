@@ -48,7 +48,7 @@ def _logits(classifier: Classifier, x: Tensor) -> Tensor:
 
 
 def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) -> Points:
-    """Attack every image with several targets from one start and keep the one with the largest z_t − z_y."""
+    """Attack every image with several targets from one start and keep the point with the largest z_t − z_y."""
     assert method.attack is not None
     logits = _logits(classifier, p.x)
     targets = likeliest_wrong(logits, p.y, method.copies(logits.shape[1])).T  # (k, b), likeliest first

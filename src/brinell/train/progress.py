@@ -105,7 +105,7 @@ class TrainingLines:
 
 @contextmanager
 def listening(progress: "bool | Listener | None") -> Iterator[Listener]:
-    """Give a listener: None and True print to standard error, False is silent, a function receives every event."""
+    """Return a listener: None and True print to standard error, False is silent, a function receives every event."""
     if callable(progress) or progress is False:
         yield progress or (lambda event: None)
         return

@@ -19,9 +19,9 @@ class Recipe:
     """The optimiser, the schedule, the augmentation and the seed; equal recipes give equal weights.
 
     The defaults are those of the papers (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022) plus averaged weights.
-    `lr` is the peak. `clip` limits the norm of the gradient (0: no limit). `ramp` is the number of epochs over which
-    the radius grows from zero, `average` the decay of the moving average of the weights (0: none), `crop` the padding
-    of random crops in pixels. Training stops after `patience` epochs without a better robust accuracy.
+    `lr` is the peak learning rate. `clip` limits the norm of the gradient (0: no limit). `ramp` is the number of epochs
+    over which the radius grows from zero, `average` the decay of the moving average of the weights (0: none), `crop`
+    the padding of random crops in pixels. Training stops after `patience` epochs without a better robust accuracy.
 
     >>> Recipe(epochs=30, schedule="one-cycle").lr_at(step=89, total=300)
     0.1

@@ -11,7 +11,7 @@ SCHEDULES, ANNEALS = ("multistep", "one-cycle", "constant"), ("cosine", "linear"
 
 
 def multistep(step: int, total: int) -> float:
-    """Return the share of the peak at a step: divided by ten after 60 % and again after 90 % of all steps.
+    """Return the learning rate as a share of its peak: divided by ten after 60 % and again after 90 % of all steps.
 
     >>> [multistep(s, 100) for s in (59, 60)]
     [1.0, 0.1]
@@ -22,7 +22,7 @@ def multistep(step: int, total: int) -> float:
 
 
 def one_cycle(step: int, total: int, anneal: str = "cosine") -> float:
-    """Return the share of the peak at a step: it rises, then falls, along half a cosine or a line.
+    """Return the learning rate at a step as a share of its peak: it rises, then falls, along half a cosine or a line.
 
     >>> round(one_cycle(0, 100), 3), one_cycle(29, 100)
     (0.04, 1.0)

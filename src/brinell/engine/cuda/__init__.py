@@ -1,6 +1,7 @@
 """Acceleration of the engine, behind the switch `brinell.engine.accelerate`; outcomes stay the same.
 
-`graphs` captures attack steps as CUDA graphs and caches them. `scheduler` runs several micro-batches at once and says
-how often the host looks, `speculative` fills empty slots with later attempts, `parallel_restarts` with restarts.
-`oracle` queries a fast copy of the model, `compile` fuses kernels. `autotune` measures how many micro-batches pay.
+`graphs` captures attack steps as CUDA graphs and caches them. `scheduler` runs several micro-batches at once and sets
+how often the host syncs, `speculative` fills empty slots with later attempts, `parallel_restarts` with restarts.
+`oracle` queries a fast copy of the model, `compile` fuses kernels. `autotune` measures the best number of
+micro-batches.
 """

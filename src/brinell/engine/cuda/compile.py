@@ -38,7 +38,7 @@ def fused(function: F) -> F:
 
 @dataclass
 class Refusals:
-    """Falls back to the uncompiled function, kind by kind, where the compiler fails, and tells `note`.
+    """Uses the uncompiled function for every kind of call on which the compiler fails, and reports it to `note`.
 
     torch.compile compiles the backward graph lazily, on first use, so the fallback is handled here.
     """

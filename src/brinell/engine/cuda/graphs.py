@@ -22,10 +22,11 @@ Step = Callable[[Slots], Slots]
 
 @dataclass(eq=False)
 class DeviceMicroBatch(MicroBatch):
-    """A micro-batch that advances by itself, several iterations at a time, without a host sync in between.
+    """A micro-batch that runs several iterations on the device between two host syncs.
 
-    `ages` counts the iterations of every slot's attempt. `repeats` is the usual number of steps between host syncs.
-    `pending` is the number of advances since the last host sync, at most `depth`. `reusable` micro-batches are kept.
+    `ages` holds, for each slot, the number of iterations of its current attempt. `repeats` is the usual number of steps
+    between host syncs. `pending` is the number of advances since the last host sync, at most `depth`. `reusable` ones
+    are kept for later samples.
     """
 
     step: Step
@@ -39,13 +40,13 @@ class DeviceMicroBatch(MicroBatch):
         super().__post_init__(entry)
 
     def advance(self, times: int = 1) -> None:
-        """Start the step, so many times; may return before the device is done."""
+        """Start the step `times` times; may return before the device has finished."""
         for _ in range(times):
             self.slots = self.step(self.slots)
         self.pending = 1
 
     def running(self) -> list[bool]:
-        """Return which slots ran on after the oldest advance that the host has not seen; new entries run."""
+        """Return whether each slot still ran after the oldest advance the host has not read; new entries run."""
         self.pending = 0
         return super().running()
 
@@ -63,7 +64,7 @@ class DeviceMicroBatch(MicroBatch):
 
 
 class _Pause:
-    """How many captures pause the garbage collector, and whether it was on before."""
+    """How many captures now pause the garbage collector, and whether it was enabled before them."""
 
     lock, users, on = threading.Lock(), 0, False
 
@@ -92,9 +93,9 @@ def no_garbage_collection() -> Iterator[None]:
 class CapturedMicroBatch(DeviceMicroBatch):
     """A micro-batch of fixed memory whose step is captured once as a CUDA graph and then only replayed.
 
-    Capturing fails, with the driver's message, where a step needs the host. It is refused if
-    `repeats` replays give other numbers than `repeats` calls, as with a model that counts or draws on the host. The
-    beginning of new samples is captured as well where that is possible.
+    Capturing fails, with the driver's message, if a step needs the host. It is refused if `repeats` replays give other
+    results than `repeats` uncaptured calls, e.g. for a model that counts its calls or draws random numbers on the host.
+    The entry of new samples is captured too where possible.
     """
 
     depth: int = 2
@@ -133,7 +134,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
         overwrite(self.slots, before)
 
     def _capture_entering(self, entry: Entry) -> None:
-        """Capture how masked rows begin anew; they are begun by calls where that cannot be captured."""
+        """Capture the entry of new samples into masked rows; if that fails, samples enter by uncaptured calls."""
         self._inbox, self._mask = clone(entry), torch.ones_like(self.slots.live)
         before, begun = clone(self.slots), clone(self.begin(self._inbox))
         graph = torch.cuda.CUDAGraph()
@@ -197,7 +198,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
 
     @contextmanager
     def _between_replays(self) -> Iterator[None]:
-        """Work on the memory from another stream: after what is under way, before what comes next."""
+        """Access the fixed memory from another stream, after the replays under way and before the next ones."""
         outside = torch.cuda.current_stream()
         outside.wait_stream(self.stream)
         yield
@@ -216,7 +217,7 @@ def memory_short() -> bool:
 class GraphCache:
     """Keeps captured micro-batches for the next chunk of samples: a capture takes as long as dozens of iterations.
 
-    `make` and `short` are parameters for tests, which capture nothing. After the first failure steps are called.
+    Tests, which capture nothing, replace `make` and `short`. After the first failed capture, steps run uncaptured.
     `seconds` counts the time of capturing, which includes compiling and loading the compiler; `unneeded_forwards`
     counts the forward passes of speculative attempts that turned out not to be needed.
     """

@@ -29,7 +29,7 @@ class _Shared:
 
 @dataclass(eq=False)
 class AcceleratedOracle(Oracle):
-    """An oracle whose `query` uses a fast copy of the classifier, `compiled` with fused kernels."""
+    """An oracle whose `query` uses a fast copy of the classifier; if `compiled`, with fused kernels."""
 
     compiled: bool = False
     _shared: _Shared = field(default_factory=_Shared, init=False, repr=False)
@@ -69,10 +69,10 @@ class AcceleratedOracle(Oracle):
         return other
 
     def _fast_copy(self, x: Tensor) -> Classifier:
-        """Return the fastest copy whose output is right, else the classifier itself.
+        """Return the fastest copy whose logits are accurate enough, else the classifier itself.
 
-        The test uses noise instead of samples and always the same number of rows: the samples at hand must not decide
-        how others are attacked.
+        The copies are tested on noise with a fixed number of rows, so that the choice does not depend on which samples
+        are evaluated.
         """
         x = torch.rand((TESTED, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
         kept = [torch.bfloat16, None] if self.precision == "bfloat16" else [None]
@@ -98,7 +98,7 @@ class AcceleratedOracle(Oracle):
 
 
 def _in_float32(network: Network, features: bool) -> Network:
-    """Return the network with an output in float32, reduced to the members that are needed."""
+    """Return the network with all outputs in float32; its features are kept only if `features` is set."""
 
     def run(x: Tensor, *id: Tensor) -> Output:
         out = network(x, *id)
@@ -110,9 +110,10 @@ def _in_float32(network: Network, features: bool) -> Network:
 
 
 def as_good(new: Tensor, old: Tensor, truth: Tensor, slack: float) -> bool:
-    """Whether no row's new logits are much further from the truth than the old logits of any row.
+    """Whether the largest error of the `new` logits is at most twice that of the `old` ones plus `slack`.
 
-    A wrongly traced network is far off; one that rounds in another order is off by less than the slack.
+    Errors are relative to the spread of `truth`. A wrongly traced network has a far larger error; another order of
+    rounding costs less than `slack`.
     """
     scale = (truth.amax(1) - truth.amin(1)).clamp(min=torch.finfo(truth.dtype).tiny)
     new_error, old_error = (((z - truth).abs().amax(1) / scale).amax() for z in (new, old))

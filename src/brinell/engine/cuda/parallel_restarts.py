@@ -1,4 +1,4 @@
-"""Parallel restarts: run side by side what a sample would run one after another at the end of its attack."""
+"""Parallel restarts: run the restarts of a sample's attack side by side instead of one after another."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +15,14 @@ from brinell.ops.rowwise import overwrite_rows, take, where_rows
 
 @dataclass(frozen=True)
 class RestartEntry(Entry):
-    """An entry of restarts: what each knows of the runs before it, and its number (−1: the runs before them)."""
+    """Restarts that enter slots: `seed` is what the runs before them found, `which` their numbers (−1: those runs)."""
 
     seed: Any
     which: Tensor
 
 
 def begin_restarts(e: Engine, entry: Entry) -> Slots:
-    """Return slots at the beginning of restarts, or of the runs before them."""
+    """Return slots at the start of restarts (`which` ≥ 0) or of the runs before all restarts."""
     assert isinstance(entry, RestartEntry)
     slots, attack = e.begin(entry), e.attack
     rest = replace(entry, batch=slots.batch, which=entry.which.clamp(min=0))
@@ -32,10 +32,10 @@ def begin_restarts(e: Engine, entry: Entry) -> Slots:
 
 @dataclass
 class ParallelRestarts(SpeculativeScheduler):
-    """Treats the runs before the restarts as a sample's first attempt, and every restart as one more.
+    """Treats the runs before the restarts as a sample's first attempt, and every restart as a further attempt.
 
-    The number of restarts is known when the first attempt has ended. The longest samples determine the duration of an
-    evaluation, and these are the ones with many restarts.
+    The number of restarts is known when the first attempt has ended. Samples with many restarts take longest, so they
+    determine the duration of an evaluation.
     """
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class ParallelRestarts(SpeculativeScheduler):
         return partial(begin_restarts, self.engine)
 
     def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
-        """Also note how many restarts the samples need whose first attempts have ended."""
+        """Also store the number of restarts of each sample whose first attempt has ended."""
         attack, places = self.engine.attack, self.places[id(micro_batch)]
         first = [i for i in ended if places[i][1] == 0]
         if first:

@@ -1,4 +1,4 @@
-"""Several micro-batches under way at once: the device works on some while the host looks at another."""
+"""Several micro-batches under way at once: the device works on some while the host reads another."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ DEFAULT_INTERVAL, EARLY_INTERVAL = 10, 4
 
 
 def sync_interval(attack: AnyAttack, device: torch.device) -> int:
-    """Return the iterations between two host syncs, in whole query patterns; fewer where a budget ends before."""
+    """Return the iterations between two host syncs, rounded up to whole query patterns of the attack."""
     turns = len(attack.query_pattern)
     usual = EARLY_INTERVAL if attack.abandons_early else DEFAULT_INTERVAL
     return -(-INTERVAL.get(device.type, usual) // turns) * turns
 
 
 def iterations_per_step(attack: AnyAttack, device: torch.device) -> int:
-    """Return the iterations that run, and are captured, as one: a query pattern of the attack.
+    """Return how many iterations run, and are captured, as one step: one query pattern of the attack.
 
-    If most rows use a small part of their budgets, their ends are unknown: then it is all up to the next host sync.
+    If the attack abandons most samples early, at unknown iterations, a step is all iterations up to the next host sync.
     """
     return sync_interval(attack, device) if attack.abandons_early else len(attack.query_pattern)
 
@@ -91,7 +91,7 @@ class ConcurrentScheduler(Scheduler):
         return self.engine.attack_step(CompiledStep if self.engine.oracle.compiled else AttackStep, chosen)
 
     def begin(self) -> Begin:
-        """Return what begins attempts. Captures are kept with it, so it must not refer to the samples."""
+        """Return the function that begins attempts. Kept captures hold it, so it must not refer to the samples."""
         return self.engine.begin
 
     def has_work(self, micro_batch: DeviceMicroBatch) -> bool:
@@ -103,14 +103,14 @@ class ConcurrentScheduler(Scheduler):
         return self.next_sample < len(self.samples)
 
     def add(self, micro_batch: DeviceMicroBatch) -> None:
-        """Add a micro-batch that holds what `first_entry` has returned."""
+        """Add a micro-batch that holds the samples returned by `first_entry`."""
         self.micro_batches.append(micro_batch)
 
     def advance(self, micro_batch: DeviceMicroBatch) -> None:
         """Start the iterations up to the next host sync.
 
-        The last micro-batch starts those after it as well, if no sample waits for a slot and no budget ends before: the
-        device then need not wait for the host.
+        If this is the only micro-batch, no sample waits for a slot and no budget ends before, the iterations after that
+        sync are started too: the device then need not wait for the host.
         """
         if not micro_batch.pending:
             self._start(micro_batch)
@@ -129,14 +129,14 @@ class ConcurrentScheduler(Scheduler):
         micro_batch.ages = [age + times * self._each for age in micro_batch.ages]
 
     def merge_candidate(self, micro_batch: DeviceMicroBatch) -> DeviceMicroBatch | None:
-        """Return a micro-batch whose samples all fit into this one, once no sample waits for a slot."""
+        """Return another micro-batch whose samples all fit into this one; None while a sample waits for a slot."""
         if self.has_waiting() or not any(micro_batch.busy):
             return None
         room = len(micro_batch.busy) - sum(micro_batch.busy)
         return next((other for other in self.micro_batches if sum(other.busy) <= room), None)
 
     def merge(self, other: DeviceMicroBatch, into: DeviceMicroBatch) -> None:
-        """Move the samples of one micro-batch to another, and release it; neither is under way."""
+        """Move the samples of `other` to empty slots of `into` and release `other`; neither is under way."""
         here = [i for i, busy in enumerate(other.busy) if busy]
         there = [i for i, busy in enumerate(into.busy) if not busy][: len(here)]
         if here:

@@ -18,7 +18,7 @@ PAIR = 2  # micro-batches
 
 
 class BestRow(NamedTuple):
-    """One row of some best points."""
+    """Row `at` of the best points `best`."""
 
     best: Best
     at: int
@@ -26,9 +26,9 @@ class BestRow(NamedTuple):
 
 @dataclass
 class SampleAttempts:
-    """The attempts of one sample: the next to begin, the one to stop before, and how many are joined so far.
+    """The attempts of one sample: `next` is the next to begin, `end` the one to stop before, `joined` the next to join.
 
-    `ended` holds attempts that ended before an earlier one; `running` holds the slots of those under way.
+    `ended` holds ended attempts that wait for an earlier one; `running` holds the slots of attempts under way.
     """
 
     next: int
@@ -48,11 +48,11 @@ class SampleAttempts:
 class SpeculativeScheduler(ConcurrentScheduler):
     """A scheduler whose empty slots run later attempts of samples whose earlier ones are still under way.
 
-    Micro-batches merge first, except for the last two while later attempts would fill one of them: a device does more
-    with two calls under way. Then later attempts fill the empty slots. Every attempt has a best point of its own, and
-    these are joined in the order of the attempts: the result, passes included, is that of attempts one after another.
-    Attempts that turn out not to be needed, since an earlier one has succeeded, are dropped; `unneeded_forwards` counts
-    their forward passes.
+    Micro-batches merge first, except for the last two while later attempts would fill one of them: two concurrent calls
+    use a device better than one. Then later attempts fill the empty slots. Every attempt has a best point of its own,
+    and these are joined in the order of the attempts: the result, passes included, is the same as if the attempts had
+    run one after another. Attempts that turn out not to be needed, since an earlier one has succeeded, are dropped;
+    `unneeded_forwards` counts their forward passes.
     """
 
     under_way: dict[int, SampleAttempts] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         super().__post_init__()
 
     def slot_count(self) -> int:
-        """Return enough slots for two micro-batches, if all attempts together fill them more than once."""
+        """Return the number of slots: at least two micro-batches if all attempts together fill these at least twice."""
         attempts, two = sum(end - first for first, end in self._ranges), PAIR * self.engine.oracle.block
         usual = super().slot_count()
         return max(usual, min(two, self.engine.slots)) if attempts >= 2 * two else usual
@@ -130,7 +130,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
             yield self.index(over), _gather(rows)
 
     def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
-        """Return the next attempts: of idle samples, then of new ones; or ahead of their turn, the earliest first."""
+        """Return (sample, attempt) pairs: of idle, then new samples; with `ahead`, later attempts, earliest first."""
         chosen: list[tuple[int, int]] = []
         while ahead and len(chosen) < count:
             available = sorted((a.next, i) for i, a in self.under_way.items() if a.next < a.end)
@@ -195,7 +195,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
             self.graph_cache.unneeded_forwards += unneeded
 
     def _join(self, samples: list[SampleAttempts]) -> None:
-        """Join attempts that have ended to those before them, all samples at once, attempt by attempt."""
+        """Join ended attempts to the attempts before them, one attempt at a time for all samples together."""
         nearest = self.engine.attack.minimum_norm
         while ready := [s for s in samples if s.joined in s.ended]:
             both = [(s, s.so_far, s.ended[s.joined]) for s in ready]
@@ -214,7 +214,7 @@ def _empty(micro_batch: DeviceMicroBatch) -> list[int]:
 
 
 def _gather(rows: list[BestRow]) -> Best:
-    """Return these rows, each from whatever best points it is in, as one."""
+    """Return these rows, which may come from different best points, as one `Best`."""
     groups: dict[int, list[int]] = {}
     for k, r in enumerate(rows):
         groups.setdefault(id(r.best), []).append(k)
@@ -230,7 +230,7 @@ def _rows_at(best: Best, index: list[int]) -> Best:
 
 
 def _pack(samples: list[SampleAttempts]) -> None:
-    """Release best points of which only some rows are still needed."""
+    """Copy the rows still needed, so that the memory of the other rows is freed."""
     rows = [r for s in samples for r in (s.so_far, *s.ended.values()) if r is not None]
     if not rows:
         return
