@@ -1,4 +1,4 @@
-"""`python -m brinell`: the program, where its script is not on the path."""
+"""`python -m brinell`: the program `brinell`, for when its script is not on PATH."""
 
 from brinell.cli import main
 

@@ -79,7 +79,7 @@ def error_text(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(kind: type[BrinellError], *causes: type[Exception], expected: str, remedy: str) -> Iterator[None]:
-    """Turn exceptions of the classes `causes` into an error of this kind; errors of Brinell pass unchanged.
+    """Turn exceptions of the classes `causes` into an error of the class `kind`; errors of Brinell pass unchanged.
 
     >>> with reported_as(InputError, ValueError, expected="a number", remedy="Write 3."):
     ...     float("three")

@@ -87,7 +87,7 @@ def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress |
 
 
 def _pinned(wanted: Wanted) -> str | None:
-    """Return the digest the file must have: the published one, else that of the first download, else None."""
+    """Return the digest the file must have: the published one, else the digest of the first download, else None."""
     if wanted.digest is not None or not wanted.lock.exists():
         return wanted.digest
     return "sha256:" + wanted.lock.read_text().strip()

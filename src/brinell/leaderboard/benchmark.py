@@ -59,9 +59,9 @@ def benchmark(
     violation. Then the plan of the leaderboard runs on the first `n` samples. The Run is in `out`, with a
     `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a folder. `corrupted`
     is the folder of the corrupted set, or a function from corruption and severity to a Problem. `preprocessing` turns
-    images into inputs (`brinell.data.load`); models of the zoo have their own. `eps` is another radius, and the record
-    states it. `about` holds facts such as authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume` and
-    the following arguments are those of `brinell.evaluate`, `options` those of `brinell.Execution`.
+    images into inputs (`brinell.data.load`); models of the zoo bring theirs. `eps` replaces the leaderboard's radius;
+    the record states it. `about` holds facts such as authors, venue and link (`brinell.leaderboard.records.ABOUT`).
+    `resume` and the following arguments are those of `brinell.evaluate`, `options` those of `brinell.Execution`.
 
     >>> import brinell
     >>> record = brinell.benchmark("demo", "demo", "Linf", n=4, eps=0.5, progress=False)
@@ -97,7 +97,7 @@ def benchmark(
 
 
 def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
-    """Return the first n samples of the leaderboard, from `data` or by the name of its data set."""
+    """Return the first n samples of `data`, or of the leaderboard's data set if `data` is None."""
     wanted = _count(chosen, n)
     if isinstance(data, str | os.PathLike) or data is None:
         how: dict[str, Any] = {} if preprocessing is None else {"preprocessing": preprocessing}

@@ -58,10 +58,10 @@ ABOUT = ("title", "link", "authors", "venue", "architecture", "extra_data", "for
 class Record:
     """One line of a leaderboard. Accuracies and intervals are percentages, None if unknown.
 
-    `autoattack` is the robust accuracy under the plan of the leaderboard, `external` a lower one that other attacks
-    reached, `reported` the claim of the authors. `status` is "published" (copied, not run again), "unverified"
-    (measured by the author of the record) or "verified" (checked by somebody else). `restrictions` are the violated
-    restrictions of the leaderboard. `corruptions` is the mean over all corruptions and severities.
+    `autoattack` is the robust accuracy under the plan of the leaderboard, `external` a lower robust accuracy that other
+    attacks reached, `reported` the robust accuracy that the authors claim. `status` is "published" (copied, not run
+    again), "unverified" (measured by the author of the record) or "verified" (checked by somebody else). `restrictions`
+    are the violated restrictions of the leaderboard. `corruptions` is the mean over all corruptions and severities.
 
     >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
     6.5
@@ -179,7 +179,7 @@ class Record:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
-        """Read a record of `to_json` or of the public leaderboard; `known` holds fields it lacks."""
+        """Read a record of `to_json` or of the public leaderboard; `known` holds fields that `stored` lacks."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
         percentages = {ours: stored[theirs] for ours, theirs in PERCENTAGES.items() if theirs in stored}
         fields |= {ours: None if text is None else float(text) for ours, text in percentages.items()}
@@ -327,7 +327,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
-    """Return the record as verified; a lower accuracy that the check reached becomes the best known one."""
+    """Return the record as verified; if `bound` is below its robust accuracy, `bound` becomes its `external`."""
     more = record.autoattack is None or percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=percent(bound.value) if more else record.external)
 

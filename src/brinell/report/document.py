@@ -31,7 +31,7 @@ SECTIONS = (
 
 @dataclass(frozen=True)
 class View:
-    """Everything the page shows of one Run; `key` is the prefix of the ids of its sections."""
+    """Everything the page shows of one Run; `key` is the prefix of its sections' HTML ids."""
 
     key: str
     name: str
@@ -86,7 +86,7 @@ def document(
 
 
 def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: Sequence[str], share: int = 1) -> View:
-    """Compute what the page shows of one Run; `share` Runs divide the space for images."""
+    """Compute what the page shows of one Run; the space for images is divided among `share` Runs."""
     s, names = sample_outcomes(run), figures.class_names(run, classes)
     radius, minimum_norm = figures.radius(run), figures.minimum_norm(run)
     cost, cost_table = figures.costs(run)

@@ -99,7 +99,7 @@ def adversarial_examples(
 
 
 def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[str, str, Ints]]:
-    """Return title, explanation and samples of every group; no sample appears twice."""
+    """Return title, explanation and indices into `s` of every group of examples; no sample appears twice."""
     effort: Floats
     if minimum_norm(run):
         effort = s.distance[broken]
@@ -123,7 +123,7 @@ def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[s
 
 
 def find_originals(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, Image]:
-    """Return the inputs with these ids; their hashes must be those of the Run."""
+    """Return the inputs of the ids in `hashes`; each must have the hash that the Run stores."""
     originals: dict[int, Image] = {}
     for chunk in data.chunks(CHUNK):
         ids = np.asarray(chunk.ids)
@@ -171,7 +171,7 @@ def _with_images(example: Example, x: Image, original: Image | None) -> Example:
 
 
 def _bytes(x: Image, levels: int = 256) -> npt.NDArray[np.uint8]:
-    """Return height by width by channels, averaged down if the image is too large."""
+    """Return bytes, height by width by channels, downsampled by averaging if the image is too large."""
     image = x[None] if x.ndim == 2 else x
     factor = -(-max(image.shape[1:]) // LARGEST)
     if factor > 1:

@@ -52,19 +52,19 @@ def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
 
 
 def margins(s: SampleOutcomes) -> Histogram | None:
-    """Return the margins of the clean inputs, by the outcome of the sample."""
+    """Return a histogram of the clean margins of robust, broken and misclassified samples."""
     parts = (s.clean_margin[s.robust], s.clean_margin[s.broken], s.clean_margin[~s.correct])
     return _histogram("Margins before the attack", "best wrong logit − true logit", OUTCOMES, parts)
 
 
 def largest_margins(s: SampleOutcomes) -> Histogram | None:
-    """Return the largest margin under attack of the correctly classified samples."""
+    """Return a histogram of the largest margin under attack of robust and of broken samples."""
     parts = (s.largest_margin[s.robust], s.largest_margin[s.broken])
     return _histogram("Largest margin under attack", "best wrong logit − true logit", OUTCOMES[:2], parts)
 
 
 def distances(s: SampleOutcomes) -> Histogram | None:
-    """Return the distances of the adversarials, unless nearly all lie on the surface of the ball."""
+    """Return a histogram of the distances of the adversarials; None if nearly all lie on the surface of the ball."""
     found = s.distance[s.broken & np.isfinite(s.distance)]
     if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
         return None
@@ -72,7 +72,7 @@ def distances(s: SampleOutcomes) -> Histogram | None:
 
 
 def count_on_surface(s: SampleOutcomes) -> tuple[int, int]:
-    """Count the adversarials within 1 % of the largest distance, and all adversarials."""
+    """Return how many adversarials are within 1 % of the largest distance, and how many there are."""
     found = s.distance[s.broken & np.isfinite(s.distance)]
     return int((found >= SURFACE * found.max()).sum()) if len(found) else 0, len(found)
 
@@ -81,7 +81,7 @@ def curve(many: Sequence[tuple[str, SampleOutcomes]], norm: str) -> Figure:
     """Return the share of samples broken within each radius, for minimum-norm attacks.
 
     Method: the empirical distribution of the distances, with distance 0 for misclassified samples, thinned to a fixed
-    number of steps. The 95 % confidence band covers the whole curve of the attacks.
+    number of steps. The 95 % confidence band holds for all radii at once.
     Reference: Massart, Annals of Probability 18 (1990), 1269-1283.
     """
     series = []
@@ -107,7 +107,7 @@ def costs(run: Run) -> tuple[Figure, Table]:
 
 
 def breaks(run: Run, s: SampleOutcomes) -> Table:
-    """Return how many samples each attack saw, broke, broke first, and broke alone, and after how many passes."""
+    """Return, per attack, how many samples it attacked, broke, broke first, and alone broke, and the median passes."""
     table, rows = run.rows(), []
     verified = counted(table)
     at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
@@ -133,7 +133,7 @@ def first_breaks(content: Table) -> Figure | None:
 
 
 def overlap(run: Run) -> Figure | None:
-    """Return how many samples each pair of attacks broke, if samples were attacked after they were broken."""
+    """Return a matrix of how many samples both attacks of each pair broke; None if no sample was broken twice."""
     table, names = run.rows(), run.attacks
     fallen = counted(table)
     ids = np.unique(np.asarray(table["sample_id"], dtype=np.int64))
@@ -151,7 +151,7 @@ def overlap(run: Run) -> Figure | None:
 
 
 def confusion(run: Run, s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
-    """Return the adversarial classes of the broken samples of every class."""
+    """Return, for each true class, how often its broken samples are predicted as each class."""
     where = s.row[s.broken & (s.row >= 0)]
     taken = run.rows()["adv_pred"].take(where.tolist()).to_pylist() if len(where) else []
     pairs = [(int(a), int(b)) for a, b in zip(s.label[s.broken & (s.row >= 0)], taken, strict=True) if b is not None]
@@ -182,7 +182,7 @@ def bar_series(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Ser
 
 
 def class_names(run: Run, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the given class names, else those of a well-known data set, else none; a Run stores only numbers."""
+    """Return the given class names, else those of a well-known data set, else none; a Run stores only class numbers."""
     count = run.identity.model.classes
     if given and count is not None and len(given) != count:
         raise InputError(
@@ -225,7 +225,7 @@ def _histogram(
 
 
 def _steps(found: Floats) -> tuple[Floats, Floats]:
-    """Return the jumps of the distribution of sorted distances, thinned and starting at 0, and its values there."""
+    """Return the radii, from 0, at which the share of broken samples grows, thinned; and that share in per cent."""
     x, count = np.unique(np.concatenate([[0.0], found[np.isfinite(found)]]), return_counts=True)
     count[0] -= 1  # the leading zero is not a sample
     y = 100 * np.cumsum(count) / max(len(found), 1)

@@ -97,7 +97,7 @@ def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | N
 
 
 def _cases(run: Run, percent: float | None, require: str | None) -> list[tuple[str, str, bool]]:
-    """Return name, message and failure of the gate and of every check."""
+    """Return name, message and whether it failed, for the gate and every check."""
     failed = {f.name: f"{f.message} {f.remedy}".strip() for f in check_gate(run, percent, require)}
     invalid = {"verdict": str(run.verdict)} if run.verdict.level == "invalid" else {}
     passed = {"verdict": str(run.verdict)}

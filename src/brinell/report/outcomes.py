@@ -19,7 +19,7 @@ class SampleOutcomes:
     """One entry per sample, sorted by id.
 
     `stage` is the position in the plan of the first attack that broke the sample, or -1. `row` is the row of its
-    nearest stored adversarial, or -1, and `distance` the distance of that one. `largest_margin` is the largest
+    nearest stored adversarial, or -1, and `distance` its distance. `largest_margin` is the largest
     margin that an attack reached inside the threat. Missing distances and margins are nan.
     """
 

@@ -31,7 +31,7 @@ def page(
 ) -> str:
     """Return a page around a body of markup; `contents` are the ids and names of its sections.
 
-    `style` and `script` are added to those of every page.
+    `style` and `script` are added to the style and script of every page.
 
     >>> text = page("A < B", "<h1>Hello</h1>")
     >>> "<title>A &lt; B</title>" in text, "<h1>Hello</h1>" in text

@@ -1,8 +1,8 @@
 """Runs on disk and everything that is computed from them; needs pyarrow, numpy and safetensors, never torch.
 
-`run` is what readers use. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges
-whether the number can be trusted, `audit_bound` bounds what a short plan missed, `repeats` covers randomised models.
-`compare` and `merge` take several Runs, `summary` prints one, `analyses` stores analyses in its folder.
+`run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges
+whether the result can be trusted, `audit_bound` bounds what a short plan missed, `repeats` covers randomised models.
+`compare` and `merge` take several Runs, `summary` prints one, `analyses` stores reports in its folder.
 `format` is the format on disk. Evaluations write Runs; verification, reports, curves and leaderboards read them.
 """
 

@@ -45,7 +45,7 @@ class Series:
 class Figure:
     """A figure as data: title, kind, axes and series.
 
-    Kinds: `bars` (x are names), `line`, `steps` (right-continuous), `points`, `matrix` (a series per row of it).
+    Kinds: `bars` (x are names), `line`, `steps` (right-continuous), `points`, `matrix` (one series per row).
     """
 
     title: str
@@ -78,7 +78,7 @@ class AnalysisReport:
         return cls(data["kind"], data["title"], data["summary"], tuple(tables), tuple(figures))
 
     def save(self, run: Path) -> Path:
-        """Write the report into a Run's folder; it replaces an older one of its kind."""
+        """Write the report into a Run's folder, replacing an older report of the same kind."""
         (run / FOLDER).mkdir(exist_ok=True)
         path = run / FOLDER / f"{self.kind}{END}"
         write_atomic(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())

@@ -22,9 +22,9 @@ TOO_MUCH = 0.001
 
 @dataclass(frozen=True)
 class Audit:
-    """The survivors of the short plan, how many the full plan attacked, and how many of those it broke (`found`).
+    """Counts: `survivors` of the short plan, those of them the full plan attacked (`audited`) and broke (`found`).
 
-    `n` is the number of samples of the Run. `rest` survivors were not attacked by the `attacks` of the full plan.
+    `n` is the number of samples of the Run. `rest` survivors were not attacked by all `attacks` of the full plan.
 
     >>> print(Audit(survivors=480, audited=60, found=0, n=1000, rest=420, cost=Cost(1, 1, 0.0, 60)))
     60 of 480 survivors attacked by the full plan, 0 broken: it would break at most 21 more (2.1 points, 95 %)
@@ -40,7 +40,7 @@ class Audit:
 
     @property
     def missed(self) -> int:
-        """Upper 95 % bound on the remaining survivors that the full plan would break."""
+        """Upper 95 % bound on the number of further survivors that the full plan would break."""
         return min(hidden(self.found, self.audited, self.survivors)[1] - self.found, self.rest)
 
     @property
@@ -50,16 +50,16 @@ class Audit:
 
     @property
     def at_least(self) -> float:
-        """Lower 95 % bound on the share of all samples that the short plan missed, those found included."""
+        """Lower 95 % bound on the share of all samples that survive the short plan and that the full plan breaks."""
         return hidden(self.found, self.audited, self.survivors)[0] / max(self.n, 1)
 
     @property
     def objects(self) -> bool:
-        """Whether the short plan provably missed too much, and the rest was not attacked."""
+        """Whether the audit contradicts the short plan: `at_least` is too large, and it is not `complete`."""
         return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
     def too_small(self, accuracy: Proportion) -> bool:
-        """Return whether `bound` exceeds the sampling error of the robust accuracy."""
+        """Return whether the audit is too small: `bound` exceeds half the interval of `accuracy`."""
         return self.bound > (accuracy.high - accuracy.low) / 2
 
     @property

@@ -18,7 +18,9 @@ SIGNIFICANCE = 0.05
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcomes of two Runs on their common samples; `ids_only_a` are robust in A and broken in B.
+    """The outcomes of two Runs, A and B, on their common samples.
+
+    `both` samples are robust in A and B, `neither` samples in none; `ids_only_a` are robust in A and broken in B.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -50,7 +52,7 @@ class Comparison:
 
     @property
     def agreement(self) -> Proportion:
-        """Samples with the same outcome in both."""
+        """Share of samples with equal outcome in A and B."""
         return Proportion(self.both + self.neither, self.n)
 
     @property
@@ -65,7 +67,7 @@ class Comparison:
 
     @property
     def difference(self) -> Difference:
-        """Robust accuracy of A minus that of B, with Newcombe's paired 95 % interval."""
+        """Robust accuracy of A minus robust accuracy of B, with Newcombe's paired 95 % interval."""
         return paired_difference(self.both, self.only_a, self.only_b, self.neither)
 
     @property
@@ -90,7 +92,7 @@ class Comparison:
 
 
 def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]") -> Comparison:
-    """Compare two Runs, or folders of Runs, on their common samples, which must have equal inputs.
+    """Compare two Runs, or folders of Runs, on their common samples; these must have the same inputs in both Runs.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(compare(run, run).agreement)

@@ -63,7 +63,7 @@ def _refuse_different(runs: Sequence[Run]) -> None:
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    """Return the identity without the data, and without the radii of single samples."""
+    """Return the identity of a Run without the data and without the radius per sample."""
     shared = {name: value for name, value in run.identity.raw.items() if name != "data"}
     if run.identity.threat.per_sample:
         shared["threat"] = {**shared["threat"], "eps": PER_SAMPLE, "eps_text": PER_SAMPLE}
@@ -71,7 +71,7 @@ def _shared(run: Run) -> dict[str, Any]:
 
 
 def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
-    """Return the radii of the samples of all Runs, sorted by id; None where there is one radius for all."""
+    """Return the radius by sample id over all Runs, sorted by id; None if no Run has a radius per sample."""
     merged: dict[int, float] = {}
     several = [run for run in runs if run.identity.threat.per_sample]
     for run in several:
@@ -95,7 +95,7 @@ def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
 
 
 def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
-    """Return the arranged rows of all Runs and, row by row, the index of the Run that holds the row's adversarial."""
+    """Return the rows of all Runs, sorted and without repetitions, and for each row the index of the Run it is from."""
     tables = [run.rows() for run in runs]
     table = row_queries.arrange(pa.concat_tables(tables), runs[0].attacks)
     origin = np.repeat(np.arange(len(runs)), [t.num_rows for t in tables])

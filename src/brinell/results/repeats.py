@@ -52,9 +52,10 @@ class Repeats:
 def repeated(run: "Run") -> Repeats | None:
     """Return the accuracies over the judging passes, or None for a Run with one pass only.
 
-    Method: of all rows of a sample, clean included, the one that fooled most passes counts, the first of equals. The
-    accuracy of a pass is the share of samples whose row did not fool it. Rows that fooled most passes but are not
-    broken lie outside the threat and are left out. The deviation is the sample standard deviation (n - 1).
+    Method: each sample is represented by that of its rows, clean or attack, that fooled the most passes (the separate
+    selection passes, if stored); the first of equals. The accuracy of a pass is the share of samples whose row did not
+    fool it. Rows that fooled most passes but are not broken lie outside the threat and are left out. The deviation is
+    the sample standard deviation over the passes (divisor: passes - 1).
     Reference: Croce & Hein 2020, Table 2.
 
     >>> from brinell.results import Run

@@ -87,7 +87,7 @@ def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
 
 
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
-    """Return the ids that no counted row breaks, sorted; with `attacks`, only these and the clean row count."""
+    """Return the sorted ids of samples without a broken, verified row; `attacks` restricts the attack rows."""
     fallen = counted(table)
     if attacks is not None:
         fallen &= np.asarray(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())), dtype=bool)
@@ -101,7 +101,7 @@ def stage(table: pa.Table, attack: str) -> StageResult:
 
 
 def cost(table: pa.Table, over: int | None = None) -> Cost:
-    """Return the total cost of all rows; means per sample are over `over` samples, by default all of the table."""
+    """Return the total cost of all rows; means per sample divide by `over`, by default the number of samples."""
     forwards, backwards, seconds = (pc.sum(table[c]).as_py() or 0 for c in ("forwards", "backwards", "seconds"))
     return Cost(forwards, backwards, float(seconds), len(samples(table)) if over is None else over)
 
@@ -119,7 +119,7 @@ def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
 
 
 def _order(table: pa.Table, attacks: Sequence[str]) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Return the order of the rows, and which repeat sample and attack of the one before; unknown attacks are last."""
+    """Return the sorting indices (unknown attacks last), and which sorted rows repeat the (sample, attack) before."""
     known = list(dict.fromkeys([CLEAN, *attacks]))
     others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
     rank = np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)

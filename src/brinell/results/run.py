@@ -29,7 +29,7 @@ class Run:
 
     `manifest` is the manifest as stored, a plain JSON object. `identity` says what was evaluated: threat, criterion,
     plan, model, data, seed and precision. `environment` has versions and hardware, `notes` adaptations of the plan to
-    the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the seconds on the clock. `finished`
+    the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the wall-clock time. `finished`
     says whether the evaluation is complete, and `images` whether the adversarials were kept. `verdict` judges whether
     the result can be trusted. `audit` bounds what a short plan missed, and `repeats` has the spread of the accuracies
     of a randomised model; both are None for other Runs.
@@ -47,14 +47,14 @@ class Run:
 
     @classmethod
     def open(cls, path: "Run | str | os.PathLike[str]") -> "Run":
-        """Return the Run in a folder, which may still be being written; a Run is returned as it is."""
+        """Open the Run in a folder, even while it is being written; a Run object is returned unchanged."""
         if isinstance(path, Run):
             return path
         return cls(Path(path), decode(Path(path)))
 
     @staticmethod
     def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> "Run":
-        """Write the Runs of parts of the data as one Run; see brinell.results.merge."""
+        """Merge Runs on different parts of the data into one Run; see brinell.results.merge."""
         from brinell.results.merge import merge
 
         return merge(paths, out)
@@ -81,7 +81,7 @@ class Run:
         return self._table
 
     def numbers(self) -> pa.Table:
-        """Return the columns that accuracies, costs and the verdict need; they take a fraction of the memory."""
+        """Return all rows with only the columns that accuracies, costs and the verdict need, to save memory."""
         return self._numbers
 
     @cached_property
@@ -97,7 +97,7 @@ class Run:
         return self._manifest.sample_radii
 
     def adversarials(self) -> files.Adversarials:
-        """Return the counted adversarials, one per sample (the nearest), sorted by id."""
+        """Return the verified adversarials, one per broken sample (the nearest), sorted by sample id."""
         if not self.images:
             raise RunError(
                 expected="a Run that keeps its adversarials",
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def randomised(self) -> bool:
-        """Whether repeated draws judge the model and its answers indeed differ between passes."""
+        """Whether several passes judge each point and the model's outputs differ between passes."""
         deterministic = any(check.name == "randomised" and check.level == "info" for check in self.findings)
         return self.identity.plan.draws > 1 and not deterministic
 
@@ -146,16 +146,16 @@ class Run:
 
     @property
     def clean_accuracy(self) -> Proportion:
-        """Samples that the model classifies correctly without an attack."""
+        """Share of samples that the model classifies correctly without an attack."""
         return self._accuracy([])
 
     @property
     def robust_accuracy(self) -> Proportion:
-        """Samples that no attack broke; an upper bound while the Run is unfinished."""
+        """Share of samples that no attack broke; an upper bound while the Run is unfinished."""
         return self._accuracy(None)
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
-        """Return the accuracy after each attack of the plan and those before it."""
+        """Return, for each attack of the plan, its name and the accuracy after all attacks up to it."""
         names = self.attacks
         return [(name, self._accuracy(names[: i + 1])) for i, name in enumerate(names)]
 
@@ -164,7 +164,7 @@ class Run:
         return row_queries.survivors(self.numbers())
 
     def skipped(self) -> Ids:
-        """Return the survivors without a row of some attack of the plan, except its audit, sorted."""
+        """Return the sorted ids of survivors that some attack of the plan, outside its audit, has not attacked."""
         table, survivors = self.numbers(), self.survivors()
         ids = row_queries.ids_of(table)
         stages = self.identity.plan.main_stages
@@ -219,7 +219,7 @@ class Run:
         return _plots().classes(self, axes, classes)
 
     def plot_margins(self, axes: Any = None) -> Any:
-        """Draw the margins of the clean inputs by their outcome."""
+        """Draw the clean margins of robust, broken and misclassified samples."""
         return _plots().margins(self, axes)
 
     def plot_distances(self, axes: Any = None) -> Any:
@@ -227,7 +227,7 @@ class Run:
         return _plots().distances(self, axes)
 
     def plot_cost(self, axes: Any = None) -> Any:
-        """Draw the passes of every stage."""
+        """Draw the number of passes per stage."""
         return _plots().cost(self, axes)
 
     _repr_html_ = card
@@ -247,7 +247,7 @@ def _plots() -> Any:
 
 
 def gather(path: Path, table: pa.Table) -> files.Adversarials:
-    """Return the stored adversarials of the given rows, row by row; all rows must refer to one."""
+    """Return the stored adversarials of the given rows, row by row; every row must have one."""
     ids = row_queries.ids_of(table)
     shards = np.array(table["adv_shard"].to_pylist(), dtype=object)
     place = np.asarray(pc.fill_null(table["adv_row"], -1), dtype=np.int64)

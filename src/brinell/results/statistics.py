@@ -31,7 +31,7 @@ def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Proportion:
-    """k of n, with its value and its 95 % Wilson interval.
+    """The proportion k / n with its 95 % Wilson interval.
 
     >>> print(Proportion(478, 1000))
     47.8 % [44.7, 50.9], n = 1,000
@@ -103,7 +103,7 @@ class Difference(Interval):
 def mcnemar(b: int, c: int) -> float:
     """Return the exact two-sided p-value of McNemar's test for b and c discordant pairs.
 
-    Method: binomial test of b in b + c trials at 1/2, in integers.
+    Method: binomial test of b successes in b + c trials with probability 1/2, in exact integers.
 
     >>> mcnemar(1, 9)
     0.021484375
@@ -119,7 +119,8 @@ def mcnemar(b: int, c: int) -> float:
 def paired_difference(both: int, only_a: int, only_b: int, neither: int, confidence: float = 0.95) -> Difference:
     """Return proportion A minus proportion B over the same samples, with Newcombe's paired score interval.
 
-    Method: Wilson intervals of both, squared and added, with the continuity-corrected correlation.
+    `both`, `only_a`, `only_b` and `neither` count samples. Method: the distances from each proportion to its Wilson
+    limits are squared and added, with the continuity-corrected correlation.
     Reference: Newcombe, Statistics in Medicine 17 (1998), 2635-2650, method 10.
 
     >>> print(paired_difference(36, 12, 2, 0))
@@ -138,7 +139,7 @@ def paired_difference(both: int, only_a: int, only_b: int, neither: int, confide
 
 
 def upper_bound(k: int, n: int, confidence: float = 0.95) -> float:
-    """Return the one-sided Clopper-Pearson upper bound for k successes in n trials.
+    """Return the one-sided Clopper-Pearson upper bound on the success probability, given k successes in n trials.
 
     Method: bisection for the p at which at most k successes have probability 1 - confidence.
     Reference: Clopper & Pearson, Biometrika 26 (1934), 404-413.
@@ -161,10 +162,11 @@ def upper_bound(k: int, n: int, confidence: float = 0.95) -> float:
 
 
 def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[int, int]:
-    """Return one-sided bounds, each of the given confidence, on the number of marked items among `population`.
+    """Return a lower and an upper bound on the number of marked items among `population` items.
 
-    m items were drawn without replacement, and k of them are marked. Method: the smallest and the largest number for
-    which the hypergeometric tail that contains k has a probability above 1 - confidence.
+    m items were drawn without replacement, and k of them are marked. Each bound is one-sided, of the given confidence.
+    Method: the smallest and the largest number for which the hypergeometric tail that contains k has a probability
+    above 1 - confidence.
 
     >>> hidden(0, 60, 480), hidden(2, 60, 480), hidden(3, 10, 10)
     ((0, 21), (4, 46), (3, 3))
@@ -178,7 +180,7 @@ def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[i
 
 
 def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the smallest number from low on that meets a monotone condition; `high` if none below it does."""
+    """Return the smallest integer >= `low` that meets a monotone condition; `high` if none below `high` does."""
     while low < high:
         middle = (low + high) // 2
         if condition(middle):

@@ -71,7 +71,7 @@ def eps_text(eps: Any) -> str:
 
 
 def mask_text(mask: Any) -> str:
-    """Return what a mask leaves free, to follow the name of the norm; "" without a mask.
+    """Return how many values a mask allows to change, as text that follows the norm; "" without a mask.
 
     >>> mask_text({"shape": [1, 2, 2], "bits": "gA=="}), mask_text(None)
     (' of 1 of 4 values', '')

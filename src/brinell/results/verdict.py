@@ -28,7 +28,7 @@ FINDING_LEVELS: dict[VerdictLevel, Level] = {"reliable": "ok", "suspicious": "wa
 
 @dataclass(frozen=True)
 class Verdict:
-    """A level of trust, and the findings that lower it; `anchor` of each is a place in the documentation.
+    """A level of trust, and the findings that lower it; `anchor` of a finding is its section in the documentation.
 
     >>> print(Verdict("suspicious", (Finding("unfinished", "warn", "The Run is not finished."),)))
     suspicious: The Run is not finished.
@@ -128,10 +128,10 @@ STEPS, QUERIES = 20, 50
 
 
 def _shortfalls(run: "Run") -> Iterable[str]:
-    """Yield what a "standard" plan, or the audit of an "audited" plan, lacks: each the end of a sentence.
+    """Yield, as ends of sentences, what a "standard" plan or the audit of an "audited" plan lacks.
 
-    Older manifests do not say what their attacks require; such attacks are not judged. Without survivors there is
-    nothing to judge.
+    Attacks of old manifests, which do not say what each attack requires, are not judged. A Run without survivors lacks
+    nothing.
     """
     plan, audit = run.identity.plan, run.identity.plan.audited
     if plan.strength != "standard" and not audit:
@@ -161,7 +161,7 @@ def _shortfalls(run: "Run") -> Iterable[str]:
 
 
 def _least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
-    """Return the smallest number of passes that these attacks spent on one of the samples."""
+    """Return the minimum over the samples `ids` of the passes (`column`) that all `attacks` together spent."""
     table = run.numbers()
     chosen = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
     at, passes = row_queries.ids_of(table)[chosen], np.asarray(table[column], dtype=np.int64)[chosen]
@@ -241,7 +241,7 @@ STRENGTH = ("silent success", "incomplete optimisation", "black box", "more step
 
 
 def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], Iterable[str]]:
-    """Return a rule about probe findings of these names; with `alone`, only for plans with one attack."""
+    """Return a rule that reports probe findings with these names; with `alone`, only for plans with one attack."""
 
     def rule(run: "Run") -> Iterable[str]:
         if alone and len(run.identity.plan.main_stages) > 1:

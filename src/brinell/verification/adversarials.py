@@ -47,8 +47,8 @@ def missed_criterion(criterion: Criterion) -> str:
 class Verification(VerificationFindings):
     """The verification of a Run: the number of adversarials that were checked, and the findings.
 
-    `attacked` are the samples that an attack broke. `doubtful` are those whose adversarial fools some passes of a
-    randomised model, this time not most of them.
+    `attacked` are the ids of the samples that an attack broke; `doubtful` are the ids whose adversarial fools some
+    passes of a randomised model, this time not most of them.
 
     >>> from brinell.finding import Finding
     >>> print(Verification(3, findings=(Finding("sample", "fail", "not misclassified", sample=7),)))
@@ -63,7 +63,7 @@ class Verification(VerificationFindings):
 
     @property
     def held(self) -> int:
-        """The number of adversarials that hold."""
+        """The number of adversarials that are valid."""
         wrong = {i for i in self.failures if self.attacked is None or i in self.attacked}
         return self.checked - len(wrong | self.doubtful)
 
@@ -77,7 +77,7 @@ class Verification(VerificationFindings):
 def first_defects(
     ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
-    """Return the first defect of every point as an adversarial, "" for a point without one."""
+    """Return for every point the first reason why it is no valid adversarial, "" for a valid one."""
     oracle = oracle.sized(CLAIMS_BLOCK)  # the batch size of the first verification
     fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
@@ -142,7 +142,7 @@ def verify_adversarials(
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
-    """Return input hash, label and smallest distance of the samples that attacks broke."""
+    """Return three dicts by id, for the samples that attacks broke: input hash, label, smallest distance."""
     rows = run.rows()
     rows = rows.filter(pa.array(counted(rows) & is_evidence(rows, Evidence.ATTACK)))
     ids = rows["sample_id"].to_pylist()

@@ -50,7 +50,7 @@ def digest(run: Path) -> str:
 
 
 def root(hashes: Mapping[str, str]) -> str:
-    """Return one hash of named hashes, independent of their order.
+    """Combine the hashes of named files into one hash, independent of their order.
 
     >>> root({"b": "02", "a": "01"}) == root({"a": "01", "b": "02"}) != root({"a": "02", "b": "01"})
     True

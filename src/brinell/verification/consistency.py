@@ -30,9 +30,9 @@ SLACK = 1e-6
 
 
 def contradictions(run: Run, whole: bool = True) -> list[Finding]:
-    """Return what is wrong with a Run by itself; an honest evaluation has no contradictions.
+    """Return how the rows of a Run contradict its manifest or each other; an honest evaluation has no contradictions.
 
-    Without `whole`, missing rows are no fault.
+    With `whole=False`, missing rows are allowed.
 
     >>> contradictions(Run.open("tests/results/golden_run_v1"))
     []
@@ -157,7 +157,7 @@ def _references(run: Run) -> Iterable[str]:
 
 
 def _verified_rows(run: Run) -> Iterable[str]:
-    """Broken rows are verified and others are not; the first Runs marked every clean row as verified."""
+    """Report broken rows that are not verified and attack rows verified but not broken."""
     table = run.rows()
     verified, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = is_evidence(table, Evidence.ATTACK)
@@ -167,7 +167,7 @@ def _verified_rows(run: Run) -> Iterable[str]:
 
 
 def _radius(run: Run) -> Any:
-    """Return the radius of every row, or one for all; None without a radius, or if the manifest lacks the ids."""
+    """Return one radius per row or a common radius; None for an unbounded threat, or if the manifest lacks the ids."""
     eps, radii = run.identity.threat.eps, run.sample_radii
     if radii is None:
         return None if isinstance(eps, list) else eps
@@ -198,7 +198,7 @@ def _costs(run: Run) -> Iterable[str]:
 
 
 def _stages(run: Run) -> Iterable[str]:
-    """The stored parameters of an attack give its stored hash; early Runs have no parameters."""
+    """Report stages without parameters, stages whose parameters do not give the stored hash, and equal names."""
     for stage in run.identity.plan.stages:
         body = {k: v for k, v in stage.raw.items() if k != "hash"}
         attack = body.get("attack")
@@ -212,7 +212,7 @@ def _stages(run: Run) -> Iterable[str]:
 
 
 def _one_sample(run: Run) -> Iterable[str]:
-    """All rows of a sample have the same input and label, and one is the clean row."""
+    """Report samples whose rows differ in input or label, and samples without a clean row."""
     table = run.rows()
     ids, first = np.unique(row_queries.ids_of(table), return_index=True)
     start = first[np.searchsorted(ids, row_queries.ids_of(table))]
@@ -237,7 +237,7 @@ def _classes(run: Run) -> Iterable[str]:
 
 
 def _unused(run: Run) -> Iterable[str]:
-    """Every stored adversarial has a row; calling a broken sample robust would leave one without."""
+    """Report stored adversarials that no row refers to: a broken sample may have been changed to robust."""
     used = Counter(run.rows()["adv_shard"].drop_null().to_pylist())
     stored = files.shards(run.path, files.ADVERSARIALS_FOLDER) if run.images else []
     counts = {name: len(files.read_adversarials(files.adversarials_file(run.path, name)).ids) for name in stored}

@@ -31,7 +31,7 @@ def refuse_shapes(run: Run, data: Problem) -> None:
 
 
 def threat_for(run: Run, data: Problem) -> Threat:
-    """Return the threat of a Run, with the radii of single samples in the order of this data.
+    """Return the threat of a Run, with per-sample radii in the order of the samples in `data`.
 
     Samples that the Run does not have get the largest radius, which is never used.
     """
@@ -68,7 +68,7 @@ def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[Finding]:
 
 
 def other_strength(run: Run) -> Iterator[Finding]:
-    """Yield a finding if a plan of Brinell's is stored with another strength: the verdict depends on it."""
+    """Yield a finding if the Run stores a wrong strength for a built-in plan: the verdict depends on it."""
     stored = run.identity.plan
     try:
         strength = by_name(stored.name).strength
@@ -104,13 +104,13 @@ def other_data(run: Run, data: Problem) -> Iterator[Finding]:
 
 
 def _ids_as_written(run: Run) -> list[int]:
-    """Return the samples in the order of their clean rows: that of the data, unless several workers wrote them."""
+    """Return the ids in the order of the clean rows: the order of the data, unless several workers wrote them."""
     rows = read_all_rows(run.path, columns=("sample_id", "attack"))
     return list(dict.fromkeys(row_queries.ids_of(rows)[is_evidence(rows, Evidence.CLEAN)].tolist()))
 
 
 def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
-    """Return the samples, broken or not, whose input or label differs from the data.
+    """Return, by id, what is wrong with samples, broken or not, that are not in the data or differ in input or label.
 
     `right` says of every sample whether the model classifies the clean input correctly. With it, samples that the Run
     wrongly counts as right fail too.

@@ -17,12 +17,12 @@ class VerificationFindings:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed and nothing is objected to."""
+        """Whether there are no failures and no objections."""
         return all(finding.level != "fail" for finding in self.findings)
 
     @property
     def failures(self) -> dict[int, str]:
-        """What is wrong with which sample, by id."""
+        """What is wrong with each failed sample, by id."""
         return {f.sample: f.message for f in self.findings if f.level == "fail" and f.sample is not None}
 
     @property
@@ -67,5 +67,5 @@ def note(name: str, message: str) -> Finding:
 
 
 def as_notes(findings: Iterable[Finding]) -> list[Finding]:
-    """Return objections as notes: where they are worth knowing and no fault."""
+    """Return the findings as notes, for callers to whom they are no fault."""
     return [note(finding.name, finding.message) for finding in findings]

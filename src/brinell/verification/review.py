@@ -46,7 +46,7 @@ SEED_BITS = 48
 
 @dataclass(frozen=True)
 class Review:
-    """All submissions together: the best known bound on a model's robust accuracy, sample by sample."""
+    """All submissions together: the best known upper bound on a model's robust accuracy, sample by sample."""
 
     submissions: tuple[CheckedSubmission, ...]
     samples: tuple[SampleStatus, ...]
@@ -60,7 +60,7 @@ class Review:
 
     @property
     def parts(self) -> tuple[CheckedSubmission, ...]:
-        """The submissions, under their name in earlier versions."""
+        """Alias of `submissions`, their name in earlier versions."""
         return self.submissions
 
     @property
@@ -267,7 +267,7 @@ def _default_criterion(oracle: Oracle, data: Problem) -> Criterion:
 
 
 def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, SampleStatus]:
-    """Return the samples of the Runs (all samples without Runs), and whether each clean prediction is right."""
+    """Return, by id, the samples in `scope` (all if it is empty), and whether each clean prediction is right."""
     out: dict[int, SampleStatus] = {}
     for chunk in data.chunks(CHUNK):
         x = chunk.x.to(oracle.classifier.device)

@@ -45,7 +45,7 @@ NO_CLAIM = ("not misclassified", "not misclassified, or rejected")
 
 @dataclass(frozen=True)
 class CheckedSubmission(VerificationFindings):
-    """One submission: how many of its adversarials were checked and hold, and the findings.
+    """One submission: `held` of its `checked` adversarials passed all checks; and the findings.
 
     `rerun` samples of a Run were attacked again; `alike` of them gave bit for bit the same rows. `root` is the hash of
     the Run.
@@ -75,7 +75,7 @@ class CheckedSubmission(VerificationFindings):
 
 @dataclass(frozen=True)
 class SampleStatus:
-    """One sample: whether its clean prediction is right, its nearest adversarial that holds, and who found it."""
+    """One sample: whether its clean prediction is right, and distance and source of its nearest valid adversarial."""
 
     id: int
     label: int
@@ -85,12 +85,12 @@ class SampleStatus:
 
     @property
     def standing(self) -> bool:
-        """Whether the sample is not broken."""
+        """Whether the sample is right and unbroken."""
         return self.right and self.by is None
 
 
 def open_submission(path: Path, stack: ExitStack) -> "Run | Adversarials":
-    """Return the Run or the adversarials at a path; a bundle is unpacked until the stack closes."""
+    """Return the Run or the adversarials at a path; an unpacked bundle is removed when the stack closes."""
     if is_bundle(path):
         return stack.enter_context(opened(path))
     if path.is_dir():
@@ -134,7 +134,7 @@ def _npz(path: Path) -> dict[str, Any]:
 
 
 def _rows(adversarials: Adversarials, data: Problem) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield every chunk with its rows that have adversarials and the indices of these; a sample may have several."""
+    """Yield each chunk with adversarials, the chunk row of each adversarial, and its index; ids may repeat."""
     for chunk in data.chunks(CHUNK):
         at = {i: r for r, i in enumerate(chunk.ids.tolist())}
         which = [k for k, i in enumerate(adversarials.ids.tolist()) if i in at]
@@ -161,7 +161,7 @@ def check_file(
     draws: int,
     samples: Mapping[int, SampleStatus],
 ) -> tuple[dict[str, Adversarials], CheckedSubmission]:
-    """Check the adversarials of a file; return those that hold, and the result."""
+    """Check the adversarials of a file; return the valid ones by submission name, and the result."""
     if tuple(given.x.shape[1:]) != data.shape():
         raise InputError(
             expected=f"adversarials of shape {data.shape()}", got=f"{given.x.shape[1:]} in {name}", remedy="Check x."
@@ -193,7 +193,7 @@ def check_run(
     rerun: int,
     seed: int,
 ) -> tuple[CheckedSubmission, Adversarials, Adversarials]:
-    """Check a Run; return the result, its adversarials that hold, and those found when samples were run again."""
+    """Check a Run; return the result, its valid adversarials, and the adversarials found by running samples again."""
     objections = [*contradictions(run), *other_model(run, oracle.classifier), *other_data(run, data)]
     refuse_shapes(run, data)
     verified = verify_adversarials(run, oracle.classifier, data, threat, oracle)
@@ -226,7 +226,7 @@ def check_run(
 
 
 def _plan_of(run: Run) -> Plan:
-    """Return the plan of that name with the Run's share of audited samples."""
+    """Return the plan that the Run names, with the Run's share of audited samples."""
     plan = by_name(run.identity.plan.name)
     if not plan.has_audit:
         return plan
@@ -235,7 +235,7 @@ def _plan_of(run: Run) -> Plan:
 
 
 def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, SampleStatus]) -> dict[int, bool]:
-    """Return for every sample whether the model classifies it correctly; a randomised model, whether it ever does."""
+    """Return for every sample whether the model classifies it correctly, for a randomised model in any pass."""
     draws = run.identity.plan.draws
     wrong = {i for i, status in samples.items() if not status.right} if draws > 1 else set()
     wrong -= ever_right(oracle, data, wrong, draws)
@@ -243,7 +243,7 @@ def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Sample
 
 
 def _chosen_ids(run: Run, count: int, seed: int) -> list[int]:
-    """Return the samples to run again, chosen by a hash of seed, Run and sample, which neither side can steer."""
+    """Return `count` ids to rerun, chosen by a hash of seed, Run and id, which neither author nor reviewer controls."""
     key = f"{seed}/{digest(run.path)}"
     ids = row_queries.samples(run.numbers()).tolist()
     return sorted(sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())[:count])
@@ -252,7 +252,7 @@ def _chosen_ids(run: Run, count: int, seed: int) -> list[int]:
 def _run_again(
     run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any, ids: list[int], folder: Path
 ) -> Run:
-    """Evaluate some samples again; the outcome of a sample does not depend on the others."""
+    """Evaluate the samples `ids` again; the outcome of a sample does not depend on the other samples."""
     columns = []
     for chunk in data.chunks(CHUNK):
         rows = chunk.rows_of(set(ids))
@@ -299,7 +299,7 @@ def _compare_again(result: CheckedSubmission, run: Run, again: Run) -> CheckedSu
 
 
 def _comparable(run: Run) -> dict[str, Any]:
-    """Return the terms that must be the same in an evaluation of other samples: plan, criterion and box."""
+    """Return the settings that must be equal when some samples are evaluated again: plan, criterion and box."""
     identity = run.identity
     plan = {"draws": 1, **{k: v for k, v in identity.plan.raw.items() if k in ("stages", "strength", "draws")}}
     box = BOX if identity.threat.box is None else identity.threat.box
@@ -307,6 +307,6 @@ def _comparable(run: Run) -> dict[str, Any]:
 
 
 def _outcome(run: Run, id: int) -> str:
-    """Return the rows of one sample without the columns that may differ between two equal evaluations."""
+    """Return the rows of one sample as text, without the columns that may differ between equal evaluations."""
     rows = run.rows().filter(row_queries.ids_of(run.rows()) == id)
     return repr(rows.drop_columns([c for c in INCIDENTAL if c in rows.column_names]).to_pylist())

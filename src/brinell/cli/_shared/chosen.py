@@ -1,4 +1,4 @@
-"""What options that several verbs share stand for."""
+"""Plans and backends from options that commands share."""
 
 from brinell.core.plan import Plan
 from brinell.distributed.ray import GPU, Ray
@@ -7,7 +7,7 @@ from brinell.evaluation.coerce import as_plan
 
 
 def plan(name: str, attacks: str | None) -> Plan:
-    """The chain of --attacks, or else the plan of that name.
+    """Return the plan made of --attacks, or else the plan called `name`.
 
     >>> plan("autoattack", "apgd-ce,fab-t").name
     'custom'
@@ -16,5 +16,5 @@ def plan(name: str, attacks: str | None) -> Plan:
 
 
 def launcher(workers: str | None, ray: str | None) -> Backend:
-    """Ray with the --workers, at the address --ray, where one of them is given; else this process."""
+    """Return a Ray backend if --workers or --ray (its address) is given, else the backend of this process."""
     return IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray)

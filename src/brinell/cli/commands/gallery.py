@@ -56,7 +56,7 @@ def show(rows: Sequence[DefenceResult], console: Console) -> None:
 
 
 def _both_scores(row: DefenceResult) -> str:
-    """Return both scores of a detector; the table holds the worse one."""
+    """Return the scores of a detector in both tests; the table holds the worse one."""
     before, after = row.original.tests, row.stronger.tests
     if len(before) == 1:
         return ""

@@ -137,7 +137,7 @@ def _model(spec: str, samples: TrainingSamples, classes: int | None, mean: str |
 
 
 def _method(name: str, steps: int | None, rel_step: float | None, beta: float | None) -> Method:
-    """Return the method with other parameters of its attack."""
+    """Return the training method with the given parameters replaced."""
     method = as_method(name)
     changes = {k: v for k, v in (("steps", steps), ("rel_step", rel_step)) if v is not None}
     missing = [k for k in changes if not hasattr(method.attack, k)] + ["beta"] * (beta is not None and not method.beta)
@@ -155,7 +155,7 @@ def _method(name: str, steps: int | None, rel_step: float | None, beta: float | 
 
 
 def as_json(trained: Trained) -> dict[str, Any]:
-    """Return the best epoch, its accuracies, and the curve."""
+    """Return the best epoch, its accuracies, and the training curve."""
     best = trained.best
     clean, robust = best.clean_accuracy, best.robust_accuracy
     return {

@@ -47,7 +47,7 @@ class Board:
 
     @property
     def slug(self) -> str:
-        """The name of its page without the ending; standard radii are left out."""
+        """The file name of the board's page without its ending; a standard radius is left out."""
         return re.sub(r"[^\w.+-]+", "-", f"{self.dataset}-{self.threat}" + self._other_eps("-eps-"))
 
     @property

@@ -162,7 +162,7 @@ def _head(name: str) -> str:
 
 
 def _kept(content: Table, column: int) -> str | None:
-    """Return the class that keeps short names on one line."""
+    """Return the CSS class that keeps a column's short names on one line."""
     return "keep" if content.rows and all(len(str(row[column])) <= SHORT for row in content.rows) else None
 
 

@@ -12,7 +12,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def load_pyplot(*, shown: bool = False) -> Any:
-    """Import matplotlib's pyplot; unless figures are to be shown, with the backend that opens no window."""
+    """Import matplotlib's pyplot, with a backend that opens no window unless figures are `shown`."""
     try:
         import matplotlib
 
@@ -25,7 +25,7 @@ def load_pyplot(*, shown: bool = False) -> Any:
 
 
 def check_plot_path(path: Path | None, remedy: str = "Give the file one of these endings.") -> None:
-    """Refuse a figure that cannot be drawn, before hours are spent on what it would show.
+    """Raise an error if no figure can be written to `path`, before hours of computation.
 
     >>> check_plot_path(None)
     """
@@ -38,7 +38,7 @@ def check_plot_path(path: Path | None, remedy: str = "Give the file one of these
 
 
 def reproducible_style(plt: Any, font_size: int = 10) -> Any:
-    """Return a context in which equal numbers give equal files: text stays text, and names are not random."""
+    """Return a context in which equal numbers give equal files: SVG text stays text, and SVG ids are not random."""
     return plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "brinell", "font.size": font_size})
 
 

@@ -28,7 +28,7 @@ class AxisScale:
 
 
 def step(low: float, high: float, count: int = 5) -> float:
-    """Return the round distance between about `count` ticks.
+    """Return a round step size that gives about `count` ticks.
 
     >>> step(0.0, 100.0), step(0.0, 0.031), step(3.0, 3.0)
     (20.0, 0.005, 1.0)

@@ -11,7 +11,7 @@ MEANINGS = {
 
 
 def colour_classes(names: Sequence[str]) -> list[str]:
-    """Return the colour class of each series: by its meaning if all are known, else by its position.
+    """Return the colour class of each series: by its name if all names are known, else by its position.
 
     >>> colour_classes(["clean", "robust"]), colour_classes(["robust", "mine"])
     (['clean', 'c0'], ['c0', 'c1'])
@@ -52,7 +52,7 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Stacked counts between edges, one tuple of counts per name.
+    """Stacked counts between bin edges, one tuple of counts per name.
 
     >>> Histogram("Distances", "distance", "samples", (0.0, 1.0, 2.0), ("all",), ((3, 4),)).counts
     ((3, 4),)

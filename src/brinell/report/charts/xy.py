@@ -24,7 +24,7 @@ MOST_MARKERS = {"line": 40, "steps": 12}
 
 @dataclass(frozen=True)
 class XYAxes:
-    """Both axes in pixels of the plotting axes; `names` are the categories of a categorical x axis."""
+    """The x and y axis in pixels of the plotting area; `names` are the categories of a categorical x axis."""
 
     x: AxisScale
     y: AxisScale
@@ -171,7 +171,7 @@ def _reference_line(axes: XYAxes, line: ReferenceLine) -> str:
 
 
 def _with_axes(axes: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
-    """Add grid, ticks and labels; the plotting axes is a nested SVG, and zooming changes its viewBox."""
+    """Add grid, ticks and labels; the plotting area is a nested SVG, and zooming changes its viewBox."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     size, parts = step(axes.y.low, axes.y.high), []
     for value in ticks(axes.y.low, axes.y.high):

@@ -43,7 +43,7 @@ def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the file names in a folder durable, where the platform can."""
+    """Flush the names of the files in a folder to disk, if the platform supports it."""
     if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - platforms that cannot open folders
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -88,7 +88,7 @@ def write_rows(path: Path, table: pa.Table) -> None:
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return one shard of rows in the current schema, with all columns or only these."""
+    """Return one shard of rows in the current schema, with all columns or only `columns`."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             known = file.schema_arrow.names
@@ -98,7 +98,7 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def span(path: Path) -> tuple[int, int]:
-    """Return the smallest and the largest sample id of a shard, from its statistics if it has any."""
+    """Return the smallest and the largest sample id of a shard, from its Parquet statistics if it has any."""
     try:
         with pq.ParquetFile(path) as file:
             column = file.schema_arrow.get_field_index("sample_id")
@@ -112,14 +112,14 @@ def span(path: Path) -> tuple[int, int]:
 
 
 def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of all shards, or of the named ones, in their order."""
+    """Return the rows of all shards, or of the shards `names`, concatenated in that order."""
     names = shards(run) if names is None else names
     tables = [read_rows(rows_file(run, shard), columns) for shard in names]
     return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
 
 
 def referenced(run: Path) -> set[str]:
-    """Return the shards of adversarials that rows refer to."""
+    """Return the names of the adversarial shards that rows refer to."""
     return set(read_all_rows(run, columns=["adv_shard"])["adv_shard"].drop_null().unique().to_pylist())
 
 

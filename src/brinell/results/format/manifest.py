@@ -1,8 +1,8 @@
-"""The manifest of a Run: what was evaluated, where, and what was noticed; never a percentage.
+"""The manifest of a Run: what was evaluated, where, and what the checks found; accuracies are not stored.
 
 `Manifest` and the classes below it are the typed form of ``manifest.json``; docs/run-format.md describes the file.
-The identity says what makes two evaluations the same: a Run is resumed only under an equal identity. The key is given
-where it differs from the name of the field: the words of the file do not change.
+The identity says what was evaluated and how: a Run is resumed only by an evaluation with an equal identity. A field
+whose name differs from its key in the file gives the key in its `metadata`: the keys in the file never change.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ BLACK_BOX = "logits"
 
 @dataclass(frozen=True)
 class ThreatRecord(StoredObject):
-    """The threat: `eps` is one radius, a list with one per sample, or None for an unbounded one."""
+    """The threat: `eps` is one radius, a list with one per sample, or None for an unbounded threat."""
 
     norm: str | None = None
     eps: float | list[float] | None = None
@@ -49,8 +49,11 @@ class ThreatRecord(StoredObject):
 
 @dataclass(frozen=True)
 class StageRecord(StoredObject):
-    """One stage of the plan: `share` of the survivors is attacked by a stage of the audit, `requires` is what it asks
-    of the model (Runs of early versions do not say)."""
+    """One stage of the plan.
+
+    `share` is the fraction of the survivors that a stage of the audit attacks. `requires` is what the attack needs from
+    the model; it is None in Runs of early versions.
+    """
 
     name: str
     hash: str | None = None
@@ -70,7 +73,7 @@ class StageRecord(StoredObject):
 
 @dataclass(frozen=True)
 class PlanRecord(StoredObject):
-    """The plan as it was run; `draws` passes judge each point of a randomised model."""
+    """The plan as it was run; `draws` is the number of passes that judge each point of a randomised model."""
 
     name: str = "unnamed"
     strength: str | None = None
@@ -81,7 +84,7 @@ class PlanRecord(StoredObject):
 
     @property
     def main_stages(self) -> tuple[StageRecord, ...]:
-        """The stages that attack every remaining sample."""
+        """The stages that attack every sample not yet broken."""
         return tuple(stage for stage in self.stages if not stage.is_audit)
 
     @property
@@ -91,7 +94,7 @@ class PlanRecord(StoredObject):
 
     @property
     def audited(self) -> bool:
-        """Whether the plan is as strong as its audit shows."""
+        """Whether the plan's strength is "audited": shown by its audit."""
         return self.strength == "audited"
 
 
@@ -116,7 +119,7 @@ class DataRecord(StoredObject):
 
 @dataclass(frozen=True)
 class Identity(StoredObject):
-    """What makes two evaluations the same."""
+    """The settings that make two evaluations equal."""
 
     threat: ThreatRecord = ThreatRecord()
     criterion: str = field(default=MISCLASSIFY, metadata={"key": "goal"})
@@ -174,7 +177,7 @@ class Manifest(StoredObject):
     """A whole manifest.
 
     `resumed` has an entry for each resume in another environment, `merged_from` one for each merged Run. `images` says
-    whether adversarials were kept. `sample_ids` are in the order of `identity.threat.eps` where that is a list.
+    whether adversarials were kept. If `identity.threat.eps` is a list, `sample_ids[k]` has radius `eps[k]`.
 
     >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
     >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
@@ -316,7 +319,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def material(fields: Mapping[str, Any]) -> bool:
-    """Return whether any of the differing fields makes two evaluations different; names do not."""
+    """Return whether any of these fields is more than a name, so that the evaluations differ materially."""
     return any(path not in LABELS for path in fields)
 
 

@@ -1,4 +1,4 @@
-"""Find the stored outcomes of samples, from the few shards that can hold them."""
+"""Read the stored outcomes of samples from the shards whose range of ids includes them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from brinell.results.format.schema import Evidence, counted, is_evidence
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """The stored outcomes of some samples: by attack, whether each was broken; and the hashes of the inputs.
+    """Stored outcomes: `attacks[name][id]` is whether the attack broke the sample, `hashes[id]` the hash of its input.
 
     >>> known = StoredOutcomes({"pgd": {7: True, 8: False}})
     >>> known.seen("pgd", [7, 8, 9]), known.fell("pgd", [7, 8, 9])
@@ -25,7 +25,7 @@ class StoredOutcomes:
     hashes: Mapping[int, str] = field(default_factory=dict)
 
     def seen(self, attack: str, ids: Sequence[int]) -> list[bool]:
-        """Return for each sample whether the attack has a row."""
+        """Return for each sample whether it has a row of the attack."""
         rows = self.attacks.get(attack, {})
         return [i in rows for i in ids]
 
@@ -35,7 +35,7 @@ class StoredOutcomes:
         return [rows.get(i, False) for i in ids]
 
     def check(self, ids: Sequence[int], hashes: Sequence[str]) -> None:
-        """Refuse samples whose inputs differ from the stored ones."""
+        """Raise an error if the input of a sample differs from the stored one."""
         for i, digest in zip(ids, hashes, strict=True):
             if self.hashes.get(i, digest) != digest:
                 raise RunError(
@@ -50,7 +50,7 @@ COLUMNS = ("sample_id", "x_sha256", "attack", "broken", "verified")
 
 
 class StoredRows:
-    """The rows of a Run at one moment; keeps the range of ids of every shard, not the rows.
+    """The rows stored when this object is made; only the range of ids of every shard is kept in memory.
 
     >>> StoredRows("tests/results/golden_run_v1").of([0]).seen("clean", [0])
     [True]
@@ -61,7 +61,7 @@ class StoredRows:
         self.spans = {name: files.span(files.rows_file(self.path, name)) for name in files.shards(self.path)}
 
     def count_other_samples(self, ids: Sequence[int]) -> int:
-        """Return how many other samples have a clean row."""
+        """Return how many samples outside `ids` have a clean row."""
         count = 0
         for name in self.spans:
             rows = files.read_rows(files.rows_file(self.path, name), ("sample_id", "attack"))

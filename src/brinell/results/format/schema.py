@@ -2,7 +2,7 @@
 
 A row is a piece of evidence about a sample: its clean prediction, an attack, or (not produced yet) a certificate.
 A new nullable column keeps SCHEMA_VERSION: readers drop unknown columns and fill missing nullable ones with nulls.
-Any other change raises it.
+Any other change increases SCHEMA_VERSION.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ ROWS: pa.Schema = pa.schema(
 
 
 def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
-    """Return the table with the columns of ROWS, or those of them in `names`.
+    """Return the table with the columns of ROWS, or only the columns `names`.
 
     Unknown columns are dropped; missing nullable columns are filled with nulls.
 
@@ -94,7 +94,7 @@ def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def is_evidence(table: pa.Table, kind: Evidence) -> npt.NDArray[np.bool_]:
-    """Mark the rows of one kind of evidence; no row is a certificate yet.
+    """Return a mask of the rows that hold one kind of evidence; no row is a certificate yet.
 
     >>> rows = pa.table({"attack": ["clean", "pgd"]})
     >>> is_evidence(rows, Evidence.CLEAN).tolist(), is_evidence(rows, Evidence.ATTACK).tolist()
@@ -107,7 +107,7 @@ def is_evidence(table: pa.Table, kind: Evidence) -> npt.NDArray[np.bool_]:
 
 
 def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Mark the rows that count as broken: broken and verified.
+    """Return a mask of the rows that count as broken: broken and verified.
 
     >>> counted(ROWS.empty_table()).tolist()
     []
@@ -116,7 +116,7 @@ def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def flagged(table: pa.Table, flag: str) -> npt.NDArray[np.bool_]:
-    """Mark the rows that carry the flag.
+    """Return a mask of the rows that carry the flag.
 
     >>> flagged(pa.table({"flags": [["nan"], [], ["audit", "nan"]]}), "nan").tolist()
     [True, False, True]

@@ -15,15 +15,15 @@ R = TypeVar("R", bound="StoredObject")
 class StoredObject:
     """A JSON object of the manifest: typed fields, and in `raw` the object as stored, with keys of later versions.
 
-    The annotation of a field says which JSON values it takes, and `metadata={"key": ...}` its key where that is not
-    its name. A field without a default must be present. A tuple is stored as a list.
+    The annotation of a field says which JSON types it accepts; `metadata={"key": ...}` gives its JSON key if that
+    differs from the field's name. A field without a default must be present. A tuple is stored as a list.
     """
 
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     @classmethod
     def read(cls: type[R], raw: Mapping[str, Any], path: str = "") -> R:
-        """Return the typed object of a JSON object, or a RunError that names the first value of a wrong type."""
+        """Convert a JSON object to this class; raise a RunError that names the first value of a wrong type."""
         values, hints = {}, get_type_hints(cls)
         for spec in fields(cls)[1:]:
             key = spec.metadata.get("key", spec.name)
@@ -34,7 +34,7 @@ class StoredObject:
 
 @cache
 def _kinds(hint: Any) -> dict[type, Any]:
-    """Return the alternatives of an annotation by their JSON type, without None; a float may be stored as an int."""
+    """Map each JSON type that an annotation accepts to its Python type, except None; a float may be stored as int."""
     kinds: dict[type, Any] = {}
     for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         origin = get_origin(kind) or kind

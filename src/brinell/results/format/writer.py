@@ -64,7 +64,7 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Continue a Run of the same identity; remove what an interrupted writer left behind."""
+        """Continue the Run in `path` if its identity is that of `manifest`; remove files of an interrupted writer."""
         path = Path(path)
         _refuse_other(path, decode(path), manifest)
         lock = Lock(path)
@@ -92,8 +92,8 @@ class Writer:
     ) -> None:
         """Store rows and their adversarials as one shard.
 
-        `adv_ids` are sample ids in the order of the attack rows they belong to: the verified ones, or all broken ones
-        if these do not suffice. Rows of other samples have no adversarial.
+        `adv_ids[k]` is the sample id of `adv_x[k]`, in the order of the attack rows. The ids are matched to the rows
+        that are broken and verified or, if an id is left over, to all broken rows. Other rows have no adversarial.
         """
         self._check_open()
         table, adversarials = conform(table), _pair(adv_ids, adv_x)
@@ -173,7 +173,7 @@ def _refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
 
 
 def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.bool_]) -> list[int | None] | None:
-    """Match ids to the allowed rows in order; return for every row the index of its id, or None if one is left."""
+    """Match ids to the allowed rows in order; return each row's index into `ids`, or just None if an id is left."""
     places: list[int | None] = [None] * table.num_rows
     samples, done = np.asarray(table["sample_id"], dtype=np.int64), 0
     for i in np.flatnonzero(allowed).tolist():
@@ -197,7 +197,7 @@ def _refuse_used(path: Path) -> None:
 
 
 def _is_empty(path: Path) -> bool:
-    """Return whether a folder holds nothing but what a killed `create` leaves."""
+    """Return whether a folder holds at most the lock and temporary files of a killed `create`."""
     return all(file.name == LOCK or files.is_temporary(file) for file in path.iterdir())
 
 
@@ -226,7 +226,7 @@ def _short(value: Any) -> str:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files and adversarials without rows; every shard is read before anything is removed."""
+    """Remove temporary files and adversarial shards that no row refers to; all rows are read before that."""
     used = files.referenced(path)
     for leftover in filter(files.is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
         leftover.unlink()
