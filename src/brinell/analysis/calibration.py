@@ -47,12 +47,12 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How confidence and accuracy agree on one kind of inputs.
+    """How confidence and accuracy agree on one kind of inputs (clean or adversarial).
 
-    `chance` is the 95 % quantile of the error of a perfectly calibrated model with these confidences: a smaller error
-    is no evidence of miscalibration. `scaled` is the least error over temperatures on the same samples, at
-    `temperature`. `held_out` is the error of each half at the temperature of least cross-entropy of the other half;
-    `nll_temperature` is that temperature for all samples.
+    `ece` is the expected calibration error, "the error" below. `chance` is the 95 % quantile of the error of a
+    perfectly calibrated model with these confidences: a smaller error is no evidence of miscalibration. `temperature`
+    gives the least error on these samples, `scaled`. `nll_temperature` minimises their cross-entropy. For `held_out` it
+    is fitted on each half and the error measured on the other half.
     """
 
     inputs: str
@@ -121,11 +121,12 @@ def calibration(
 ) -> Calibration:  # fmt: skip
     """Measure how far confidence is from accuracy, before and after temperature scaling.
 
-    Method: expected calibration error over bins of equal width. Two temperatures are compared: that of least error on a
-    grid, on the same samples, as in the paper; and that of least cross-entropy, exact since the cross-entropy is convex
-    in 1/T, measured on the half it was not fitted on. With a Run of the model, the same for its adversarial inputs;
-    samples it did not break stay clean. Intervals: basic bootstrap, keyed by the seed. Cost: one forward per sample and
-    kind of inputs. Reference: Guo et al. 2017; Croce et al. 2021, sec. 4.
+    Method: expected calibration error over bins of equal width. Two temperatures are compared: the one of least error
+    on a grid, fitted and measured on the same samples, as in the paper; and the one of least cross-entropy (exact,
+    since it is convex in 1/T), fitted on one half of the samples and measured on the other. With a Run of the model,
+    its adversarial inputs are measured too; samples that the Run did not break stay clean. Intervals: basic bootstrap,
+    keyed by the seed. Cost: one forward per sample and kind of inputs. Reference: Guo et al. 2017; Croce et al. 2021,
+    sec. 4.
 
     >>> import brinell
     >>> clean = calibration("demo", brinell.data.load("demo", 200)).clean
@@ -145,7 +146,7 @@ def calibration(
 
 
 def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
-    """Return the numbers for one kind of inputs."""
+    """Return the calibration on one kind of inputs."""
     if len(predictions) < 2:
         raise InputError(expected="at least 2 samples", got=f"{len(predictions)}", remedy="Use hundreds of samples.")
     right, gaps = predictions.right, logit_gaps(predictions.logits)
@@ -167,7 +168,7 @@ def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS,
 
 
 def _held_out(predictions: Predictions, bins: int, seed: int) -> Interval:
-    """Return the error with each half scaled by the other half's temperature; both are pooled before binning."""
+    """Return the error over all samples, each half scaled by the temperature fitted on the other half."""
     first, right = split_halves(predictions.ids, seed, "calibration"), predictions.right
     gaps, confidence = logit_gaps(predictions.logits), np.zeros(len(predictions))
     for here in (first, ~first):
@@ -189,7 +190,7 @@ def _bins(confidence: Floats, right: Bools, bins: int) -> tuple[Bin, ...]:
 
 
 def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BINS) -> float:
-    """Return Σ over bins of n_b / n · |mean confidence − accuracy|; an edge belongs to the bin below.
+    """Return Σ over bins of n_b / n · |mean confidence − accuracy|, with n_b of n samples in a bin (low, high].
 
     >>> expected_calibration_error(np.array([0.75, 0.75, 0.75, 0.75]), np.array([True, True, True, False]))
     0.0
@@ -198,7 +199,7 @@ def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BIN
 
 
 def bin_index(confidence: Floats, bins: int) -> Any:
-    """Return the bin of every confidence."""
+    """Return the bin index of every confidence."""
     edges = np.linspace(0, 1, bins + 1)
     return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
 
@@ -208,7 +209,7 @@ def _error(bin_index: Any, gap: Floats, bins: int) -> float:
 
 
 def logit_gaps(logits: Tensor) -> Tensor:
-    """Return how far every logit is below the largest, in float64."""
+    """Return every logit minus the largest one of its row, in float64."""
     z = logits.double()
     return z - z.amax(1, keepdim=True)
 
@@ -219,10 +220,11 @@ def confidence_at(gaps: Tensor, temperature: float) -> Floats:
 
 
 def least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
-    """Return the grid temperature with the least error (of ties the nearest to 1), and that error.
+    """Return the grid temperature with the least calibration error (of ties the nearest to 1), and that error.
 
-    Method: the error is at least |mean confidence − accuracy|, and the mean confidence falls with the temperature.
-    Search outwards from where the two are equal, until this bound exceeds the least error found.
+    Method: |mean confidence − accuracy| is a lower bound on the error, and the mean confidence decreases with the
+    temperature. Search outwards from the temperature at which mean confidence and accuracy are equal, until this bound
+    exceeds the least error found.
     """
     grid = np.unique(np.concatenate([GRID, 1 / GRID])).tolist()
     accuracy, candidates = float(right.mean()), []
@@ -244,8 +246,8 @@ def least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
 def nll_temperature(logits: Tensor, y: Tensor) -> float:
     """Return the temperature of least cross-entropy, between 0.001 and 1000.
 
-    Method: the cross-entropy is convex in b = 1/T; its slope is the mean of E_p[z − z_y], and its curvature the mean
-    variance of the logits under p. Newton steps alternate with bisection of the bracket.
+    Method: the cross-entropy is convex in b = 1/T. With logits z and p = softmax(b z), its slope is the mean of E_p[z −
+    z_y] and its curvature the mean variance of z under p. Newton steps alternate with bisection of the bracket.
 
     >>> import torch
     >>> z = torch.tensor([[2.0, 0.0]]).repeat(4, 1)

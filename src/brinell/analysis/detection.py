@@ -29,10 +29,10 @@ SPREAD, WIDTH = 0.25, 0.15
 
 @dataclass(frozen=True)
 class ForeignData:
-    """One foreign data set: how well confidence separates it from the model's own, and how much of it passes.
+    """One foreign data set: how well confidence separates it from the model's own data, and how much of it passes.
 
     `auroc` is the probability that an own input has a higher confidence than a foreign one; ties count half. `passing`
-    are the foreign inputs above the threshold that 95 % of the own inputs pass.
+    is the share of foreign inputs above the confidence threshold that 95 % of the own inputs pass.
     """
 
     name: str

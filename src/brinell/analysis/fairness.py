@@ -24,9 +24,10 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class ClassSpread:
-    """How unequal the classes are: relative standard deviation of their accuracies, 0 if equal.
+    """How unequal the classes are: relative standard deviation (`rsd`) of their accuracies, 0 if equal.
 
-    It is None if no sample is correct. `p_value` is the probability of at least this spread if all classes were alike.
+    `rsd` is None if no sample is correct. `p_value` is the probability of at least this spread if all classes had the
+    same accuracy.
     """
 
     rsd: Interval | None
@@ -82,9 +83,9 @@ class Fairness:
 def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairness:
     """Return clean and robust accuracy of every class in the Run, and how unequal the classes are.
 
-    Method: relative standard deviation over classes with equal weights, divided by their number. Interval: basic
-    bootstrap within classes. p-value: the same numbers of samples per class with one common accuracy. Both are keyed by
-    the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
+    Method: standard deviation of the class accuracies (divisor: number of classes) over their mean. Interval: basic
+    bootstrap within classes. p-value: simulation with one common accuracy and the same numbers of samples per class.
+    Interval and p-value are keyed by the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
 
     >>> classes = fairness("tests/results/golden_run_v1").classes
     >>> sum(c.robust.n for c in classes), sum(c.robust.k for c in classes)
@@ -115,7 +116,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
 
 
 def relative_deviation(accuracy: Floats) -> float:
-    """Return the standard deviation, divided by the number of classes, over the mean.
+    """Return standard deviation (divisor: number of classes) over mean of the class accuracies.
 
     >>> relative_deviation(np.array([0.25, 0.75]))
     0.5
@@ -124,7 +125,7 @@ def relative_deviation(accuracy: Floats) -> float:
 
 
 def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
-    """Return how unequal classes are with `right` correct samples of `n` each."""
+    """Return how unequal classes are, given per class `right` correct samples out of `n`."""
     if not right.sum():
         return ClassSpread(None, 1.0)
     value, common = relative_deviation(right / n), np.full(len(n), right.sum() / n.sum())

@@ -42,12 +42,12 @@ ATTACK = PGD(steps=10)
 
 @dataclass(frozen=True)
 class Leakage:
-    """Membership inference on one kind of inputs; accuracies average members and others, so guessing gives 1/2.
+    """Membership inference on one kind of inputs; accuracies weight members and others equally: guessing gives 1/2.
 
-    `best` is the paper's number: the best threshold on the confidence in the label, chosen and measured on the same
-    samples, never below 1/2. `honest` measures each half at the other half's threshold. `label` calls a sample a member
-    if the model classifies it correctly: 1/2 plus half the generalisation gap. `beyond` is the gain of confidence over
-    that baseline on the same samples.
+    `best` is the paper's measure: the accuracy at the best threshold on the confidence in the label, chosen and
+    measured on the same samples, never below 1/2. `honest` chooses the threshold on one half and measures it on the
+    other. `label` calls a sample a member if the model classifies it correctly: 1/2 plus half the generalisation gap.
+    `beyond` is `honest` minus `label`, with a paired interval.
     """
 
     inputs: str
@@ -135,7 +135,7 @@ def privacy(
 
 
 def leakage(members: Predictions, others: Predictions, name: str = "clean", seed: int = 0) -> Leakage:
-    """Return the numbers for one kind of inputs."""
+    """Return the leakage on one kind of inputs."""
     if min(len(members), len(others)) < 2:
         raise InputError(
             expected="at least 2 members and 2 others",
@@ -156,10 +156,10 @@ def leakage(members: Predictions, others: Predictions, name: str = "clean", seed
 
 
 def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
-    """Return the threshold with the best mean of members at or above it and others below, and that mean.
+    """Return the best threshold and its accuracy: the mean of the share of members ≥ it and of others < it.
 
-    Method: all thresholds, from the sorted scores; −inf, which calls everything a member, is one. Of ties the middle
-    one, so that no threshold needlessly lies next to the sample it was fitted to.
+    Method: all thresholds are tried, from the sorted scores; −inf calls every sample a member. Of ties the middle one
+    is taken, so that no threshold needlessly lies next to the sample it was fitted to.
 
     >>> best_threshold(np.array([3.0, 2.0]), np.array([1.0, 0.0]))
     (1.5, 1.0)
@@ -174,7 +174,7 @@ def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
 
 
 def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tuple[Bools, Bools]:
-    """Return which members and which others are inferred correctly, each half at the other half's threshold."""
+    """Return masks of the members and of the others inferred correctly, each half at the other half's threshold."""
     found, rejected = np.zeros(len(members), dtype=bool), np.zeros(len(others), dtype=bool)
     for a, b in ((first, second), (~first, ~second)):
         threshold, _ = best_threshold(members[a], others[b])
@@ -183,9 +183,9 @@ def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tup
 
 
 def _beyond(called: tuple[Bools, Bools], label: tuple[Bools, Bools]) -> Difference:
-    """Return accuracy by confidence minus accuracy by correctness on the same samples; both groups count half.
+    """Return accuracy of inference from confidence minus that from correct classification; both groups count half.
 
-    Method: the squared half-widths of Newcombe's paired intervals of both groups add up, as in `mean_of_two`.
+    Method: the squared half-widths of the two groups' paired Newcombe intervals add up, as in `mean_of_two`.
     """
     groups = [
         paired_difference(int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum()), int((~a & ~b).sum()))

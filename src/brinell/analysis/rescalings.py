@@ -46,7 +46,7 @@ RESCALINGS = (
 
 
 def places(sizes: Sequence[int]) -> list[str]:
-    """Return the rank of each size, largest first; ties share a rank, marked with "=".
+    """Return the rank of each count, largest first; ties share a rank, marked with "=".
 
     >>> places([5379, 5377, 5374, 5374, 5376])
     ['1', '2', '=4', '=4', '3']
@@ -57,7 +57,7 @@ def places(sizes: Sequence[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Successes:
-    """One line of the table: the samples a rescaling breaks, misclassified ones included, compared with those of A."""
+    """One line of the table: the samples that a rescaling breaks (or are misclassified), compared with rescaling A."""
 
     rescaling: Rescaling
     share: Proportion

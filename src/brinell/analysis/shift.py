@@ -26,7 +26,7 @@ from brinell.results.analyses import AnalysisReport, Cell, Figure, Table
 
 @dataclass(frozen=True)
 class ShiftedData:
-    """One data set: the accuracy on it, and that minus the accuracy on the model's own data.
+    """One data set: the accuracy on it, and `gap`, this accuracy minus that on the model's own data.
 
     `paired` says whether both sets hold the same samples (equal ids and labels), which narrows the interval.
     `effective` is the effective robustness: the accuracy beyond what the baselines predict.
@@ -88,12 +88,12 @@ def shift(
 ) -> Shift:  # fmt: skip
     """Measure the accuracy on other data sets, and compare it with that on the model's own data.
 
-    Method: `sets` maps names to problems: corruptions, new samples, other sources. The gap is the accuracy there minus
-    that on `problem`. Its interval is Newcombe's: paired if both hold the same samples under the same ids and labels,
-    else for independent samples. With two or more ordinary models as `baselines`, also the effective robustness: the
-    accuracy there minus what a straight line through the baselines, in log-odds of both accuracies, predicts from this
-    model's accuracy on `problem`; interval: bootstrap over samples, keyed by the seed, with the baselines fixed. Cost:
-    one forward per sample and model. Reference: Taori et al. 2020; Croce et al. 2021, sec. 4.
+    Method: `sets` maps names to problems: corruptions, new samples, other sources. The gap is the accuracy on the set
+    minus that on `problem`. Its interval is Newcombe's: paired if both hold the same samples under the same ids and
+    labels, else for independent samples. Two or more ordinary models as `baselines` also give the effective robustness:
+    the accuracy on the set minus its prediction from this model's accuracy on `problem`, by a straight line through the
+    baselines in log-odds of both accuracies. Its interval: bootstrap over samples, keyed by the seed, with the
+    baselines fixed. Cost: one forward per sample and model. Reference: Taori et al. 2020; Croce et al. 2021, sec. 4.
 
     >>> import brinell
     >>> home = brinell.data.load("demo", 100)
@@ -152,9 +152,10 @@ def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> In
 
 
 def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
-    """Return the first model's accuracy there, minus what the others' line predicts.
+    """Return the first model's accuracy `there` minus what a line through the other models predicts.
 
-    The accuracies are from n and m samples; 0 and 1 are moved by half a sample so that their log-odds are finite.
+    `home` and `there` hold accuracies from n and m samples, one per model; 0 and 1 are moved by half a sample so that
+    their log-odds are finite.
 
     >>> home, there = np.array([0.8, 0.5, 0.9]), np.array([0.7, 0.5, 0.9])
     >>> round(beyond(home, there, 100, 100), 6)  # the baselines lie on the diagonal

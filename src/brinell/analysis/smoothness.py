@@ -98,15 +98,15 @@ def smoothness(
     *, layers: Sequence[str] | None = None, output_norm: str = OUTPUT_NORM, angular: bool = False,
     steps: int = STEPS, restarts: int = 2, seed: int = 0, device: torch.device | str | None = None,
 ) -> Smoothness:  # fmt: skip
-    """Lower bounds on how fast the network's answers change around every sample, at the output and inside.
+    """Return lower bounds on the local Lipschitz constants of the network and its layers around every sample.
 
     Method: the largest ‖f(x1) − f(x2)‖ / ‖x1 − x2‖ over pairs in the threat's ball (default Linf, 8/255) that projected
     gradient ascent finds, both points moving `steps` times by a fifth of the radius; f is the network up to the layer,
-    each layer searched by itself. Every other restart climbs the ratio, as in the paper; the others climb the numerator
-    alone, which for pairs at full distance is the better guide (for a linear f it is the power method). `layers` are
-    names of modules whose outputs are looked at; left out, the network's own parts; (): the output alone. Interval of
-    the mean: basic bootstrap, keyed by the seed. Cost per layer, restart and step: two forwards, two backwards.
-    Reference: Yang et al. 2020, A closer look at accuracy vs. robustness; Croce et al. 2021, appendix.
+    and each layer has its own search. Every other restart maximises the ratio, as in the paper; the others maximise the
+    numerator alone, which is better for pairs at full distance (for a linear f it is the power method). `layers` names
+    the modules whose outputs are analysed; the default is `default_layers`, and () the output alone. Interval of the
+    mean: basic bootstrap, keyed by the seed. Cost per layer, restart and step: two forwards, two backwards. Reference:
+    Yang et al. 2020, A closer look at accuracy vs. robustness; Croce et al. 2021, appendix.
 
     >>> from brinell.testing.worlds import linear_world
     >>> world = linear_world(n=4)

@@ -17,7 +17,7 @@ from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 @dataclass(frozen=True)
 class TransferCell:
-    """Adversarials of one model shown to another.
+    """Adversarials of one model (the source) evaluated on another (the target).
 
     `rate`: of the source's adversarials for samples that both models classify correctly, those that fool the target.
     `accuracy`: the target's accuracy on all samples with the source's adversarials in place, the paper's measure.
@@ -31,7 +31,7 @@ class TransferCell:
 
 @dataclass(frozen=True)
 class Transferability:
-    """A matrix: rows are the models the adversarials were computed for, columns the models they are shown to."""
+    """A matrix: rows are the models the adversarials were computed for, columns the models they are evaluated on."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]

@@ -23,9 +23,9 @@ Pairs = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Bounds:
-    """`rows` bounds the distances from some samples to all, `levels` tighten bounds for pairs, `exact` is exact.
+    """Lower bounds on distances: `rows` from some samples to all samples, `levels` for pairs, each one tighter.
 
-    Bounds exceed the distance by float32 rounding at most.
+    `exact` returns the distances of pairs. A bound may exceed the distance by float32 rounding at most.
     """
 
     rows: Callable[[Tensor], Tensor]
@@ -34,7 +34,7 @@ class Bounds:
 
 
 def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
-    """Return the bounds of a norm for flattened samples x of this original shape."""
+    """Return lower bounds on the distances in a norm between rows of x, samples of `shape`, flattened."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
     return make(x, shape, _pairs(NORMS[norm].size, x))
 
@@ -44,20 +44,20 @@ def _pairs(size: Callable[[Tensor], Tensor], x: Tensor) -> Pairs:
 
 
 def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound L1: |Σ d| over a group is at most Σ |d|, for groups of neighbouring pixels, coarse to fine."""
+    """Bound L1 from below: |Σ d| over a group of neighbouring pixels is at most Σ |d|; levels use smaller groups."""
     near = x[:, _by_squares(shape).to(x.device)]
     sums = [_group_sums(near, g) for g in GROUPS if g < x.shape[1]] or [near]
     return Bounds(_counted(sums[0], sum_up=True), tuple(_pairs(lambda d: d.abs().sum(1), s) for s in sums[1:]), exact)
 
 
 def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound Linf by the largest difference among some coordinates."""
+    """Bound Linf from below by the largest difference among some coordinates."""
     some = [x[:, ::stride].contiguous() for stride in STRIDES if stride < x.shape[1]] or [x]
     return Bounds(_counted(some[0], sum_up=False), tuple(_pairs(lambda d: d.abs().amax(1), s) for s in some[1:]), exact)
 
 
 def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound L2 by distances along a few directions, and the difference of the norms orthogonal to them."""
+    """Bound L2 from below by distances along a few directions and the difference of the norms orthogonal to them."""
     centred = x - x.mean(0)
     basis = _directions(centred)
     along = centred @ basis
@@ -74,7 +74,7 @@ def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _directions(centred: Tensor) -> Tensor:
-    """Return an orthonormal basis of approximately the leading directions, (n, k), by two subspace iterations."""
+    """Return an orthonormal basis of about the k leading principal directions (columns), by two subspace iterations."""
     some = centred[:: max(len(centred) // SHOWN, 1)]
     k = min(DIRECTIONS, centred.shape[1], len(some))
     basis = rng.normal(rng.keys(0, torch.arange(centred.shape[1], device=centred.device)), (k,))
@@ -84,7 +84,7 @@ def _directions(centred: Tensor) -> Tensor:
 
 
 def _counted(features: Tensor, sum_up: bool) -> Callable[[Tensor], Tensor]:
-    """Return L1 or Linf distances of quantised features: fast, and wrong by at most one level per feature."""
+    """Return a fast `Bounds.rows`: L1 or Linf distances of quantised features, minus the largest quantisation error."""
     count = features.shape[1]
     top = max(min(LEVELS * 8, TOP // count), 1) if sum_up else LEVELS
     least, most = float(features.min()), float(features.max())
@@ -114,7 +114,7 @@ def _group_sums(x: Tensor, group: int) -> Tensor:
 
 
 def _by_squares(shape: tuple[int, ...]) -> Tensor:
-    """Return an order of coordinates in which the pixels of a square follow one another, squares within squares."""
+    """Return the coordinates in Z-order: the pixels of each square are consecutive, at every scale."""
     count = int(torch.Size(shape).numel())
     index = torch.arange(count)
     if len(shape) != 3:

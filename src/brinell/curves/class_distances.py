@@ -29,7 +29,7 @@ FIRST = 8
 
 @dataclass(frozen=True, eq=False)
 class Nearest:
-    """Per sample, the distance to the nearest sample of another class, and the position of that one."""
+    """Per sample, the distance to the nearest sample of another class, and the position of that nearest sample."""
 
     norm: str
     distances: npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ class Nearest:
 
     @property
     def largest(self) -> float:
-        """The distance of the sample that is farthest from all other classes."""
+        """The largest distance from a sample to its nearest sample of another class."""
         return float(self.kept.max(initial=0.0)) if len(self.kept) else math.inf
 
     def beyond(self, threat: Threat) -> str:
@@ -118,10 +118,10 @@ def distances(
 ) -> ClassDistances:
     """Return the exact distance of every sample to the nearest one of another class, in each norm.
 
-    Method: cheap lower bounds on all distances, a block of rows at a time, rule out almost all pairs. The rest is
-    measured, most promising first, and the winners again in float64. Memory is linear in the number of samples.
-    Reference: "How to compare adversarial robustness of classifiers from a global perspective", sec. 3.3, whose
-    smallest and largest distances leave out duplicates (below 1e-4).
+    Method: cheap lower bounds on all distances, a block of rows at a time, rule out almost all pairs. The remaining
+    pairs are measured, smallest bound first, and the nearest pairs again in float64. Memory is linear in the number of
+    samples. Reference: "How to compare adversarial robustness of classifiers from a global perspective", sec. 3.3,
+    whose smallest and largest distances leave out duplicates (below 1e-4).
 
     >>> x = torch.tensor([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0], [0.0, 0.0]])
     >>> found = distances((x, torch.tensor([0, 1, 1, 2])), ["Linf"])
@@ -160,7 +160,7 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
-    """Find the nearest sample of each row: measure the most promising pairs, then all they do not rule out."""
+    """Write each row's nearest sample to `best` and `partner`: measure pairs of least bound, then all not ruled out."""
     promising = low.topk(min(FIRST, low.shape[1]), dim=1, largest=False).indices
     known = bounds.exact(part.repeat_interleave(promising.shape[1]), promising.flatten()).view_as(promising)
     known = known.masked_fill(low.gather(1, promising).isinf(), torch.inf)

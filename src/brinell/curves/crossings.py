@@ -46,8 +46,8 @@ class Crossings:
 
     `observed` are all radii at which the curves change order. `real` are those between two ranges in which one and then
     the other model is significantly better. `ranges` of the same model with a gap between them stay separate: in the
-    gap the difference may be chance. `p_value` is that of "the curves do not cross". `height` is how far the difference
-    of the curves must be from 0, at any radius, to be significant.
+    gap the difference may be chance. `p_value` tests the hypothesis that the curves do not cross. `height` is how far
+    the difference of the curves must be from 0, at any radius, to be significant.
 
     >>> a = Curve("L2", np.arange(40), np.r_[np.full(20, 0.1), np.full(20, 0.9)], "A")
     >>> b = Curve("L2", np.arange(40), np.full(40, 0.5), "B")
@@ -86,9 +86,9 @@ def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = S
     """Return where two curves on the same samples cross, with a statement that holds for all radii at once.
 
     Method: D(eps) = R_a − R_b. If the models were alike, exchanging a sample's two distances would change nothing; the
-    largest |D| under random exchanges tells how far D deviates by chance (`height`). A range is significant where |D|
-    exceeds that. A crossing is significant between two ranges of different order; its p-value is the larger one of both
-    sides. Cost: `swaps` exchanges of n pairs.
+    largest |D| under random exchanges shows how far D deviates by chance (`height`). Radii with |D| above `height` form
+    significant ranges. A crossing is significant if it lies between two such ranges of opposite sign; the p-value is
+    the larger of those for D > 0 and for D < 0. Cost: `swaps` exchanges of n pairs.
     """
     x, y = a.paired(b)
     low, high, sign = np.minimum(x, y), np.maximum(x, y), np.sign(y - x)
@@ -117,7 +117,7 @@ def _difference(low: Values, high: Values, sign: Values, n: int) -> tuple[Values
 
 
 def _extremes_under_exchange(low: Values, high: Values, radii: Values, n: int, swaps: int) -> tuple[Values, Values]:
-    """Return the largest and the smallest difference for every random exchange."""
+    """Return the largest and the smallest R_a − R_b over all radii, for each random exchange."""
     if not len(low):
         return np.zeros(0), np.zeros(0)
     start = np.searchsorted(radii, low)
@@ -133,7 +133,7 @@ def _extremes_under_exchange(low: Values, high: Values, radii: Values, n: int, s
 
 
 def _p_value(value: Values, top: Values, bottom: Values) -> float:
-    """Return the p-value of "there is no crossing": both signs must occur, so the weaker one decides."""
+    """Return the p-value of "the curves do not cross": the larger of the p-values of R_a > R_b and R_a < R_b."""
     above, below = value.max(initial=0.0), value.min(initial=0.0)
     if above <= 0 or below >= 0:
         return 1.0

@@ -143,10 +143,10 @@ class Curve:
         return x, np.cumsum(count) / self.n
 
     def band(self, confidence: float = CONFIDENCE) -> float:
-        """Return half the height of a band that contains the whole curve of the distribution with this confidence.
+        """Return half the height of the band around R that contains the population's curve with this confidence.
 
-        Reference: Dvoretzky, Kiefer & Wolfowitz 1956 with the constant of Massart 1990. It covers the choice of
-        samples, not that attacks may miss the nearest adversarial.
+        Reference: Dvoretzky, Kiefer & Wolfowitz 1956 with the constant of Massart 1990. The band accounts for the
+        choice of samples, not for attacks that miss the nearest adversarial.
         """
         _deviations(confidence)
         return math.sqrt(math.log(2 / (1 - confidence)) / (2 * self.n))
@@ -201,7 +201,7 @@ class Curve:
         return crossings(self, other, confidence)
 
     def area_difference(self, other: "Curve", eps: float, confidence: float = CONFIDENCE) -> Difference:
-        """Return this area minus the other's, divided by eps, with a paired interval; below 0 is more robust."""
+        """Return this curve's area minus the other's, over eps, with a paired interval; below 0: more robust."""
         a, b = (np.minimum(d, eps) / eps for d in self.paired(other))
         gap = b - a
         half = _deviations(confidence) * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
@@ -224,7 +224,7 @@ class Curve:
         return Agreement(float(eps), alike, *(tuple(self.ids[m].tolist()) for m in (only_run, only_curve)))
 
     def joined(self, other: "Curve") -> "Curve":
-        """Return the smaller distance of every sample; both curves must be of the same model and samples."""
+        """Return the curve of the smaller distance of every sample; both must be of the same model and samples."""
         if not np.array_equal(self.ids, other.ids):
             raise InputError(
                 expected="curves of the same samples", got="other ids", remedy="Measure both on one problem."

@@ -93,7 +93,7 @@ def _covers(run: Run, ids: Any) -> bool:
 
 
 def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
-    """Return a Run's distances for these samples in the threat's norm."""
+    """Return a Run's smallest distances in the threat's norm, by sample id."""
     changed = [i for i, (h, _) in coerce.stored_samples(run).items() if hashes.get(i, h) != h]
     if changed:
         raise RunError(
@@ -108,7 +108,7 @@ def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) 
 
 
 def _measured(run: Run, threat: Threat, data: Problem) -> dict[int, float]:
-    """Return distances in this norm of the adversarials of a Run in another norm."""
+    """Return, by sample id, the distances of a Run's adversarials in the threat's norm."""
     adv = run.adversarials()
     place = {int(i): k for k, i in enumerate(adv.ids)}
     distances: dict[int, float] = {}

@@ -20,9 +20,9 @@ CAUGHT, MISSED = "caught", "missed"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a defence: the model with the gradients it used, and the attack plan.
+    """One evaluation of a defence: the model with the gradients that the attack used, and the attack plan.
 
-    `readout` and `layer` are those of the binarization test. With `predicted` the attack used the model's own
+    `readout` and `layer` are options of the binarization test. With `predicted` the attack used the model's own
     prediction instead of the true label.
     """
 
@@ -36,9 +36,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Defence:
-    """A defence, the paper it imitates, both evaluations, and the expected test outcome for the original one.
+    """A broken defence: the paper it imitates, its original and its stronger evaluation.
 
-    `kappa` fixes the closeness of the test; otherwise the stronger evaluation determines it.
+    `expected` is the binarization test outcome of the original evaluation. `kappa` fixes the closeness of the test;
+    otherwise the stronger evaluation determines it.
     """
 
     name: str

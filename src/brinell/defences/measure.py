@@ -68,7 +68,7 @@ class DefenceResult:
 
     @property
     def caught(self) -> bool:
-        """Whether the original evaluation fails the test."""
+        """Whether the original evaluation fails the binarization test."""
         return self.original.test.verdict == FAILED
 
     @property
@@ -96,12 +96,13 @@ def measure(
     seed: int = 0,
     on_start: Callable[[str], None] = lambda name: None,
 ) -> list[DefenceResult]:
-    """Measure both evaluations of every defence, or of those in `only`, on the first n held-out demo images.
+    """Measure the original and the stronger evaluation of every defence (or those in `only`) on n held-out demo images.
 
-    Method: the closeness of the binarization test is the hardest that the stronger evaluation solves almost perfectly;
-    the original one is tested at the same closeness. For a detector both kinds of test are run. `on_start` is called
-    with the name of each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core,
-    with a detector up to a few minutes. Reference: Zimmermann et al. 2022, Figures 2 and 4.
+    Method: each evaluation gets a robust accuracy and a binarization test. The closeness κ of the test is the hardest
+    at which the stronger evaluation is almost perfect, unless the defence fixes it; the original evaluation is tested
+    at the same κ. With a detector, the regular and the inverted test are run. `on_start` is called with the name of
+    each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core, with a detector
+    up to a few minutes. Reference: Zimmermann et al. 2022, Figures 2 and 4.
 
     >>> (row,) = measure(["logit-scaling"], n=4)
     >>> row.caught, row.stronger.robust.k <= row.original.robust.k

@@ -147,7 +147,7 @@ class Inverted(DelegatingClassifier):
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
 
     def forward(self, x: Tensor) -> Output:
-        """Return the classifier's output, with exactly the accepted inputs rejected."""
+        """Return the output; an input is rejected exactly if the original detector accepts it."""
         out = self.inner.forward(x)
         if out.reject is None:
             raise ModelError(

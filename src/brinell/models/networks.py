@@ -22,7 +22,7 @@ def _inputs(channels: int, mean: Numbers, std: Numbers) -> Inputs:
 
 
 class _StoredInputs(nn.Module):
-    """Leaves the normalisation to the buffers: the text of a module enters the fingerprint."""
+    """Omits the normalisation from the module's text: the buffers already put it into the fingerprint."""
 
     def extra_repr(self) -> str:
         return ""

@@ -133,7 +133,7 @@ def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, 
 
 
 class _Attached:
-    """Calls `function` with the fields as options; where it does not apply, it stores a check that says why."""
+    """Calls `function` with the fields as options; if it does not apply to the Run, stores a check that says why."""
 
     check: ClassVar[str]
     function: ClassVar[Callable[..., Run]]

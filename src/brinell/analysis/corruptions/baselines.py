@@ -24,7 +24,7 @@ HEADER_CELLS, MEANS = ("corruption", "severity"), ("corruption", "error")
 
 @dataclass(frozen=True)
 class Baseline:
-    """The errors of a reference model, by corruption and severity or by corruption over all five.
+    """The errors of a reference model: by corruption and severity, or by corruption as means over five severities.
 
     >>> alexnet = Baseline.named("alexnet")
     >>> round(alexnet.error("fog", FIVE), 3), len(alexnet.means), alexnet.clean
@@ -41,7 +41,7 @@ class Baseline:
     def named(
         cls, source: "str | os.PathLike[str]", row: str | None = None, clean_error: float | None = None
     ) -> "Baseline":
-        """Return the built-in baseline ("alexnet", of ImageNet-C) or that of a CSV file; `row` selects a model.
+        """Return the built-in baseline ("alexnet", of ImageNet-C) or one from a CSV file, where `row` selects a model.
 
         A file has columns `corruption` and `error` in per cent, or is a table of accuracies as written by `save_table`.
         `clean_error` is the model's error without corruption, which no file holds.

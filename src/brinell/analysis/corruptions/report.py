@@ -71,30 +71,31 @@ class CorruptionReport:
         return mean_accuracy([c for (n, _), c in self.correct.items() if n == name])
 
     def mce(self, baseline: Baseline | None = None) -> float | None:
-        """Return the mean corruption error: each corruption's error over the baseline's, averaged.
+        """Return the mean corruption error: error divided by the baseline's error, averaged over corruptions.
 
-        The default baseline is AlexNet, for models with 1,000 classes if it covers all that was measured; else return
+        The default baseline, AlexNet, needs 1,000 classes, common corruptions and all five severities; otherwise return
         None. Reference: Hendrycks & Dietterich 2019.
         """
         error = self.relative_error(baseline)
         return None if error is None else error.value
 
     def relative_error(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
-        """Return the mean corruption error with its interval; the baseline counts as exact.
+        """Return the mean corruption error with its interval; the baseline's errors are taken as exact.
 
-        Method: it is the mean over samples of a weighted share of errors, between 0 and the sum of the weights.
-        Wilson's interval for n samples is scaled by that sum.
+        Method: each sample contributes a weighted sum of its errors, between 0 and the sum of the weights. Wilson's
+        interval for n samples is multiplied by the sum of the weights.
         """
         baseline = baseline or self._standard()
         return None if baseline is None else self._weighted(self._weights(baseline.error))
 
     def relative_mce(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
-        """Return the relative mean corruption error: the increase over the clean error, relative to the baseline's.
+        """Return the relative mean corruption error: corrupted minus clean error, divided by the same for the baseline.
 
-        It is the mean over corruptions, with its interval; the baseline counts as exact. Return None without a
-        baseline, its clean error or the model's own. Method of the interval: those of both errors, combined as for a
-        difference of independent shares (Zou & Donner 2008). Clean and corrupted errors are positively correlated, so
-        the interval is conservative. Reference: Hendrycks & Dietterich 2019.
+        It is averaged over corruptions; the baseline's errors are taken as exact. Return None if there is no baseline,
+        or if the clean error of the baseline or of this model is unknown. Method of the interval: the intervals of
+        corrupted and clean error, combined as for a difference of independent shares (Zou & Donner 2008). Clean and
+        corrupted errors are positively correlated, so the interval is conservative. Reference: Hendrycks & Dietterich
+        2019.
         """
         baseline = baseline or self._standard()
         if baseline is None or baseline.clean is None or self.clean is None:

@@ -57,7 +57,7 @@ def mean_accuracy(correct: Sequence[Correct]) -> MeanAccuracy:
 
 @dataclass(frozen=True)
 class CorruptionTable:
-    """Which samples the model classifies correctly: bits of shape (cells, n), one cell per corruption and severity.
+    """Which samples the model classifies correctly: a mask (cells, n), one cell per corruption and severity.
 
     >>> CorruptionTable((("fog", 1), ("fog", 2)), np.array([[True, True], [True, False]])).mean
     0.75

@@ -93,7 +93,7 @@ def _repeated(x: Tensor, h: int, w: int) -> Tensor:
 
 
 def _halved(x: Tensor) -> Tensor:
-    """Average every 2 × 2 pixels, in whole blocks along a row; halves are rounded down and up in turn."""
+    """Average every 2 × 2 pixels, after padding to whole blocks along a row; halves are rounded down and up in turn."""
     (h, w), block = x.shape[2:], 2 * BLOCK
     h, w = h + h % 2, w + -w % block
     x = _repeated(x, h, w)
@@ -133,9 +133,10 @@ def _coded(x: Tensor, table: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _cosines() -> Tensor:
-    """Return the matrix (8, 8) of the factorised cosine transform in units of 2^−13, in float64.
+    """Return libjpeg's 8-point cosine transform as a float64 matrix (8, 8) of integers, in units of 2^−13.
 
-    The algorithm shares products between outputs and rounds only its constants, so each entry is a sum of constants.
+    libjpeg factorises the transform and rounds only the constants of the factors, so each entry is a signed sum of
+    rounded constants.
     """
     shared, twice = _fixed(0.541196100, CONSTANT), (_fixed(0.765366865, CONSTANT), _fixed(1.847759065, CONSTANT))
     even = torch.zeros(4, 4, dtype=torch.float64)

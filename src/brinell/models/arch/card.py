@@ -66,7 +66,7 @@ class PrunedBlock(BasicBlock):
 
 
 class PrunedResNet(NormalizedNetwork):
-    """ResNet-18 of the same publication, `width` channels in the first group, pruned with learning-rate rewinding."""
+    """ResNet-18 of Diffenderfer et al. 2021, `width` channels in the first group, pruned by learning-rate rewinding."""
 
     def __init__(self, inputs: Inputs, classes: int = 10, width: int = 128) -> None:
         super().__init__(inputs)

@@ -24,13 +24,14 @@ PIECE = 64
 
 @dataclass(frozen=True)
 class ReadoutStatistics:
-    """What is known of every sample's readout on the points it was fitted to, one row per sample.
+    """Statistics of every sample's readout on the points it was fitted to, one row per sample.
 
-    `d` is the second logit minus the first. `inner` is its largest value over the inner points, `weakest` its smallest
-    over all points of the second class, `best` its largest over the boundary points, and `witness` the point where that
-    occurs. `beyond` holds the points beyond eps, (n, r, …). κ is measured to `held`: the best boundary point or, if
-    weaker, the weakest point beyond eps, so that all of these stay in their class. `lo` and `hi` are the extremes of
-    both logits, (n, 2); `least` and `range` describe the original network's logits on the same points.
+    Let d be the second logit minus the first. `inner` is the largest d of the inner points, `weakest` the smallest d of
+    all points of the second class, and `best` the largest d of the boundary points, at the point `witness`. `beyond`
+    holds the points beyond eps, (n, r, …). `held` is the d of κ = 1: `best` or, if smaller, the smallest d beyond eps,
+    so that all points beyond eps stay in the second class. `lo` and `hi` are the extremes of both readout logits, (n,
+    2); `least` and `range` are the smallest logit of the original network on the same points and the range of its
+    logits.
     """
 
     inner: Tensor
@@ -46,7 +47,7 @@ class ReadoutStatistics:
 
     @property
     def separated(self) -> Tensor:
-        """Whether a threshold separates all inner points from all boundary points."""
+        """Per sample, whether a threshold on d separates the inner points from the second class."""
         return (self.weakest > self.inner) & self.best.isfinite() & self.inner.isfinite() & (self.range > 0)
 
 
@@ -104,7 +105,7 @@ class BinaryTasks:
         return len(self.ids)
 
     def classifier(self, kappa: float) -> BinaryClassifier:
-        """Return the classifiers with the decision boundary at κ between the nearest inner point and the witness."""
+        """Return the classifiers with the decision boundary at d = inner + κ (held − inner) (`ReadoutStatistics`)."""
         f = self.statistics
         shift = f.inner + kappa * (f.held - f.inner)
         half = torch.stack([shift, -shift], 1) / 2
@@ -192,7 +193,7 @@ def _statistics(design: Design, q: Tensor, z: Tensor, outer_points: Tensor) -> R
 
 
 def _scores(heads: Heads, f: Tensor) -> Tensor:
-    """Return the readouts' logits on the points of their own samples, (n, m, 2)."""
+    """Return each readout's logits on the m points of its own sample, (n, m, 2)."""
     n, m, _ = f.shape
     at = torch.arange(n, device=f.device).repeat_interleave(m)
     rows = f.reshape(n * m, -1)

@@ -26,7 +26,7 @@ REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pas
 
 
 def _bare(classifier: Classifier) -> Classifier:
-    """Return the classifier without its detector, if it can be removed: both may run the same layers."""
+    """Return the classifier without its detector, if it can be removed: a detector may run the same layers."""
     return replace(classifier, detector=None) if isinstance(classifier, TorchClassifier) else classifier
 
 
@@ -56,13 +56,13 @@ class _LayerRecorder:
 
 
 def _directions(raw: Tensor, logits: Tensor) -> set[int]:
-    """Return how logits change as the outputs grow: up (1), down (−1), both or neither."""
+    """Return the signs (1, −1) of the changes between logits sorted by the layer's outputs `raw`."""
     steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
     return {way for way in (1, -1) if bool((way * steps > 0).any())}
 
 
 def _substitutes(raw: Tensor) -> list[Tensor]:
-    """Return substitutes for the layer's outputs `raw`: the same values in other places, if they differ."""
+    """Return substitutes for the layer's outputs `raw`: permutations or, for one constant output, multiples."""
     if raw.shape[1] == 1:
         return [raw.roll(k, 0) if bool((raw != raw[:1]).any()) else (k + 1) * raw for k in range(1, TRIES + 1)]
     keys = (rng.keys(k, torch.arange(len(raw), device=raw.device)) for k in range(TRIES - 1))
@@ -101,9 +101,9 @@ def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, l
 def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
     """Return the name of the linear layer that the network ends in, found with a few forward passes of x.
 
-    It is the last linear layer that runs. The order of its outputs must be that of the logits, so that at most a
-    rescaling, a softmax or a log-softmax follows; a single output must decide between two logits. On a few points this
-    may hold by chance, so the logits must also follow substituted outputs.
+    It is the last linear layer that runs. Its outputs must have the order of the logits, so that at most a rescaling, a
+    softmax or a log-softmax follows; a single output must decide between two logits. On a few points this may hold by
+    chance, so the order must also hold after the layer's outputs are substituted.
     """
     module = require_module(classifier, NO_MODULE)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}

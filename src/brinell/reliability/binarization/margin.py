@@ -23,7 +23,7 @@ CHUNK = 8
 class Separation:
     """One hyperplane per sample: w·φ ≥ `high` on boundary points, w·φ ≤ `low` on inner points, high > low if found.
 
-    `quality` is a lower bound on the margin's share of the optimum.
+    `quality` is a lower bound on the margin divided by the widest possible margin.
     """
 
     weight: Tensor
@@ -45,8 +45,8 @@ class Separation:
 def hard_margin(inner: Tensor, boundary: Tensor) -> Separation:
     """Return the widest-margin hyperplanes between inner points (n, N, f) and boundary points (n, B, f).
 
-    Method: minimise squared margin violations with a weight that grows until the sets are separated and the margin is
-    within 1 % of the bound its multipliers give. For each weight use Newton's method on the piecewise quadratic,
+    Method: minimise squared margin violations with a weight that is increased until the sets are separated and the
+    margin is within 1 % of an upper bound (`_quality`). For each weight use Newton's method on the piecewise quadratic,
     starting from the previous solution (Mangasarian 2002). Inputs are centred and scaled first. With more features than
     points, the points are rotated into as many coordinates as there are points. The result for a sample depends on that
     sample alone.
@@ -102,7 +102,7 @@ def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
-    """Return the margin of w over the distance of two points of the convex hulls, which no margin exceeds."""
+    """Return w's margin divided by the distance of two points of the convex hulls, an upper bound on any margin."""
     value = (x @ w[:, :, None])[:, :, 0]
     gap = value[:, :first].amin(1) - value[:, first:].amax(1)
     hull = []
@@ -114,7 +114,7 @@ def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
 
 
 def _newton(z: Tensor, u: Tensor, slack: Tensor, cost: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one Newton step with the best of several lengths, and whether it changed next to nothing."""
+    """Return u after a Newton step of the best of several lengths, and a mask of samples that have converged."""
     active = z * (slack > 0)[:, :, None]
     # Divided by the cost to keep the numbers moderate.
     hessian: Any = active.mT @ active + torch.diag_embed(ridge / cost[:, None])

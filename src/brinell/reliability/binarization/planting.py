@@ -69,7 +69,7 @@ class Design:
 class Planted:
     """The points of the second class for a chunk: (n, b, …) at distance eps and (n, r, …) beyond.
 
-    `enough` marks the samples that have all of them; `drawn` counts the points drawn.
+    `enough` marks the samples for which all points were found; `drawn` counts the points drawn.
     """
 
     boundary: Tensor
@@ -93,8 +93,8 @@ def plant(
     """Draw the points of the second class for every sample of a chunk.
 
     Method: rejection sampling. Points are drawn one after another, and the first accepted ones are kept. A sample that
-    lacks some after 64 draws per point gets 10 more per point from `search`, moved along their direction to the right
-    distance and checked again. A sample's points depend on its id and the seed alone.
+    lacks points after 64 draws per point gets up to 10 more per point from `search`, which are moved along their
+    direction to the required distance and checked again. A sample's points depend on its id and the seed alone.
     """
     planter = _Planter(chunk, threat, seed, device, accepts, search)
     ends = planter.filled(design.boundary_points, design.boundary)
@@ -115,7 +115,7 @@ class _Planter:
     search: Search | None
 
     def filled(self, draw: Draw, count: int, far: float = 1.0) -> "_PlantedPoints":
-        """Return `count` points per sample at `far` radii, or as many as are found."""
+        """Return `count` points per sample at distance `far` · eps, or as many as are found."""
         n = len(self.chunk)
         kept = _PlantedPoints(torch.zeros(n, count, *self.chunk.x.shape[1:]), torch.zeros(n, dtype=torch.long))
         for at in torch.arange(n).split(PLANTED):
@@ -164,7 +164,7 @@ class _PlantedPoints:
         return at[self.have[at] < self.points.shape[1]]
 
     def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:
-        """Keep the accepted points that are still needed; every sample offers equally many."""
+        """Keep the accepted points that the samples `at` still need; each sample has equally many in `points`."""
         good = torch.ones(len(points), dtype=torch.bool) if accepts is None else accepts(points).cpu()
         good, found = good.view(len(at), -1), points.cpu().view(len(at), -1, *points.shape[1:])
         place = self.have[at][:, None] + good.cumsum(1) - 1
@@ -193,7 +193,7 @@ def score_ascent(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
 
 
 def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
-    """Return a rule: the detector accepts a point in most of `draws` passes; a NaN score rejects."""
+    """Return a function that marks the points a detector accepts in most of `draws` passes; a NaN score rejects."""
 
     def accepts(x: Tensor) -> Tensor:
         votes = [_accepted(oracle.output(x)) for _ in range(draws)]

@@ -23,7 +23,7 @@ class Heads(Protocol):
         """Return only the readouts at these positions."""
 
     def join(self, others: "list[Any]") -> "Heads":
-        """Return these and others of the same kind in one object."""
+        """Return these readouts and others of the same kind in one object."""
 
 
 @runtime_checkable
@@ -35,9 +35,9 @@ class Readout(Protocol):
         """The name in reports."""
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> Heads:
-        """Fit readouts to features (n, N, f) and (n, B, f) in float64; `widths` are those of concatenated layers.
+        """Fit readouts to features (n, N, f) and (n, B, f) in float64; `widths` counts the features of each layer.
 
-        A readout that cannot separate the two is fitted as well; the caller checks separation.
+        A readout is fitted even if it cannot separate the two classes; the caller checks separation.
         """
 
 

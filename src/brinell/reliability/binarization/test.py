@@ -146,7 +146,7 @@ def _kinds(kind: str | None, model: Classifier, prepared: PreparedEvaluation) ->
 
 
 def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
-    """Return the strong plan that decides how hard the test may be, unless the user names one."""
+    """Return the default reference attack: the strong plan whose success decides how hard the test may be."""
     if kinds == (PLAIN,):
         return coerce.as_plan(REFERENCE)
     try:

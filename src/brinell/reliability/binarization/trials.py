@@ -84,7 +84,7 @@ def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | No
 
 
 def _matched(stages: Stages, rows: pa.Table) -> int:
-    """Return how many random points match the plan: its query budget up to 400, or the queries it made if more.
+    """Return the number of random points per sample: the plan's query budget up to 400, or the queries made if more.
 
     The number of queries made is no measure by itself: a fast attack on an easy problem would leave random sampling
     only a few points, and the problem would not look easy.
@@ -95,7 +95,7 @@ def _matched(stages: Stages, rows: pa.Table) -> int:
 
 
 def run_levels(q: TestSpecification, tasks: BinaryTasks, listener: Listener) -> list[KappaTrial]:
-    """Run level after level, hardest first, until one is solved almost perfectly."""
+    """Return trials at successive κ, hardest first, up to one solved almost perfectly (`curve`: all κ)."""
     trials: list[KappaTrial] = []
     for kappa in q.levels:
         listener(Note(f"kappa = {kappa:g}"))
@@ -111,7 +111,7 @@ def _almost_perfect(level: KappaLevel) -> bool:
 
 
 def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
-    """Return the hardest level that is solved almost perfectly, else the level with the best score."""
+    """Return the trial at the hardest κ that is solved almost perfectly, else the trial with most samples broken."""
     if not trials:
         return None
     solved = [t for t in trials if _almost_perfect(t.level)]
@@ -150,7 +150,7 @@ def empty_level(kappa: float, design: Design) -> KappaLevel:
 
 
 def _held(q: TestSpecification, t: BinaryTasks, context: StageContext) -> Tensor:
-    """Return the samples with a clean point of class 0 and a verified adversarial, checked by the classifier itself."""
+    """Return the positions of samples whose clean point has class 0 and whose known adversarial passes verification."""
     x, zero = q.chunk.x[t.at].to(t.ids.device), torch.zeros_like(t.ids)
     ball = q.threat.ball(t.at, t.ids.device)
     v = verify_points(
@@ -162,7 +162,7 @@ def _held(q: TestSpecification, t: BinaryTasks, context: StageContext) -> Tensor
 
 
 def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
-    """Return which samples the plan breaks, and its rows; a stage attacks only what earlier stages left unbroken."""
+    """Return a mask of the samples the plan breaks, and its rows; a stage attacks only samples not yet broken."""
     x, ids = chunk.x.to(context.oracle.classifier.device), chunk.ids.to(context.oracle.classifier.device)
     c = clean(chunk, [context.oracle.output(x, ids) for _ in range(context.draws)])
     standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
@@ -175,7 +175,7 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
 
 
 def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
-    """Return R-ASR: half of the points from inside the ball, half from its surface or, in Linf, its corners."""
+    """Return R-ASR for "surface" and, in Linf, "corners": half of the points lie inside the ball, half there."""
     half = max(queries // 2, 1)
     near, _ = _attacked(context, _lone(RandomSampling(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()

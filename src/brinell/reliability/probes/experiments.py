@@ -47,7 +47,7 @@ class PassCount:
 
 @dataclass(frozen=True)
 class ProbedAttack:
-    """An attack under test: its prepared evaluation, the correctly classified samples at `at`, and the passes made."""
+    """An attack under test: its prepared evaluation, positions `at` of correctly classified samples, passes made."""
 
     prepared: PreparedEvaluation
     stage: Stage
@@ -71,7 +71,7 @@ class ProbedAttack:
         self, stage: Stage, who: Tensor,
         *, threat: Threat | None = None, observe: "Callable[[Slots, Response], None] | None" = None,
     ) -> "tuple[Tensor, Tensor]":  # fmt: skip
-        """Return which samples of the mask `who` break under a stage, and the adversarials of those that break."""
+        """Attack the samples in the mask `who`; return a mask of the broken ones and all points, clean if unbroken."""
         context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
         context = context if threat is None else replace(context, threat=threat)
         index = self.at[who.to(self.at.device)]
@@ -85,7 +85,7 @@ class ProbedAttack:
 
 
 def _radii(b: ProbedAttack) -> list[Threat]:
-    """Return the threat, then doubled radii up to the whole box."""
+    """Return the threat, then threats of doubled radius up to the whole box."""
     threat = b.prepared.context.threat
     size = int(torch.Size(b.x.shape[1:]).numel())
     limit = 0.999 * threat.norm.diameter(size)
@@ -146,7 +146,7 @@ def black_box(b: ProbedAttack, broken: Tensor, queries: int) -> Finding:
 
 
 def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
-    """Require that twice the steps lose no samples."""
+    """Require that doubling the steps loses no broken sample."""
     name = "more steps"
     steps = b.stage.attack.step_count
     if steps is None:
@@ -181,7 +181,7 @@ def noise(b: ProbedAttack, broken: Tensor) -> Finding:
 
 
 def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
-    """Return mean margins around the first samples, and how often a random direction beats the gradient."""
+    """Return mean margins on a grid around the first samples, and how often a random direction beats the gradient."""
     if not b.oracle.classifier.differentiable:
         return None, None
     x, y = b.x[:SHOWN], b.y[:SHOWN]

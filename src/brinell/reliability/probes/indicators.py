@@ -153,7 +153,7 @@ def silent_success(t: Trajectories, keeps_best: bool) -> Finding:
 def incomplete_optimisation(t: Trajectories) -> Finding:
     """Require that the best loss has stopped growing at the end.
 
-    Value: the share of unbroken samples whose best attempt still grows.
+    Value: the share of samples that are unbroken and whose best attempt still gains loss.
 
     Each loss curve is rescaled to its own range; the best loss so far may gain at most 5 % within the last ten
     iterations.
@@ -181,7 +181,7 @@ def still_growing(loss: Tensor) -> bool:
 
 
 def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Finding:
-    """Require that both models agree on the points found: same class, or rejection (−1).
+    """Require that attacked and evaluated model agree on the points found: same class, or both reject (−1).
 
     Value: the share of points on which they disagree.
     """
@@ -203,7 +203,7 @@ def unconstrained_failure(before: float, surviving: float, n: int) -> Finding:
 
 @dataclass(frozen=True)
 class Stability:
-    """How much margins change among neighbours: relative change (`value`), and its directionless share (`rough`)."""
+    """Relative change of margins at random neighbours (`value`), and its share common to opposite ones (`rough`)."""
 
     value: float
     rough: float
@@ -214,12 +214,12 @@ def stability(
     oracle: Oracle, criterion: Criterion, x: Tensor, y: Tensor, seed: int, neighbours: int = NEIGHBOURS,
     radius: float = RADIUS,
 ) -> Stability:  # fmt: skip
-    """Return the mean relative change of the margin over random neighbours.
+    """Return the mean relative change of the margin m over random neighbours.
 
     Method: neighbours are drawn in opposite pairs x ± d with d uniform in ±radius/2. Per sample, average |m(x) − m(x ±
-    d)| / |m(x)|, at most 1. The part that m(x + d) and m(x − d) share cannot come from a slope; its share of the change
-    tells noise from steepness. Neighbours are not clipped to the box, so that pairs stay opposite. Cost: `neighbours` +
-    1 forwards.
+    d)| / |m(x)|, at most 1. A change that x + d and x − d have in common cannot come from a slope; its share of all
+    changes (`rough`) tells noise from steepness. Neighbours are not clipped to the box, so that pairs stay opposite.
+    Cost: `neighbours` + 1 forwards.
     """
     none = torch.full_like(y, -1)
 
@@ -259,6 +259,6 @@ def _percent(share: float) -> str:
 
 
 def _last(values: Tensor, asked: Tensor) -> Tensor:
-    """Return the value at the last iteration of each sample and attempt; False where there was none."""
+    """Return `values` at the last iteration, (samples, attempts); False for an attempt without iterations."""
     count = (~asked.isnan()).sum(2)
     return values.gather(2, (count - 1).clamp(min=0)[:, :, None])[:, :, 0] & (count > 0)
