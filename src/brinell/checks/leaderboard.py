@@ -117,7 +117,7 @@ def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
 
 
 def check_restrictions(classifier: Classifier, problem: Problem, threat: Threat) -> list[Finding]:
-    """Check the three restrictions on one block of samples; a failed check is a violation.
+    """Check RobustBench's restrictions: non-zero gradients, a deterministic forward pass, no optimisation loop.
 
     Reference: Croce et al. 2021, RobustBench, sec. 3.
     """

@@ -84,7 +84,7 @@ class Stage:
         return self.ranking.passes(self.eot)
 
     def attempts(self) -> tuple[Attempt, ...]:
-        """Return the attempts per sample, in order."""
+        """Return the attempts on each sample in their order: every target class with every restart."""
         return tuple(Attempt(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
 
     def to_json(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Plan:
             raise PlanError(expected="at least 1 judging pass", got=f"draws = {self.draws}", remedy="Leave it out.")
 
     def _by_norm(self) -> Mapping[str, Stages]:
-        """Return the stages by norm; the first entry is for every norm that is not named."""
+        """Return the stages by norm; the first entry serves all norms that are not listed."""
         return self.stages if isinstance(self.stages, Mapping) else {"": self.stages}
 
     def stages_for(self, threat: Threat) -> Stages:

@@ -20,7 +20,7 @@ class TargetRanking(Protocol):
         """The reference attack; None: the clean input ranks."""
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return the forward and backward passes per sample, with a mean over `draws` passes per query."""
+        """Return the forward and backward passes per sample; every query costs `draws` passes."""
 
     def threat(self, threat: Threat) -> Threat:
         """Return the threat under which the reference attack runs in an evaluation of `threat`."""

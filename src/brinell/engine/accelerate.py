@@ -37,7 +37,7 @@ def resolve_execution(execution: str, device: torch.device) -> str:
 
 
 def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Oracle:
-    """Return the oracle for a device: one with fast copies on CUDA devices, and with fused kernels if `fuse`."""
+    """Return the oracle for a device. On CUDA it queries a fast copy of the model, compiled if `fuse` is set."""
     if device.type != "cuda" and not fuse:
         return oracle
     o = oracle

@@ -24,7 +24,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerN
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """A classifier to train, and the network it was built from (None for a user's own module)."""
+    """A classifier to train, and the built-in network it comes from (None for a module of the user)."""
 
     classifier: TorchClassifier
     network: Network | None
