@@ -30,7 +30,15 @@ def test_help_fits_80_columns_and_cuts_nothing_off(name: str, brinell: Any) -> N
     assert max(map(len, out.splitlines())) <= 80
     for function in (function for command, function, *_ in COMMANDS if command == name):
         for option in inspect.signature(options.expanded(function)).parameters:
-            assert f"--{option.replace('_', '-')}" in out or option in ("runs", "run", "a", "b", "parts", "submissions")
+            assert f"--{option.replace('_', '-')}" in out or option in (
+                "runs",
+                "run",
+                "a",
+                "b",
+                "parts",
+                "submissions",
+                "name",
+            )
 
 
 def test_the_usual_options_come_first(brinell: Any) -> None:

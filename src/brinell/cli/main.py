@@ -25,6 +25,7 @@ from brinell.cli.commands import (
     plans,
     probe,
     report,
+    reproduce,
     rescalings,
     submit,
     test_attack,
@@ -66,6 +67,7 @@ COMMANDS = (
     ("probe", probe.command, TRUST, "Search for signs that an attack fails."),
     ("gallery", gallery.command, TRUST, "Measure defences that were broken."),
     ("rescalings", rescalings.command, TRUST, "Compare seven rescalings of the logits."),
+    ("reproduce", reproduce.command, TRUST, "Reproduce tables and figures of the papers."),
     ("train", train.command, SUPPLY, "Train a model to be robust."),
     ("distances", distances.command, SUPPLY, "Measure distances between classes of a data set."),
 )

@@ -1,0 +1,86 @@
+"""brinell reproduce."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from brinell.cli._shared import options
+from brinell.cli._shared.terminal import make_table, print_lines, print_table
+from brinell.report.charts.matplotlib_style import check_plot_path
+from brinell.reproduce import Reproduction, Setup, exhibits, reproduce
+from brinell.reproduce.catalogue import PAPERS
+from brinell.reproduce.run import PICTURE
+from brinell.reproduce.setup import DEMO, DEMO_EPS
+from brinell.results.analyses import Cell, Table
+
+
+def command(
+    *,
+    name: Annotated[
+        str | None, typer.Argument(help="A table or figure, e.g. mm/table-2; without it, all are listed.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="As in evaluate, or NAME=MODEL. Repeat for several.")
+    ] = None,
+    data: options.Data = DEMO,
+    other: Annotated[list[str] | None, typer.Option(help="Further data as NAME=DATA. Repeat for several.")] = None,
+    eps: options.Eps = DEMO_EPS,
+    norm: options.Norm = "Linf",
+    n: options.N = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for tables, pictures and Runs; default: reproduced/NAME.")
+    ] = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    output: options.PrintFlags,
+) -> None:
+    """Reproduce a table or figure of the five papers with the models and data at hand."""
+    if name is None:
+        output.print(_all_as_json, show_all)
+        return
+    folder = out if out is not None else Path("reproduced") / name.replace("/", "-")
+    check_plot_path(folder / PICTURE)
+    setup = Setup(
+        tuple(model or (DEMO,)), data, norm, eps, n, tuple(other or ()), seed, device, folder, output.progress
+    )
+    result = reproduce(name, setup)
+    output.print(result.to_json, lambda console: show(result, folder, console))
+
+
+def _all_as_json() -> list[dict[str, object]]:
+    return [
+        {"name": e.name, "place": e.place, "title": e.title, "needs": e.needs, "cost": e.cost, "missing": e.missing}
+        for e in exhibits()
+    ]
+
+
+def show_all(console: Console) -> None:
+    """Print one table per paper with the names, needs and costs of its tables and figures."""
+    for short, paper in PAPERS.items():
+        rows = [
+            (e.name, e.title, e.needs if e.measure else f"cannot be run: {e.missing}", e.cost) for e in exhibits(short)
+        ]
+        print_table(make_table(paper, ("!name", "what it shows", "the paper's own needs", "cost"), rows), console)
+    print_lines(console, "Run one: brinell reproduce NAME --model MODEL --data DATA --eps EPS.")
+
+
+def show(result: Reproduction, folder: Path, console: Console) -> None:
+    """Print the measured tables, then the paper's, and where the files are."""
+    for table in result.report.tables:
+        _print(f"measured: {table.title}", table, console)
+    for table in result.exhibit.published:
+        _print(f"the paper: {table.title}", table, console)
+    difference = f"Differences: {result.exhibit.differences}" if result.exhibit.differences else ""
+    print_lines(console, *filter(None, (result.report.summary, difference, f"Files: {folder}")))
+
+
+def _print(title: str, table: Table, console: Console) -> None:
+    numeric = [all(not isinstance(row[i], str) for row in table.rows) for i in range(len(table.columns))]
+    columns = [f">{name}" if right else name for name, right in zip(table.columns, numeric, strict=True)]
+    print_table(make_table(title, columns, ([_cell(c) for c in row] for row in table.rows)), console)
+
+
+def _cell(value: Cell) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,5 @@
+"""Tables and figures of the RobustBench paper (Croce et al. 2021)."""
+
+from brinell.reproduce.exhibit import Exhibit
+
+EXHIBITS: tuple[Exhibit, ...] = ()

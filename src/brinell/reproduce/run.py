@@ -1,0 +1,159 @@
+"""Run an exhibit and store its tables and pictures beside the paper's numbers."""
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brinell.environment import version
+from brinell.errors import InputError, RunError
+from brinell.reproduce.catalogue import find
+from brinell.reproduce.exhibit import Exhibit
+from brinell.reproduce.setup import Setup
+from brinell.results.analyses import AnalysisReport, Cell, Table
+from brinell.results.format.files import write_atomic
+
+RESULT, TEXT, PICTURE = "result.json", "result.md", "result.svg"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The result of one exhibit: what was measured, on which setup, with which command, and in how many seconds."""
+
+    exhibit: Exhibit
+    report: AnalysisReport
+    setup: dict[str, Any]
+    command: str
+    seconds: float
+    version: str
+    picture: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads back."""
+        return {
+            "exhibit": self.exhibit.name, "command": self.command, "setup": self.setup,
+            "seconds": round(self.seconds, 1), "version": self.version, "picture": self.picture,
+            "report": self.report.to_dict(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Reproduction":
+        """Return the result that `to_json` wrote."""
+        return cls(
+            find(data["exhibit"]), AnalysisReport.from_dict(data["report"]), data["setup"], data["command"],
+            data["seconds"], data["version"], data["picture"],
+        )  # fmt: skip
+
+    @classmethod
+    def open(cls, folder: Path) -> "Reproduction":
+        """Return the result stored in a folder."""
+        try:
+            return cls.from_json(json.loads((folder / RESULT).read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                expected=f"a {RESULT} that brinell reproduce wrote",
+                got=f"{folder}: {error}",
+                remedy="Run brinell reproduce NAME --out FOLDER again.",
+            ) from error
+
+    def to_markdown(self, pictures: str = "") -> str:
+        """Return the measured tables, the paper's tables, and why they differ. `pictures` is put before file names."""
+        e = self.exhibit
+        lines = [
+            f"### {e.place}: {e.title}",
+            "",
+            f"`{self.command}` ({self.seconds:.0f} s, version {self.version})",
+            "",
+        ]
+        lines += [self.report.summary, ""]
+        for table in self.report.tables:
+            lines += [f"Measured: {table.title}", "", markdown(table), ""]
+        if self.picture:
+            lines += [f"![{e.place}: {e.title}]({pictures}{self.picture})", ""]
+        for table in e.published:
+            lines += [f"The paper: {table.title}", "", markdown(table), ""]
+        if e.differences:
+            lines += [f"Differences: {e.differences}", ""]
+        return "\n".join(lines)
+
+
+def markdown(table: Table) -> str:
+    """Return a table in Markdown.
+
+    >>> print(markdown(Table("t", ("attack", "%"), (("pgd", 1.5),))))
+    | attack | % |
+    |---|---|
+    | pgd | 1.5 |
+    """
+    lines = [table.columns, ("---",) * len(table.columns), *table.rows]
+    head, rule, *rows = ["|" + "|".join(f" {_text(c)} " for c in line) + "|" for line in lines]
+    return "\n".join([head, rule.replace(" ", ""), *rows])
+
+
+def _text(cell: Cell) -> str:
+    text = "" if cell is None else f"{cell:g}" if isinstance(cell, float) else str(cell)
+    return text.replace("|", "\\|")
+
+
+def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
+    """Run an exhibit, such as mm/table-2, and store result.json, result.md and result.svg in the folder `setup.out`.
+
+    >>> reproduce("mm/table-0")
+    Traceback (most recent call last):
+    brinell.errors.InputError: ... Did you mean 'mm/table-2'?
+    """
+    exhibit, given = find(name), setup or Setup()
+    if exhibit.measure is None:
+        raise InputError(
+            expected="a table or figure that can be run here",
+            got=f"{name}, which cannot",
+            remedy=f"Missing: {exhibit.missing}",
+        )
+    start = time.perf_counter()
+    report = exhibit.measure(given)
+    given.out.mkdir(parents=True, exist_ok=True)
+    picture = _draw(report, given.out)
+    result = Reproduction(
+        exhibit, report, given.to_json(), command(name, given), time.perf_counter() - start, version(), picture
+    )
+    write_atomic(given.out / TEXT, result.to_markdown().encode())
+    write_atomic(given.out / RESULT, (json.dumps(result.to_json(), indent=1) + "\n").encode())
+    return result
+
+
+def _draw(report: AnalysisReport, out: Path) -> str | None:
+    if not report.figures:
+        return None
+    from brinell.analysis.plot import plot
+
+    return plot(report, out / PICTURE).name
+
+
+def command(name: str, setup: Setup) -> str:
+    """Return the command that reproduces a result, without folders of this machine.
+
+    >>> command("mm/table-2", Setup(n=100))
+    'brinell reproduce mm/table-2 --n 100'
+    """
+    default, parts = Setup(), ["brinell", "reproduce", name]
+    models = setup.models if setup.models != default.models else ()
+    parts += _option("--model", [_base(m) for m in models])
+    parts += _option("--data", [_base(setup.data)] if setup.data != default.data else [])
+    parts += _option("--other", [_base(o) for o in setup.other])
+    for option in ("norm", "eps", "n", "seed"):
+        value = getattr(setup, option)
+        parts += _option(f"--{option}", [str(value)] if value != getattr(default, option) else [])
+    return shlex.join(parts)
+
+
+def _option(name: str, values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in (name, value)]
+
+
+def _base(spec: str) -> str:
+    """Return the last part of a path: FILE.py:FACTORY, FILE.npz or a name."""
+    label, equals, source = spec.rpartition("=")
+    return f"{label}{equals}{source.rsplit('/', 1)[-1]}"
