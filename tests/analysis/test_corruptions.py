@@ -219,7 +219,7 @@ def test_the_interval_of_the_relative_mce_covers():
 
 def test_a_relative_error_needs_a_baseline_that_loses():
     found = CorruptionReport("m", "d", {("fog", 1): np.arange(10) >= 5}, Proportion(8, 10), 10, 0)
-    with pytest.raises(InputError, match="more errors under fog than without"):
+    with pytest.raises(InputError, match="a larger error under fog than on clean images"):
         found.relative_mce(Baseline("b", {}, {("fog", 1): 0.3}, clean=0.3))
     with pytest.raises(InputError, match="between 0 and 1"):
         Baseline.named("alexnet", clean_error=43.5)

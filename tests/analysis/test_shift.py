@@ -87,7 +87,7 @@ def test_refusals(worlds: Any) -> None:
         shift(model, worlds.places(0, 4), {"same": worlds.places(0, 4)}, baselines=[model])
     with pytest.raises(InputError, match="different accuracies"):
         shift(model, worlds.places(0, 4), {"same": worlds.places(0, 4)}, baselines=[model, model])
-    with pytest.raises(InputError, match="at least one other"):
+    with pytest.raises(InputError, match="at least one shifted"):
         shift(model, worlds.places(0, 4), {})
     with pytest.raises(InputError, match=r"labels in 0\.\.1"):
         shift(model, worlds.places(0, 4), {"far": worlds.places(0, 4, torch.tensor([0, 1, 2, 0]))})

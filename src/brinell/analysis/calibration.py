@@ -37,7 +37,7 @@ CLOSE = 1e-8
 
 @dataclass(frozen=True)
 class Bin:
-    """The samples with a confidence in (low, high]: mean confidence, and how many are classified correctly."""
+    """The samples with a confidence in (low, high]: their mean confidence (NaN if none) and their accuracy, `right`."""
 
     low: float
     high: float
@@ -47,12 +47,12 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How confidence and accuracy agree on one kind of inputs (clean or adversarial).
+    """How well confidence and accuracy agree on one kind of inputs (clean or adversarial).
 
     `ece` is the expected calibration error, "the error" below. `chance` is the 95 % quantile of the error of a
-    perfectly calibrated model with these confidences: a smaller error is no evidence of miscalibration. `temperature`
-    gives the least error on these samples, `scaled`. `nll_temperature` minimises their cross-entropy. For `held_out` it
-    is fitted on each half and the error measured on the other half.
+    perfectly calibrated model with these confidences: a smaller error is no evidence of miscalibration. `scaled` is
+    the least error on these samples over all temperatures, reached at `temperature`. `nll_temperature` minimises their
+    cross-entropy. `held_out` is the error if that temperature is fitted on one half of the samples for the other half.
     """
 
     inputs: str
@@ -146,9 +146,9 @@ def calibration(
 
 
 def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
-    """Return the calibration on one kind of inputs."""
+    """Return the calibration of the predictions on one kind of inputs, called `name` in the result."""
     if len(predictions) < 2:
-        raise InputError(expected="at least 2 samples", got=f"{len(predictions)}", remedy="Use hundreds of samples.")
+        raise InputError(expected="at least 2 samples", got=f"{len(predictions)}", remedy="Pass more, best hundreds.")
     right, gaps = predictions.right, logit_gaps(predictions.logits)
     confidence = confidence_at(gaps, 1.0)
     temperature, scaled = least_error(gaps, right, bins)
@@ -168,7 +168,7 @@ def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS,
 
 
 def _held_out(predictions: Predictions, bins: int, seed: int) -> Interval:
-    """Return the error over all samples, each half scaled by the temperature fitted on the other half."""
+    """Return the calibration error over all samples, each half at the temperature fitted on the other half."""
     first, right = split_halves(predictions.ids, seed, "calibration"), predictions.right
     gaps, confidence = logit_gaps(predictions.logits), np.zeros(len(predictions))
     for here in (first, ~first):
@@ -199,7 +199,7 @@ def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BIN
 
 
 def bin_index(confidence: Floats, bins: int) -> Any:
-    """Return the bin index of every confidence."""
+    """Return the bin of every confidence: k for a confidence in (k / bins, (k + 1) / bins], and 0 for confidence 0."""
     edges = np.linspace(0, 1, bins + 1)
     return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
 
@@ -215,12 +215,12 @@ def logit_gaps(logits: Tensor) -> Tensor:
 
 
 def confidence_at(gaps: Tensor, temperature: float) -> Floats:
-    """Return the probability of the predicted class at a temperature."""
+    """Return the probability of every sample's predicted class at a temperature, from `logit_gaps`."""
     return np.asarray((1 / (gaps / temperature).exp().sum(1)).numpy())
 
 
 def least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
-    """Return the grid temperature with the least calibration error (of ties the nearest to 1), and that error.
+    """Return the grid temperature with the least calibration error (the nearest to 1 of several), and that error.
 
     Method: |mean confidence − accuracy| is a lower bound on the error, and the mean confidence decreases with the
     temperature. Search outwards from the temperature at which mean confidence and accuracy are equal, until this bound
@@ -283,7 +283,7 @@ def error_interval(confidence: Floats, right: Bools, bins: int = BINS, seed: int
 
 
 def calibrated_quantile(confidence: Floats, bins: int, seed: int) -> float:
-    """Return the 95 % quantile of the error of a perfectly calibrated model with these confidences."""
+    """Return the 95 % quantile of the error of a simulated, perfectly calibrated model with these confidences."""
     where = bin_index(confidence, bins)
     drawn = [
         _error(where, confidence - (u < confidence), bins) for u in uniforms(len(confidence), seed, "calibrated model")

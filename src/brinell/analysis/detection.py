@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: whether low confidence reveals inputs of no class."""
+"""Out-of-distribution detection: whether low confidence reveals inputs that belong to no class of the model."""
 
 import math
 from collections.abc import Mapping
@@ -29,10 +29,11 @@ SPREAD, WIDTH = 0.25, 0.15
 
 @dataclass(frozen=True)
 class ForeignData:
-    """One foreign data set: how well confidence separates it from the model's own data, and how much of it passes.
+    """How well confidence separates one foreign (out-of-distribution) data set from the model's own data.
 
-    `auroc` is the probability that an own input has a higher confidence than a foreign one; ties count half. `passing`
-    is the share of foreign inputs above the confidence threshold that 95 % of the own inputs pass.
+    `auroc` is the probability that an input of the own data has a higher confidence than a foreign one; ties count
+    half. `passing` is the share of foreign inputs with a confidence at or above the threshold that at least 95 % of the
+    own inputs reach. `confidence` is the mean confidence on the foreign inputs.
     """
 
     name: str
@@ -43,7 +44,7 @@ class ForeignData:
 
 @dataclass(frozen=True)
 class Detection:
-    """Out-of-distribution detection by the largest probability."""
+    """Out-of-distribution detection by the largest class probability; `confidence` is its mean over n own inputs."""
 
     model: str
     n: int
@@ -72,12 +73,12 @@ def detection(
     classifier: Any, problem: Any, sets: "Mapping[str, Any] | None" = None,
     *, seed: int = 0, device: torch.device | str | None = None,
 ) -> Detection:  # fmt: skip
-    """Measure how well confidence separates the model's own inputs from those of other data sets.
+    """Measure how well confidence separates the model's own inputs from the inputs of other data sets.
 
-    Method: exact area under the ROC curve of the largest probability; ties count half. `sets` maps names to problems,
-    whose labels are ignored; without it three kinds of noise are used, keyed by the seed. Cost: one forward per sample.
-    Reference: Hendrycks & Gimpel 2017; interval: the variance of Hanley & McNeil, solved for the bound (Newcombe 2006,
-    method 5).
+    Method: exact area under the ROC curve of the largest class probability; ties count half. `sets` maps names to
+    problems, whose labels are ignored; the default is three kinds of noise, keyed by the seed (`synthetic`). Cost: one
+    forward per sample. Reference: Hendrycks & Gimpel 2017; interval: the variance of Hanley & McNeil, solved for the
+    bound (Newcombe 2006, method 5).
 
     >>> import brinell
     >>> sets = detection("demo", brinell.data.load("demo", 50)).sets
@@ -88,7 +89,9 @@ def detection(
     foreign = synthetic(data, seed) if sets is None else {k: coerce.as_problem(v) for k, v in sets.items()}
     if not foreign:
         raise InputError(
-            expected="at least one foreign data set", got="none", remedy="Omit `sets` for three kinds of noise."
+            expected="at least one foreign data set",
+            got="none",
+            remedy="Pass `sets` as {name: problem}, or omit it for three kinds of noise.",
         )
     own = predict(model, read_chunks(data), labelled=False)
     found = tuple(
@@ -113,7 +116,7 @@ def _foreign_data(name: str, own: Predictions, other: Predictions) -> ForeignDat
 def auroc(positive: Floats, negative: Floats) -> float:
     """Return the probability that a positive score exceeds a negative one; ties count half.
 
-    Method: the rank of every positive among the sorted negatives, in integers.
+    Method: count in integers, for every positive score, the smaller and the equal negative scores.
 
     >>> auroc(np.array([2.0, 1.0]), np.array([1.0, 0.0]))
     0.875
@@ -125,7 +128,7 @@ def auroc(positive: Floats, negative: Floats) -> float:
 
 
 def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of an AUROC from m positives and n negatives; it has a width at 0 and 1 too.
+    """Return low and high of the 95 % interval of an AUROC from m positives and n negatives, also for AUROC 0 or 1.
 
     Method: the areas θ with |θ − area| = z √V(θ), with the variance V of Hanley & McNeil (1982) for equal sample sizes.
     Reference: Newcombe, Statistics in Medicine 25 (2006), 559-573, method 5.
@@ -152,9 +155,9 @@ def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
 
 
 def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Problem]:
-    """Return inputs of no class with the problem's shape and size: Gaussian noise, uniform noise, smooth blobs.
+    """Return three problems of noise: Gaussian, uniform and smooth blobs, with the input shape of the given problem.
 
-    For a streamed problem the inputs are generated when they are read.
+    Each has `n` inputs (default: as many as the problem). For a streamed problem they are generated when read.
 
     >>> tuple(synthetic((torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)))["blobs"].x.shape)
     (4, 1, 8, 8)
@@ -169,7 +172,7 @@ def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Pr
 
 
 class _Noise(Dataset[Any]):
-    """Inputs of one kind of noise, generated on access; each depends on seed, kind and index alone."""
+    """Inputs of one kind of noise, generated on access; an input depends on seed, kind and index alone."""
 
     def __init__(self, name: str, shape: tuple[int, ...], count: int, seed: int) -> None:
         self.name, self.shape, self.count, self.seed = name, shape, count, seed
@@ -192,7 +195,7 @@ class _Noise(Dataset[Any]):
 
 
 def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return noise blurred along the last two axes (or the only one) and stretched to the whole box."""
+    """Return noise blurred along its last two axes (or its only axis) and rescaled to the full range [0, 1]."""
     x = rng.uniform(key, shape)
     for axis in range(x.ndim - min(len(shape), 2), x.ndim):
         x = _blurred(x, axis)

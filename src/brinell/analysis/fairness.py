@@ -24,10 +24,10 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class ClassSpread:
-    """How unequal the classes are: relative standard deviation (`rsd`) of their accuracies, 0 if equal.
+    """How unequal the class accuracies are: `rsd` is their standard deviation divided by their mean, 0 if equal.
 
-    `rsd` is None if no sample is correct. `p_value` is the probability of at least this spread if all classes had the
-    same accuracy.
+    `rsd` is None if every accuracy is 0. `p_value` is the probability of an `rsd` at least as large if all classes had
+    the same true accuracy.
     """
 
     rsd: Interval | None
@@ -36,7 +36,7 @@ class ClassSpread:
 
 @dataclass(frozen=True)
 class Fairness:
-    """Accuracies by class, and how unequal they are."""
+    """Clean and robust accuracy of every class, and how unequal the classes are."""
 
     model: str
     classes: tuple[ClassAccuracy, ...]
@@ -45,12 +45,12 @@ class Fairness:
 
     @property
     def worst(self) -> ClassAccuracy:
-        """The class with the lowest robust accuracy; of ties the first."""
+        """The class with the lowest robust accuracy; the first of several."""
         return min(self.classes, key=lambda c: c.robust.value)
 
     @property
     def best(self) -> ClassAccuracy:
-        """The class with the highest robust accuracy."""
+        """The class with the highest robust accuracy; the first of several."""
         return max(self.classes, key=lambda c: c.robust.value)
 
     def findings(self) -> AnalysisReport:
@@ -96,12 +96,12 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     clean = table.filter(is_evidence(table, Evidence.CLEAN))
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
-        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Resume the evaluation.")
+        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Evaluate again with --resume.")
     if names and len(names) <= labels.max():
         raise InputError(
             expected=f"a name for each of the classes 0..{labels.max()}",
             got=f"{len(names)} names",
-            remedy="Name all classes or none.",
+            remedy="Pass one name per class, or omit `names`.",
         )
     classes = np.unique(labels)
     n = np.array([(labels == c).sum() for c in classes])
@@ -116,7 +116,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
 
 
 def relative_deviation(accuracy: Floats) -> float:
-    """Return standard deviation (divisor: number of classes) over mean of the class accuracies.
+    """Return the standard deviation of the class accuracies (divisor: number of classes) divided by their mean.
 
     >>> relative_deviation(np.array([0.25, 0.75]))
     0.5
@@ -125,7 +125,7 @@ def relative_deviation(accuracy: Floats) -> float:
 
 
 def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
-    """Return how unequal classes are, given per class `right` correct samples out of `n`."""
+    """Return how unequal the class accuracies are; class i has `right[i]` correct samples out of `n[i]`."""
     if not right.sum():
         return ClassSpread(None, 1.0)
     value, common = relative_deviation(right / n), np.full(len(n), right.sum() / n.sum())
@@ -138,7 +138,7 @@ def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
 
 
 def _redrawn(accuracy: Floats, n: Ints, seed: int, purpose: str) -> "list[Floats]":
-    """Return resampled accuracies: n samples per class, each correct with its class's probability."""
+    """Return simulated class accuracies: n[i] samples of class i, each correct with probability accuracy[i]."""
     first = np.concatenate([[0], np.cumsum(n)])[:-1]
     probability = np.repeat(accuracy, n)
     return [

@@ -33,19 +33,19 @@ def resamples(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[I
 
 
 def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Floats]:
-    """Yield `draws` times n uniform numbers in [0, 1), determined by the arguments."""
+    """Yield `draws` arrays of n uniform numbers in [0, 1), determined by the arguments."""
     for key in _keys(n, seed, purpose, draws):
         yield from rng.uniform(key, (n,)).double().numpy()
 
 
 def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
-    """Yield one key per draw, in batches of bounded memory."""
+    """Yield one random key per draw, in batches small enough for the memory."""
     key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
     yield from key.split(max(1, VALUES_PER_BATCH // n))
 
 
 def basic_bootstrap(value: float, draws: Floats, n: int, least: float = -math.inf, most: float = math.inf) -> Interval:
-    """Return the basic bootstrap interval: the quantiles of the draws, mirrored at the value.
+    """Return a statistic's basic bootstrap interval: the quantiles of its bootstrap draws, mirrored at its value.
 
     Noise can only enlarge some statistics, such as a calibration error, and enlarges them again in every draw.
     Mirroring removes this bias; plain quantiles would count it twice. Reference: Davison & Hinkley 1997, sec. 5.2.
@@ -63,7 +63,7 @@ def bootstrap(
     statistic: Callable[[Ints], float], n: int, seed: int, purpose: str, least: float = -math.inf,
     most: float = math.inf, draws: int = DRAWS,
 ) -> Interval:  # fmt: skip
-    """Return a statistic of the samples at given indices, with its basic bootstrap interval.
+    """Return `statistic` of n samples with its basic bootstrap interval; it is called with arrays of sample indices.
 
     >>> v = np.arange(100.0)
     >>> mean = bootstrap(lambda at: float(v[at].mean()), 100, 0, "example")
@@ -75,7 +75,7 @@ def bootstrap(
 
 
 def split_halves(ids: Ints, seed: int, purpose: str) -> Bools:
-    """Mark one half of the samples, chosen by their ids and the seed; rounded down for an odd number.
+    """Return a mask of a random half (rounded down) of the samples, determined by ids, seed and purpose.
 
     >>> int(split_halves(np.arange(7), 0, "example").sum())
     3
@@ -87,7 +87,7 @@ def split_halves(ids: Ints, seed: int, purpose: str) -> Bools:
 
 
 def independent_difference(a: Proportion, b: Proportion) -> Difference:
-    """Return A minus B for independent samples, with Newcombe's score interval.
+    """Return share a minus share b, from independent samples, with Newcombe's score interval.
 
     Reference: Newcombe, Statistics in Medicine 17 (1998), 873-890, method 10.
 
@@ -113,7 +113,7 @@ def mean_of_two(a: Proportion, b: Proportion) -> Interval:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a result as plain data for JSON: proportions and intervals become objects.
+    """Return a result as plain data for JSON: dataclasses become dicts, numbers that are not finite None.
 
     >>> to_plain((Proportion(1, 4), None))[0]["value"]
     0.25
@@ -133,7 +133,7 @@ def to_plain(value: Any) -> Any:
 
 
 def percent(p: "Proportion | Interval | Difference") -> str:
-    """Return per cent with the interval, for a table.
+    """Return "value [low, high]" in per cent for a table cell; "" for a proportion of no samples.
 
     >>> percent(Proportion(478, 1000)), percent(Proportion(0, 0))
     ('47.8 [44.7, 50.9]', '')
@@ -146,7 +146,7 @@ def percent(p: "Proportion | Interval | Difference") -> str:
 def interval_series(
     name: str, x: Sequence[float | str], values: Sequence[Proportion | Interval], scale: float = 100
 ) -> Series:
-    """Return a series of a figure with intervals, by default in per cent.
+    """Return a named series of a figure, values and bounds multiplied by `scale` (by default to per cent).
 
     >>> interval_series("robust", ["cat"], [Proportion(1, 4)]).y
     (25.0,)

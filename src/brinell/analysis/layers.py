@@ -1,4 +1,4 @@
-"""The layers of a network as functions of the input."""
+"""Compute the output of any layer of a network as a function of the input."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
-    """Return the layers to analyse: those with weights that run once and return one row per input, in order.
+    """Return the names of the layers to analyse: with weights, run once, one output row per input; in forward order.
 
-    These are the module's children or, for a module with a single child, that child's. The last one is left out if its
-    output is the logits. A classifier without a torch module has none.
+    Layers are the direct children of the network; a module with a single child is replaced by that child first. A layer
+    whose output is the logits is left out. A classifier without a torch module has no layers.
     """
     module = classifier.torch_module
     if module is None:
@@ -48,11 +48,11 @@ def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
 
 @contextmanager
 def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
-    """Yield the network up to a layer as a function of the input, one flat row per input; "output" is all of it."""
+    """Yield a function from a batch of inputs to the layer's flattened outputs; the layer "output" gives the logits."""
     if layer == OUTPUT:
         yield lambda x: classifier.forward(x).logits
         return
-    module = require_module(classifier, remedy="Omit `layers`: the output can always be analysed.")
+    module = require_module(classifier, remedy="Omit `layers` (--layer) to analyse the logits.")
     known = dict(module.named_modules())
     seen: list[Any] = []
     handle = known[one_of("a layer", layer, known)].register_forward_hook(lambda _, __, result: seen.append(result))
@@ -62,9 +62,9 @@ def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
         classifier.forward(x)
         if len(seen) != 1 or not isinstance(seen[0], Tensor) or len(seen[0]) != len(x):
             raise ModelError(
-                expected=f"the layer {layer} to run once, with one row per input",
+                expected=f"the layer {layer} to run once per forward pass and to return one row per input",
                 got=f"{len(seen)} outputs" + ("" if len(seen) != 1 else f" of {type(seen[0]).__name__}"),
-                remedy="Name a layer that runs once per forward pass.",
+                remedy="Name other layers, or omit `layers` (--layer) for all that qualify.",
             )
         return flat(seen[0]).float()
 

@@ -14,11 +14,13 @@ CROWDED = 45
 
 
 def plot(report: AnalysisReport, path: Path) -> Path:
-    """Draw one panel per figure of the report, side by side."""
-    check_plot_path(path, "AnalysisReport.save writes the numbers.")
+    """Draw the report's figures side by side into one image file, and return its path."""
+    check_plot_path(path, "Give the file one of these endings; `report.save(folder)` writes the numbers.")
     if not report.figures:
         raise InputError(
-            expected="a report with a figure", got=f"none in {report.kind}", remedy="Use its tables instead."
+            expected="a report with a figure",
+            got=f"the report {report.kind} without one",
+            remedy="Read `report.tables` instead.",
         )
     plt = load_pyplot()
     with reproducible_style(plt):
@@ -32,7 +34,7 @@ def plot(report: AnalysisReport, path: Path) -> Path:
 
 
 def _width(figure: Figure) -> float:
-    """Return the width in inches: bars and matrices need room for their names."""
+    """Return the width of a panel in inches: bars and matrices need room for the names on their x axis."""
     points = max((len(s.x) for s in figure.series), default=0)
     if figure.kind == "bars":
         return min(5.0 + 0.18 * points * len(figure.series), 16.0)

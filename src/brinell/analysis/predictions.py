@@ -42,18 +42,18 @@ class CleanAndAdversarial(Generic[Side]):
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """Clean and, if measured, adversarial."""
+        """The result on clean inputs and, if measured, the result on adversarial inputs."""
         return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
 
     def table(self, title: str, rows: Mapping[str, Callable[[Side], Cell]]) -> Table:
-        """Return a table with one column for each kind of inputs."""
+        """Return a table with one column per kind of inputs; `rows` maps row names to functions from result to cell."""
         columns = ("", "clean", "adversarial")[: 1 + len(self.sides)]
         return Table(title, columns, tuple((name, *map(cell, self.sides)) for name, cell in rows.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Ids, labels and logits of samples, on the CPU."""
+    """Ids (n,), labels (n,) and logits (n, classes) of n samples, on the CPU."""
 
     ids: Ints
     y: Tensor
@@ -69,12 +69,12 @@ class Predictions:
 
     @property
     def right(self) -> Bools:
-        """Which samples have the label as their predicted class."""
+        """A mask (n,) of the samples with the label as their predicted class."""
         return np.asarray((self.logits.argmax(1) == self.y).numpy())
 
     @property
     def log_confidence(self) -> Floats:
-        """The log of the largest probability. It still orders samples whose probabilities all round to 1.
+        """The log of every sample's largest class probability. It orders samples even if all probabilities round to 1.
 
         >>> z = torch.tensor([[40.0, 0.0], [50.0, 0.0]])
         >>> first, second = Predictions(np.arange(2), torch.zeros(2, dtype=torch.long), z).log_confidence
@@ -88,12 +88,12 @@ class Predictions:
 
     @property
     def true_confidence(self) -> Floats:
-        """The log-probability of the label."""
+        """The log-probability of every sample's label."""
         return np.asarray(self.logits.double().log_softmax(1).gather(1, self.y[:, None])[:, 0].numpy())
 
 
 def read_chunks(problem: Problem) -> Iterator[Chunk]:
-    """Yield the samples in order, in chunks of bounded memory."""
+    """Yield the samples in order, in chunks small enough for the memory."""
     blocks = VALUES // (LEAST * math.prod(problem.shape()))
     return problem.chunks(LEAST * max(1, min(MOST // LEAST, blocks)))
 
@@ -101,7 +101,7 @@ def read_chunks(problem: Problem) -> Iterator[Chunk]:
 def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Predictions:
     """Return the classifier's predictions, in float32 and with a fixed batch shape.
 
-    Cost: one forward per sample.
+    `labelled=False` ignores the labels. Cost: one forward per sample.
     """
     model_checks.check_train_mode(classifier)
     ids, labels, logits = [], [], []
@@ -119,7 +119,7 @@ def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = Tr
         raise ModelError(
             expected="finite logits",
             got=model_checks.check_finite_logits(z).message,
-            remedy="Find where the model overflows: confidences need finite logits.",
+            remedy="Find the layer of the model that overflows, or leave these samples out.",
         )
     return Predictions(torch.cat(ids).numpy(), torch.cat(labels), z)
 
@@ -132,7 +132,7 @@ def _output(oracle: Oracle, chunk: Chunk) -> Output:
 
 
 def open_run_of(run: AnyRun, classifier: Classifier | None) -> Run:
-    """Return a Run with the criterion misclassification, of this classifier if one is given; refuse others."""
+    """Open a Run; raise an error if its criterion is not misclassification or it belongs to another classifier."""
     run = Run.open(run)
     if classifier is not None:
         coerce.require_same_model(run, classifier)
@@ -141,13 +141,13 @@ def open_run_of(run: AnyRun, classifier: Classifier | None) -> Run:
         raise RunError(
             expected="a Run with the criterion misclassification",
             got=f"the criterion {criterion} in {run.path}",
-            remedy="Evaluate the model without its detector.",
+            remedy="Pass a Run of the model without its detector.",
         )
     return run
 
 
 def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
-    """Yield the samples with the Run's adversarials in place of the inputs; other samples stay clean."""
+    """Yield the samples of the problem, with the Run's adversarials in place of the inputs that it broke."""
     adversarials = run.adversarials()
     index = {int(i): k for k, i in enumerate(adversarials.ids)}
     known = coerce.stored_samples(run)
@@ -164,7 +164,7 @@ def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
 def largest_loss_points(
     classifier: Classifier, problem: Problem, threat: Threat, attack: AnyAttack, seed: int = 0
 ) -> Iterator[Chunk]:
-    """Yield the samples replaced by the points of largest loss that an attack finds, adversarial or not.
+    """Yield the samples, each input replaced by the point of largest loss that the attack finds, adversarial or not.
 
     Cost: the full budget of the attack for every sample.
     """
@@ -172,7 +172,7 @@ def largest_loss_points(
     model_checks.require_gradients(classifier)
     if threat.unlimited:
         raise InputError(
-            expected="a threat with a radius", got=str(threat), remedy="The attack maximises the loss within it."
+            expected="a threat with a radius", got=str(threat), remedy="Pass a radius, e.g. Linf('8/255')."
         )
     threat.check(problem.shape(), len(problem))
     for chunk in read_chunks(problem):

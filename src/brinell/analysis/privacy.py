@@ -42,12 +42,12 @@ ATTACK = PGD(steps=10)
 
 @dataclass(frozen=True)
 class Leakage:
-    """Membership inference on one kind of inputs; accuracies weight members and others equally: guessing gives 1/2.
+    """Membership inference on one kind of inputs: which samples are training `members`, which are held-out `others`.
 
-    `best` is the paper's measure: the accuracy at the best threshold on the confidence in the label, chosen and
-    measured on the same samples, never below 1/2. `honest` chooses the threshold on one half and measures it on the
-    other. `label` calls a sample a member if the model classifies it correctly: 1/2 plus half the generalisation gap.
-    `beyond` is `honest` minus `label`, with a paired interval.
+    Both groups count half, so guessing gives 1/2. `best` is the paper's measure: the accuracy at the best threshold on
+    the confidence in the label, chosen and measured on the same samples, never below 1/2. `honest` measures a threshold
+    on one half of the samples that was chosen on the other half. `label` takes correctly classified samples for
+    members: 1/2 plus half the generalisation gap. `beyond` is `honest` minus `label`, with a paired interval.
     """
 
     inputs: str
@@ -60,7 +60,7 @@ class Leakage:
 
     @property
     def gap(self) -> Difference:
-        """Accuracy on members minus accuracy on others, the generalisation gap."""
+        """The generalisation gap: classification accuracy on members minus that on others."""
         return independent_difference(self.members, self.others)
 
 
@@ -101,13 +101,14 @@ def privacy(
     *, runs: tuple[AnyRun, AnyRun] | None = None, threat: Threat | None = None, attack: AnyAttack = ATTACK,
     seed: int = 0, device: torch.device | str | None = None,
 ) -> Privacy:  # fmt: skip
-    """Measure how well confidence in the label tells training samples (`members`) from `others`.
+    """Measure how well confidence in the label separates training samples (`members`) from held-out samples (`others`).
 
-    Method: a threshold on the confidence, chosen on one random half of each and measured on the other, both ways.
-    Beside it the paper's number, chosen and measured on all samples, and the baseline that only checks whether the
-    prediction is correct. Adversarial inputs come from `runs` (of members, of others; unbroken samples stay clean) or,
-    with a `threat`, from an attack run on every sample to the end of its budget, as in the paper. Cost: one forward per
-    sample, plus the attack with a threat. Reference: Song & Mittal 2021; Croce et al. 2021, sec. 4 and appendix.
+    Method: a threshold on the confidence, chosen on a random half of each group and measured on the other half, then
+    the reverse. The result also holds the paper's number (threshold chosen and measured on all samples) and a baseline
+    that calls correctly classified samples members. Adversarial inputs come from `runs` (first the Run on members;
+    unbroken samples stay clean) or, with a `threat`, from an attack run on every sample to the end of its budget, as in
+    the paper. Cost: one forward per sample, plus the attack with a threat. Reference: Song & Mittal 2021; Croce et al.
+    2021, sec. 4 and appendix.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 120)
@@ -116,7 +117,7 @@ def privacy(
     (120, True)
     """
     if runs is not None and threat is not None:
-        raise InputError(expected="Runs or a threat", got="both", remedy="Pass one source of adversarial inputs.")
+        raise InputError(expected="Runs or a threat", got="both", remedy="Omit `runs` (--run) or `threat` (--eps).")
     model = coerce.as_classifier(classifier, device)
     data = (coerce.as_problem(members), coerce.as_problem(others))
 
@@ -135,12 +136,12 @@ def privacy(
 
 
 def leakage(members: Predictions, others: Predictions, name: str = "clean", seed: int = 0) -> Leakage:
-    """Return the leakage on one kind of inputs."""
+    """Return how well predictions on one kind of inputs, `name`, separate members from others."""
     if min(len(members), len(others)) < 2:
         raise InputError(
             expected="at least 2 members and 2 others",
             got=f"{len(members)} and {len(others)}",
-            remedy="One half is needed to choose a threshold, the other to measure it.",
+            remedy="Pass more samples: one half chooses the threshold, the other half tests it.",
         )
     member_scores, other_scores = members.true_confidence, others.true_confidence
     right = members.accuracy, others.accuracy
@@ -156,10 +157,10 @@ def leakage(members: Predictions, others: Predictions, name: str = "clean", seed
 
 
 def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
-    """Return the best threshold and its accuracy: the mean of the share of members ≥ it and of others < it.
+    """Return the best threshold t on the scores, and its accuracy: the mean of P(member ≥ t) and P(other < t).
 
-    Method: all thresholds are tried, from the sorted scores; −inf calls every sample a member. Of ties the middle one
-    is taken, so that no threshold needlessly lies next to the sample it was fitted to.
+    Method: try −inf (every sample is called a member), all midpoints of adjacent scores, and inf. Of equally good
+    thresholds take the middle one, which is rarely next to a sample it was fitted to.
 
     >>> best_threshold(np.array([3.0, 2.0]), np.array([1.0, 0.0]))
     (1.5, 1.0)
@@ -174,7 +175,7 @@ def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
 
 
 def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tuple[Bools, Bools]:
-    """Return masks of the members and of the others inferred correctly, each half at the other half's threshold."""
+    """Return masks of correctly inferred members and others, each half at the threshold chosen on the other half."""
     found, rejected = np.zeros(len(members), dtype=bool), np.zeros(len(others), dtype=bool)
     for a, b in ((first, second), (~first, ~second)):
         threshold, _ = best_threshold(members[a], others[b])
@@ -183,7 +184,7 @@ def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tup
 
 
 def _beyond(called: tuple[Bools, Bools], label: tuple[Bools, Bools]) -> Difference:
-    """Return accuracy of inference from confidence minus that from correct classification; both groups count half.
+    """Return the accuracy of inference from confidence minus that from correctness; members and others count half.
 
     Method: the squared half-widths of the two groups' paired Newcombe intervals add up, as in `mean_of_two`.
     """

@@ -26,7 +26,7 @@ STEPS = ("fixed", "adaptive")
 
 @dataclass(frozen=True)
 class Rescaling:
-    """One rescaling of the margin: its letter and name in the paper, its loss name here, and the formula."""
+    """One rescaling of the margin: its id and name in the paper, the name of its loss in Brinell, and its formula."""
 
     id: str
     name: str
@@ -46,7 +46,7 @@ RESCALINGS = (
 
 
 def places(sizes: Sequence[int]) -> list[str]:
-    """Return the rank of each count, largest first; ties share a rank, marked with "=".
+    """Return the rank of each count, "1" for the largest; equal counts share a rank, marked with "=".
 
     >>> places([5379, 5377, 5374, 5374, 5376])
     ['1', '2', '=4', '=4', '3']
@@ -57,7 +57,10 @@ def places(sizes: Sequence[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Successes:
-    """One line of the table: the samples that a rescaling breaks (or are misclassified), compared with rescaling A."""
+    """The line of one rescaling in the table: the share of samples it breaks, misclassified samples included.
+
+    `only_here` are the samples that it breaks and rescaling A (natural logits) does not, `only_natural` the reverse.
+    """
 
     rescaling: Rescaling
     share: Proportion
@@ -108,7 +111,7 @@ class RescalingTable:
 
 
 def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]:
-    """Return the lines of the table from the sets of broken samples, in the order of RESCALINGS."""
+    """Return the lines of the table; `broken` holds the ids of the samples that each of RESCALINGS breaks."""
     natural = broken[0]
     order = places([len(b) for b in broken])
     return tuple(

@@ -1,4 +1,4 @@
-"""Distribution shift: accuracy on other data sets than the model's own."""
+"""Distribution shift: accuracy on data sets other than the model's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from brinell.results.analyses import AnalysisReport, Cell, Figure, Table
 
 @dataclass(frozen=True)
 class ShiftedData:
-    """One data set: the accuracy on it, and `gap`, this accuracy minus that on the model's own data.
+    """The accuracy on one shifted data set, and `gap`: this accuracy minus the accuracy on the model's own data.
 
-    `paired` says whether both sets hold the same samples (equal ids and labels), which narrows the interval.
-    `effective` is the effective robustness: the accuracy beyond what the baselines predict.
+    `paired` says whether the two data sets hold the same samples (equal ids and labels), which narrows the interval of
+    `gap`. `effective` is the effective robustness: the accuracy minus the accuracy that the baselines predict.
     """
 
     name: str
@@ -86,14 +86,15 @@ def shift(
     classifier: Any, problem: Any, sets: Mapping[str, Any],
     *, baselines: Sequence[Any] = (), seed: int = 0, device: torch.device | str | None = None,
 ) -> Shift:  # fmt: skip
-    """Measure the accuracy on other data sets, and compare it with that on the model's own data.
+    """Measure the accuracy on other data sets, and compare it with the accuracy on the model's own data.
 
     Method: `sets` maps names to problems: corruptions, new samples, other sources. The gap is the accuracy on the set
-    minus that on `problem`. Its interval is Newcombe's: paired if both hold the same samples under the same ids and
-    labels, else for independent samples. Two or more ordinary models as `baselines` also give the effective robustness:
-    the accuracy on the set minus its prediction from this model's accuracy on `problem`, by a straight line through the
-    baselines in log-odds of both accuracies. Its interval: bootstrap over samples, keyed by the seed, with the
-    baselines fixed. Cost: one forward per sample and model. Reference: Taori et al. 2020; Croce et al. 2021, sec. 4.
+    minus the accuracy on `problem`. Its interval is Newcombe's: paired if set and `problem` hold the same ids with the
+    same labels, else for independent samples. Two or more ordinary models as `baselines` also give the effective
+    robustness: the accuracy on the set minus the accuracy predicted from this model's accuracy on `problem`, by a
+    straight line fitted to the baselines (log-odds of the two accuracies). Its interval: bootstrap over samples, keyed
+    by the seed, with fixed baselines. Cost: one forward per sample and model. Reference: Taori et al. 2020; Croce et
+    al. 2021, sec. 4.
 
     >>> import brinell
     >>> home = brinell.data.load("demo", 100)
@@ -103,11 +104,11 @@ def shift(
     (True, True)
     """
     if not sets:
-        raise InputError(
-            expected="at least one other data set", got="none", remedy="Pass a mapping from names to problems."
-        )
+        raise InputError(expected="at least one shifted data set", got="none", remedy="Pass `sets` as {name: problem}.")
     if len(baselines) == 1:
-        raise InputError(expected="two baselines or more", got="one", remedy="A line needs two points: add another.")
+        raise InputError(
+            expected="two baselines or more, or none", got="one", remedy="Add a baseline: a line needs two points."
+        )
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
     home = _predict_all(models, problem)
     results = tuple(_shifted_data(name, home, _predict_all(models, other), seed) for name, other in sets.items())
@@ -134,12 +135,15 @@ def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predic
 
 
 def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> Interval:
-    """Return the effective robustness of the first model, given which samples each model classifies correctly."""
+    """Return the effective robustness of the first model; the other models are the baselines.
+
+    `near` and `far` are masks (models, samples) of correct predictions on the model's own and on the shifted data.
+    """
     if len(np.unique(near[1:].sum(1))) < 2:
         raise InputError(
             expected="baselines with different accuracies on the model's own data",
             got="equal accuracies",
-            remedy="A line needs two points: use ordinary models from weak to strong.",
+            remedy="Pass baselines from weak to strong: a line needs two different points.",
         )
     n, m = near.shape[1], far.shape[1]
     places = resamples(n, seed, f"shift, {name}, home")
@@ -152,10 +156,10 @@ def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> In
 
 
 def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
-    """Return the first model's accuracy `there` minus what a line through the other models predicts.
+    """Return the first model's accuracy on shifted data minus the prediction by a line through the other models.
 
-    `home` and `there` hold accuracies from n and m samples, one per model; 0 and 1 are moved by half a sample so that
-    their log-odds are finite.
+    `home` and `there` hold one accuracy per model: on n samples of the model's own data and on m shifted samples.
+    Accuracies 0 and 1 are moved by half a sample so that their log-odds are finite.
 
     >>> home, there = np.array([0.8, 0.5, 0.9]), np.array([0.7, 0.5, 0.9])
     >>> round(beyond(home, there, 100, 100), 6)  # the baselines lie on the diagonal

@@ -41,15 +41,15 @@ class Layer:
 
     @property
     def largest(self) -> float:
-        """The largest value: a lower bound on the constant over all balls."""
+        """The largest value: a lower bound on the largest local Lipschitz constant of all samples."""
         return max(self.values)
 
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Lower bounds on local Lipschitz constants by layer, the output last.
+    """Lower bounds on local Lipschitz constants by layer, the output of the network last.
 
-    With `angular`, each output is divided by its Euclidean norm first: only its direction counts.
+    With `angular`, each layer output is divided by its Euclidean norm first: only its direction counts.
     """
 
     model: str
@@ -139,13 +139,15 @@ def _check(model: Classifier, threat: Threat, data: Problem, steps: int, restart
     threat.check(data.shape(), len(data))
     if threat.unlimited or threat.norm.name not in NORMS:
         raise InputError(
-            expected=f"a radius in {', '.join(NORMS)}", got=str(threat), remedy="Pass a radius, e.g. Linf('8/255')."
+            expected=f"a threat with a radius in one of the norms {', '.join(NORMS)}",
+            got=str(threat),
+            remedy="Pass a radius, e.g. Linf('8/255').",
         )
     if min(steps, restarts) < 1:
         raise InputError(
             expected="at least 1 step and 1 restart",
-            got=f"{steps} and {restarts}",
-            remedy=f"Omit them for the defaults, {STEPS} and 2.",
+            got=f"{steps} steps and {restarts} restarts",
+            remedy=f"Omit `steps` and `restarts` for {STEPS} and 2.",
         )
 
 
@@ -155,7 +157,7 @@ def _blocks(data: Problem, model: Classifier) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class _Search:
-    """Searches the pair of points in the ball with the largest output change per distance."""
+    """Search for the pair of points in a ball with the largest change of the output per distance."""
 
     top: Norm
     angular: bool
@@ -190,7 +192,7 @@ class _Search:
     def _slope(
         self, f: Function, a: Tensor, b: Tensor, ball: Ball, ratio: bool, last: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the ratio of every pair (0 if too close), and the gradients with respect to both points."""
+        """Return every pair's output change per distance (0 if too close), and the objective's gradients at a and b."""
         with torch.set_grad_enabled(not last):
             p, q = (v.detach().requires_grad_(not last) for v in (a, b))
             up = self.top.size(self._outputs(f, p) - self._outputs(f, q))

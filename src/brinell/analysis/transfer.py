@@ -1,4 +1,4 @@
-"""Transferability: whether one model's stored adversarials fool another; it costs forward passes only."""
+"""Transferability: whether one model's stored adversarials fool another model; it costs forward passes only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
 @dataclass(frozen=True)
 class TransferCell:
-    """Adversarials of one model (the source) evaluated on another (the target).
+    """Adversarials of one model (the source) evaluated on another model (the target).
 
-    `rate`: of the source's adversarials for samples that both models classify correctly, those that fool the target.
+    `rate`: the share of the source's adversarials that fool the target, over samples both models classify correctly.
     `accuracy`: the target's accuracy on all samples with the source's adversarials in place, the paper's measure.
     """
 
@@ -45,11 +45,11 @@ class Transferability:
         raise InputError(
             expected=f"a source among {', '.join(self.sources)} and a target among {', '.join(self.targets)}",
             got=repr(pair),
-            remedy="Write result[source, target].",
+            remedy="Write result[source, target] with these names.",
         )
 
     def findings(self) -> AnalysisReport:
-        """Return both matrices as tables and figures."""
+        """Return the matrices of transfer rates and of target accuracies as tables and figures."""
 
         def matrix(part: str) -> tuple[tuple[str, ...], ...]:
             return tuple((s, *(_cell(getattr(self[s, t], part)) for t in self.targets)) for s in self.sources)
@@ -107,8 +107,8 @@ def transfer(
     if not runs or not classifiers:
         raise InputError(
             expected="at least one Run and one classifier",
-            got=f"{len(runs)} and {len(classifiers)}",
-            remedy="Pass both as mappings from names.",
+            got=f"{len(runs)} Runs and {len(classifiers)} classifiers",
+            remedy="Pass {name: run} and {name: classifier}.",
         )
     models = {name: coerce.as_classifier(c, device) for name, c in classifiers.items()}
     data = coerce.as_problem(problem)

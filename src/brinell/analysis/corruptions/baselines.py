@@ -41,7 +41,7 @@ class Baseline:
     def named(
         cls, source: "str | os.PathLike[str]", row: str | None = None, clean_error: float | None = None
     ) -> "Baseline":
-        """Return the built-in baseline ("alexnet", of ImageNet-C) or one from a CSV file, where `row` selects a model.
+        """Return the built-in baseline "alexnet" (for ImageNet-C), or one from a CSV file, where `row` names the model.
 
         A file has columns `corruption` and `error` in per cent, or is a table of accuracies as written by `save_table`.
         `clean_error` is the model's error without corruption, which no file holds.
@@ -50,7 +50,7 @@ class Baseline:
             raise InputError(
                 expected="a baseline's clean error between 0 and 1 (on the command line 0 to 100 per cent)",
                 got=f"{clean_error:g}",
-                remedy="It is the error on clean images: 0.435 for AlexNet.",
+                remedy="Pass the error on clean images, e.g. 0.435 for AlexNet (--clean-error 43.5).",
             )
         baseline = cls._read(source, row)
         return baseline if clean_error is None else replace(baseline, clean=clean_error)
@@ -72,7 +72,7 @@ class Baseline:
         return cls(name, {}, {setting: 1 - accuracy for setting, accuracy in table[name].items()})
 
     def error(self, name: str, severities: Sequence[int]) -> float:
-        """Return the mean error over these severities."""
+        """Return the baseline's mean error under the corruption `name` over these severities."""
         at = [self.single[name, s] for s in severities if (name, s) in self.single]
         if len(at) == len(severities):
             error = sum(at) / len(at)
@@ -81,26 +81,26 @@ class Baseline:
         else:
             raise InputError(
                 expected=f"errors of {self.name} under {name} at severities {', '.join(map(str, severities))}",
-                got="a baseline with other corruptions or severities",
-                remedy="Measure all five severities of its corruptions, or use another baseline.",
+                got="a baseline without them",
+                remedy="Measure the baseline's corruptions at all five severities, or pass another baseline.",
             )
         if error <= 0:
             raise InputError(
                 expected="a baseline that makes errors",
                 got=f"{self.name} without errors under {name}",
-                remedy="Use another baseline: the error is divided by its errors.",
+                remedy="Pass another baseline: the model's error is divided by the baseline's.",
             )
         return error
 
     def loss(self, name: str, severities: Sequence[int]) -> float:
-        """Return how much larger the mean error is than the clean error."""
+        """Return the baseline's mean error under the corruption `name` over these severities minus its clean error."""
         assert self.clean is not None, "the baseline has a clean error"
         more = self.error(name, severities) - self.clean
         if more <= 0:
             raise InputError(
-                expected=f"a baseline with more errors under {name} than without ({100 * self.clean:.4g} %)",
-                got=f"{100 * (more + self.clean):.4g} % of {self.name}",
-                remedy="Check its clean error, or use another baseline.",
+                expected=f"a baseline with a larger error under {name} than on clean images ({100 * self.clean:.4g} %)",
+                got=f"{100 * (more + self.clean):.4g} % for {self.name} under {name}",
+                remedy="Correct its clean error (`clean_error`), or pass another baseline.",
             )
         return more
 
@@ -131,15 +131,16 @@ def _chosen(path: Path, names: list[str], row: str | None) -> str:
         raise InputError(
             expected=f"one of the models of {path.name}: {', '.join(names)}",
             got="none chosen" if row is None else repr(row),
-            remedy="Name the row, e.g. --baseline FILE.csv:NAME.",
+            remedy="Pass row=NAME, or --baseline FILE.csv:NAME.",
         )
     return row
 
 
 def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Setting, float]]) -> Path:
-    """Write accuracies by corruption and severity: two header rows, then one row per model; other rows are kept.
+    """Write a CSV table of accuracies by corruption and severity, one row per model, and return its path.
 
-    A model that is already in the file is replaced. All rows must have the same corruptions and severities.
+    Rows of other models in the file are kept; a row of the same model is replaced. All rows must have the same
+    corruptions and severities.
     """
     path, old = Path(path), {}
     if path.exists():
@@ -153,7 +154,7 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
         raise InputError(
             expected=f"rows with the same {len(settings)} corruptions and severities",
             got=f"other columns in {path}",
-            remedy="Write to another file.",
+            remedy="Pass another path.",
         )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -89,7 +89,7 @@ class CorruptionReport:
         return None if baseline is None else self._weighted(self._weights(baseline.error))
 
     def relative_mce(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
-        """Return the relative mean corruption error: corrupted minus clean error, divided by the same for the baseline.
+        """Return the relative mean corruption error: corrupted minus clean error, divided by that of the baseline.
 
         It is averaged over corruptions; the baseline's errors are taken as exact. Return None if there is no baseline,
         or if the clean error of the baseline or of this model is unknown. Method of the interval: the intervals of
@@ -109,7 +109,7 @@ class CorruptionReport:
         return MeanAccuracy(value, low, high, min(all_.n, clean.n))
 
     def _weights(self, error: Callable[[str, list[int]], float]) -> dict[str, float]:
-        """Return the weight of the error under each corruption, given the baseline's errors."""
+        """Return, by corruption, the factor of the model's error in the mCE: 1 / (corruptions · baseline's `error`)."""
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
         return {name: 1 / (len(self.names) * error(name, at[name])) for name in self.names}
 
@@ -152,7 +152,7 @@ class CorruptionReport:
         }  # fmt: skip
 
     def summary(self, baseline: Baseline | None = None) -> str:
-        """Return two or three sentences."""
+        """Return the mean accuracy and, with a baseline, the mean corruption errors, in one to three sentences."""
         chosen, mce = baseline or self._standard(), self.relative_error(baseline)
         relative = self.relative_mce(baseline)
         errors = "" if chosen is None or mce is None else f" Mean corruption error relative to {chosen.name}: {mce}."
@@ -204,9 +204,10 @@ def corruption_accuracy(
     """Measure the accuracy of a model on corrupted images.
 
     `problem` holds clean images, which are corrupted on the model's device; or corrupted sets, all of which are used: a
-    mapping from (name, severity) to a problem, or an iterator of such pairs. With sets, `clean` may hold the clean
-    images. `on_progress` is called with the number of images done and their total. A sample that a detector rejects
-    counts as wrong. Cost: one forward per image, corruption and severity, and one per clean image.
+    mapping from (name, severity) to a problem, or an iterator of ((name, severity), problem). With sets, `clean` may
+    hold the clean images. `on_progress` is called with the number of images, or of sets, done and their total. A sample
+    that a detector rejects counts as wrong. Cost: one forward per image, corruption and severity, and one per clean
+    image.
     """
     model = as_classifier(classifier, device)
     check_train_mode(model)
@@ -216,7 +217,9 @@ def corruption_accuracy(
     for setting in settings:
         check(*setting)
     if not settings:
-        raise InputError(expected="a corruption and a severity", got="none", remedy="Omit them for all.")
+        raise InputError(
+            expected="a corruption and a severity", got="none", remedy="Omit `names` and `severities` for all."
+        )
     return _from_clean(model, as_problem(problem), settings, seed, on_progress)
 
 

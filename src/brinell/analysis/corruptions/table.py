@@ -1,4 +1,4 @@
-"""Accuracy on corrupted inputs for every cell of the table of corruptions and severities."""
+"""Measure accuracy on corrupted inputs for every pair of corruption and severity, cell by cell with resume."""
 
 import json
 import math
@@ -25,7 +25,7 @@ CELLS = "corruptions.json"
 VALUES = 1 << 22
 Correct = npt.NDArray[np.bool_]
 Source = Callable[[str, int], Problem]
-"""(corruption, severity) -> the corrupted samples, the same ones in the same order for all."""
+"""Maps (corruption, severity) to the corrupted samples: for all pairs the same samples in the same order."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MeanAccuracy(Interval):
 
 
 def mean_accuracy(correct: Sequence[Correct]) -> MeanAccuracy:
-    """Return the mean accuracy over several conditions of the same samples.
+    """Return the mean accuracy over several conditions; `correct` has one mask of the same n samples per condition.
 
     Method: a sample's mean lies between 0 and 1, so its variance is at most that of a binary outcome. Wilson's interval
     for n samples, not for all predictions, therefore covers at least as often as stated.
@@ -82,7 +82,11 @@ def measure_table(
     classifier: Classifier, source: Source, identity: dict[str, Any], folder: Path, resume: bool,
     corruptions: tuple[str, ...] = COMMON,
 ) -> CorruptionTable:  # fmt: skip
-    """Evaluate the model on every cell; each is stored when done, and `resume` skips stored cells."""
+    """Return the model's table over all corruptions and severities.
+
+    Each cell is stored in `folder` when it is done; `resume` skips stored cells. `identity` says of which model and
+    data they are.
+    """
     path = folder / CELLS
     done = _stored(path, identity, resume)
     cells = tuple((c, s) for c in corruptions for s in SEVERITIES)
@@ -96,8 +100,8 @@ def measure_table(
     if len({len(row) for row in rows}) != 1:
         raise RunError(
             expected="the same number of samples for every corruption and severity",
-            got=f"{min(map(len, rows))} to {max(map(len, rows))}",
-            remedy="Check the corrupted data.",
+            got=f"{min(map(len, rows))} to {max(map(len, rows))} samples",
+            remedy="Use the same clean samples for all of them.",
         )
     return CorruptionTable(cells, np.array([[bit == "1" for bit in row] for row in rows]))
 
@@ -109,8 +113,8 @@ def _stored(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, str
     if not resume or stored["identity"] != identity:
         raise RunError(
             expected="a new folder, or resume=True with the same model and data",
-            got=f"{path} of {'another model or other data' if resume else 'an earlier run'}",
-            remedy="Pass resume=True (--resume) to continue it, or choose another folder.",
+            got=f"{path} of {'another model or other data' if resume else 'an earlier measurement'}",
+            remedy="Pass resume=True (--resume) to continue the same measurement, or another folder for a new one.",
         )
     return dict(stored["right"])
 
@@ -121,13 +125,13 @@ def _correct_bits(classifier: Classifier, problem: Problem) -> Iterator[str]:
 
 
 def chunk_size(classifier: Classifier, problem: Problem) -> int:
-    """Return how many samples to read at a time: whole blocks of bounded memory."""
+    """Return how many samples to read at a time: as many whole blocks as fit in the memory."""
     block = default_block(classifier.device)
     return block * max(1, VALUES // (block * math.prod(problem.shape())))
 
 
 def correct_predictions(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
-    """Return which samples are classified correctly, in float32 and a fixed batch shape, and the number of classes.
+    """Return a mask of the correctly classified samples (float32, fixed batch shape), and the number of classes.
 
     A sample that a detector rejects counts as wrong, and so do logits that are not finite.
     """
@@ -143,6 +147,6 @@ def correct_predictions(classifier: Classifier, chunk: Chunk) -> tuple[Correct, 
 
 
 def count_correct(classifier: Classifier, problem: Problem) -> tuple[int, int]:
-    """Return how many samples are classified correctly, and of how many."""
+    """Return the number of correctly classified samples and the number of all samples."""
     bits = "".join(_correct_bits(classifier, problem))
     return bits.count("1"), len(bits)
