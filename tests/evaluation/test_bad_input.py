@@ -156,7 +156,7 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "norm in lower case": (ThreatError, "Did you mean 'Linf'", lambda out: run(threat=threat("linf", 0.1))(out)),
     "class instead of an attack": (PlanError, "brinell.attacks.PGD()", run(plan=attacks.PGD)),
     "classes in a list": (PlanError, "the class PGD", run(plan=[attacks.PGD])),
-    "names in a list": (PlanError, "stands alone", run(plan=["pgd20"])),
+    "names in a list": (PlanError, "named plan without a list", run(plan=["pgd20"])),
     "plan in upper case": (PlanError, "Did you mean 'pgd20'?", run(plan="PGD20")),
     "clean accuracy in words": (InputError, "0.85", run(expected_clean_accuracy="85%")),
     "mean in 0-255 units": (ModelError, "divide both by 255", lambda out: wrap(demo_net(), mean=(125.3,), std=63.0)),

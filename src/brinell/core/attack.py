@@ -13,7 +13,7 @@ from brinell.ops.types import Keys, Labels, Logits, Mask, Points, Scalars
 
 
 class Requires(Enum):
-    """What an attack requires of the model at its current points."""
+    """What an attack needs from the model at every point: logits, and which gradients."""
 
     LOGITS = "logits"
     GRAD = "gradient"
@@ -23,7 +23,7 @@ class Requires(Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of an attack on a sample: the rank of the target class on the clean input (0: none) and the restart."""
+    """One run of an attack on a sample: the target's rank on the clean input (0: no target) and the restart number."""
 
     rank: int = 0
     restart: int = 0
@@ -108,7 +108,7 @@ class AttackState:
 
     @property
     def exploring(self) -> Mask | None:
-        """Rows whose point only explores and is never kept as an adversarial. None: every point is a candidate."""
+        """Mask of rows whose current point must not be kept as an adversarial. None: every point is a candidate."""
         return None
 
 
@@ -159,7 +159,7 @@ class Attack(Generic[S]):
 
     @property
     def query_pattern(self) -> tuple[Requires, ...]:
-        """The requirements of successive responses, repeated cyclically; always `requires` by default."""
+        """What each of several successive queries requires, repeated cyclically; by default always `requires`."""
         return (self.requires,)
 
     @property
@@ -211,23 +211,23 @@ class Attack(Generic[S]):
         return None
 
     def before_restarts(self, s: S) -> S:
-        """Return the state changed so that the attack ends before its restarts."""
+        """Return the state `s` changed so that the attack ends where its internal restarts would begin."""
         raise NotImplementedError
 
     def restart_seed(self, s: S) -> Any:
-        """Return what restarts need from the final state `s`: the seed, one row per sample."""
+        """Return what internal restarts need from the final state `s`: the seed, one row per sample."""
         raise NotImplementedError
 
     def no_seed(self, y: Labels) -> Any:
-        """Return the seed of samples that have not been attacked yet."""
+        """Return a placeholder seed for samples with labels y that have not been attacked yet."""
         raise NotImplementedError
 
     def restart_count(self, seed: Any) -> Labels:
-        """Return the number of restarts per sample."""
+        """Return the number of internal restarts of each sample, given its seed."""
         raise NotImplementedError
 
     def restart(self, seed: Any, which: Labels, p: Batch, ball: Ball) -> S:
-        """Return the first state of restart number `which` (from 0) of every sample."""
+        """Return the state before the first response of internal restart number `which` (from 0), per sample."""
         raise NotImplementedError
 
     def init(self, p: Batch, ball: Ball) -> S:

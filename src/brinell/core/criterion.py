@@ -13,17 +13,17 @@ from brinell.ops.types import Labels, Mask, Scalars
 
 @runtime_checkable
 class Criterion(Protocol):
-    """A decision and a signed margin over the model's output."""
+    """What counts as success of an attack: a decision and a signed margin for each row of the model's output."""
 
     @property
     def name(self) -> str:
         """The name that a Run stores."""
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Return by how much the criterion is met (positive) or missed (negative)."""
+        """Return, per row and in logits, by how much the criterion is met (positive) or missed (negative)."""
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Return whether the predicted class meets the criterion; never if a logit is NaN."""
+        """Return, per row, whether the criterion is met; false in rows where a logit is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Misclassified:
         return losses.margin(out.logits, y)
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Return whether another class is predicted; the first of tied logits decides, as in torch.argmax."""
+        """Return whether a class other than y is predicted; of tied logits the first wins, as in torch.argmax."""
         return (out.logits.argmax(1) != y) & out.logits.isfinite().all(1)
 
 
@@ -44,8 +44,8 @@ def _score(out: Output) -> Scalars:
     if out.reject is None:
         raise ModelError(
             expected="a model with a detector, which this criterion needs",
-            got="a model without one",
-            remedy="Add one: brinell.wrap(net, detector=…).",
+            got="a model without a detector",
+            remedy="Add a detector: brinell.wrap(net, detector=…).",
         )
     return out.reject
 
@@ -54,7 +54,8 @@ def _score(out: Output) -> Scalars:
 class Evades:
     """Any class but the true one is predicted, and the detector accepts the input.
 
-    Margin and score are comparable if the score is in units of logits, as `brinell.calibrated` scales it.
+    The margin is the smaller of the logit margin and minus the detector's score. The two are comparable if the score is
+    in units of logits, as `brinell.calibrated` scales it.
     """
 
     name: str = "evade"
@@ -63,7 +64,7 @@ class Evades:
         return torch.minimum(losses.margin(out.logits, y), -_score(out))
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
-        """Return whether the input is misclassified and accepted; a NaN score accepts nothing."""
+        """Return, per row, whether the input is misclassified and accepted; false if the score is NaN."""
         return Misclassified().reached(out, y, t) & (_score(out) <= 0)
 
 
@@ -71,7 +72,7 @@ class Evades:
 class Triggers:
     """Any class but the true one is predicted, and the detector rejects the input: the criterion of the inverted test.
 
-    Detector attacks pursue it as `Evades` on `brinell.models.inverted(classifier)`, whose score is negated.
+    Detector attacks reach it through `Evades` on `brinell.models.inverted(classifier)`, whose score is negated.
     """
 
     name: str = "trip"

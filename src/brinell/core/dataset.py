@@ -44,7 +44,7 @@ def _tensor(values: Any, what: str) -> Tensor:
         raise InputError(
             expected=f"{what} as a tensor or array",
             got=f"{type(values).__name__} ({first_line(error)})",
-            remedy="Call Problem(x, y) with numbers.",
+            remedy="Pass a tensor or array of numbers; replace class names by the indices 0, 1, …",
         ) from None
 
 
@@ -63,7 +63,8 @@ def _inputs(values: Any) -> Tensor:
     x = x.detach().to("cpu", torch.float32).contiguous()
     if not bool(x.isfinite().all()):
         row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
-        raise InputError(expected="finite inputs", got=f"NaN or inf in sample {row}", remedy="Clean the data first.")
+        remedy = "Drop such samples: ok = x.flatten(1).isfinite().all(1), then Problem(x[ok], y[ok])."
+        raise InputError(expected="finite inputs", got=f"NaN or inf in sample {row}", remedy=remedy)
     if len(x) and (float(x.min()) < LO - SLACK or float(x.max()) > HI + SLACK):
         raise InputError(
             expected=f"inputs in [{LO:g}, {HI:g}]",
@@ -84,7 +85,7 @@ def _labels(values: Any, n: int) -> Tensor:
         )
     if n and int(y.min()) < 0:
         raise InputError(
-            expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes from 0."
+            expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes 0, 1, 2, …"
         )
     return y.long()
 
@@ -98,7 +99,7 @@ def _ids(values: Any, n: int) -> Tensor:
         raise InputError(
             expected=f"{n} distinct integer ids",
             got=f"{str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
-            remedy="A sample's id decides its noise: give every sample its own, e.g. its index in the data set.",
+            remedy="Give every sample an id of its own, e.g. its index in the data set: the id decides its noise.",
         )
     return ids.long()
 
@@ -125,20 +126,21 @@ class Problem:
             raise InputError(
                 expected="inputs and labels, a Dataset or a DataLoader",
                 got=f"{type(x).__name__} and no labels",
-                remedy="Call Problem(x, y).",
+                remedy="Pass the labels too: Problem(x, y).",
             )
         self.x = _inputs(x)
         self.y = _labels(y, len(self.x))
         self.ids = _ids(ids, len(self.x))
         if len(self.x) == 0:
-            raise InputError(expected="at least one sample", got="none", remedy="Check the selection of the data.")
+            raise InputError(expected="at least one sample", got="none", remedy="Select at least one: problem[:100].")
 
     def _check_source(self) -> None:
         source, ids = self._source, self._given_ids
         if isinstance(source, DataLoader):
             self._check_loader(source)
         elif not hasattr(source, "__len__"):
-            got, remedy = type(source).__name__, "Wrap an iterable in a DataLoader."
+            got = f"{type(source).__name__} without __len__"
+            remedy = "Add __len__ to the Dataset, or read its samples into tensors: Problem(x, y)."
             raise InputError(expected="a Dataset with a length", got=got, remedy=remedy)
         if ids is not None and not (isinstance(ids, range) and len(ids) == len(self)):
             self._given_ids = _ids(ids, len(self))
@@ -151,13 +153,13 @@ class Problem:
             raise InputError(
                 expected="a DataLoader that reads in order",
                 got=f"one with a {type(order).__name__}",
-                remedy="Pass shuffle=False: a sample's id is its position.",
+                remedy="Build it with DataLoader(…, shuffle=False): a sample's id is its position.",
             )
         if loader.drop_last and len(loader.dataset) % (loader.batch_size or 1):  # type: ignore[arg-type]
             raise InputError(
                 expected="a DataLoader that reads every sample",
                 got="one that drops the last incomplete batch",
-                remedy="Pass drop_last=False.",
+                remedy="Build it with DataLoader(…, drop_last=False).",
             )
 
     @property
@@ -166,7 +168,7 @@ class Problem:
 
     @property
     def streamed(self) -> bool:
-        """Whether samples are read as they are needed."""
+        """Whether samples are read from a Dataset or DataLoader when they are needed, not held in memory."""
         return self._source is not None
 
     def __len__(self) -> int:
@@ -174,7 +176,7 @@ class Problem:
 
     def __getitem__(self, part: slice) -> "Problem":
         if not isinstance(part, slice):
-            raise InputError(expected="a slice", got=repr(part), remedy="Write problem[a:b].")
+            raise InputError(expected="a slice", got=repr(part), remedy="Write problem[3:4] for one sample.")
         index = range(*part.indices(len(self)))
         if not self.streamed:
             rows = torch.tensor(index, dtype=torch.long)
@@ -186,7 +188,7 @@ class Problem:
         return Problem(Subset(self._dataset, index), ids=ids, name=self.name)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """Yield the samples in order, `size` at a time, checked."""
+        """Yield the samples in order, `size` at a time (the last chunk may be smaller), with checked values."""
         if not self.streamed:
             for i in range(0, len(self), size):
                 part = slice(i, i + size)
@@ -214,7 +216,7 @@ class Problem:
         batches = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=READ)
         for batch in batches:
             if not isinstance(batch, list | tuple) or len(batch) < 2:
-                got, remedy = type(batch).__name__, "Return (x, y) from the data set."
+                got, remedy = type(batch).__name__, "Return a pair (x, y) from the __getitem__ of the Dataset."
                 raise InputError(expected="batches of (inputs, labels)", got=got, remedy=remedy)
             x = _inputs(batch[0])
             yield x, _labels(batch[1], len(x))
@@ -224,7 +226,7 @@ class Problem:
         return tuple(next(self.chunks(1)).x.shape[1:])
 
     def fingerprint(self) -> str:
-        """Return a hash of ids, inputs and labels; for a stream, of its length and its first samples."""
+        """Return a hash of ids, inputs and labels; for a streamed problem, of its length and its first samples."""
         h = hashlib.sha256()
         first = next(self.chunks(READ)) if self.streamed else Chunk(self.ids, self.x, self.y)
         for part in (first.ids, first.x, first.y):

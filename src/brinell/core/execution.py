@@ -1,4 +1,4 @@
-"""How an evaluation is executed."""
+"""The options with which an evaluation is executed: seed, slots, precision, mode and device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from brinell.errors import InputError, did_you_mean
 
 
 class ComputeOptions(TypedDict, total=False):
-    """The keyword arguments of functions in which precision and mode cannot be chosen."""
+    """The keyword arguments of functions that do not let the caller choose precision and execution mode."""
 
     seed: int
     slots: int | None
@@ -28,9 +28,10 @@ class ExecutionOptions(ComputeOptions, total=False):
 class Execution:
     """The options that every evaluation shares.
 
-    `seed` keys all noise. `slots` is the number of samples attacked at a time (None: chosen for the device).
-    `precision` is that of the attacks' passes: "float32", "tf32", "bfloat16" or "auto". Adversarials are verified
-    in float32. `mode` is "auto", "eager", "graph" (CUDA graphs) or "compile". `device` is where the model is moved.
+    `seed` determines all noise. `slots` is the number of samples attacked at a time (None: chosen for the device).
+    `precision` is the number format of the attacks' model passes: "float32", "tf32", "bfloat16" or "auto"; adversarials
+    are verified in float32. `mode` is "auto", "eager", "graph" (CUDA graphs) or "compile". The model is moved to
+    `device` (None: it stays where it is).
 
     >>> Execution(seed=1, precision="tf32").slots is None
     True
@@ -44,19 +45,20 @@ class Execution:
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
-            raise InputError(expected="a whole number of 64 bits as seed", got=repr(self.seed), remedy="Use seed=0.")
+            expected = "a whole number from -2**63 to 2**63 - 1 as seed"
+            raise InputError(expected=expected, got=repr(self.seed), remedy="Write e.g. seed=0.")
         if self.slots is not None and (
             isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1
         ):
             raise InputError(
-                expected="slots of at least 1, a whole number",
-                got=f"{self.slots}",
-                remedy="Leave it out for the default.",
+                expected="slots of at least 1, as a whole number",
+                got=f"slots={self.slots!r}",
+                remedy="Write e.g. slots=64, or leave slots out for the default.",
             )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], accepted: Any = ExecutionOptions) -> "Execution":
-        """Return the keyword arguments of a public function as one object; refuse names that it does not accept.
+        """Return the keyword arguments of a public function as an `Execution`; refuse names not in `accepted`.
 
         >>> Execution.from_options({"seed": 3, "execution": "eager"})
         Execution(seed=3, slots=None, precision='float32', mode='eager', device=None)
@@ -75,8 +77,8 @@ class Execution:
             return cls(mode=mode, **given)
         if cls(**given) != cls():
             raise InputError(
-                expected="an Execution, or seed, slots, precision and device",
+                expected="either execution=Execution(…), or seed, slots, precision and device as arguments",
                 got="both",
-                remedy="Put the options into the Execution.",
+                remedy="Put all options into the Execution, e.g. execution=Execution(seed=1, slots=64).",
             )
         return mode

@@ -1,4 +1,4 @@
-"""The classifier under attack: inputs in, logits out, plus facts about itself."""
+"""The interface of the classifier under attack: from inputs to logits, with name, fingerprint, device and so on."""
 
 from dataclasses import dataclass
 
@@ -52,22 +52,22 @@ class Classifier:
 
     @property
     def allow(self) -> frozenset[str]:
-        """Names of known defects: the Run stores them as flags instead of refusing the model."""
+        """Names of known defects: an evaluation stores them as failed checks instead of refusing the model."""
         return frozenset()
 
     @property
     def torch_module(self) -> nn.Module | None:
-        """The torch module that computes the logits, None if there is none: some analyses read its layers."""
+        """The torch module that computes the logits, for analyses that read its layers; None if there is none."""
         return None
 
     @property
     def references(self) -> References | None:
-        """Accepted natural inputs of the detector, for attacks that match one; None if there are none."""
+        """Model outputs for natural inputs that the detector accepts, which matching attacks imitate; None: unknown."""
         return None
 
     @property
     def detector_rule(self) -> str:
-        """How the detector decides, in words; empty if it does not say."""
+        """The detector's decision rule in words, e.g. its threshold; empty if unknown."""
         return ""
 
     def forward(self, x: Points) -> Output:
@@ -75,7 +75,7 @@ class Classifier:
         raise NotImplementedError
 
     def forward_of(self, x: Points, id: Labels) -> Output:
-        """Return the output for points that belong to the samples `id`."""
+        """Return the output for points x, where `id` holds the sample id of each row."""
         return self.forward(x)
 
     def to(self, device: torch.device) -> "Classifier":
@@ -85,12 +85,12 @@ class Classifier:
     def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "Classifier | None":
         """Return a frozen copy that is faster on an accelerator, None if there is none.
 
-        `dtype` is the type that stores the weights. `check_on` are inputs that the copy may trace.
+        `dtype` is the type that stores the weights. On the inputs `check_on` the copy may be traced and tested.
         """
         return None
 
     def dtypes(self) -> set[str]:
-        """Return the types that store the weights."""
+        """Return the names of the dtypes that store the weights."""
         return set()
 
     def modes(self) -> list[str]:
@@ -99,7 +99,7 @@ class Classifier:
 
 
 class DelegatingClassifier(Classifier):
-    """A classifier that wraps the classifier `base` and takes name, device and other facts from it."""
+    """A classifier that wraps the classifier `base` and has the same name, device and other properties."""
 
     @property
     def base(self) -> Classifier:

@@ -46,21 +46,26 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.restarts < 1 or self.eot < 1:
-            got = f"{self.restarts} restarts, {self.eot} draws"
-            raise PlanError(expected="at least 1 restart and 1 draw", got=got, remedy="1 means a single run.")
+            got = f"restarts = {self.restarts}, eot = {self.eot}"
+            remedy = "Leave both out for a single run without averaging."
+            raise PlanError(expected="restarts and eot of at least 1", got=got, remedy=remedy)
         if any(rank < 2 for rank in self.ranks):
             raise PlanError(
-                expected="target ranks of at least 2", got=str(self.ranks), remedy="Rank 2 is the runner-up class."
+                expected="target ranks of at least 2",
+                got=str(self.ranks),
+                remedy="Write e.g. ranks=(2, 3): rank 2 is the runner-up class, rank 1 the true one.",
             )
         if self.share is not None and not 0 < self.share <= 1:
             raise PlanError(
-                expected="a share above 0 and at most 1", got=f"{self.share}", remedy="Leave the audit out instead."
+                expected="a share above 0 and at most 1",
+                got=f"share = {self.share}",
+                remedy="Leave share out to attack all samples.",
             )
         _check_ranking(self)
 
     @property
     def name(self) -> str:
-        """The name in rows and reports."""
+        """The stage's name in rows and reports: `label`, or else the attack's name."""
         return self.label or self.attack.name
 
     @property
@@ -88,7 +93,7 @@ class Stage:
         return tuple(Attempt(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest, with a hash of everything that decides the outcome."""
+        """Return the stage's entry in the manifest of a Run, with a hash of everything that decides the outcome."""
         body = {
             "name": self.name,
             "attack": _parameters(self.attack),
@@ -113,7 +118,7 @@ def _parameters(attack: AnyAttack) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a parameter as JSON; attacks and references inside an attack are spelled out."""
+    """Return a hyper-parameter as JSON; an attack or references become a dictionary of their own parameters."""
     if isinstance(value, References):
         return value.to_json()
     return _parameters(value) if isinstance(value, Attack) else value
@@ -122,24 +127,24 @@ def _plain(value: Any) -> Any:
 def _check_ranking(s: Stage) -> None:
     if s.radius is not None and (s.ranked_by is None or not (s.radius > 0 and math.isfinite(s.radius))):
         raise PlanError(
-            expected="a positive radius for a reference attack",
-            got=f"radius {s.radius}" + (" without one" if s.ranked_by is None else ""),
+            expected="a positive radius together with an attack in ranked_by",
+            got=f"radius {s.radius}" + (" without ranked_by" if s.ranked_by is None else ""),
             remedy="Write Targets(attack, k=3, ranked_by=PGD(steps=20), radius='6/255').",
         )
     if s.ranked_by is None:
         return
     if not s.ranks:
         raise PlanError(
-            expected="a targeted attack to rank the targets of",
+            expected="a targeted attack, since ranked_by ranks its target classes",
             got=f"{s.name}, which has no targets",
-            remedy="Use a targeted loss, e.g. minimum-margin, or leave the ranking out.",
+            remedy='Use a targeted loss, e.g. APGD(loss="minimum-margin"), or leave ranked_by out.',
         )
     wrong = s.ranked_by.minimum_norm or s.ranked_by.requires is not Requires.GRAD or LOSSES[s.ranked_by.loss].targeted
     if wrong:
         raise PlanError(
-            expected="an untargeted attack that follows the gradient of a loss inside the ball, to rank the targets",
+            expected="an untargeted attack inside the ball that follows the gradient of a loss, as ranked_by",
             got=s.ranked_by.name,
-            remedy="Use FGSM() or PGD(steps=20).",
+            remedy="Write ranked_by=FGSM() or ranked_by=PGD(steps=20).",
         )
 
 
@@ -151,7 +156,7 @@ def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
         raise PlanError(
             expected="an attack or a stage",
             got=f"the class {part.__name__}" if isinstance(part, type) else repr(part),
-            remedy="Use e.g. brinell.attacks.APGD(steps=100); a named plan stands alone, without a list.",
+            remedy='Write e.g. [brinell.attacks.APGD(steps=100)]; give a named plan without a list: "autoattack".',
         )
     targeted = LOSSES[part.loss].targeted
     return Stage(part, tuple(range(2, DEFAULT_TARGETS + 2)) if targeted else (), 1, label)
@@ -161,10 +166,10 @@ def Targets(
     part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = (), ranked_by: AnyAttack | None = None,
     radius: float | str | None = None,
 ) -> Stage:  # fmt: skip
-    """Attack towards the k classes that rank highest on the clean input after the true one, or towards given ranks.
+    """Return a stage that attacks towards the k likeliest wrong classes of the clean input, or towards given `ranks`.
 
-    With `ranked_by` the classes are ranked at that attack's last iterate, in a ball of `radius` (None: the threat's).
-    Its points never count as adversarials. Its passes are part of the cost.
+    Rank 1 is the true class. With `ranked_by` the classes are ranked at the last iterate of that attack, in a ball of
+    `radius` (None: the threat's radius). Its points never count as adversarials. Its passes are part of the cost.
 
     Reference: Gao et al. 2022, sec. 3.2 and appendix D.
 
@@ -175,13 +180,14 @@ def Targets(
     (2, 1)
     """
     if k < 1:
-        raise PlanError(expected="at least 1 target", got=f"{k}", remedy=f"Leave it out for {DEFAULT_TARGETS}.")
+        remedy = f"Leave k out for the default of {DEFAULT_TARGETS}."
+        raise PlanError(expected="at least 1 target", got=f"k = {k}", remedy=remedy)
     size = None if radius is None else parse_eps(radius)
     return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=ranked_by, radius=size)
 
 
 def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
-    """Run the attack n times from different random starts.
+    """Return a stage that runs the attack up to n times from different random starts, until one run succeeds.
 
     >>> from brinell.attacks import PGD
     >>> len(Restarts(PGD(), 5).attempts())
@@ -191,7 +197,7 @@ def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
 
 
 def Eot(part: "AnyAttack | Stage", n: int = 20) -> Stage:
-    """Average every response over n passes, for randomised models (expectation over transformation).
+    """Return a stage that averages every model response over n passes (expectation over transformation).
 
     >>> from brinell.attacks import APGD
     >>> Eot(APGD(), 20).eot
@@ -234,13 +240,14 @@ class Plan:
                 raise PlanError(
                     expected=f"at least one stage, each with its own name, none called {CLEAN}",
                     got=", ".join(names) or "none",
-                    remedy="Label equal attacks: Stage(attack, label='second').",
+                    remedy="Give equal attacks different labels: Stage(attack, label='second').",
                 )
         if self.draws < 1:
-            raise PlanError(expected="at least 1 judging pass", got=f"draws = {self.draws}", remedy="Leave it out.")
+            remedy = "Leave draws out unless the model is randomised."
+            raise PlanError(expected="draws of at least 1", got=f"draws = {self.draws}", remedy=remedy)
 
     def _by_norm(self) -> Mapping[str, Stages]:
-        """Return the stages by norm; the first entry serves all norms that are not listed."""
+        """Return the stages by norm name; the first entry serves all norms that are not listed."""
         return self.stages if isinstance(self.stages, Mapping) else {"": self.stages}
 
     def stages_for(self, threat: Threat) -> Stages:
@@ -249,7 +256,7 @@ class Plan:
         return by_norm.get(threat.norm.name, next(iter(by_norm.values())))
 
     def with_stages(self, change: Callable[[Stages], Stages]) -> "Plan":
-        """Return the plan with its stages changed, in every norm."""
+        """Return the plan with `change` applied to the tuple of stages of every norm."""
         if isinstance(self.stages, Mapping):
             return replace(self, stages={norm: change(stages) for norm, stages in self.stages.items()})
         return replace(self, stages=change(self.stages))
@@ -274,7 +281,7 @@ class Plan:
         return self.any_stage(lambda s: s.attack.requires is not Requires.LOGITS or s.ranking.attack is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest entry. If stages depend on the norm, it holds those of the first norm."""
+        """Return the plan's entry in the manifest of a Run. If stages depend on the norm, it has the first norm's."""
         return {
             "name": self.name,
             "description": self.description,

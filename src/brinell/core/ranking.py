@@ -17,10 +17,10 @@ class TargetRanking(Protocol):
 
     @property
     def attack(self) -> AnyAttack | None:
-        """The reference attack; None: the clean input ranks."""
+        """The reference attack; None if the logits of the clean input rank the classes."""
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return the forward and backward passes per sample; every query costs `draws` passes."""
+        """Return the forward and the backward passes per sample for the ranking; a query costs `draws` passes."""
 
     def threat(self, threat: Threat) -> Threat:
         """Return the threat under which the reference attack runs in an evaluation of `threat`."""
@@ -28,7 +28,7 @@ class TargetRanking(Protocol):
 
 @dataclass(frozen=True)
 class LogitRanking:
-    """Rank the classes by the logits of the clean input, which are known anyway.
+    """Rank the classes by the logits of the clean input, at no extra cost: the evaluation has computed them.
 
     >>> LogitRanking().passes(draws=20)
     (0, 0)
@@ -58,7 +58,7 @@ class AttackRanking:
     radius: float | None = None
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return the passes: one backward pass fewer, since the last iterate needs no gradient."""
+        """Return (forward, backward) passes per sample: the last iterate needs no backward pass."""
         return self.attack.queries * draws, (self.attack.queries - 1) * draws
 
     def threat(self, threat: Threat) -> Threat:
@@ -66,7 +66,7 @@ class AttackRanking:
 
 
 def rank_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
-    """Return the class of each rank per sample, (b, ranks); rank 1 is the true class. Without ranks all are −1.
+    """Return the class of each rank per sample, (b, ranks); rank 1 is the true class. No ranks: one column of −1.
 
     >>> rank_targets(torch.tensor([[0.1, 0.5, 0.3]]), torch.tensor([0]), (2, 3))
     tensor([[1, 2]])

@@ -26,7 +26,7 @@ class References:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all values."""
+        """The SHA-256 of all classes, logits, features and ids."""
         h = hashlib.sha256()
         for part in (self.y, self.logits, self.features, self.ids):
             h.update(b"" if part is None else part.detach().cpu().numpy().tobytes())
@@ -42,5 +42,5 @@ class References:
         return f"References(n={len(self.y)}, sha256={self.digest[:8]})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the manifest of a Run stores."""
+        """Return what the manifest of a Run stores about the references."""
         return {"n": len(self.y), "sha256": self.digest}

@@ -63,7 +63,7 @@ class Ball:
         return torch.zeros_like(x0) + lo, torch.zeros_like(x0) + hi
 
     def project(self, x0: Points, x: Points) -> Points:
-        """Return the allowed point nearest to x."""
+        """Return the Euclidean projection of x on the ball around x0, the box and the mask."""
         return self.norm.nearest(x0, x, self.eps, *self._limits(x0))
 
     def retract(self, x0: Points, x: Points) -> Points:
@@ -171,7 +171,7 @@ class Threat:
         return Ball(self.norm, eps.to(device=device, dtype=torch.float32), mask)
 
     def subset(self, index: Tensor | slice) -> "Threat":
-        """Return the threat for the samples at these positions, which are then numbered from 0."""
+        """Return the threat for the samples at the positions `index` only, renumbered from 0."""
         return replace(self, eps=self.eps[index]) if isinstance(self.eps, Tensor) else self
 
     def apply(self, x0: Points, delta: Points) -> Points:
@@ -183,29 +183,32 @@ class Threat:
         return self.ball(torch.arange(len(x0)), x0.device).apply(x0, delta)
 
     def check(self, shape: tuple[int, ...], n: int | None) -> None:
-        """Refuse a radius that covers the whole box, and a per-sample eps or a mask of the wrong shape."""
+        """Refuse a radius that covers the whole box, and a per-sample eps or a mask that does not fit the samples.
+
+        `shape` is the shape of one sample, `n` the number of samples (None: unknown).
+        """
         size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
         if largest >= self.norm.diameter(size) and not self.unlimited:
             raise ThreatError(
-                expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the box's diameter (n = {size})",
+                expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the diameter of [0, 1]^{size}",
                 got=f"eps = {largest:.4g}",
                 remedy="Inputs lie in [0, 1]: divide an eps in 0-255 units by 255.",
             )
         if isinstance(self.eps, Tensor) and n is not None and len(self.eps) != n:
             raise ThreatError(
                 expected=f"one eps, or one per sample ({n})",
-                got=f"{len(self.eps)}",
-                remedy="Give one eps per sample of the dataset.",
+                got=f"{len(self.eps)} values",
+                remedy=f"Pass one number, or a tensor of shape ({n},).",
             )
         if self.mask is not None and tuple(self.mask.shape) != shape:
             raise ThreatError(
                 expected=f"a mask of one sample's shape {shape}",
                 got=f"shape {tuple(self.mask.shape)}",
-                remedy="Give one boolean per coordinate: True where it may change.",
+                remedy=f"Pass a boolean tensor of shape {shape}: True where the input may change.",
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry for the manifest of a Run."""
+        """Return the threat's entry in the manifest of a Run."""
         # JSON has no infinity: None means no radius.
         single = None if self.unlimited else self.eps
         eps = self.eps.tolist() if isinstance(self.eps, Tensor) else single
@@ -217,7 +220,7 @@ class Threat:
 
 
 def from_json(stored: dict[str, Any]) -> Threat:
-    """Read the threat from a manifest.
+    """Make the threat from its entry in a manifest.
 
     >>> from_json(Linf("8/255").to_json())
     Linf(eps=8/255)
@@ -233,7 +236,7 @@ def from_json(stored: dict[str, Any]) -> Threat:
 
 
 def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
-    """Return the threat with the norm of this name.
+    """Return the threat with this norm ("Linf", "L2", "L1" or "L0"), radius and mask.
 
     >>> threat("L1", 12)
     L1(eps=12)
@@ -250,14 +253,16 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     sound = numbers.numel() > 0 and (numbers.ndim == 1 or not many)
     unlimited = not many and value == math.inf
     if not sound or not (unlimited or bool(((numbers > 0) & numbers.isfinite()).all())):
-        raise ThreatError(expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Use Linf('8/255').")
+        raise ThreatError(
+            expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Write e.g. '8/255'."
+        )
     # In Linf the unit box bounds eps for any input size; `Threat.check` does so in the other norms.
     bounded = SIZES[norm].diameter(1) == SIZES[norm].diameter(2)
     if bounded and not unlimited and float(numbers.max()) > HI - LO:
         raise ThreatError(
             expected=f"a {norm} eps of at most 1, since inputs lie in [0, 1]",
             got=f"eps = {float(numbers.max()):.4g}",
-            remedy=f"If that is in 0-255 units, write '{eps}/255'.",
+            remedy=f"If this eps is in 0-255 units, write '{eps}/255'.",
         )
     text = f"{float(numbers.min()):.4g}…{float(numbers.max()):.4g}" if many else str(eps)
     return Threat(SIZES[norm], value, None if mask is None else torch.as_tensor(mask).bool(), text)

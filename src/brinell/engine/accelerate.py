@@ -31,13 +31,13 @@ def resolve_execution(execution: str, device: torch.device) -> str:
         return "graph" if device.type == "cuda" else "eager"
     if execution == "graph" and device.type != "cuda":
         raise InputError(
-            expected="a CUDA device for execution graph", got=str(device), remedy="Leave it out for the default."
+            expected="a CUDA device for execution='graph'", got=str(device), remedy="Write execution='auto'."
         )
     return execution
 
 
 def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Oracle:
-    """Return the oracle for a device. On CUDA it queries a fast copy of the model, compiled if `fuse` is set."""
+    """Return the oracle to use on a device: on CUDA one that queries a fast copy of the model, compiled if `fuse`."""
     if device.type != "cuda" and not fuse:
         return oracle
     o = oracle
@@ -45,7 +45,7 @@ def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Ora
 
 
 def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Callable[[Engine, Samples], Scheduler]:
-    """Return the function that makes the scheduler: the plain one on CPUs without compiled functions and graphs."""
+    """Return the function that makes the scheduler: `Scheduler` on a CPU if nothing is compiled or captured."""
     if oracle.classifier.device.type == "cpu" and not oracle.compiled and graph_cache is None:
         return Scheduler
     return partial(concurrent_scheduler, graph_cache)
@@ -54,8 +54,8 @@ def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Call
 def concurrent_scheduler(graph_cache: GraphCache | None, engine: Engine, samples: Samples) -> ConcurrentScheduler:
     """Return the scheduler for an accelerator.
 
-    Captured micro-batches are whole blocks, where empty slots cost as much as full ones, so speculative attempts fill
-    them.
+    A captured micro-batch is a whole block, in which an empty slot costs as much as a full one. Therefore the scheduler
+    fills empty slots with later attempts or restarts.
     """
     kind = ConcurrentScheduler
     if graph_cache is not None and len(engine.attempts) > 1 and not graph_cache.failed:

@@ -1,4 +1,4 @@
-"""Attack a training batch: all rows at once, every row to the end of its budget, without statistics."""
+"""Attack a training batch: all rows at once, each for the attack's full number of steps, without recording results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ KEEP = ("last", "best")
 
 
 def check_trainable(attack: AnyAttack) -> None:
-    """Refuse an attack that training cannot use: one that leaves the ball or needs the gradients of all classes."""
+    """Refuse an attack that training cannot use: a minimum-norm attack, or one that needs every logit's gradient."""
     if attack.minimum_norm or attack.requires is Requires.JACOBIAN:
         raise PlanError(
             expected="an attack that stays in the ball and follows one loss",
-            got=f"{attack.name}, which looks for the nearest adversarial",
+            got=f"{attack.name}, which minimises the distance or needs the gradient of every logit",
             remedy="Train with PGD, APGD or FGSM.",
         )
 
@@ -63,7 +63,7 @@ def attack_batch(
 
 
 def _better(state: AttackState, a: Response, best: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best points so far and their losses; exploring points do not count."""
+    """Return, per row, the point with the largest loss so far and this loss; exploring points do not count."""
     exploring, x = state.exploring, state.x
     higher = a.loss > top if exploring is None else (a.loss > top) & ~exploring
     return where(higher, x, best), torch.where(higher, a.loss, top)
@@ -71,7 +71,7 @@ def _better(state: AttackState, a: Response, best: Tensor, top: Tensor) -> tuple
 
 @contextmanager
 def frozen_eval(module: nn.Module) -> Iterator[None]:
-    """Set evaluation mode and freeze the parameters; restore both afterwards."""
+    """Set the module to evaluation mode and freeze its parameters inside the context; restore both afterwards."""
     modes = [m for m in module.modules() if m.training]
     wanted = [w for w in module.parameters() if w.requires_grad]
     module.eval()

@@ -1,4 +1,4 @@
-"""One attack step: query the model, keep the best points, let the attack move on."""
+"""One attack step: query the model, keep the best points, and call the attack's `step`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ from brinell.engine.slots import Slots
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """Decides which point to keep: with `nearest` the closest adversarial, else the one with the largest margin.
+    """Decides which point to keep: with `nearest` the closest adversarial, else that of largest margin within eps.
 
-    It judges every queried point itself and trusts no attack. `failed` keeps the point with the largest margin even if
-    it is not adversarial: a randomised model may still fail there. An adversarial whose margin is at most `slack` times
-    the spread of the logits counts as found, not as broken.
+    It tests every queried point itself and trusts no attack. With `failed` the point of largest margin is kept even if
+    it is not adversarial: a randomised model may still be fooled by it. An adversarial whose margin is at most `slack`
+    times the spread (max − min) of the logits counts as found, not as broken.
     """
 
     criterion: Criterion
@@ -70,7 +70,7 @@ class BestSoFar:
 
 @dataclass(frozen=True)
 class AttackStep:
-    """A pure function of slots: one attack step for each entry of `pattern`."""
+    """A pure function that maps slots to slots: it does one attack step for each entry of `pattern`."""
 
     oracle: Oracle
     attack: AnyAttack
@@ -92,7 +92,7 @@ class AttackStep:
         return slots
 
     def update(self, slots: Slots, response: Response, requires: Requires) -> Slots:
-        """Return the slots after a response: the best points are kept and the attack has moved on."""
+        """Return the slots after a response, with updated best points and the attack's next state."""
         live, batch, ball = slots.live, slots.batch, replace(self.ball, eps=slots.eps)
         exploring = slots.state.exploring
         candidates = live if exploring is None else live & ~exploring

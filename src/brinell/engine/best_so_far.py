@@ -15,7 +15,7 @@ class Best:
     """The best point of every sample, one row each. `x` is the adversarial kept so far, or else the clean point.
 
     `found`: some query was adversarial, at any distance. `broken`: some query was adversarial within the radius, by
-    more than the rounding error of the precision. `margin` and `loss` are the largest of all queries that count;
+    more than the rounding error of the precision. `margin` and `loss` are the largest of all queried candidates;
     `adv_margin`, `adv_pred`, `distance` and `attempt` belong to `x`. `first` is the number of forward passes before the
     sample broke (−1: never). `non_finite`: some logits were not finite.
     """
@@ -36,7 +36,7 @@ class Best:
 
 
 def blank(x: Tensor) -> Best:
-    """Return best points before the first query."""
+    """Return the best points of the clean samples x before the first query."""
     n = len(x)
     low = torch.full((n,), -torch.inf, dtype=x.dtype, device=x.device)
     false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
@@ -47,7 +47,7 @@ def blank(x: Tensor) -> Best:
 
 
 def joined(a: Best, b: Best, nearest: bool) -> Best:
-    """Return the best points of attempt `a` followed by attempt `b`, each of which began without best points.
+    """Join the best points of attempt `a` and of a later attempt `b`, as if `b` had continued from those of `a`.
 
     With `nearest` (see `BestSoFar`) a point that breaks its sample is preferred to a closer one that does not.
     """

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class StageStarted(NamedTuple):
-    """A stage begins: its number of samples, and the most forward passes per sample."""
+    """A stage begins: its name, its number of samples, and the largest number of forward passes per sample."""
 
     stage: str
     samples: int

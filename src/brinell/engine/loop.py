@@ -22,11 +22,11 @@ from brinell.ops.rowwise import concat, head, take
 
 @dataclass(frozen=True)
 class Engine:
-    """Runs one attack on many samples. The attempts of a sample end as soon as it is broken.
+    """Runs one attack on many samples. With `early_exit` the attempts of a sample end as soon as it is broken.
 
     Every iteration queries the model once for every slot. Finished samples leave and others take their slots. The
     arithmetic of a row never involves another row, so scheduling cannot change an outcome. `ball` gives norm and mask;
-    each sample has its own radius. `refined` says that float32 refines the distances afterwards. `observe` is called
+    each sample has its own radius. `refined` means that the caller refines distances in float32. `observe` is called
     with the slots and the response of every iteration, `tick` with the number of iterations since its last call; if
     `tick` returns true, the run ends. `scheduler` makes the scheduler; `brinell.engine.accelerate` chooses another one
     for accelerators.
@@ -61,14 +61,14 @@ class Engine:
         return make(self.oracle, self.attack, best_so_far, self.ball, pattern, *settings)
 
     def entry(self, samples: Samples, at: Tensor, live: Tensor, attempt: Tensor | None = None) -> Entry:
-        """Return the entry of the samples at positions `at`, with their first attempts or the attempts given."""
+        """Return the `Entry` of the samples at positions `at`, at the given attempts (None: at their first ones)."""
         if attempt is None:
             attempt = torch.zeros_like(at) if samples.attempts is None else samples.attempts[at, 0]
         batch = replace(take(samples.batch, at), target=samples.targets[at, attempt])
         return Entry(at, attempt, live, batch, samples.eps[at])
 
     def begin(self, entry: Entry) -> Slots:
-        """Return slots at the beginning of these attempts, with an empty best point."""
+        """Return slots at the beginning of the attempts in `entry`, without any best point yet."""
         ranks, restarts = _ranks_and_restarts(self.attempts, entry.at.device)
         restart = restarts[entry.attempt]
         key = rng.fold(rng.fold(entry.batch.key, ranks[entry.attempt]), restart)
@@ -79,7 +79,7 @@ class Engine:
         return Slots(entry.at, entry.attempt, entry.live, batch, entry.eps, state=state, best=blank(batch.x))
 
     def next_attempt(self, slots: Slots, samples: Samples) -> Slots:
-        """Return the same samples at the beginning of their next attempts, with the best points they have."""
+        """Return slots with the same samples at the beginning of their next attempts; best points are kept."""
         entry = self.entry(samples, slots.at, torch.ones_like(slots.live), slots.attempt + 1)
         return replace(self.begin(entry), best=slots.best)
 

@@ -62,12 +62,12 @@ def other_blocks(device: torch.device) -> dict[str, int]:
 
 
 def block_for(rows: dict[str, int], device: torch.device) -> int:
-    """Return the rows per model call for one kind in `KINDS` on this device."""
+    """Return the rows per model call on this device; `rows` is an entry of `KINDS`."""
     return rows.get(device.type, default_block(device))
 
 
 def named_loss(name: str) -> LossFunction:
-    """Return the loss of that name. Targeted losses read a missing target (−1) as class 0."""
+    """Return the loss function of that name. A targeted loss treats a missing target (−1) as class 0."""
     loss = LOSSES[name]
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
@@ -102,14 +102,14 @@ def _member(out: Output, name: str) -> Tensor:
     if value is None:
         raise ModelError(
             expected=f"a model with {'a detector' if name == 'reject' else name}, which this attack needs",
-            got="a model without",
-            remedy="Add it, brinell.wrap(net, detector=…, features=…), or use another attack.",
+            got="a model without it",
+            remedy=f"Write brinell.wrap(net, {'detector' if name == 'reject' else name}=…), or use another attack.",
         )
     return value.float()
 
 
 def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
-    """Return the gradient of each row's value; `again` keeps the graph for another gradient."""
+    """Return the gradient of each row's value with respect to its point; `again` keeps the autograd graph."""
     grad = torch.autograd.grad(value.sum(), point, retain_graph=again)[0]
     # A gradient that is not finite gives no direction; zero stands still instead of spoiling the row. Not in place:
     # the gradient of a constant is one number shared by all coordinates.
@@ -117,7 +117,7 @@ def _gradient(value: Tensor, point: Tensor, again: bool = False) -> Tensor:
 
 
 def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
-    """Return every logit's gradient, one pass per class: a vectorised pass is no faster, and some models refuse it."""
+    """Return the gradient of every logit, (b, k, *shape): one pass per class, since some models refuse vmap."""
     totals, last = logits.sum(0), logits.shape[1] - 1
     grads = [torch.autograd.grad(v, point, retain_graph=k < last)[0] for k, v in enumerate(totals)]
     return torch.stack(grads, 1).nan_to_num_(0.0, 0.0, 0.0)
@@ -142,7 +142,7 @@ class Oracle:
 
     @property
     def slack(self) -> float:
-        """The relative rounding error of margins from `query`: the attack continues on samples that break by less."""
+        """The relative rounding error of margins from `query`: a sample broken by less is attacked further."""
         return SLACK[self.precision]
 
     def query(
@@ -191,14 +191,14 @@ class Oracle:
         self.notes.append(text)
 
     def exact(self) -> "Oracle":
-        """Return the oracle of the same classifier in float32 with small blocks; it is cached."""
+        """Return an oracle of the same classifier in float32 with small blocks; it is made once and then reused."""
         block = min(self.block, block_for(RETRY_BLOCK, self.classifier.device))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
     def sized(self, rows: dict[str, int]) -> "Oracle":
-        """Return the same oracle with another block size; after memory ran out, never a larger one."""
+        """Return the same oracle with the blocks of an entry of `KINDS`; after memory ran out, never larger blocks."""
         device = self.classifier.device
         block = block_for(rows, device)
         if block == self.block or (block > self.block and self.block < default_block(device)):

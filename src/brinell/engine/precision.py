@@ -1,4 +1,4 @@
-"""Arithmetic of the engine: exact float32, or lower precision for the queries of attacks."""
+"""The number formats of the engine: exact float32, or lower precision for the queries of attacks."""
 
 import os
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def candidates(device: torch.device) -> tuple[str, ...]:
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """Use true float32: no autocast, TF32 or bfloat16, and deterministic cuDNN kernels. Restore the settings after."""
+    """Use true float32 inside the context: no autocast or TF32, and deterministic cuDNN; restore the settings after."""
     with torch.autocast(device.type, enabled=False), _cuda("ieee") if device.type == "cuda" else _cpu():
         yield
 
@@ -69,7 +69,7 @@ def _cuda(fp32_precision: str) -> Iterator[None]:
 
 
 def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Use lower precision for queries of attacks, inside `exact`. Devices without TF32 use float32 instead."""
+    """Return a context, used inside `exact`, for queries in lower precision. TF32 is float32 on devices without it."""
     if precision == "bfloat16":
         # Without the cache of converted weights, which is valid neither in CUDA graphs nor after a change of weights.
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
@@ -77,7 +77,7 @@ def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
 
 
 def backward(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Use lower precision for the backward pass, without autocast: each step has the type of its forward step."""
+    """Return a context for the backward pass in lower precision, without autocast: each operation keeps its dtype."""
     return nullcontext() if precision == "bfloat16" else lower(precision, device)
 
 

@@ -53,7 +53,7 @@ class Scheduler:
         return entry, live.tolist()
 
     def retire(self, micro_batch: MicroBatch) -> None:
-        """Start the next attempt where one has failed; replace samples that are broken or have no attempt left."""
+        """In slots whose attempt has ended, start the next attempt; replace samples that are done by waiting ones."""
         ended = self.ended(micro_batch)
         if not ended:
             return
@@ -106,5 +106,5 @@ class Scheduler:
 
 
 def outcome_of(slots: Slots) -> Outcome:
-    """Return the outcome of slots."""
+    """Return the samples, attempts and best points of slots."""
     return Outcome(slots.at, slots.attempt, slots.best)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Samples:
     """The samples of one stage on the device, with the radius of each and the target class of every attempt.
 
-    `targets` has one column per attempt (−1: no target). `attempts` (samples, 2) holds each sample's first attempt and
-    the one it stops before; None means all. `batch.key` is the noise key before the attempt is folded in.
+    `targets` has one column per attempt (−1: no target). `attempts`, shape (samples, 2), holds each sample's first
+    attempt and one past its last; None means all attempts. `batch.key` is the noise key without the attempt.
     """
 
     batch: Batch
@@ -32,7 +32,7 @@ class Samples:
         cls, x: Tensor, y: Tensor, key: Tensor, eps: Tensor, targets: Tensor,
         start: Tensor | None = None, id: Tensor | None = None, attempts: Tensor | None = None,
     ) -> "Samples":  # fmt: skip
-        """Return the samples with these rows."""
+        """Make samples from one tensor per field, with one row per sample."""
         return cls(Batch(x, y, key, targets[:, 0], start, id=id), eps, targets, attempts)
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Slots(Entry):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the scheduler needs of finished samples: a small part of their slots."""
+    """What the scheduler reads from slots whose attempts have ended: sample position, attempt and best point."""
 
     at: Tensor
     attempt: Tensor
@@ -78,7 +78,7 @@ Begin = Callable[[Entry], Slots]
 
 @dataclass(eq=False)
 class MicroBatch:
-    """Some slots and which of them hold a sample (`busy`). Its methods take lists of slots' positions in it."""
+    """Slots that the engine advances together; `busy` says which hold a sample. `places` are slot numbers in it."""
 
     entry: InitVar[Entry]
     busy: list[bool]
@@ -89,24 +89,24 @@ class MicroBatch:
         self.slots = self.begin(entry)
 
     def running(self) -> list[bool]:
-        """Return which slots still run."""
+        """Return, per slot, whether its attempt still runs."""
         live: list[bool] = self.slots.live.tolist()
         return live
 
     def part(self, places: list[int], of: Callable[[Slots], T]) -> T:
-        """Return a copy of a part of some slots."""
+        """Return a copy of the rows `places` of `of(slots)`."""
         return take(of(self.slots), self._index(places))
 
     def enter(self, places: list[int], entry: Entry) -> None:
-        """Begin other samples in some slots."""
+        """Begin the samples of `entry` in the slots `places`."""
         self.write(places, self.begin(entry))
 
     def write(self, places: list[int], new: Slots) -> None:
-        """Overwrite some slots with other samples or attempts."""
+        """Overwrite the slots `places` with the slots `new`."""
         self.slots = put(self.slots, self._index(places), new)
 
     def shrink(self, block: int) -> None:
-        """Drop empty slots in whole blocks."""
+        """Drop empty slots; the number of slots that remain is a multiple of `block`."""
         used = [i for i, b in enumerate(self.busy) if b]
         need = -(-max(len(used), 1) // block) * block
         if need < len(self.busy) and used:

@@ -1,4 +1,4 @@
-"""Pure tensor functions with one row per sample. They import torch, and nothing else of Brinell.
+"""Pure functions of tensors with one row per sample. They import torch, but no other part of Brinell.
 
 `norms/`: Linf, L2, L1 and L0. `losses`: the losses of attacks, by name. `rng`: noise that depends on a key and a
 position only. `rowwise`: selecting, merging and comparing rows of tensors and of dataclasses of tensors.

@@ -10,8 +10,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def table(function: F) -> F:
     """Cache the results of a function of plain numbers and a device. The returned tensors must not be written to.
 
-    A compiled step treats a cached result as a constant instead of rebuilding it from host numbers at every call. Call
-    a step once before compiling it, so that the cache is filled.
+    A compiled attack step treats a cached tensor as a constant; otherwise it would rebuild the tensor from Python
+    numbers at every call. Call the step once before compiling it, so that the cache is filled.
 
     >>> import torch
     >>> @table

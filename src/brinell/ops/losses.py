@@ -1,4 +1,4 @@
-"""Losses: functions of (logits, labels, targets) with one value per row. Attacks maximise all of them."""
+"""Losses: functions of (logits, labels, targets) with one value per row. Attacks maximise every loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def _ranked(logits: Tensor, n: int) -> Tensor:
 
 
 def best_other(logits: Logits, y: Labels) -> Scalars:
-    """Return the largest logit of a class other than y."""
+    """Return, per row, the largest logit among the classes other than y."""
     return logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 
@@ -45,17 +45,20 @@ def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
 
 
 def ce(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Return the cross-entropy of the true class."""
+    """Return, per row, the cross-entropy of the true class y."""
     return logits.logsumexp(1) - _at(logits, y)
 
 
 def ce_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the log-probability of the target class."""
+    """Return, per row, the log-probability of the target class t."""
     return _at(logits, t) - logits.logsumexp(1)
 
 
 def dlr(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Return the difference of logits ratio (Croce & Hein 2020, eq. 6): margin / (z_(1) − z_(3)), for three classes."""
+    """Return the difference of logits ratio (Croce & Hein 2020, eq. 6): margin / (z_(1) − z_(3)).
+
+    z_(i) is the i-th largest logit, so at least three classes are needed.
+    """
     top = _ranked(logits, 3)
     # As defined, the competitor is the runner-up where the true class has the largest logit, else the leader.
     leads = logits.argmax(1) == y
@@ -63,29 +66,32 @@ def dlr(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
 
 
 def dlr_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the targeted DLR (Croce & Hein 2020, eq. 7): (z_t − z_y) / (z_(1) − (z_(3) + z_(4)) / 2)."""
+    """Return the targeted DLR (Croce & Hein 2020, eq. 7): (z_t − z_y) / (z_(1) − (z_(3) + z_(4)) / 2).
+
+    z_(i) is the i-th largest logit, so at least four classes are needed.
+    """
     top = _ranked(logits, 4)
     return (_at(logits, t) - _at(logits, y)) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
 
 
 def minimum_margin(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return z_t − z_y for one target (the Minimum-Margin attack): unbounded and without rescaling."""
+    """Return, per row, z_t − z_y for the target class t: the loss of the Minimum-Margin attack, not rescaled."""
     return _at(logits, t) - _at(logits, y)
 
 
 def margin_towards(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the minimum margin where there is a target, the untargeted margin where t is −1."""
+    """Return, per row, z_t − z_y if there is a target class t, or the untargeted margin if t is −1."""
     best = logits.scatter(1, y[:, None], -torch.inf).argmax(1)
     return minimum_margin(logits, y, torch.where(t < 0, best, t))
 
 
 def _over(size: Tensor) -> Tensor:
-    """Return the divisor with its sign, bounded away from zero."""
+    """Return `size` for use as a divisor: the same sign, and a magnitude of at least `TINY`."""
     return torch.where(size < 0, size.clamp(max=-TINY), size.clamp(min=TINY))
 
 
 def match(values: Doubles, y: Labels, t: Doubles) -> Scalars:
-    """Return minus half the squared distance from the values to match, which are passed in place of target classes."""
+    """Return −½‖values − t‖² per row, where `t` holds the values to match in place of target classes."""
     return -(values - t).square().sum(1) / 2
 
 
@@ -96,8 +102,8 @@ LOGITS = "logits"
 class Loss:
     """A loss: its function, whether it needs a target, and the fewest classes for which it is defined.
 
-    With fewer than `classes` classes the loss `instead` is used. `of` names the model output that is read. A loss that
-    `matches` receives values in place of target classes.
+    For a model with fewer than `classes` classes the loss named `instead` is used. `of` names the model output that the
+    loss reads. If `matches` is true, the loss receives values to match in place of target classes.
     """
 
     function: Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -3,7 +3,7 @@
 A key is one int64 per row. Integer arithmetic wraps modulo 2^64 on every device, so keys, integers and uniforms are
 bit-identical on CPU and GPU, in any batch and in any order. Logarithms, cosines and powers are not: their last bit
 depends on the device and even on the position in the tensor, since vector units process the end of a tensor with other
-code. They are therefore computed in float64 and rounded to float32; a difference then has a chance of one in 10⁹.
+code. They are computed in float64 and rounded to float32; two devices then differ in about one value in 10⁹.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def digest(text: str) -> int:
-    """Return a fixed integer for a name, to fold into keys."""
+    """Return a hash of the text as an integer, to fold a name into keys."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
 
 
@@ -58,7 +58,7 @@ def fold(key: Keys, data: int | Keys) -> Keys:
 
 @table
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return the increments of `fold` for the integers 0 … n − 1; a table for the reason given in `_counter`."""
+    """Return what `fold` adds for the integers 0 … n − 1; cached for the reason given in `_counter`."""
     return torch.arange(n, device=device) * _DERIVE
 
 
@@ -73,13 +73,13 @@ def children(key: Keys, n: int) -> Tensor:
 
 
 def keys(seed: int, ids: Keys) -> Keys:
-    """Return one key per sample id."""
+    """Return one noise key per sample, derived from the seed and the sample's id."""
     return fold(fold(torch.zeros_like(ids), seed), ids)
 
 
 @table
 def _counter(n: int, device: torch.device) -> Tensor:
-    """Return the increments of n elements; a table, because GPU compilers compute multiples of positions in 32 bits."""
+    """Return what `bits` adds to a key for each of n words; cached, since GPU compilers would multiply in 32 bits."""
     return torch.arange(1, n + 1, device=device) * _COUNT
 
 

@@ -52,7 +52,7 @@ def put(state: S, index: Tensor, new: S) -> S:
 
 
 def clone(state: S) -> S:
-    """Copy every field."""
+    """Return the dataclass with every tensor copied."""
     return _each(lambda v: v.clone(), state)
 
 
@@ -107,7 +107,7 @@ def flat(x: Tensor) -> Tensor:
 
 
 def concat(states: "list[S]") -> S:
-    """Concatenate dataclasses of row tensors."""
+    """Concatenate the rows of dataclasses of row tensors, field by field."""
     return states[0] if len(states) == 1 else _each(lambda *v: torch.cat(v), *states)
 
 
@@ -117,7 +117,7 @@ def head(state: S, n: int) -> S:
 
 
 def average(states: "list[S]") -> S:
-    """Average dataclasses of row tensors, field by field."""
+    """Return the mean of dataclasses of row tensors, field by field and row by row."""
     return _each(lambda *v: torch.stack(v).mean(0), *states)
 
 
@@ -126,7 +126,7 @@ _SPAN = 64
 
 
 def running_sum(v: Tensor) -> Tensor:
-    """Return cumulative sums along each row, (b, n), reproducible on every device.
+    """Return cumulative sums along each row, (b, n), with the same bits in every run on a device.
 
     >>> running_sum(torch.tensor([[1.0, 2.0, 3.0]])).tolist()
     [[1.0, 3.0, 6.0]]
@@ -135,7 +135,7 @@ def running_sum(v: Tensor) -> Tensor:
 
 
 def span_sums(v: Tensor) -> Tensor:
-    """Return cumulative sums by products with a triangle of ones, span by span, then over the spans."""
+    """Return cumulative sums along each row: within spans of columns by a matrix product, then over the spans."""
     b, n = v.shape
     if n <= 1:
         return v

@@ -41,7 +41,7 @@ def _detector_score(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Trial:
-    """An attack and a model that evaluates every row separately."""
+    """An attack, and a model that evaluates every row in a call of its own."""
 
     attack: AnyAttack
     oracle: Oracle
@@ -76,7 +76,7 @@ def check_attack(
 
     Its declared members are valid. Its state has one row per sample. `init` and `step` are pure, treat every row
     independently, draw noise only through the key, count their responses, respect box, ball and mask, use an explicit
-    start, and survive responses that are not finite. `eps` is the Linf radius; other norms get a radius of roughly the
+    start, and tolerate NaN and inf in responses. `eps` is the Linf radius; other norms get a radius of roughly the
     same volume. A minimum-norm attack must also work without a radius.
 
     >>> from brinell.attacks import PGD
@@ -157,7 +157,7 @@ def _check_states(attack: AnyAttack, states: Sequence[Any], p: Batch, ball: Ball
 
 
 def _frozen(*values: Any) -> "list[Tensor]":
-    """Copy every tensor in some dataclasses, to detect later changes."""
+    """Return copies of all tensors in these dataclasses, to detect later changes."""
     return [t.clone() for v in values for _, t in _each_tensor(v)]
 
 
@@ -201,7 +201,7 @@ def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
 
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
-    """Check that NaN responses of the first row (zero gradients, as in the engine) do not affect other rows."""
+    """Check that NaN responses in the first row (with zero gradients, as the engine gives) do not affect other rows."""
     where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
 
     def spoil(a: Response) -> Response:

@@ -27,7 +27,7 @@ CALLS, TURNS = 4, 3
 
 
 class Measured(NamedTuple):
-    """Rows per second, and device bytes taken and free."""
+    """A measured speed in rows per second, and the device memory taken and still free, in bytes."""
 
     rate: float
     taken: int
@@ -35,10 +35,10 @@ class Measured(NamedTuple):
 
 
 def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
-    """Return the best number of micro-batches: from 1 it is doubled while that is faster and memory suffices.
+    """Return the best number of micro-batches: start with 1 and double it while that is faster and memory suffices.
 
-    Up to `LEAST` it is doubled even if not faster: the device works on some while the host reads another, and samples
-    that wait for a slot finish last.
+    Up to `LEAST` the number is doubled even if that is not faster: the device works on some micro-batches while the
+    host reads another, and samples that wait for a slot finish last.
 
     >>> choose(lambda micro_batches: Measured(rate=min(float(micro_batches), 3.0), taken=1, free=9))
     4
@@ -73,7 +73,7 @@ def micro_batches_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) 
 
 
 def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
-    """Return the number stored in `file` under `key`, else measure and store it; an unreadable file counts as empty."""
+    """Return the number that `file` stores under `key`; if none can be read, measure it and store it."""
     try:
         stored = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
 
 
 def replayed_seconds(oracle: Oracle, shape: tuple[int, ...], requires: Requires, micro_batches: int) -> float | None:
-    """Return the seconds of one captured model call while `micro_batches` run at once; None if capturing fails."""
+    """Return the seconds per captured model call while `micro_batches` of them run at once; None if capture fails."""
     if oracle.classifier.device.type == "cuda":
         with suppress(RuntimeError):
             return oracle.block / _measure(_uncompiled(oracle), shape, micro_batches, requires).rate

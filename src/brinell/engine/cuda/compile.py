@@ -23,7 +23,7 @@ VERSIONS = 1024
 
 
 def fused(function: F) -> F:
-    """Return the function compiled for inputs of fixed shapes; take its gradients inside `repeatable`."""
+    """Return the function compiled for inputs of fixed shapes; compute its gradients inside `repeatable()`."""
     compiled: Any = torch.compile(function, dynamic=False)
 
     def run(*inputs: Any) -> Any:
@@ -38,7 +38,7 @@ def fused(function: F) -> F:
 
 @dataclass
 class Refusals:
-    """Uses the uncompiled function for every kind of call on which the compiler fails, and reports it to `note`.
+    """Calls the uncompiled function for every kind of call on which the compiler failed, and reports this to `note`.
 
     torch.compile compiles the backward graph lazily, on first use, so the fallback is handled here.
     """
@@ -47,7 +47,7 @@ class Refusals:
     kinds: set[Hashable] = field(default_factory=set)
 
     def attempt(self, kind: Hashable, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
-        """Return the result of `compiled`, or of `plain` if the compiler has failed on this kind."""
+        """Return compiled(), or plain() if the compiler fails now or has failed before on this kind of call."""
         from torch._dynamo.exc import TorchDynamoException
 
         if kind not in self.kinds:
@@ -58,13 +58,15 @@ class Refusals:
                     raise
                 cause = getattr(error, "inner_exception", None) or error
                 why = error_text(cause)
-                self.note(f"A function cannot be compiled ({why}). It runs without compiling, more slowly.")
+                self.note(
+                    f"Part of this evaluation cannot be compiled ({why}). It runs without compiling, more slowly."
+                )
                 self.kinds.add(kind)
         return plain()
 
 
 def repeatable() -> AbstractContextManager[Any]:
-    """Return the context for calls and gradients of compiled functions that allows several gradients of one output.
+    """Return a context in which several gradients of one output of a compiled function can be computed.
 
     By default the compiled backward pass may overwrite buffers that the next one needs. The compiler reads the setting
     when it compiles and when the backward pass runs.

@@ -25,8 +25,8 @@ class DeviceMicroBatch(MicroBatch):
     """A micro-batch that runs several iterations on the device between two host syncs.
 
     `ages` holds, for each slot, the number of iterations of its current attempt. `repeats` is the usual number of steps
-    between host syncs. `pending` is the number of advances since the last host sync, at most `depth`. `reusable` ones
-    are kept for later samples.
+    between host syncs. `pending` is the number of `advance` calls whose results the host has not read, at most `depth`.
+    A `reusable` micro-batch is kept for later samples.
     """
 
     step: Step
@@ -40,13 +40,13 @@ class DeviceMicroBatch(MicroBatch):
         super().__post_init__(entry)
 
     def advance(self, times: int = 1) -> None:
-        """Start the step `times` times; may return before the device has finished."""
+        """Start `times` steps on the device; may return before they have finished."""
         for _ in range(times):
             self.slots = self.step(self.slots)
         self.pending = 1
 
     def running(self) -> list[bool]:
-        """Return whether each slot still ran after the oldest advance the host has not read; new entries run."""
+        """Return, per slot, whether its attempt ran on after the oldest unread `advance`; true for new entries."""
         self.pending = 0
         return super().running()
 
@@ -64,7 +64,7 @@ class DeviceMicroBatch(MicroBatch):
 
 
 class _Pause:
-    """How many captures now pause the garbage collector, and whether it was enabled before them."""
+    """The number of captures that pause the garbage collector now, and whether it was enabled before them."""
 
     lock, users, on = threading.Lock(), 0, False
 
@@ -73,7 +73,7 @@ class _Pause:
 def no_garbage_collection() -> Iterator[None]:
     """Pause the garbage collector during a capture.
 
-    It may find graphs of an earlier evaluation, and dropping a graph while another is captured ends the process.
+    The collector may free graphs of an earlier evaluation; freeing a graph while another is captured ends the process.
     """
     with _Pause.lock:
         if not _Pause.users:
@@ -93,8 +93,8 @@ def no_garbage_collection() -> Iterator[None]:
 class CapturedMicroBatch(DeviceMicroBatch):
     """A micro-batch of fixed memory whose step is captured once as a CUDA graph and then only replayed.
 
-    Capturing fails, with the driver's message, if a step needs the host. It is refused if `repeats` replays give other
-    results than `repeats` uncaptured calls, e.g. for a model that counts its calls or draws random numbers on the host.
+    Raises RuntimeError if a step needs the host (with the driver's message), or if `repeats` replays give other results
+    than `repeats` uncaptured calls, e.g. for a model that counts its calls or draws random numbers on the host.
     The entry of new samples is captured too where possible.
     """
 
@@ -130,7 +130,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
         for _ in range(self.repeats):
             self._graph.replay()
         if not same(self.slots, called):
-            raise RuntimeError("the replay gave other numbers")
+            raise RuntimeError("the replayed graph gave other numbers than the uncaptured step")
         overwrite(self.slots, before)
 
     def _capture_entering(self, entry: Entry) -> None:
@@ -194,11 +194,11 @@ class CapturedMicroBatch(DeviceMicroBatch):
             self._entered[i] = self._made
 
     def shrink(self, block: int) -> None:
-        """Keep the fixed memory."""
+        """Do nothing: captured memory has a fixed size."""
 
     @contextmanager
     def _between_replays(self) -> Iterator[None]:
-        """Access the fixed memory from another stream, after the replays under way and before the next ones."""
+        """Let the current stream access the fixed memory, after the replays under way and before the next ones."""
         outside = torch.cuda.current_stream()
         outside.wait_stream(self.stream)
         yield
@@ -217,9 +217,9 @@ def memory_short() -> bool:
 class GraphCache:
     """Keeps captured micro-batches for the next chunk of samples: a capture takes as long as dozens of iterations.
 
-    Tests, which capture nothing, replace `make` and `short`. After the first failed capture, steps run uncaptured.
-    `seconds` counts the time of capturing, which includes compiling and loading the compiler; `unneeded_forwards`
-    counts the forward passes of speculative attempts that turned out not to be needed.
+    `make` captures a micro-batch, `short` says whether memory is short; tests replace both. After the first failed
+    capture (`failed`), steps run uncaptured. `seconds` is the time spent on captures, compiling included;
+    `unneeded_forwards` counts the forward passes of speculative attempts that turned out not to be needed.
     """
 
     listener: Listener = silent
@@ -242,7 +242,7 @@ class GraphCache:
     def micro_batch(
         self, key: Hashable, entry: Entry, busy: list[bool], begin: Begin, step: Step, repeats: int = 1
     ) -> DeviceMicroBatch:
-        """Return a micro-batch for these samples: an idle one of that kind, or a new one."""
+        """Return a micro-batch that holds these samples: an idle one with this key, or else a new one."""
         spare = self.idle.get(key, [])
         if spare:
             reused = spare.pop()
@@ -267,6 +267,6 @@ class GraphCache:
             self.seconds += time.perf_counter() - begun
 
     def release(self, key: Hashable, micro_batch: DeviceMicroBatch) -> None:
-        """Keep a micro-batch that has nothing left to do."""
+        """Keep a micro-batch that has nothing left to do for reuse under this key, if it is reusable."""
         if micro_batch.reusable:
             self.idle.setdefault(key, []).append(micro_batch)

@@ -20,7 +20,7 @@ TESTED, TRACED = 32, 2
 
 @dataclass
 class _Shared:
-    """What oracles of one model share: its fast copy and the compiled functions."""
+    """What all oracles of one model share: the model's fast copy and the compiled functions."""
 
     copy: Classifier | None = None
     networks: dict[tuple[str, bool], Network] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class AcceleratedOracle(Oracle):
         self._refusals = Refusals(self.note)
 
     def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
-        """Return the pass through the fast copy; where the compiler fails, that pass alone runs uncompiled."""
+        """Return the function that does one pass on the fast copy; where the compiler fails, it runs uncompiled."""
         shared, of = self._shared, LOSSES[loss].of
         settings = requires, of, self.precision
         if shared.copy is None:
@@ -90,7 +90,7 @@ class AcceleratedOracle(Oracle):
     def _tested_copy(
         self, x: Tensor, dtype: torch.dtype | None, check_on: Tensor | None = None
     ) -> tuple[Classifier, Tensor] | None:
-        """Return a copy and its logits, None where the module cannot be copied or the copy fails."""
+        """Return a copy and its logits at x; None if the module cannot be copied or the copy raises an error."""
         with suppress(Exception), torch.no_grad(), lower(self.precision, x.device):
             copy = self.classifier.copy(dtype, check_on)
             return None if copy is None else (copy, copy.forward(x).logits.float())
@@ -98,7 +98,7 @@ class AcceleratedOracle(Oracle):
 
 
 def _in_float32(network: Network, features: bool) -> Network:
-    """Return the network with all outputs in float32; its features are kept only if `features` is set."""
+    """Return the network with all outputs cast to float32; without `features` its feature output is dropped."""
 
     def run(x: Tensor, *id: Tensor) -> Output:
         out = network(x, *id)
@@ -110,7 +110,7 @@ def _in_float32(network: Network, features: bool) -> Network:
 
 
 def as_good(new: Tensor, old: Tensor, truth: Tensor, slack: float) -> bool:
-    """Whether the largest error of the `new` logits is at most twice that of the `old` ones plus `slack`.
+    """Return whether the largest error of the `new` logits is at most twice the error of the `old` ones plus `slack`.
 
     Errors are relative to the spread of `truth`. A wrongly traced network has a far larger error; another order of
     rounding costs less than `slack`.

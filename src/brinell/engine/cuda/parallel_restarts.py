@@ -15,14 +15,17 @@ from brinell.ops.rowwise import overwrite_rows, take, where_rows
 
 @dataclass(frozen=True)
 class RestartEntry(Entry):
-    """Restarts that enter slots: `seed` is what the runs before them found, `which` their numbers (−1: those runs)."""
+    """Samples that enter slots at restart number `which` (−1: at the part of the attack before its restarts).
+
+    `seed` is what that part returned for the restarts (`Attack.restart_seed`).
+    """
 
     seed: Any
     which: Tensor
 
 
 def begin_restarts(e: Engine, entry: Entry) -> Slots:
-    """Return slots at the start of restarts (`which` ≥ 0) or of the runs before all restarts."""
+    """Return slots at the start of a restart (`which` ≥ 0) or of the part of the attack before its restarts."""
     assert isinstance(entry, RestartEntry)
     slots, attack = e.begin(entry), e.attack
     rest = replace(entry, batch=slots.batch, which=entry.which.clamp(min=0))
@@ -32,7 +35,7 @@ def begin_restarts(e: Engine, entry: Entry) -> Slots:
 
 @dataclass
 class ParallelRestarts(SpeculativeScheduler):
-    """Treats the runs before the restarts as a sample's first attempt, and every restart as a further attempt.
+    """Treats the part of the attack before its restarts as a sample's first attempt, each restart as a further one.
 
     The number of restarts is known when the first attempt has ended. Samples with many restarts take longest, so they
     determine the duration of an evaluation.
@@ -46,7 +49,7 @@ class ParallelRestarts(SpeculativeScheduler):
         return partial(begin_restarts, self.engine)
 
     def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
-        """Also store the number of restarts of each sample whose first attempt has ended."""
+        """End these attempts; also store seed and number of restarts of samples whose first attempt has ended."""
         attack, places = self.engine.attack, self.places[id(micro_batch)]
         first = [i for i in ended if places[i][1] == 0]
         if first:

@@ -91,7 +91,7 @@ class ConcurrentScheduler(Scheduler):
         return self.engine.attack_step(CompiledStep if self.engine.oracle.compiled else AttackStep, chosen)
 
     def begin(self) -> Begin:
-        """Return the function that begins attempts. Kept captures hold it, so it must not refer to the samples."""
+        """Return the function that begins attempts. Cached captures keep it, so it must not refer to the samples."""
         return self.engine.begin
 
     def has_work(self, micro_batch: DeviceMicroBatch) -> bool:
@@ -109,8 +109,8 @@ class ConcurrentScheduler(Scheduler):
     def advance(self, micro_batch: DeviceMicroBatch) -> None:
         """Start the iterations up to the next host sync.
 
-        If this is the only micro-batch, no sample waits for a slot and no budget ends before, the iterations after that
-        sync are started too: the device then need not wait for the host.
+        The iterations after that sync are started too if this is the only micro-batch, no sample waits for a slot and
+        no sample's budget ends before it: the device then need not wait for the host.
         """
         if not micro_batch.pending:
             self._start(micro_batch)
@@ -136,7 +136,7 @@ class ConcurrentScheduler(Scheduler):
         return next((other for other in self.micro_batches if sum(other.busy) <= room), None)
 
     def merge(self, other: DeviceMicroBatch, into: DeviceMicroBatch) -> None:
-        """Move the samples of `other` to empty slots of `into` and release `other`; neither is under way."""
+        """Move the samples of `other` to empty slots of `into` and release `other`; both must be idle on the device."""
         here = [i for i, busy in enumerate(other.busy) if busy]
         there = [i for i, busy in enumerate(into.busy) if not busy][: len(here)]
         if here:
@@ -148,9 +148,9 @@ class ConcurrentScheduler(Scheduler):
         self.release(other)
 
     def moved(self, other: DeviceMicroBatch, here: list[int], into: DeviceMicroBatch, there: list[int]) -> None:
-        """Hook: samples have changed their slots."""
+        """Hook for subclasses: samples moved from the slots `here` of `other` to the slots `there` of `into`."""
 
     def release(self, micro_batch: DeviceMicroBatch) -> None:
-        """Give back a micro-batch that has nothing left to do."""
+        """Return a micro-batch that has nothing left to do to the graph cache, if there is one."""
         if self.graph_cache is not None:
             self.graph_cache.release(self._key, micro_batch)

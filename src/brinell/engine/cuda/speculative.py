@@ -18,7 +18,7 @@ PAIR = 2  # micro-batches
 
 
 class BestRow(NamedTuple):
-    """Row `at` of the best points `best`."""
+    """One sample's best point: row `at` of the best points `best`."""
 
     best: Best
     at: int
@@ -67,7 +67,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         super().__post_init__()
 
     def slot_count(self) -> int:
-        """Return the number of slots: at least two micro-batches if all attempts together fill these at least twice."""
+        """Return the number of slots: at least two blocks if the attempts of all samples fill two blocks twice."""
         attempts, two = sum(end - first for first, end in self._ranges), PAIR * self.engine.oracle.block
         usual = super().slot_count()
         return max(usual, min(two, self.engine.slots)) if attempts >= 2 * two else usual
@@ -79,7 +79,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         return None if self._stays(micro_batch) else super().merge_candidate(micro_batch)
 
     def _stays(self, micro_batch: DeviceMicroBatch) -> bool:
-        """Whether this is one of the last two micro-batches, and attempts that have not begun would fill it."""
+        """Whether this is one of the last two micro-batches, and enough attempts have not begun to fill it."""
         waiting = sum(max(a.end - a.next, 0) for a in self.under_way.values())
         return len(self.micro_batches) < PAIR and waiting >= len(micro_batch.busy)
 
@@ -130,7 +130,10 @@ class SpeculativeScheduler(ConcurrentScheduler):
             yield self.index(over), _gather(rows)
 
     def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
-        """Return (sample, attempt) pairs: of idle, then new samples; with `ahead`, later attempts, earliest first."""
+        """Return up to `count` (sample, attempt) pairs to begin: of idle samples first, then of new samples.
+
+        With `ahead` they are later attempts of samples under way instead, lowest attempt numbers first.
+        """
         chosen: list[tuple[int, int]] = []
         while ahead and len(chosen) < count:
             available = sorted((a.next, i) for i, a in self.under_way.items() if a.next < a.end)
@@ -195,7 +198,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
             self.graph_cache.unneeded_forwards += unneeded
 
     def _join(self, samples: list[SampleAttempts]) -> None:
-        """Join ended attempts to the attempts before them, one attempt at a time for all samples together."""
+        """Join the best points of ended attempts in the order of attempts, one attempt at a time for all samples."""
         nearest = self.engine.attack.minimum_norm
         while ready := [s for s in samples if s.joined in s.ended]:
             both = [(s, s.so_far, s.ended[s.joined]) for s in ready]
@@ -214,7 +217,7 @@ def _empty(micro_batch: DeviceMicroBatch) -> list[int]:
 
 
 def _gather(rows: list[BestRow]) -> Best:
-    """Return these rows, which may come from different best points, as one `Best`."""
+    """Return these rows, which may come from different `Best` objects, as one `Best`."""
     groups: dict[int, list[int]] = {}
     for k, r in enumerate(rows):
         groups.setdefault(id(r.best), []).append(k)
@@ -230,7 +233,7 @@ def _rows_at(best: Best, index: list[int]) -> Best:
 
 
 def _pack(samples: list[SampleAttempts]) -> None:
-    """Copy the rows still needed, so that the memory of the other rows is freed."""
+    """Copy the best points that these samples still need, so that the memory of all other rows is freed."""
     rows = [r for s in samples for r in (s.so_far, *s.ended.values()) if r is not None]
     if not rows:
         return

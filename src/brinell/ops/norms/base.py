@@ -1,4 +1,4 @@
-"""What a norm provides, and the rounding that keeps points inside the ball."""
+"""`Norm`, the base class of all norms, and `inward`, the rounding that keeps points inside the ball."""
 
 from abc import ABC, abstractmethod
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ def inward(x0: Points, d: Points) -> Points:
 
 
 class Norm(ABC):
-    """A norm, as attacks use it. Every method works row by row."""
+    """What attacks need from a norm. Every method treats each row of its tensors separately."""
 
     name: str
     sparse = False
@@ -58,12 +58,12 @@ class Norm(ABC):
         return inward(x0, self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
     def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
-        """Map x into ball and box as AutoAttack's code does, which can be cheaper; by default this is `nearest`."""
+        """Map x into ball and box as AutoAttack's code does, not always to the nearest point; by default `nearest`."""
         return self.nearest(x0, x, eps, lo, hi)
 
     @abstractmethod
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
-        """Return the step of size 1 that increases the linear function g most; zero where g is zero.
+        """Return, per row, the step d of norm 1 with the largest g·d; zero in rows where g is zero.
 
         `density` is the share of coordinates that may move. Only L1 uses it; 0 moves the single best coordinate.
         """
@@ -78,12 +78,12 @@ class Norm(ABC):
 
     @abstractmethod
     def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
-        """Draw a direction: uniform on the sphere (in the cube for Linf), or towards a corner if the ball has any."""
+        """Draw a direction: uniform on the sphere (in the cube for Linf), or with `corner` to a corner, if any."""
 
     def stretch(self, v: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
-        """Scale v and clip it to lo ≤ d ≤ hi, with the factor for which the result has size eps.
+        """Return factor · v clipped to [lo, hi], with the factor for which the result has norm eps.
 
-        Where the box is too small for that, return the end of the box. Coordinates where v is zero stay zero.
+        In rows where the box is too small for that, every coordinate moves to its bound. Zeros of v stay zero.
         """
         size, room = flat(v).double().abs(), flat(torch.where(v >= 0, hi, -lo)).double()
         factor = self._factor(size, room, eps.double() * INSIDE)[:, None]
@@ -104,4 +104,4 @@ class Norm(ABC):
 
     @abstractmethod
     def diameter(self, n: int) -> float:
-        """Return the largest distance in the unit box of n coordinates."""
+        """Return the largest distance, in this norm, between two points of the unit box with n coordinates."""

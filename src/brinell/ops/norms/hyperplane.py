@@ -40,7 +40,7 @@ def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
 
 
 def largest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
-    """Return each coordinate's length when those with the largest gain (slope × room) move first.
+    """Return the length of each coordinate's move when the largest gains (slope × room) move first.
 
     >>> largest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[1.0, 0.0]]
@@ -61,5 +61,5 @@ def _in_turn(rank: Doubles, slope: Doubles, room: Doubles, gap: Scalars) -> Doub
 
 
 def placed(sign: Doubles, length: Doubles, like: Points) -> Tensor:
-    """Return the displacement in the shape and precision of `like`."""
+    """Return the displacement sign · length in the shape and dtype of `like`."""
     return (sign * length).to(like.dtype).view_as(like)

@@ -1,4 +1,4 @@
-"""The number of changed coordinates."""
+"""The L0 "norm": the number of changed coordinates."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from brinell.ops.types import Doubles, Keys, Marks, Points, Scalars
 
 @dataclass(frozen=True)
 class L0Norm(Norm):
-    """The number of changed coordinates. It is not a norm, since it does not scale; only some attacks support it."""
+    """The number of changed coordinates. Only some attacks support it. It is no norm: 2d has the same size as d."""
 
     name = "L0"
     sparse = True
@@ -23,7 +23,7 @@ class L0Norm(Norm):
         return (flat(d) != 0).sum(1).to(d.dtype)
 
     def dual_size(self, g: Points) -> Scalars:
-        """Return the largest growth of a linear function when one coordinate moves by 1."""
+        """Return max |g_i| per row: the largest growth of g·d when one coordinate moves by 1."""
         return flat(g).abs().amax(1)
 
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:

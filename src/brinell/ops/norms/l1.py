@@ -1,4 +1,4 @@
-"""The sum of absolute changes."""
+"""The L1 norm: the sum of absolute changes."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 @dataclass(frozen=True)
 class L1Norm(Norm):
-    """Σ |d_i|."""
+    """The L1 norm Σ |d_i|."""
 
     name = "L1"
     sparse = True

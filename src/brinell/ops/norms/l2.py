@@ -1,4 +1,4 @@
-"""The Euclidean norm."""
+"""The L2 norm: the Euclidean length."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 @dataclass(frozen=True)
 class L2Norm(Norm):
-    """√Σ d_i²."""
+    """The L2 norm √Σ d_i²."""
 
     name = "L2"
 

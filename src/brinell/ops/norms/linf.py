@@ -1,4 +1,4 @@
-"""The maximum norm."""
+"""The Linf norm: the largest absolute change."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 @dataclass(frozen=True)
 class LinfNorm(Norm):
-    """max |d_i|."""
+    """The Linf norm max |d_i|."""
 
     name = "Linf"
     corners = True

@@ -36,8 +36,8 @@ def capped_scale(
 
     Newton's method from the left. The sum is concave and piecewise linear in q, so q only grows, never passes the
     solution, and stops once the set of capped terms stops changing, usually after a few iterations. On a CPU the loop
-    ends when all rows have converged. On other devices this test costs more than a fixed number of `iterations`.
-    `tests` overrides the choice.
+    ends when all rows have converged. On other devices testing for this costs more than a fixed number of `iterations`.
+    `tests` (True or False) overrides this choice between testing and a fixed number.
     """
     if tests is None:
         tests = v.device.type == "cpu" and not torch.compiler.is_compiling()
