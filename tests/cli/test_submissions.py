@@ -32,7 +32,7 @@ def test_submit_and_verify(brinell: Any, run: Path) -> None:
     assert Path("mine.zip").read_bytes() == Path("again.zip").read_bytes()
     code, out, err = brinell("verify", "mine.zip", "--model", "demo", "--rerun", "3", "--record", "board")
     assert code == 0, err
-    assert "3 samples run again, 3 alike to the bit" in out
+    assert "3 samples run again, 3 with identical rows" in out
     assert f"best known robust accuracy under Linf(eps=0.1): {Run.open('run').robust_accuracy}" in out
     place = Path("board/demo/Linf/Mine.json")
     assert f"Record: {place}" in out and records.read(place).status == "verified"

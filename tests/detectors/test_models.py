@@ -127,7 +127,7 @@ def test_a_run_counts_what_is_wrong_and_accepted(model, tmp_path):
     labels = PROBLEM.y[torch.from_numpy(found.ids)]
     assert len(found.ids) > 3 and (out.logits.argmax(1) != labels).all() and (out.reject <= 0).all()
     assert brinell.verify(run, model, PROBLEM).ok
-    assert "accepted" in run.sentence() and "goal" in str(run)
+    assert "accepted" in run.sentence() and "criterion" in str(run)
     json.dumps(run.manifest)
     # Under a detector that rejects everything, none of them holds; without one, the Run's goal has no meaning.
     strict = replace(model, detector=replace(model.detector, threshold=-1.0))

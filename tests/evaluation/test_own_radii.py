@@ -92,8 +92,8 @@ def test_radii_that_were_exchanged_or_do_not_fit_are_told(parts: list[Path], tmp
     edit(merged.path, lambda m: m["identity"]["threat"]["eps"].reverse())
     assert not verify(merged.path, NET, data).ok
     for change, said in (
-        (lambda m: m["sample_ids"].pop(), "a sample for each of 12 radii"),
-        (lambda m: m["sample_ids"].__setitem__(0, m["sample_ids"][1]), "a sample for each of 12 radii"),
+        (lambda m: m["sample_ids"].pop(), "a sample id for each of 12 radii"),
+        (lambda m: m["sample_ids"].__setitem__(0, m["sample_ids"][1]), "a sample id for each of 12 radii"),
         (lambda m: m["sample_ids"].__setitem__(0, "x"), "sample_ids as a list of int"),
         (lambda m: m["identity"]["threat"]["eps"].pop(), "a radius for each of 12 samples"),
         (lambda m: m["identity"]["threat"]["eps"].__setitem__(0, None), "threat.eps as a list of int or float"),
@@ -109,7 +109,7 @@ def test_radii_that_were_exchanged_or_do_not_fit_are_told(parts: list[Path], tmp
 
 def test_two_radii_of_one_sample_are_refused(parts: list[Path], tmp_path: Path) -> None:
     other = part([3, 5], tmp_path / "other", EPS[[3, 5]] * torch.tensor([1.0, 0.5], dtype=torch.float64))
-    with pytest.raises(RunError, match=f"1 samples with two, the first is {int(IDS[5])}"):
+    with pytest.raises(RunError, match=f"1 samples with two radii, the first with id {int(IDS[5])}"):
         Run.merge([*parts, other.path], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 

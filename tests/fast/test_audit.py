@@ -236,7 +236,7 @@ def test_a_small_audit_is_not_enough(truth: Any, careful: Plan) -> None:
     assert a is not None and a.found == 0
     assert a.bound > (accuracy.high - accuracy.low) / 2
     assert run.verdict.level == "suspicious"
-    assert f"too small to confirm the plan careful: with {a.audited} samples" in reasons(run)
+    assert f"too small to confirm the plan careful: after {a.audited} samples" in reasons(run)
 
 
 @pytest.mark.parametrize("share", [0.4, 1.0])

@@ -26,9 +26,9 @@ def graded(attacks: list[Any], eps: float = 0.001, strength: str = "standard", *
     ("attacks", "said"),
     [
         ([Square(steps=200)], "none of its attacks uses gradients"),
-        ([APGD(steps=25)], "no attack without gradients"),
-        ([PGD(steps=3), Square(steps=100)], "attacked with 4 gradients in all"),
-        ([APGD(steps=25), Square(steps=10)], "made 11 queries in all"),
+        ([APGD(steps=25)], "no black-box attack"),
+        ([PGD(steps=3), Square(steps=100)], "only 4 gradients on some survivors"),
+        ([APGD(steps=25), Square(steps=10)], "made only 11 queries on some survivors"),
     ],
     ids=["no gradients", "only gradients", "three steps", "ten queries"],
 )
@@ -52,7 +52,7 @@ def test_an_audit_must_look_hard_too() -> None:
     """One step on all survivors would call a plan of one step audited."""
     lazy = graded([FGSM(), brinell.Stage(PGD(steps=1), share=1.0)], strength="audited", audit=1.0)
     (reason,) = [r for r in lazy.verdict.reasons if "is called strong, but" in r]
-    assert reason.startswith("The audit of mine") and "attacked with" in reason
+    assert reason.startswith("The audit of mine") and "it spent only" in reason
     sound = graded([FGSM(), brinell.Stage(APGD(steps=25), share=1.0)], strength="audited", audit=1.0)
     assert not [r for r in sound.verdict.reasons if "is called strong, but" in r]
 

@@ -45,5 +45,5 @@ def test_disjoint_runs_are_refused(tmp_path, world) -> None:
 
 
 def test_other_inputs_under_the_same_ids_are_refused(golden: Run, tmp_path, world) -> None:
-    with pytest.raises(RunError, match=r"other inputs for 2 samples .* the first with id 1\."):
+    with pytest.raises(RunError, match=r"2 samples that differ between .* the first with id 1\."):
         compare(golden, world.run(tmp_path, {1: "...", 2: "...", 77: "..."}))

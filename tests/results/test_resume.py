@@ -51,7 +51,7 @@ def test_shards_without_statistics_are_read(world: Any, tmp_path: Path) -> None:
 def test_another_input_under_the_same_id_is_refused(world: Any, tmp_path: Path) -> None:
     known = StoredRows(world.run(tmp_path / "r", SAMPLES).path).of([10, 11])
     known.check([10, 77], ["sha-10", "new"])
-    with pytest.raises(RunError, match="the same sample 11"):
+    with pytest.raises(RunError, match="the input of sample 11"):
         known.check([10, 11], ["sha-10", "other"])
 
 

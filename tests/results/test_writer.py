@@ -84,8 +84,8 @@ def test_adversarials_must_fit_the_rows(tmp_path, world) -> None:
     x = np.zeros((1, 2), np.float32)
     with Writer.create(tmp_path, world.manifest()) as writer:
         for table, ids, values, message in [
-            (world.table({0: "..."}), [0], x, "a broken attack row"),
-            (world.table({0: "x  "}), [0], x, "a broken attack row"),
+            (world.table({0: "..."}), [0], x, "of broken attack rows"),
+            (world.table({0: "x  "}), [0], x, "of broken attack rows"),
             (world.table({0: ".x", 1: ".x"}), [1, 0], np.zeros((2, 2), np.float32), "order of the rows"),
             (world.table({0: ".x"}), [0], x.astype(np.float64), "in float64"),
             (world.table({0: ".x"}), [0, 1], x, "2 ids and 1"),

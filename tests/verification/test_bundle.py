@@ -104,7 +104,7 @@ def test_an_unfinished_run_is_not_packed(copied: Path, tmp_path: Path) -> None:
 
 def test_a_run_without_images_is_not_packed(copied: Path, tmp_path: Path) -> None:
     run = Run.open(copied)
-    with pytest.raises(RunError, match="made without"):
+    with pytest.raises(RunError, match="evaluated with images=False"):
         pack(Run(run.path, Manifest.read({**run.manifest, "images": False})), tmp_path / "b.zip")
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_lost_its_images_is_not_packed(copied: Path, tmp_path: Path) 
 
 
 def test_no_place_for_the_bundle(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="a place for the bundle"):
+    with pytest.raises(RunError, match="to write the bundle"):
         pack(Run.open(GOLDEN), tmp_path / "no" / "folder" / "b.zip")
 
 
@@ -266,7 +266,7 @@ def test_a_manifest_nested_without_end_is_refused(bundle: Path, tmp_path: Path) 
         held["manifest.json"] = deep
         reindexed(held, files)
 
-    with pytest.raises(RunError, match="JSON nested without end"):
+    with pytest.raises(RunError, match="JSON that is nested too deeply"):
         unpack(remade(bundle, tmp_path / "b.zip", change), tmp_path / "out")
 
 

@@ -161,7 +161,7 @@ def test_radii_of_nobody_are_not_given_to_others(tmp_path: Path) -> None:
     earlier = {key: value for key, value in run.manifest.items() if key != "sample_ids"}
     run = Run(run.path, Manifest.read(earlier))  # as in Runs of earlier versions
     assert verify(run, NET, PROBLEM).ok
-    with pytest.raises(RunError, match="in the order the Run was made with"):
+    with pytest.raises(RunError, match="in the order of the Run"):
         verify(run, NET, Problem(X.flip(0), Y.flip(0), PROBLEM.ids.flip(0)))
 
 

@@ -82,7 +82,7 @@ def test_an_honest_bundle_holds(run: Path) -> None:
     assert result.ok and (part.rerun, part.alike) == (4, 4)
     assert part.held == part.checked == len(told.adversarials().ids)
     assert (result.bound, result.clean_accuracy) == (told.robust_accuracy, told.clean_accuracy)
-    assert "4 samples run again, 4 alike to the bit" in str(result)
+    assert "4 samples run again, 4 with identical rows" in str(result)
     assert "Linf(eps=0.1)" in str(result)
     standing = [s.id for s in result.samples if s.standing]
     assert standing == told.survivors().tolist()
@@ -129,7 +129,7 @@ def one(rows: list[dict[str, Any]], **change: Any) -> None:
 @pytest.mark.parametrize(
     ("said", "change"),
     [
-        ("have an adversarial and are not broken", lambda rows: one(rows, broken=False, verified=None)),
+        ("have an adversarial but are not broken", lambda rows: one(rows, broken=False, verified=None)),
         ("beyond eps", lambda rows: one(rows, distance=0.11)),
         ("not an attack of the plan", lambda rows: one(rows, attack="apgd-ce")),
         ("other parameters than the plan's", lambda rows: one(rows, attack_hash="0")),
@@ -201,7 +201,7 @@ def test_robustness_that_is_only_told_is_found_by_running_again(run: Path) -> No
 
 def test_rows_that_are_missing_are_told(run: Path) -> None:
     edit_rows(run, lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample_id"] != 3]))
-    assert "clean rows of 39 samples, and the manifest tells of 40" in str(review([bundled(run)], "demo", rerun=0))
+    assert "clean rows of 39 samples, but the manifest says 40" in str(review([bundled(run)], "demo", rerun=0))
 
 
 def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
@@ -216,11 +216,11 @@ def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
         ("model.fingerprint", lambda i: i["model"].pop("fingerprint")),
         ("data.n as int", lambda i: i["data"].update(n="many")),
         (r"plan.stages as a list of dict", lambda i: i["plan"].update(stages=[3])),
-        ("what its text says, 0.1", lambda i: i["threat"].update(eps=0.2)),
-        ("what its text says, a lot", lambda i: i["threat"].update(eps_text="a lot")),
+        ("equal to its eps_text, 0.1", lambda i: i["threat"].update(eps=0.2)),
+        ("equal to its eps_text, a lot", lambda i: i["threat"].update(eps_text="a lot")),
         ("a threat in the manifest", lambda i: i["threat"].pop("eps")),
         ("judging passes", lambda i: i["plan"].update(draws=10**9)),
-        ("a goal among", lambda i: i.update(goal="win")),
+        ("a criterion", lambda i: i.update(goal="win")),
     ],
 )
 def test_a_manifest_that_lacks_something_is_refused(said: str, change: Any, run: Path) -> None:
@@ -262,14 +262,14 @@ def test_references_lead_to_adversarials_of_the_run(reference: dict[str, Any], r
                 row.update(reference)
 
     edit_rows(run, change)
-    with pytest.raises(RunError, match=r"adversarials (its rows refer to|of their Run)"):
+    with pytest.raises(RunError, match=r"adversarials( that the rows of the Run refer to|/ of their Run)"):
         review([run], "demo", rerun=0)
 
 
 def test_another_model_or_other_data_are_told(run: Path, honest: Path) -> None:
     bundle = bundled(run)
     other = nn.Sequential(demo_net(), nn.Identity()).eval()
-    assert "made with another model" in str(review([bundle], other, rerun=0))
+    assert "is of another model" in str(review([bundle], other, rerun=0))
     data = brinell.data.load("demo", N)
     x = data.x.clone()
     x[5] = x[6]
@@ -294,7 +294,7 @@ def test_checks_that_were_made_better_are_told(run: Path) -> None:
     evaluate(Noisy().eval(), data, Linf(EPS), "fgsm", out=out, progress=False)
     clean = [{"name": "randomised", "level": "ok", "message": "repeated passes agree"}]
     edit_manifest(out, lambda m: m.update(checks=clean))
-    assert "The check randomised objects here" in str(review([bundled(out)], Noisy().eval(), data, rerun=2))
+    assert "The check randomised finds a problem here" in str(review([bundled(out)], Noisy().eval(), data, rerun=2))
 
 
 def test_a_plan_of_ones_own_is_not_run_again(run: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_plan_of_ones_own_is_not_run_again(run: Path) -> None:
     data = brinell.data.load("demo", 8)
     evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
     part = review([bundled(out)], "demo", data).submissions[0]
-    assert part.ok and part.rerun == 0 and "none of Brinell's" in part.notes[0]
+    assert part.ok and part.rerun == 0 and "not built into Brinell" in part.notes[0]
 
 
 def test_a_plan_with_other_numbers_is_told(run: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_plan_with_other_numbers_is_told(run: Path) -> None:
     edit_manifest(run, weaker)
     hashed = Run.open(run).manifest["identity"]["plan"]["stages"][0]["hash"]
     edit_rows(run, lambda rows: [r.update(attack_hash=hashed) for r in rows if r["attack"] != "clean"] and None)
-    assert "Its plan has other parameters than pgd20" in str(review([bundled(run)], "demo", rerun=1))
+    assert "other parameters than the built-in plan pgd20" in str(review([bundled(run)], "demo", rerun=1))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (28, 28), (1, 28, 29)])
@@ -338,10 +338,10 @@ def test_a_run_does_not_choose_what_is_read(name: str | None, run: Path) -> None
 @pytest.mark.parametrize(
     ("said", "change"),
     [
-        ("Its plan has other parameters", lambda i: i["plan"].update(strength="standard")),
-        ("Its plan has other parameters", lambda i: i["plan"].update(draws=3)),
-        ("Its box is", lambda i: i["threat"].update(box=[0.4, 0.6])),
-        ("made with other data", lambda i: i["data"].update(fingerprint="00")),
+        ("plan has other parameters", lambda i: i["plan"].update(strength="standard")),
+        ("plan has other parameters", lambda i: i["plan"].update(draws=3)),
+        ("box of the Run is", lambda i: i["threat"].update(box=[0.4, 0.6])),
+        ("is on other data", lambda i: i["data"].update(fingerprint="00")),
     ],
     ids=["strength", "draws", "box", "data"],
 )
@@ -363,7 +363,7 @@ def test_notes_are_told(run: Path) -> None:
     out = run.parent / "own"
     data = brinell.data.load("demo", 8)
     evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
-    assert "nothing was run again" in str(review([out], "demo", data))
+    assert "no sample was run again" in str(review([out], "demo", data))
 
 
 # ------------------------------------------------------------------------------------------- files of other attacks
@@ -443,7 +443,7 @@ def test_a_bundle_and_a_file_together(honest: Path, tmp_path: Path) -> None:
     assert (record.status, record.authors, record.run) == ("verified", "A", "run.zip")
     assert record.autoattack == round(100 * told.robust_accuracy.value, 2)
     assert record.external == record.best == round(100 * result.bound.value, 2)
-    with pytest.raises(RunError, match="had none"):
+    with pytest.raises(RunError, match="had no samples run again"):
         certify(bundle, review([bundle], "demo", rerun=0), "demo")
     with pytest.raises(RunError, match="was not reviewed"):
         certify("other.zip", result, "demo")
@@ -523,7 +523,7 @@ def test_files_that_cannot_be_judged(arrays: dict[str, Any], said: str, tmp_path
 def test_ids_of_nobody_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", ids=np.array([1, 77]), x=np.zeros((2, 1, 28, 28), np.float32))
     result = review([tmp_path / "f.npz"], "demo", brinell.data.load("demo", 4), Linf(0.1))
-    assert not result.ok and "1 ids are of no sample of the data, the first is 77" in str(result)
+    assert not result.ok and "1 ids belong to no sample of the data, the first is 77" in str(result)
 
 
 def test_what_is_missing_is_asked_for(tmp_path: Path, run: Path) -> None:
@@ -570,7 +570,7 @@ def test_a_run_on_chosen_samples_is_not_certified(run: Path) -> None:
     records.of_run(Run.open(run), "demo", "Linf", "Mine").write(run / RECORD)
     result = review([run], "demo", data, rerun=1)
     assert result.ok and result.bound.value == 1
-    with pytest.raises(RunError, match="on chosen ones"):
+    with pytest.raises(RunError, match="on other samples"):
         certify(run, result, "demo", data)
 
 

@@ -253,9 +253,9 @@ def test_the_program_says_what_is_wrong(honest: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, call).exit_code == 0
     (out / "manifest.json").write_text(text.replace('"seed": 0', '"seed": 1'))
     done = CliRunner().invoke(app, call)
-    assert done.exit_code == 1 and "Rows have the seeds [0], the manifest 1." in done.output
+    assert done.exit_code == 1 and "Rows have the seeds [0], but the manifest has the seed 1." in done.output
     told = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
-    assert not told["ok"] and told["objections"] == ["Rows have the seeds [0], the manifest 1."]
+    assert not told["ok"] and told["objections"] == ["Rows have the seeds [0], but the manifest has the seed 1."]
     (out / "manifest.json").write_text(text[: len(text) // 2])
     done = CliRunner().invoke(app, call)
     assert done.exit_code == 2 or "readable JSON" in str(done.exception)

@@ -1,9 +1,10 @@
 """Runs on disk and everything that is computed from them; needs pyarrow, numpy and safetensors, never torch.
 
-`run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges
-whether the result can be trusted, `audit_bound` bounds what a short plan missed, `repeats` covers randomised models.
-`compare` and `merge` take several Runs, `summary` prints one, `analyses` stores reports in its folder.
-`format` is the format on disk. Evaluations write Runs; verification, reports, curves and leaderboards read them.
+`run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges whether the result
+can be trusted. `audit_bound` bounds how many samples a short plan missed, `repeats` measures how the accuracies of a
+randomised model vary. `compare` and `merge` take several Runs, `summary` describes one as text, and `analyses` stores
+reports in the folder of a Run. `format` is the format on disk. Evaluations write Runs; verification, reports, curves
+and leaderboards read them.
 """
 
 from brinell.results.audit_bound import Audit

@@ -23,7 +23,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"{self.title}: a row of another length than {len(self.columns)}")
+            raise ValueError(f"{self.title}: every row must have {len(self.columns)} cells, one per column")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Series:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y) or any(len(b) not in (0, len(self.y)) for b in (self.low, self.high)):
-            raise ValueError(f"{self.name}: x, y, low and high of different lengths")
+            raise ValueError(f"{self.name}: x and y must have the same length, as must low and high if given")
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ class AnalysisReport:
     figures: tuple[Figure, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `from_dict` reads back."""
+        """Return the report as JSON-compatible data, which `from_dict` reads."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "AnalysisReport":
-        """Return the report that `to_dict` wrote."""
+        """Return the report from the data that `to_dict` returned."""
         tables = [Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in data["tables"]]
         figures = [Figure(**{**f, "series": tuple(map(_series, f["series"]))}) for f in data["figures"]]
         return cls(data["kind"], data["title"], data["summary"], tuple(tables), tuple(figures))
 
     def save(self, run: Path) -> Path:
-        """Write the report into a Run's folder, replacing an older report of the same kind."""
+        """Write the report into a Run's folder, replacing an older report of the same kind; return the file's path."""
         (run / FOLDER).mkdir(exist_ok=True)
         path = run / FOLDER / f"{self.kind}{END}"
         write_atomic(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
@@ -90,12 +90,12 @@ def _series(data: dict[str, Any]) -> Series:
 
 
 def saved(run: Path) -> list[AnalysisReport]:
-    """Return the reports in a Run's folder, sorted by kind."""
+    """Return the analysis reports stored in a Run's folder, sorted by kind."""
     reports = []
     for path in sorted((run / FOLDER).glob(f"*{END}")):
         try:
             reports.append(AnalysisReport.from_dict(json.loads(path.read_text())))
         except (ValueError, KeyError, TypeError) as error:
-            got, remedy = f"{path}: {error}", "Delete the file and analyse again."
+            got, remedy = f"{path}: {error}", "Delete the file and run the analysis again."
             raise RunError(expected="an analysis that Brinell wrote", got=got, remedy=remedy) from error
     return reports

@@ -1,4 +1,4 @@
-"""The audit of a short plan: a bound on what it missed, from randomly drawn survivors attacked by the full plan."""
+"""The audit of a short plan: the full plan attacks randomly drawn survivors, which bounds how many were missed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,9 +22,10 @@ TOO_MUCH = 0.001
 
 @dataclass(frozen=True)
 class Audit:
-    """Counts: `survivors` of the short plan, those of them the full plan attacked (`audited`) and broke (`found`).
+    """Counts of samples: of `n` samples, `survivors` survive the short plan.
 
-    `n` is the number of samples of the Run. `rest` survivors were not attacked by all `attacks` of the full plan.
+    The full plan with the stages `attacks` attacked `audited` of the survivors and broke `found`. `rest` is the number
+    of unbroken samples that not all `attacks` have attacked. `cost` is the cost of the audit.
 
     >>> print(Audit(survivors=480, audited=60, found=0, n=1000, rest=420, cost=Cost(1, 1, 0.0, 60)))
     60 of 480 survivors attacked by the full plan, 0 broken: it would break at most 21 more (2.1 points, 95 %)
@@ -40,31 +41,31 @@ class Audit:
 
     @property
     def missed(self) -> int:
-        """Upper 95 % bound on the number of further survivors that the full plan would break."""
+        """Upper 95 % bound on how many of the `rest` samples the full plan would break."""
         return min(hidden(self.found, self.audited, self.survivors)[1] - self.found, self.rest)
 
     @property
     def bound(self) -> float:
-        """`missed` as a share of all samples: how much lower the full plan's robust accuracy can be."""
+        """`missed` / `n`: how much lower the robust accuracy can be if the full plan attacks every survivor."""
         return self.missed / max(self.n, 1)
 
     @property
     def at_least(self) -> float:
-        """Lower 95 % bound on the share of all samples that survive the short plan and that the full plan breaks."""
+        """Lower 95 % bound on the share of all samples that survive the short plan but not the full plan."""
         return hidden(self.found, self.audited, self.survivors)[0] / max(self.n, 1)
 
     @property
     def objects(self) -> bool:
-        """Whether the audit contradicts the short plan: `at_least` is too large, and it is not `complete`."""
+        """Whether the audit contradicts the short plan: not `complete`, `at_least` above 0.1 % and above one sample."""
         return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
     def too_small(self, accuracy: Proportion) -> bool:
-        """Return whether the audit is too small: `bound` exceeds half the interval of `accuracy`."""
+        """Return whether the audit has too few samples: `bound` exceeds half the width of `accuracy`'s interval."""
         return self.bound > (accuracy.high - accuracy.low) / 2
 
     @property
     def complete(self) -> bool:
-        """Whether the full plan attacked every survivor."""
+        """Whether all attacks of the full plan attacked every unbroken sample."""
         return not self.rest
 
     def __str__(self) -> str:
@@ -75,7 +76,7 @@ class Audit:
 
 
 def audit(run: "Run") -> Audit | None:
-    """Return the audit of a Run, None for a plan without one."""
+    """Return the audit of a Run; None if its plan has no audit."""
     full = [stage.name for stage in run.identity.plan.audit_stages]
     if not full:
         return None

@@ -20,7 +20,8 @@ SIGNIFICANCE = 0.05
 class Comparison:
     """The outcomes of two Runs, A and B, on their common samples.
 
-    `both` samples are robust in A and B, `neither` samples in none; `ids_only_a` are robust in A and broken in B.
+    `both` counts the samples robust in A and B, `neither` those robust in none. `ids_only_a` are the ids of samples
+    robust in A and not in B.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -37,12 +38,12 @@ class Comparison:
 
     @property
     def only_a(self) -> int:
-        """Number of samples robust in A and broken in B."""
+        """Number of samples robust in A and not in B."""
         return len(self.ids_only_a)
 
     @property
     def only_b(self) -> int:
-        """Number of samples robust in B and broken in A."""
+        """Number of samples robust in B and not in A."""
         return len(self.ids_only_b)
 
     @property
@@ -52,7 +53,7 @@ class Comparison:
 
     @property
     def agreement(self) -> Proportion:
-        """Share of samples with equal outcome in A and B."""
+        """Share of the common samples that are robust in both Runs or in none."""
         return Proportion(self.both + self.neither, self.n)
 
     @property
@@ -72,7 +73,7 @@ class Comparison:
 
     @property
     def p_value(self) -> float:
-        """Exact two-sided McNemar p-value."""
+        """Exact two-sided p-value of McNemar's test of equal robust accuracy in A and B."""
         return mcnemar(self.only_a, self.only_b)
 
     def __str__(self) -> str:
@@ -92,7 +93,7 @@ class Comparison:
 
 
 def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]") -> Comparison:
-    """Compare two Runs, or folders of Runs, on their common samples; these must have the same inputs in both Runs.
+    """Compare two Runs, or folders of Runs, on the sample ids they share; raise a RunError if inputs of one id differ.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(compare(run, run).agreement)
@@ -119,14 +120,14 @@ def _common(a: Run, b: Run) -> row_queries.Ids:
         raise RunError(
             expected="Runs with common samples",
             got=f"no sample id in both {a.path} and {b.path}",
-            remedy="Evaluate both on the same data.",
+            remedy="Evaluate both models on the same data.",
         )
     changed = [i for i in ids if hashes_a[i] != hashes_b[i]]
     if changed:
         raise RunError(
             expected="the same input for the same sample id in both Runs",
-            got=f"other inputs for {n_samples(len(changed))} of {a.path} in {b.path}, the first with id {changed[0]}",
-            remedy="Evaluate both on the same data, loaded and preprocessed alike.",
+            got=f"{n_samples(len(changed))} that differ between {a.path} and {b.path}, the first with id {changed[0]}",
+            remedy="Evaluate both models on the same data with the same preprocessing.",
         )
     return np.array(ids, dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""Merge Runs of parts of the data into one Run."""
+"""Merge Runs on different parts of the data into one Run."""
 
 import hashlib
 import os
@@ -23,11 +23,11 @@ KEPT = ("environment", "created", "finished", "wall_seconds")
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
-    """Write the rows and adversarials of several Runs as one Run in a new folder.
+    """Write the rows and adversarials of several Runs as one Run in the new folder `out`, and return it.
 
     The Runs must have the same identity except for `data`. With a radius per sample, a sample must have the same radius
-    in every Run. A (sample, attack) that occurs twice with the same outcome is kept once; different outcomes are
-    refused. The result does not depend on the order of `paths`.
+    in every Run. Of several rows of the same sample and attack one is kept; different outcomes raise a RunError. The
+    result does not depend on the order of `paths`.
 
     >>> merge([], "nowhere")
     Traceback (most recent call last):
@@ -56,14 +56,14 @@ def _refuse_different(runs: Sequence[Run]) -> None:
     names = dict.fromkeys(name for run in runs[1:] for name in differences(_shared(runs[0]), _shared(run)))
     if material(names):
         raise RunError(
-            expected="Runs of one evaluation over parts of the data",
+            expected="Runs of one evaluation on different parts of the data",
             got=f"Runs that differ in {', '.join(sorted(names))}",
-            remedy="Merge only Runs of the same threat, goal, plan, model, seed and precision.",
+            remedy="Merge only Runs with the same threat, criterion (stored as goal), plan, model, seed and precision.",
         )
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    """Return the identity of a Run without the data and without the radius per sample."""
+    """Return the part of a Run's identity that merged Runs must share: all except the data and per-sample radii."""
     shared = {name: value for name, value in run.identity.raw.items() if name != "data"}
     if run.identity.threat.per_sample:
         shared["threat"] = {**shared["threat"], "eps": PER_SAMPLE, "eps_text": PER_SAMPLE}
@@ -71,7 +71,7 @@ def _shared(run: Run) -> dict[str, Any]:
 
 
 def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
-    """Return the radius by sample id over all Runs, sorted by id; None if no Run has a radius per sample."""
+    """Return the radius of each sample of all Runs, by id, sorted; None if no Run has a radius per sample."""
     merged: dict[int, float] = {}
     several = [run for run in runs if run.identity.threat.per_sample]
     for run in several:
@@ -79,23 +79,23 @@ def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
         if radii is None:
             raise RunError(
                 expected="Runs that say which sample has which radius (sample_ids in the manifest)",
-                got="one that does not, made by an earlier version",
-                remedy="Evaluate that part again.",
+                got=f"{run.path}, which an earlier version of Brinell wrote without them",
+                remedy="Evaluate this part of the data again.",
             )
         conflicts = sorted(i for i, eps in radii.items() if merged.get(i, eps) != eps)
         if conflicts:
             i = conflicts[0]
             raise RunError(
                 expected="one radius for each sample",
-                got=f"{len(conflicts)} samples with two, the first is {i} ({merged[i]:g} and {radii[i]:g})",
-                remedy="Merge only Runs of the same threat, with ids that name one sample each.",
+                got=f"{len(conflicts)} samples with two radii, the first with id {i} ({merged[i]:g} and {radii[i]:g})",
+                remedy="Merge only Runs in which a sample id has the same radius.",
             )
         merged |= radii
     return dict(sorted(merged.items())) if several else None
 
 
 def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
-    """Return the rows of all Runs, sorted and without repetitions, and for each row the index of the Run it is from."""
+    """Return the rows of all Runs, sorted and without repetitions, and for each row the index of its Run."""
     tables = [run.rows() for run in runs]
     table = row_queries.arrange(pa.concat_tables(tables), runs[0].attacks)
     origin = np.repeat(np.arange(len(runs)), [t.num_rows for t in tables])

@@ -1,4 +1,4 @@
-"""Randomised models: how much the accuracies vary between the judging passes."""
+"""Randomised models: how much the accuracies vary between the judging passes, which decide what is broken."""
 
 import math
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class RepeatedAccuracy:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Clean and robust accuracy over the judging passes.
+    """Clean and robust accuracy of a randomised model, each as mean and deviation over the judging passes.
 
     >>> print(Repeats(RepeatedAccuracy(0.9, 0.01, 5, 100), RepeatedAccuracy(0.4, 0.02, 5, 100)))
     clean 90.0 % ± 1.0, robust 40.0 % ± 2.0 over 5 passes, n = 100
@@ -50,12 +50,12 @@ class Repeats:
 
 
 def repeated(run: "Run") -> Repeats | None:
-    """Return the accuracies over the judging passes, or None for a Run with one pass only.
+    """Return mean and deviation of the accuracies over the judging passes; None if some sample has no such passes.
 
-    Method: each sample is represented by that of its rows, clean or attack, that fooled the most passes (the separate
-    selection passes, if stored); the first of equals. The accuracy of a pass is the share of samples whose row did not
-    fool it. Rows that fooled most passes but are not broken lie outside the threat and are left out. The deviation is
-    the sample standard deviation over the passes (divisor: passes - 1).
+    Method: each sample is represented by one of its rows, clean or attack: the row that fooled the most passes (of the
+    separate selection passes, if these are stored), the first of equals. The accuracy of a pass is the share of
+    samples whose row did not fool this pass. Attack rows that fooled most passes but are not broken lie outside the
+    threat and are left out. The deviation is the sample standard deviation over the passes (divisor: passes - 1).
     Reference: Croce & Hein 2020, Table 2.
 
     >>> from brinell.results import Run

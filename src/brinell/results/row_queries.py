@@ -19,7 +19,7 @@ INCIDENTAL = ("seconds", "device", "adv_shard", "adv_row")
 
 @dataclass(frozen=True)
 class Cost:
-    """Model calls and seconds of compute, in total and per sample.
+    """Forward passes, backward passes and seconds of compute, in total and per sample.
 
     >>> Cost(forwards=30, backwards=20, seconds=1.0, samples=10).forwards_per_sample
     3.0
@@ -32,23 +32,23 @@ class Cost:
 
     @property
     def forwards_per_sample(self) -> float:
-        """Mean number of forward passes."""
+        """Mean number of forward passes per sample."""
         return self.forwards / max(self.samples, 1)
 
     @property
     def backwards_per_sample(self) -> float:
-        """Mean number of backward passes."""
+        """Mean number of backward passes per sample."""
         return self.backwards / max(self.samples, 1)
 
     @property
     def seconds_per_sample(self) -> float:
-        """Mean seconds of compute."""
+        """Mean seconds of compute per sample."""
         return self.seconds / max(self.samples, 1)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of one attack of the plan: the samples it attacked, and those it broke (verified)."""
+    """The result of one attack of the plan: how many samples it attacked, and how many it broke (verified)."""
 
     attack: str
     attacked: int
@@ -56,12 +56,12 @@ class StageResult:
 
 
 def ids_of(table: pa.Table) -> Ids:
-    """Return the sample ids, row by row."""
+    """Return the sample id of every row."""
     return np.asarray(table["sample_id"], dtype=np.int64)
 
 
 def is_attack(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    """Mark the rows of one attack."""
+    """Return a mask of the rows of one attack."""
     return np.asarray(pc.equal(table["attack"], name), dtype=bool)
 
 
@@ -71,11 +71,11 @@ def samples(table: pa.Table) -> Ids:
 
 
 def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
-    """Return the accuracy of guessing: one over the number of classes, or more if labels and predictions are uneven.
+    """Return the accuracy of guessing: the larger of 1 / `classes` and Cohen's expected agreement; None if unknown.
 
-    Method: Cohen's expected agreement, the probability that a label and a prediction drawn independently agree. For a
-    model that always predicts one class it is the share of that class. It needs labels of more than one class.
-    `table` needs the labels and predictions of the clean rows. None if nothing is known.
+    Method: the expected agreement is the probability that a label and a prediction drawn independently agree. For a
+    model that always predicts one class it is the share of that class. It needs labels of more than one class. `table`
+    must have the labels and predictions of the clean rows.
     """
     _, first = np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)], return_index=True)
     table = table.filter(pa.array(is_evidence(table, Evidence.CLEAN))).take(first)
@@ -87,7 +87,7 @@ def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
 
 
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
-    """Return the sorted ids of samples without a broken, verified row; `attacks` restricts the attack rows."""
+    """Return the sorted ids of samples without a broken, verified row; with `attacks`, rows of others are ignored."""
     fallen = counted(table)
     if attacks is not None:
         fallen &= np.asarray(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())), dtype=bool)
@@ -95,7 +95,7 @@ def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
 
 
 def stage(table: pa.Table, attack: str) -> StageResult:
-    """Return the result of one attack."""
+    """Return how many samples one attack attacked and broke."""
     rows = is_attack(table, attack)
     return StageResult(attack, int(rows.sum()), int((rows & counted(table)).sum()))
 
@@ -107,9 +107,9 @@ def cost(table: pa.Table, over: int | None = None) -> Cost:
 
 
 def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
-    """Sort by sample and by the attack's place in the plan, the clean row first; drop exact repetitions.
+    """Return the rows sorted by sample and by the attack's position in the plan, the clean row first; drop repetitions.
 
-    Two rows of one (sample, attack) that disagree about the outcome are refused.
+    Two rows of the same sample and attack that differ in the outcome raise a RunError.
     """
     order, repeated = _order(table, attacks)
     if repeated.any():
@@ -119,7 +119,7 @@ def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
 
 
 def _order(table: pa.Table, attacks: Sequence[str]) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Return the sorting indices (unknown attacks last), and which sorted rows repeat the (sample, attack) before."""
+    """Return the indices that sort the rows, and for each sorted row but the first if it repeats the row before it."""
     known = list(dict.fromkeys([CLEAN, *attacks]))
     others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
     rank = np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)
@@ -145,7 +145,7 @@ def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:
         shown = sorted(where)
         raise RunError(
             expected="one outcome per (sample, attack)",
-            got=f"{len(shown)} with two that differ in {', '.join(sorted(fields))}: "
+            got=f"two that differ in {', '.join(sorted(fields))} for {len(shown)} (sample/attack): "
             f"{', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
-            remedy="Keep only the shards or Runs of one evaluation, with ids that name one sample each.",
+            remedy="Use only Runs or shards of one evaluation, in which an id always means the same sample.",
         )

@@ -28,11 +28,11 @@ class Run:
     """One evaluation on disk. Rows are read once, at first use.
 
     `manifest` is the manifest as stored, a plain JSON object. `identity` says what was evaluated: threat, criterion,
-    plan, model, data, seed and precision. `environment` has versions and hardware, `notes` adaptations of the plan to
-    the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the wall-clock time. `finished`
-    says whether the evaluation is complete, and `images` whether the adversarials were kept. `verdict` judges whether
-    the result can be trusted. `audit` bounds what a short plan missed, and `repeats` has the spread of the accuracies
-    of a randomised model; both are None for other Runs.
+    plan, model, data, seed and precision. `environment` has versions and hardware, `notes` says how the plan was
+    adapted to the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the wall-clock time.
+    `finished` says whether the evaluation is complete, and `images` whether the adversarials were kept. `verdict`
+    judges whether the result can be trusted. `audit` bounds how many samples a short plan missed (None without an
+    audit). `repeats` has the spread of the accuracies of a randomised model (None for other models).
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(run.robust_accuracy)
@@ -86,14 +86,14 @@ class Run:
 
     @cached_property
     def chance_accuracy(self) -> float | None:
-        """The clean accuracy of guessing on these samples; None if unknown."""
+        """The accuracy that guessing reaches on these samples; None if unknown."""
         columns = ("sample_id", "attack", "label", "clean_pred")
         table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
         return row_queries.chance_accuracy(table, self.identity.model.classes)
 
     @property
     def sample_radii(self) -> dict[int, float] | None:
-        """The radius of every sample by its id; None for one common radius, or where the ids are unknown."""
+        """The radius of each sample by its id; None if all samples share one threat, or the manifest lacks the ids."""
         return self._manifest.sample_radii
 
     def adversarials(self) -> files.Adversarials:
@@ -101,8 +101,8 @@ class Run:
         if not self.images:
             raise RunError(
                 expected="a Run that keeps its adversarials",
-                got=f"{self.path}, which was made without (images=False, --no-images)",
-                remedy="Evaluate with the same arguments into another folder, keeping them: the outcomes are the same.",
+                got=f"{self.path}, evaluated with images=False (--no-images)",
+                remedy="Evaluate into another folder with the same arguments, but images=True (no --no-images).",
             )
         table = self.rows()
         table = table.filter(pa.array(counted(table) & is_evidence(table, Evidence.ATTACK)))
@@ -120,12 +120,12 @@ class Run:
 
     @property
     def checks(self) -> list[dict[str, Any]]:
-        """The checks of the evaluation as stored: name, level and message of each."""
+        """The results of the checks as stored: name, level and message of each."""
         return [dict(check.raw) for check in self._manifest.checks]
 
     @property
     def findings(self) -> list[Finding]:
-        """The checks of the evaluation as findings."""
+        """The results of the checks as `Finding` objects."""
         return self._manifest.findings
 
     @property
@@ -136,12 +136,12 @@ class Run:
 
     @property
     def probes(self) -> list[dict[str, Any]]:
-        """The probes of the plan's attacks as stored: attack, samples and items of each."""
+        """The probes as stored, one per probed attack: name of the attack, number of samples, and items (findings)."""
         return [dict(probe.raw) for probe in self._manifest.probes]
 
     @property
     def probe_findings(self) -> list[tuple[str, Finding]]:
-        """The findings of the probes, each with the name of the probed attack."""
+        """The findings of all probes, as pairs of attack name and finding."""
         return [(probe.attack, finding) for probe in self._manifest.probes for finding in probe.findings]
 
     @property
@@ -151,20 +151,20 @@ class Run:
 
     @property
     def robust_accuracy(self) -> Proportion:
-        """Share of samples that no attack broke; an upper bound while the Run is unfinished."""
+        """Share of samples classified correctly that no attack broke; an upper bound on the true robust accuracy."""
         return self._accuracy(None)
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
-        """Return, for each attack of the plan, its name and the accuracy after all attacks up to it."""
+        """Return, for each attack of the plan, its name and the accuracy after it and all attacks before it."""
         names = self.attacks
         return [(name, self._accuracy(names[: i + 1])) for i, name in enumerate(names)]
 
     def survivors(self) -> Ids:
-        """Return the ids of the samples counted as robust, sorted."""
+        """Return the sorted ids of the survivors: correctly classified samples that no attack broke."""
         return row_queries.survivors(self.numbers())
 
     def skipped(self) -> Ids:
-        """Return the sorted ids of survivors that some attack of the plan, outside its audit, has not attacked."""
+        """Return the sorted ids of the survivors that some attack of the plan, audit aside, has not attacked."""
         table, survivors = self.numbers(), self.survivors()
         ids = row_queries.ids_of(table)
         stages = self.identity.plan.main_stages
@@ -172,18 +172,18 @@ class Run:
         return np.unique(np.concatenate([survivors[:0], *missing]))
 
     def stages(self) -> list[StageResult]:
-        """Return the result of each attack of the plan."""
+        """Return how many samples each attack of the plan attacked and broke."""
         return [row_queries.stage(self.numbers(), name) for name in self.attacks]
 
     @property
     def unverified(self) -> pa.Table:
-        """Rows that are broken but not verified; they are not counted."""
+        """Rows that are broken but failed verification; they do not count as broken."""
         broken = np.asarray(self.rows()["broken"], dtype=bool)
         return self.rows().filter(pa.array(broken & ~counted(self.rows())))
 
     @property
     def cost(self) -> Cost:
-        """Model calls and seconds, in total and per sample."""
+        """Forward passes, backward passes and seconds of compute, in total and per sample."""
         return row_queries.cost(self.numbers())
 
     audit = cached_property(audit)
@@ -201,17 +201,17 @@ class Run:
         problem: Any = None,
         classes: Sequence[str] = (),
     ) -> Path:
-        """Write a report: one self-contained .html file, or .md, .json, .csv or .xml (JUnit) by the file's ending.
+        """Write a report and return its path: one self-contained .html file, or .md, .json, .csv or .xml (JUnit).
 
-        `problem` is the data of the Run; with it, the examples show the originals. `classes` are the class names. An
-        HTML page needs the extra `report`.
+        The file's ending gives the format, unless `format` does. `problem` is the data of the Run; with it, an HTML
+        page shows the clean inputs. `classes` are the class names. HTML needs the extra `report`.
         """
         from brinell.report.write import write
 
         return write(self, path, format=format, problem=problem, classes=classes)
 
     def plot_accuracy(self, axes: Any = None) -> Any:
-        """Draw the accuracy after each attack. All plots need matplotlib and return its axes."""
+        """Draw the accuracy after each attack. All `plot_…` methods need matplotlib and return its axes."""
         return _plots().accuracy(self, axes)
 
     def plot_classes(self, axes: Any = None, classes: Sequence[str] = ()) -> Any:
@@ -223,11 +223,11 @@ class Run:
         return _plots().margins(self, axes)
 
     def plot_distances(self, axes: Any = None) -> Any:
-        """Draw the robustness curve for minimum-norm attacks, else a histogram of distances."""
+        """Draw the robustness curve if the threat has no radius, else a histogram of the adversarials' distances."""
         return _plots().distances(self, axes)
 
     def plot_cost(self, axes: Any = None) -> Any:
-        """Draw the number of passes per stage."""
+        """Draw the number of forward and backward passes of each stage."""
         return _plots().cost(self, axes)
 
     _repr_html_ = card
@@ -247,7 +247,7 @@ def _plots() -> Any:
 
 
 def gather(path: Path, table: pa.Table) -> files.Adversarials:
-    """Return the stored adversarials of the given rows, row by row; every row must have one."""
+    """Return the stored adversarials of the given rows, in the order of the rows, from the Run's folder `path`."""
     ids = row_queries.ids_of(table)
     shards = np.array(table["adv_shard"].to_pylist(), dtype=object)
     place = np.asarray(pc.fill_null(table["adv_row"], -1), dtype=np.int64)
@@ -266,7 +266,7 @@ def gather(path: Path, table: pa.Table) -> files.Adversarials:
 def _check_ids(path: Path, shard: str, stored: Ids, place: Ids, ids: Ids) -> None:
     if not (place.min() >= 0 and place.max() < len(stored) and np.array_equal(stored[place], ids)):
         raise RunError(
-            expected="the adversarials its rows refer to",
-            got=f"other samples in {files.adversarials_file(path, shard)}",
+            expected="the adversarials that the rows of the Run refer to",
+            got=f"adversarials of other samples in {files.adversarials_file(path, shard)}",
             remedy="Restore the file from a copy, or evaluate into a new folder.",
         )

@@ -12,7 +12,7 @@ from brinell.errors import InputError
 
 
 def wilson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval for k successes in n trials.
+    """Return Wilson's score interval (low, high) for k successes in n trials.
 
     Reference: Wilson, JASA 22 (1927), 209-212.
 
@@ -47,7 +47,7 @@ class Proportion:
 
     @classmethod
     def of(cls, mask: Any) -> "Proportion":
-        """Return the share of true values in an array or tensor."""
+        """Return the share of true values in a boolean array or tensor."""
         return cls(int(mask.sum()), len(mask))
 
     def __float__(self) -> float:
@@ -90,7 +90,7 @@ class Interval:
 
 
 class Difference(Interval):
-    """A difference of two proportions with its interval.
+    """A difference of two proportions with its confidence interval.
 
     >>> print(Difference(0.02, -0.01, 0.05))
     +2.0 points [-1.0, +5.0]
@@ -101,7 +101,7 @@ class Difference(Interval):
 
 
 def mcnemar(b: int, c: int) -> float:
-    """Return the exact two-sided p-value of McNemar's test for b and c discordant pairs.
+    """Return the exact two-sided p-value of McNemar's test: b pairs succeed only in A, and c only in B.
 
     Method: binomial test of b successes in b + c trials with probability 1/2, in exact integers.
 
@@ -119,8 +119,9 @@ def mcnemar(b: int, c: int) -> float:
 def paired_difference(both: int, only_a: int, only_b: int, neither: int, confidence: float = 0.95) -> Difference:
     """Return proportion A minus proportion B over the same samples, with Newcombe's paired score interval.
 
-    `both`, `only_a`, `only_b` and `neither` count samples. Method: the distances from each proportion to its Wilson
-    limits are squared and added, with the continuity-corrected correlation.
+    `both` samples succeed in A and B, `only_a` only in A, `only_b` only in B, `neither` in none.
+    Method: the distances from each proportion to its Wilson limits are squared and added, with the
+    continuity-corrected correlation.
     Reference: Newcombe, Statistics in Medicine 17 (1998), 2635-2650, method 10.
 
     >>> print(paired_difference(36, 12, 2, 0))
@@ -191,7 +192,7 @@ def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _drawn(k: int, m: int, marked: int, population: int) -> tuple[float, float]:
-    """Return the probabilities that at most k, and that at least k, of m drawn items are marked."""
+    """Return the probabilities of at most k, and of at least k, marked items among m drawn without replacement."""
     rest, whole = population - marked, _log_ways(population, m)
     possible = range(max(0, m - rest), min(m, marked) + 1)
     probability = {i: math.exp(_log_ways(marked, i) + _log_ways(rest, m - i) - whole) for i in possible}
@@ -240,4 +241,4 @@ def _check_counts(k: int, n: int) -> None:
 
 
 def _bad_counts(got: str) -> InputError:
-    return InputError(expected="counts with 0 <= k <= n", got=got, remedy="Pass numbers of samples, not fractions.")
+    return InputError(expected="counts with 0 <= k <= n", got=got, remedy="Pass non-negative counts, not fractions.")

@@ -14,7 +14,7 @@ COLOURS = {"reliable": "#0f6b4a", "suspicious": "#8a4b00", "invalid": "#a3211b"}
 
 
 def sentence(run: "Run") -> str:
-    """Return the result as one sentence: model, norm, eps, plan, n, interval, seed and version.
+    """Return the result as one sentence: model, norm, eps, plan, n, interval, seed and version of Brinell.
 
     >>> from brinell.results import Run
     >>> sentence(Run.open("tests/results/golden_run_v1"))[:47]
@@ -28,8 +28,8 @@ def sentence(run: "Run") -> str:
     )
     text += f" [{plan.citation}]" if plan.citation else ""
     if run.audit is not None and not run.audit.complete:
-        fallen = f"at most {100 * run.audit.bound:.1f} points of this (95 %) would fall to these"
-        text += f"; by its audit ({', '.join(run.audit.attacks)}), {fallen}"
+        fallen = f"would lower it by at most {100 * run.audit.bound:.1f} points (95 %, from the audit)"
+        text += f"; the full plan ({', '.join(run.audit.attacks)}) {fallen}"
     if run.identity.criterion == EVADE:
         text += "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
     if not run.images:
@@ -39,7 +39,7 @@ def sentence(run: "Run") -> str:
 
 
 def summary(run: "Run") -> str:
-    """Return a compact plain-text summary.
+    """Return the plain text that `print(run)` shows: settings, accuracies, attacks, cost and verdict.
 
     >>> from brinell.results import Run
     >>> summary(Run.open("tests/results/golden_run_v1")).splitlines()[-1].startswith("Under Linf")
@@ -71,7 +71,7 @@ def eps_text(eps: Any) -> str:
 
 
 def mask_text(mask: Any) -> str:
-    """Return how many values a mask allows to change, as text that follows the norm; "" without a mask.
+    """Return how many input values a mask allows to change, as words to put after the norm; "" without a mask.
 
     >>> mask_text({"shape": [1, 2, 2], "bits": "gA=="}), mask_text(None)
     (' of 1 of 4 values', '')
@@ -101,7 +101,7 @@ def _head(run: "Run") -> str:
         f"plan      {identity.plan.name}, seed {identity.seed}",
     ]
     if run.identity.criterion == EVADE:
-        lines.insert(-1, "goal      misclassified and accepted by the detector")
+        lines.insert(-1, "criterion misclassified and accepted by the detector")
     return "\n".join(lines)
 
 
@@ -139,7 +139,7 @@ def _cost(run: "Run") -> str:
 
 
 def card(run: "Run") -> str:
-    """Return a Run as a small piece of HTML without scripts or external styles.
+    """Return a Run as an HTML card for notebooks, with accuracies and verdict, without scripts or external styles.
 
     >>> from brinell.results import Run
     >>> "33.3 %" in card(Run.open("tests/results/golden_run_v1"))

@@ -28,7 +28,7 @@ FINDING_LEVELS: dict[VerdictLevel, Level] = {"reliable": "ok", "suspicious": "wa
 
 @dataclass(frozen=True)
 class Verdict:
-    """A level of trust, and the findings that lower it; `anchor` of a finding is its section in the documentation.
+    """How far a Run can be trusted, and the findings that lower its level; `anchor` is a finding's section in docs.
 
     >>> print(Verdict("suspicious", (Finding("unfinished", "warn", "The Run is not finished."),)))
     suspicious: The Run is not finished.
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judge(run: "Run") -> Verdict:
-    """Return the worst level that any rule reaches, and every finding, the worst first.
+    """Return the verdict on a Run: the worst level of any rule that applies, and all findings, the worst first.
 
     >>> from brinell.results import Run
     >>> judge(Run.open("tests/results/golden_run_v1")).level
@@ -128,10 +128,10 @@ STEPS, QUERIES = 20, 50
 
 
 def _shortfalls(run: "Run") -> Iterable[str]:
-    """Yield, as ends of sentences, what a "standard" plan or the audit of an "audited" plan lacks.
+    """Yield what a "standard" plan, or the audit of an "audited" plan, lacks; each text is the end of a sentence.
 
-    Attacks of old manifests, which do not say what each attack requires, are not judged. A Run without survivors lacks
-    nothing.
+    Stages are not judged if the manifest does not say what their attack requires (early versions). A Run without
+    survivors lacks nothing.
     """
     plan, audit = run.identity.plan, run.identity.plan.audited
     if plan.strength != "standard" and not audit:
@@ -149,19 +149,19 @@ def _shortfalls(run: "Run") -> Iterable[str]:
     if not gradient:
         yield "none of its attacks uses gradients"
     elif steps < STEPS:
-        yield f"some samples it calls robust were attacked with {steps} gradients in all (at least {STEPS} expected)"
+        yield f"it spent only {steps} gradients on some survivors (at least {STEPS} expected)"
     # An audit checks what the first stage missed; on a randomised model every attack is one more draw.
     if audit or plan.draws > 1:
         return
     queries = _least_effort(run, black_box, "forwards", survivors)
     if not black_box:
-        yield "it has no attack without gradients, so masked gradients would go unnoticed"
+        yield "it has no black-box attack, so masked gradients would go unnoticed"
     elif queries < QUERIES:
-        yield f"its attacks without gradients made {queries} queries in all (at least {QUERIES} expected)"
+        yield f"its black-box attacks made only {queries} queries on some survivors (at least {QUERIES} expected)"
 
 
 def _least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
-    """Return the minimum over the samples `ids` of the passes (`column`) that all `attacks` together spent."""
+    """Return the smallest number of passes (`column`) that all `attacks` together spent on a sample of `ids`."""
     table = run.numbers()
     chosen = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
     at, passes = row_queries.ids_of(table)[chosen], np.asarray(table[column], dtype=np.int64)[chosen]
@@ -185,10 +185,10 @@ def _audited(run: "Run") -> Iterable[str]:
     if audit is None:
         yield (
             f"The plan {name} is shortened and was not audited, so it is unknown what it missed. Evaluate into another "
-            f"folder with an audit, or use the plan {STRONGER}."
+            f"folder without audit=0 (--audit 0), or use the plan {STRONGER}."
         )
         return
-    remedy = f"Resume with escalate, which runs the full plan on the rest, or use the plan {STRONGER}"
+    remedy = f"Pass --resume --escalate (escalate=True) for the full plan on the rest, or use the plan {STRONGER}"
     if audit.objects:
         yield (
             f"The full plan broke {audit.found} of {audit.audited} audited survivors, so the plan {name} missed at "
@@ -197,8 +197,8 @@ def _audited(run: "Run") -> Iterable[str]:
         return
     if audit.too_small(run.robust_accuracy):
         yield (
-            f"The audit is too small to confirm the plan {name}: with {audit.audited} samples, it may have missed up "
-            f"to {100 * audit.bound:.1f} points, more than the sampling error. {remedy}."
+            f"The audit is too small to confirm the plan {name}: after {audit.audited} samples, the plan may "
+            f"have missed up to {100 * audit.bound:.1f} points, more than the sampling error. {remedy}."
         )
 
 
@@ -241,7 +241,7 @@ STRENGTH = ("silent success", "incomplete optimisation", "black box", "more step
 
 
 def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], Iterable[str]]:
-    """Return a rule that reports probe findings with these names; with `alone`, only for plans with one attack."""
+    """Return a rule that reports probe findings with these names; with `alone`, only for plans with a single attack."""
 
     def rule(run: "Run") -> Iterable[str]:
         if alone and len(run.identity.plan.main_stages) > 1:
@@ -255,7 +255,7 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
 
 
 def n_samples(count: int) -> str:
-    """Return a number of samples in words."""
+    """Return the number with its noun: "1 sample", "2 samples"."""
     return "1 sample" if count == 1 else f"{count} samples"
 
 

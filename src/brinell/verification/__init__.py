@@ -1,7 +1,8 @@
 """Verify stored Runs: rows, adversarials, origin; bundle and review submissions.
 
 `verify` is `brinell.verify`. `consistency` checks rows against the manifest, `provenance` the data and the model,
-`adversarials` every stored point, and `randomised` says what chance explains. `result` sorts the findings.
-`bundle` packs a Run as one file, `submission` checks one submission, and `review` is `brinell.review`: the best known
-bound of several submissions. Users, the command line and the leaderboard call these.
+`adversarials` every stored point, and `randomised` allows for chance in randomised models. `result` sorts the
+findings. `bundle` packs a Run as one file, `submission` checks one submission, and `review` is `brinell.review`: the
+best known bound on the robust accuracy from several submissions. Users, the command line and the leaderboard call
+these.
 """

@@ -31,15 +31,15 @@ MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified,
 
 
 def criterion_of(run: Run) -> Criterion:
-    """Return the adversarial criterion of a Run."""
+    """Return the criterion of a Run, which says when a point is adversarial; raise a RunError if it is unknown."""
     name = run.identity.criterion
     if name not in CRITERIA:
-        raise refused(f"a goal among {', '.join(CRITERIA)}", repr(name)[:60])
+        raise refused(f"a criterion (goal in the manifest) among {', '.join(CRITERIA)}", repr(name)[:60])
     return CRITERIA[name]
 
 
 def missed_criterion(criterion: Criterion) -> str:
-    """Return why a point that does not meet the criterion fails."""
+    """Return, in words, what is wrong with a point that does not meet the criterion."""
     return MISSED.get(criterion.name, "not misclassified")
 
 
@@ -47,8 +47,8 @@ def missed_criterion(criterion: Criterion) -> str:
 class Verification(VerificationFindings):
     """The verification of a Run: the number of adversarials that were checked, and the findings.
 
-    `attacked` are the ids of the samples that an attack broke; `doubtful` are the ids whose adversarial fools some
-    passes of a randomised model, this time not most of them.
+    `attacked` are the ids of the samples that an attack broke. `doubtful` are the ids of samples whose adversarial now
+    fools some passes of a randomised model, but not most.
 
     >>> from brinell.finding import Finding
     >>> print(Verification(3, findings=(Finding("sample", "fail", "not misclassified", sample=7),)))
@@ -63,7 +63,7 @@ class Verification(VerificationFindings):
 
     @property
     def held(self) -> int:
-        """The number of adversarials that are valid."""
+        """The number of adversarials that passed all checks."""
         wrong = {i for i in self.failures if self.attacked is None or i in self.attacked}
         return self.checked - len(wrong | self.doubtful)
 
@@ -77,7 +77,7 @@ class Verification(VerificationFindings):
 def first_defects(
     ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
-    """Return for every point the first reason why it is no valid adversarial, "" for a valid one."""
+    """Return for every point of `x` why it is no valid adversarial of `x0` (the first reason), "" for a valid one."""
     oracle = oracle.sized(CLAIMS_BLOCK)  # the batch size of the first verification
     fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
@@ -92,10 +92,10 @@ def first_defects(
 def verify_adversarials(
     run: Run, classifier: Classifier, problem: Problem, threat: Threat, oracle: Oracle
 ) -> Verification:
-    """Check the adversarial of every sample that an attack broke, and every clean prediction.
+    """Verify the adversarial of every sample that an attack broke, and every clean prediction.
 
-    A sample without a stored adversarial fails. A randomised model is judged by the majority of as many passes as when
-    the Run was made.
+    A sample without a stored adversarial fails. On a randomised model, an adversarial must fool most of as many passes
+    as when the Run was made.
     """
     adv = run.adversarials()
     position = {int(i): k for k, i in enumerate(adv.ids)}
@@ -127,13 +127,13 @@ def verify_adversarials(
                 failed[i] = OTHER_INPUT
             # In float64 only the order of a sum can make a difference.
             elif i not in failed and not abs(d - distances.get(i, d)) <= SLACK * max(d, SLACK):
-                failed[i] = f"the distance is {d:.6g}, the Run tells of {distances[i]:.6g}"
+                failed[i] = f"the distance is {d:.6g}, the Run stores {distances[i]:.6g}"
         seen |= set(ids)
     if len(seen) < len(position):
         raise RunError(
-            expected=f"all {len(position)} attacked samples in the problem",
-            got=f"{len(seen)} of them",
-            remedy="Verify with the data the Run was made from (same ids).",
+            expected=f"data with all {len(position)} samples that the Run broke",
+            got=f"data with {len(seen)} of them",
+            remedy="Pass the data that the Run was made from, with the same ids.",
         )
     failed = {**_clean_failures(run, classifier, problem, oracle), **failed}
     doubtful -= set(failed)

@@ -1,4 +1,4 @@
-"""Pack a Run as one file for submission, with hashes of everything and reproducible bytes; unpack it safely."""
+"""Pack a Run as one file for submission, with the hash of each file and reproducible bytes; unpack it safely."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ def members(run: Path) -> list[str]:
 
 
 def digest(run: Path) -> str:
-    """Return the hash of a Run: of the names and hashes of its files, except record and analyses.
+    """Return one sha256 over the names and contents of a Run's files; its record and analyses are left out.
 
     >>> len(digest(Path("tests/results/golden_run_v1")))
     64
@@ -50,7 +50,7 @@ def digest(run: Path) -> str:
 
 
 def root(hashes: Mapping[str, str]) -> str:
-    """Combine the hashes of named files into one hash, independent of their order.
+    """Return one sha256 for files with these names and hashes (`hashes` by name), independent of their order.
 
     >>> root({"b": "02", "a": "01"}) == root({"a": "01", "b": "02"}) != root({"a": "02", "b": "01"})
     True
@@ -60,7 +60,7 @@ def root(hashes: Mapping[str, str]) -> str:
 
 
 def pack(run: Run, out: str | os.PathLike[str]) -> str:
-    """Pack a finished Run, its record if any, and an index with the sha256 of each file; return the root hash.
+    """Pack a finished Run, its record if any, and an index with each file's sha256 into `out`; return the root hash.
 
     Method: a zip file without compression, names sorted, no times: equal Runs give equal bytes.
     """
@@ -71,7 +71,9 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
     large = [str(f["name"]) for f in listed if int(str(f["bytes"])) > MEMBER_BYTES]
     if large:
         raise RunError(
-            expected=f"files of at most {MEMBER_BYTES:,} bytes", got=f"a larger {large[0]}", remedy="Split the Run."
+            expected=f"files of at most {MEMBER_BYTES:,} bytes",
+            got=f"a larger {large[0]}",
+            remedy="Evaluate parts of the data into separate Runs and submit each.",
         )
     index = {"format": FORMAT, "root": root(hashes), "files": listed}
     place = Path(out)
@@ -84,9 +86,9 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
         temporary.replace(place)
     except OSError as error:
         raise RunError(
-            expected=f"a place for the bundle at {place}",
+            expected=f"to write the bundle {place}",
             got=f"{type(error).__name__}: {error.strerror}",
-            remedy="Choose another.",
+            remedy="Pass another path (brinell submit --out FILE).",
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -116,10 +118,11 @@ def unpack(
     largest: int = MEMBER_BYTES,
     total: int = TOTAL_BYTES,
 ) -> Run:
-    """Unpack a bundle into an empty folder, or refuse it with a reason: nothing in it is trusted.
+    """Unpack a bundle into an empty folder and return its Run; raise a RunError if a check fails.
 
-    Checks: the members are those of the index and have names of files of a Run; none is larger than `largest` bytes,
-    compressed, encrypted or a link; sizes and sha256 are those of the index, and give its root hash.
+    Checks: the members are those of the index and have names of files of a Run; none is larger than `largest` bytes
+    and all together than `total`; none is compressed, encrypted or a link; sizes, sha256 and root hash are those of
+    the index.
     """
     path, target = Path(bundle), Path(folder)
     try:
@@ -137,13 +140,13 @@ def unpack(
 def _refuse_unfit(run: Run) -> None:
     if not run.finished:
         raise RunError(
-            expected="a finished Run", got=f"{run.path}, unfinished", remedy="Resume it until it is finished."
+            expected="a finished Run", got=f"{run.path}, unfinished", remedy="Finish it with brinell evaluate --resume."
         )
     if not run.images:
         raise RunError(
             expected="a Run with its adversarials, so that others can check them",
-            got=f"{run.path}, made without (images=False, --no-images)",
-            remedy="Evaluate with the same arguments into another folder, keeping them.",
+            got=f"{run.path}, evaluated with images=False (--no-images)",
+            remedy="Evaluate into another folder with the same arguments, but images=True (no --no-images).",
         )
     missing = [n for n in members(run.path) if not (run.path / n).is_file()]
     if missing:
@@ -191,7 +194,7 @@ def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
 
 
 def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> dict[str, tuple[int, str]]:
-    """Return size and sha256 of every member; none has been read yet."""
+    """Check the members against the index without reading them; return size and sha256 of every member by name."""
     entries = archive.infolist()
     if len(entries) > MEMBERS:
         raise _refused(path, f"at most {MEMBERS:,} files", f"{len(entries):,}")
@@ -232,7 +235,7 @@ def _refuse_entry(path: Path, entry: zipfile.ZipInfo, largest: int) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, target: Path, size: int) -> str:
-    """Write one member and return its sha256; write at most the announced number of bytes."""
+    """Write one member to `target`, at most `size` bytes, and return its sha256."""
     target.parent.mkdir(exist_ok=True, parents=True)
     h, remaining = hashlib.sha256(), size
     with archive.open(name) as source, open(target, "xb") as sink:

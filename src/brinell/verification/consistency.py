@@ -30,7 +30,7 @@ SLACK = 1e-6
 
 
 def contradictions(run: Run, whole: bool = True) -> list[Finding]:
-    """Return how the rows of a Run contradict its manifest or each other; an honest evaluation has no contradictions.
+    """Return a finding for every contradiction between the rows of a Run and its manifest, or between rows.
 
     With `whole=False`, missing rows are allowed.
 
@@ -43,7 +43,7 @@ def contradictions(run: Run, whole: bool = True) -> list[Finding]:
 
 
 def refuse_unreadable(run: Run) -> None:
-    """Refuse a manifest that lacks what verification needs, and too many rows, before any row is read."""
+    """Raise a RunError if the manifest lacks what verification needs or there are too many rows; no row is read."""
     plan, threat, n = run.identity.plan, run.identity.threat, run.identity.data.n
     needed = {
         "threat.norm": threat.norm,
@@ -59,20 +59,20 @@ def refuse_unreadable(run: Run) -> None:
             raise refused(f"a manifest with {path}", "none")
     text, eps = threat.eps_text, threat.eps
     if not 1 <= plan.draws <= DRAWS:
-        raise refused(f"1 to {DRAWS} judging passes", plan.draws)
+        raise refused(f"a plan with 1 to {DRAWS} judging passes (draws)", plan.draws)
     if "eps" not in threat.raw:
         raise refused("a threat in the manifest with its eps", "none")
     if isinstance(eps, list) and len(eps) != n:
-        raise refused(f"a radius for each of {n} samples", len(eps))
+        raise refused(f"a radius for each of {n} samples", f"{len(eps)} radii")
     if plan.strength is not None and plan.strength not in STRENGTHS:
-        raise refused(f"a plan that is {' or '.join(STRENGTHS)}", plan.strength[:60])
+        raise refused(f"a plan of strength {' or '.join(STRENGTHS)}", plan.strength[:60])
     if not isinstance(eps, list) and text and not same_radius(text, math.inf if eps is None else eps):
-        raise refused(f"a radius that is what its text says, {text}", eps)
+        raise refused(f"an eps equal to its eps_text, {text}", eps)
     _refuse_many(run, n or 0, len(plan.stages))
 
 
 def same_radius(text: str, eps: float) -> bool:
-    """Return whether a radius agrees with its text.
+    """Return whether a text such as "8/255" is the radius `eps`, up to rounding.
 
     >>> same_radius("8/255", 8 / 255), same_radius("8/255", 0.031), same_radius("a lot", 1.0)
     (True, False, False)
@@ -104,7 +104,7 @@ def _unfinished(run: Run) -> Iterable[str]:
 def _samples(run: Run) -> Iterable[str]:
     n, stored = run.clean_accuracy.n, run.identity.data.n
     if n != stored:
-        yield f"There are clean rows of {n} samples, and the manifest tells of {stored}."
+        yield f"There are clean rows of {n} samples, but the manifest says {stored}."
 
 
 def _names(run: Run) -> Iterable[str]:
@@ -121,7 +121,7 @@ def _names(run: Run) -> Iterable[str]:
 def _seeds(run: Run) -> Iterable[str]:
     seeds = set(pc.unique(run.rows()["seed"]).to_pylist())
     if seeds - {run.identity.seed}:
-        yield f"Rows have the seeds {sorted(seeds)}, the manifest {run.identity.seed}."
+        yield f"Rows have the seeds {sorted(seeds)}, but the manifest has the seed {run.identity.seed}."
 
 
 def _skipped(run: Run) -> Iterable[str]:
@@ -152,17 +152,19 @@ def _references(run: Run) -> Iterable[str]:
     table = run.rows()
     refers = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
     yield from _rows_that(
-        "have an adversarial and are not broken", table, refers & ~np.asarray(table["broken"], dtype=bool)
+        "have an adversarial but are not broken", table, refers & ~np.asarray(table["broken"], dtype=bool)
     )
 
 
 def _verified_rows(run: Run) -> Iterable[str]:
-    """Report broken rows that are not verified and attack rows verified but not broken."""
+    """Report broken rows without a result of verification, and attack rows with one that are not broken."""
     table = run.rows()
     verified, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = is_evidence(table, Evidence.ATTACK)
     yield from _rows_that(
-        "are broken and not verified, or the reverse", table, (broken & ~verified) | (attacked & verified & ~broken)
+        "are broken and lack a verification result, or the reverse",
+        table,
+        (broken & ~verified) | (attacked & verified & ~broken),
     )
 
 
@@ -186,7 +188,7 @@ def _distances(run: Run) -> Iterable[str]:
     if eps is None:
         return  # the distances of the adversarials themselves are measured
     distance = np.asarray(pc.fill_null(table["distance"], 0.0), dtype=np.float64)
-    yield from _rows_that("count with a distance beyond eps", table, counted(table) & ~(distance <= eps * (1 + SLACK)))
+    yield from _rows_that("are broken beyond eps", table, counted(table) & ~(distance <= eps * (1 + SLACK)))
 
 
 def _costs(run: Run) -> Iterable[str]:
@@ -198,7 +200,7 @@ def _costs(run: Run) -> Iterable[str]:
 
 
 def _stages(run: Run) -> Iterable[str]:
-    """Report stages without parameters, stages whose parameters do not give the stored hash, and equal names."""
+    """Report stages without parameters, stages whose parameters do not give the stored hash, and repeated names."""
     for stage in run.identity.plan.stages:
         body = {k: v for k, v in stage.raw.items() if k != "hash"}
         attack = body.get("attack")
@@ -208,7 +210,7 @@ def _stages(run: Run) -> Iterable[str]:
             yield f"The parameters of {stage.name} in the plan do not give its hash."
     names = run.attacks
     if len(set(names)) < len(names) or CLEAN in names:
-        yield "Two attacks of the plan have the same name."
+        yield f"Two attacks of the plan have the same name, or one is called {CLEAN}."
 
 
 def _one_sample(run: Run) -> Iterable[str]:
@@ -249,7 +251,7 @@ def _unused(run: Run) -> Iterable[str]:
 def _box(run: Run) -> Iterable[str]:
     box = run.identity.threat.box
     if box is not None and box != BOX:
-        yield f"Its box is {str(box)[:60]}, not {BOX}."
+        yield f"The box of the Run is {str(box)[:60]}, not {BOX}."
 
 
 WHOLE_RUN_RULES: dict[str, Callable[[Run], Iterable[str]]] = {

@@ -1,4 +1,4 @@
-"""Check that a Run belongs to the data and the model at hand; its adversarials are checked elsewhere."""
+"""Check that a Run belongs to the given data and model; `adversarials` checks the adversarials."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ from brinell.verification.result import objection, refused
 
 
 def refuse_shapes(run: Run, data: Problem) -> None:
-    """Refuse adversarials whose shape differs from the data's; broadcasting might hide the difference."""
+    """Raise a RunError if adversarials and data differ in shape; broadcasting might hide the difference."""
     try:
         shape = run.adversarials().x.shape[1:]
     except (ValueError, IndexError) as error:
@@ -43,43 +43,43 @@ def threat_for(run: Run, data: Problem) -> Threat:
         if first_ids(data, len(stored)) == stored or data.fingerprint() == run.identity.data.fingerprint:
             return threat
         raise RunError(
-            expected="the samples in the order the Run was made with: it does not say which sample has which radius",
+            expected="the samples in the order of the Run, which does not store which sample has which radius",
             got="another order",
-            remedy="Pass the data in that order, or evaluate again: new Runs store the ids.",
+            remedy="Pass the data in the order of the Run, or evaluate again: new Runs store the ids.",
         )
     ids = first_ids(data, len(data))
     return replace(threat, eps=torch.tensor([radii.get(i, max(radii.values())) for i in ids], dtype=threat.eps.dtype))
 
 
 def other_model(run: Run, model: Classifier) -> Iterator[Finding]:
-    """Yield a finding if the model has another fingerprint than the Run's."""
+    """Yield a finding if the model's fingerprint differs from the fingerprint in the Run."""
     stored = run.identity.model.fingerprint
     if stored != model.fingerprint:
-        message = f"It was made with another model: fingerprint {str(stored)[:16]}…, not {model.fingerprint[:16]}…."
+        message = f"The Run is of another model: fingerprint {str(stored)[:16]}…, not {model.fingerprint[:16]}…."
         yield objection("model fingerprint", message)
 
 
 def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[Finding]:
-    """Yield a finding if the model has another number of classes than the Run says: chance accuracy depends on it."""
+    """Yield a finding if the model's number of classes differs from the Run's; the chance accuracy depends on it."""
     stored = run.identity.model.classes
     classes = oracle.output(next(data.chunks(1)).x.to(oracle.classifier.device)).logits.shape[1]
     if stored is not None and stored != classes:
-        yield objection("classes", f"It tells of {stored} classes, and the model has {classes}.")
+        yield objection("classes", f"The Run says {stored} classes, but the model has {classes}.")
 
 
 def other_strength(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the Run stores a wrong strength for a built-in plan: the verdict depends on it."""
+    """Yield a finding if the Run stores a wrong strength for a built-in plan; the verdict depends on the strength."""
     stored = run.identity.plan
     try:
         strength = by_name(stored.name).strength
     except PlanError:
         return
     if "strength" in stored.raw and stored.strength != strength:
-        yield objection("strength", f"Its plan {stored.name} is called {stored.strength!r}, and is {strength!r}.")
+        yield objection("strength", f"The plan {stored.name} is stored as {stored.strength!r}, but is {strength!r}.")
 
 
 def first_ids(data: Problem, n: int) -> list[int]:
-    """Return the ids of the first n samples."""
+    """Return the ids of the first n samples of the data, of all if there are fewer."""
     chunks = data.chunks(CHUNK)
     ids: list[int] = []
     while len(ids) < n and (chunk := next(chunks, None)) is not None:
@@ -88,10 +88,10 @@ def first_ids(data: Problem, n: int) -> list[int]:
 
 
 def other_data(run: Run, data: Problem) -> Iterator[Finding]:
-    """Yield a finding if the data have another fingerprint than the Run's.
+    """Yield a finding if the fingerprint of the data differs from the fingerprint in the Run.
 
-    A fingerprint depends on the order of the samples. It is compared only where the Run has all its samples and the
-    data begin with them in the same order.
+    A fingerprint depends on the order of the samples. It is compared only if the Run has rows of all samples, was not
+    merged, and the data begin with these samples in the same order.
     """
     stored, ids = run.identity.data, _ids_as_written(run)
     streamed = str(stored.fingerprint).startswith("stream-")
@@ -99,21 +99,21 @@ def other_data(run: Run, data: Problem) -> Iterator[Finding]:
     if not complete or streamed != data.streamed or first_ids(data, len(ids)) != ids:
         return
     if stored.fingerprint != (fingerprint := data[: len(ids)].fingerprint()):
-        message = f"It was made with other data: fingerprint {str(stored.fingerprint)[:16]}…, not {fingerprint[:16]}…."
+        message = f"The Run is on other data: fingerprint {str(stored.fingerprint)[:16]}…, not {fingerprint[:16]}…."
         yield objection("data fingerprint", message)
 
 
 def _ids_as_written(run: Run) -> list[int]:
-    """Return the ids in the order of the clean rows: the order of the data, unless several workers wrote them."""
+    """Return the sample ids in the order of the clean rows: the order of the data, unless several workers wrote."""
     rows = read_all_rows(run.path, columns=("sample_id", "attack"))
     return list(dict.fromkeys(row_queries.ids_of(rows)[is_evidence(rows, Evidence.CLEAN)].tolist()))
 
 
 def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
-    """Return, by id, what is wrong with samples, broken or not, that are not in the data or differ in input or label.
+    """Return what is wrong with each failed sample, by id: it is not in the data, or its input or label differs.
 
-    `right` says of every sample whether the model classifies the clean input correctly. With it, samples that the Run
-    wrongly counts as right fail too.
+    `right` says, by id, whether the model classifies the clean input correctly. With it, samples that the Run wrongly
+    counts as correctly classified fail too.
     """
     rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))

@@ -19,7 +19,7 @@ CHUNK = 4096
 
 
 def ever_fooled(criterion: Criterion, oracle: Oracle, x: Tensor, y: Tensor, draws: int) -> list[bool]:
-    """Return for every point whether it fools at least one of many passes."""
+    """Return for every point whether it fools at least one of 10 * `draws` passes."""
     fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for _ in range(REPEATS * draws if len(x) else 0):
         fooled |= criterion.reached(oracle.output(x), y, y)
@@ -27,7 +27,7 @@ def ever_fooled(criterion: Criterion, oracle: Oracle, x: Tensor, y: Tensor, draw
 
 
 def ever_right(oracle: Oracle, data: Problem, ids: Collection[int], draws: int) -> set[int]:
-    """Return the samples whose clean input is classified correctly and accepted in at least one of many passes."""
+    """Return the ids of samples classified correctly, and accepted, in at least one of 10 * `draws` clean passes."""
     correct: set[int] = set()
     for chunk in data.chunks(CHUNK) if ids else ():
         rows = chunk.rows_of(ids)
@@ -41,7 +41,7 @@ def ever_right(oracle: Oracle, data: Problem, ids: Collection[int], draws: int) 
 
 
 def doubtful_note(points: int, draws: int) -> list[Finding]:
-    """Return a note about adversarials that fooled some later passes, but not most of them."""
+    """Return a note on the number of adversarials that now fool some passes, but not most; none for 0."""
     if not points:
         return []
     what = "1 adversarial" if points == 1 else f"{points} adversarials"
@@ -49,7 +49,7 @@ def doubtful_note(points: int, draws: int) -> list[Finding]:
 
 
 def broken_again(broke: int, survivors: int) -> list[Finding]:
-    """Return the finding about survivors of a randomised model that broke when they were attacked again.
+    """Return a finding about survivors of a randomised model that broke when run again: a failure, or a note if few.
 
     >>> print(*broken_again(9, 12))
     fail  run again: Of 12 samples counted as robust 9 broke when run again, more than chance explains.

@@ -46,7 +46,7 @@ SEED_BITS = 48
 
 @dataclass(frozen=True)
 class Review:
-    """All submissions together: the best known upper bound on a model's robust accuracy, sample by sample."""
+    """The result of `review`: the checked submissions, the status of each sample, the threat, and the seed."""
 
     submissions: tuple[CheckedSubmission, ...]
     samples: tuple[SampleStatus, ...]
@@ -55,7 +55,7 @@ class Review:
 
     @property
     def ok(self) -> bool:
-        """Whether no submission is refused."""
+        """Whether every submission passed: no failures and no objections."""
         return all(submission.ok for submission in self.submissions)
 
     @property
@@ -65,12 +65,12 @@ class Review:
 
     @property
     def clean_accuracy(self) -> Proportion:
-        """Samples whose clean input is classified correctly."""
+        """Share of samples whose clean input is classified correctly."""
         return Proportion(sum(s.right for s in self.samples), len(self.samples))
 
     @property
     def bound(self) -> Proportion:
-        """Samples that no submission breaks: the best known upper bound on the robust accuracy."""
+        """Share of samples that no submission breaks: the best known upper bound on the robust accuracy."""
         return Proportion(sum(s.standing for s in self.samples), len(self.samples))
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Review:
         return "\n".join([*head, *chosen, f"clean accuracy: {self.clean_accuracy}", bound])
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data, for scripts."""
+        """Return the review as JSON-compatible data, for scripts."""
         whole = {"clean_accuracy": self.clean_accuracy, "bound": self.bound}
         return {
             "ok": self.ok,
@@ -101,16 +101,17 @@ def review(
     rerun: int = RERUN,
     seed: int | None = None,
 ) -> Review:
-    """Check submissions on the model, and return the samples that none of them breaks.
+    """Check submissions on the model; return the best known upper bound on its robust accuracy, and all findings.
 
     A submission is a bundle of `brinell submit`, the folder of a Run, or a .npz or .safetensors file with `ids` and
     `x`, the adversarials of any attack. `problem` is what `brinell.evaluate` takes; the default is the data set that
-    the Runs name. `threat` is needed where there is no Run.
+    the Runs name. `threat` is needed if no submission is a Run.
 
     Method: every adversarial is verified again (class, float64 distance, box, finiteness). For Runs, hashes and schema
     are checked, rows are compared with manifest, model and data, clean predictions are repeated, and `rerun` samples
     are attacked again. `seed` and the hash of the Run choose these samples. Without a seed one is drawn and returned,
-    so that the author of a Run cannot know it in advance. In a file, only points outside the threat are failures.
+    so that the author of a Run cannot know it in advance. In a file, points that do not fool the model are no
+    failures.
     Cost: one forward pass per sample and adversarial, and the plan on `rerun` samples per Run.
 
     >>> import brinell
@@ -120,9 +121,9 @@ def review(
     (True, True)
     """
     if not submissions:
-        raise InputError(expected="at least one submission", got="none", remedy="Name bundles, Runs or files.")
+        raise InputError(expected="at least one submission", got="none", remedy="Pass paths of bundles, Runs or files.")
     if isinstance(rerun, bool) or rerun < 0:
-        raise InputError(expected="rerun of at least 0", got=f"{rerun}", remedy=f"The default is {RERUN}.")
+        raise InputError(expected="rerun of at least 0", got=f"{rerun}", remedy=f"Leave it out for {RERUN}.")
     model = coerce.as_classifier(classifier)
     model_checks.check_train_mode(model)
     with ExitStack() as stack:
@@ -144,21 +145,23 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
 
     Name and description of the model come from the record in the submission. Every number is computed anew, the
     restrictions are checked again, and all submissions together give the best known accuracy. The record must name the
-    data and the norm of the Run, and the samples must be the first of the data.
+    data and the norm of the Run, and the Run must be on the first samples of the data.
     """
     path = Path(submission)
     checked = next((s for s in result.submissions if s.name in (path.name, str(path))), None)
     if checked is None or not checked.ok or not checked.rerun:
         raise RunError(
-            expected="a submission that holds, with samples run again",
+            expected="a submission that passed the review, with samples run again",
             got=f"{path.name}, which {_why_not(checked)}",
-            remedy="Only such a one gets a verified record.",
+            remedy="Correct what the review reports, and review it again with rerun of at least 1 (--rerun).",
         )
     with ExitStack() as stack:
         run = open_submission(path, stack)
         if not isinstance(run, Run) or not (run.path / RECORD).exists():
             raise RunError(
-                expected="a Run with a record", got=f"{path.name} without", remedy="Make it with brinell benchmark."
+                expected="a Run with a record",
+                got=f"{path.name} without {RECORD}",
+                remedy="Make Run and record with brinell benchmark.",
             )
         if digest(run.path) != checked.root:
             raise RunError(
@@ -180,7 +183,7 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
 def _why_not(checked: CheckedSubmission | None) -> str:
     if checked is None:
         return "was not reviewed"
-    return "had none" if checked.ok else "does not"
+    return "had no samples run again" if checked.ok else "did not pass"
 
 
 def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[int]) -> None:
@@ -192,12 +195,12 @@ def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[
     )
     for what, claimed, truth, fits in claims:
         if not fits:
-            raise RunError(expected=f"a record with {what}, {truth}", got=claimed, remedy="It gets no verified record.")
+            raise RunError(expected=f"a record with {what}, {truth}", got=claimed, remedy=f"Correct {RECORD}.")
     if set(first_ids(data, len(ids))) != ids:
         raise RunError(
             expected=f"a Run on the first {len(ids):,} samples of the data",
-            got="one on chosen ones",
-            remedy="It gets no verified record: evaluate on the first n.",
+            got="a Run on other samples",
+            remedy="Evaluate on the first samples of the data, as brinell benchmark does.",
         )
 
 
@@ -233,15 +236,15 @@ def _named(pairs: list[tuple[Path, "Run | Adversarials"]]) -> dict[str, "Run | A
 
 
 def _data(runs: list[Run]) -> Problem:
-    """Return the data set that the Runs name; the hashes of its samples are compared later."""
+    """Load the data set that the Runs name; the hashes of its samples are compared later."""
     named = {(run.identity.data.name, run.identity.data.n or 0) for run in runs}
     names = {name for name, _ in named}
     # A name, not a path: the author of a Run must not choose which files are read here.
     if len(names) != 1 or not all(isinstance(n, str) and re.fullmatch(r"\w[\w.-]*", n) for n in names):
         raise InputError(
-            expected="the data, since the submissions do not name one data set",
-            got=f"none, and {', '.join(map(repr, sorted(map(str, names)))) or 'no Run'}",
-            remedy="Pass problem= (--data).",
+            expected="the data as problem, since the submissions do not name one common data set",
+            got=f"no problem, and as data sets {', '.join(map(repr, sorted(map(str, names)))) or 'none'}",
+            remedy="Pass the data with problem= (--data).",
         )
     return load(str(names.pop()), max(n for _, n in named))
 
@@ -250,7 +253,7 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
     threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [coerce.as_threat(threat)])
     if not threats:
         raise InputError(
-            expected="a threat, since there is no Run", got="none", remedy="Pass threat= (--norm and --eps)."
+            expected="a threat, since no submission is a Run", got="none", remedy="Pass threat= (--norm and --eps)."
         )
     for other in threats[1:]:
         first, second = ({k: v for k, v in t.to_json().items() if k != "eps_text"} for t in (threats[0], other))
@@ -267,7 +270,7 @@ def _default_criterion(oracle: Oracle, data: Problem) -> Criterion:
 
 
 def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, SampleStatus]:
-    """Return, by id, the samples in `scope` (all if it is empty), and whether each clean prediction is right."""
+    """Return, by id, the status of the samples in `scope` (all if empty): whether each clean prediction is right."""
     out: dict[int, SampleStatus] = {}
     for chunk in data.chunks(CHUNK):
         x = chunk.x.to(oracle.classifier.device)

@@ -1,4 +1,4 @@
-"""Check one submission from the ground up: a bundle, the folder of a Run, or a file of adversarials."""
+"""Check one submission without trusting it: a bundle, the folder of a Run, or a file of adversarials."""
 
 import hashlib
 import tempfile
@@ -45,7 +45,7 @@ NO_CLAIM = ("not misclassified", "not misclassified, or rejected")
 
 @dataclass(frozen=True)
 class CheckedSubmission(VerificationFindings):
-    """One submission: `held` of its `checked` adversarials passed all checks; and the findings.
+    """The result for one submission: `held` of its `checked` adversarials passed all checks; and the findings.
 
     `rerun` samples of a Run were attacked again; `alike` of them gave bit for bit the same rows. `root` is the hash of
     the Run.
@@ -59,14 +59,14 @@ class CheckedSubmission(VerificationFindings):
     root: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.name}: {self.held} of {self.checked} adversarials hold"
+        text = f"{self.name}: {self.held} of {self.checked} adversarials passed"
         if self.rerun:
-            text += f"; {self.rerun} samples run again, {self.alike} alike to the bit"
+            text += f"; {self.rerun} samples run again, {self.alike} with identical rows"
         failed, n = self.first_failures(), len(self.failures)
         return self.described(text, *([f"Failed: {failed}{f' … {n} in all' if n > SHOWN else ''}."] if n else []))
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data, for scripts."""
+        """Return the result as JSON-compatible data, for scripts."""
         listed = {"objections": list(self.objections), "notes": list(self.notes)}
         failed = {str(i): message for i, message in self.failures.items()}
         numbers = {k: v for k, v in vars(self).items() if k not in ("findings", "root")}
@@ -75,7 +75,7 @@ class CheckedSubmission(VerificationFindings):
 
 @dataclass(frozen=True)
 class SampleStatus:
-    """One sample: whether its clean prediction is right, and distance and source of its nearest valid adversarial."""
+    """One sample: whether its clean prediction is `right`, and distance and submission of its nearest adversarial."""
 
     id: int
     label: int
@@ -85,7 +85,7 @@ class SampleStatus:
 
     @property
     def standing(self) -> bool:
-        """Whether the sample is right and unbroken."""
+        """Whether the clean prediction is right and no submission breaks the sample."""
         return self.right and self.by is None
 
 
@@ -100,7 +100,7 @@ def open_submission(path: Path, stack: ExitStack) -> "Run | Adversarials":
     raise InputError(
         expected="a bundle of brinell submit, the folder of a Run, or a .npz or .safetensors file with ids and x",
         got=str(path) if path.exists() else f"{path}, which does not exist",
-        remedy="Check the path.",
+        remedy="Pass the path of one of these.",
     )
 
 
@@ -117,7 +117,7 @@ def _read_adversarials(path: Path) -> Adversarials:
     whole = np.issubdtype(ids.dtype, np.integer) and ids.ndim == 1
     if not whole or x.dtype != np.float32 or len(x) != len(ids):
         raise InputError(
-            expected="ids (whole numbers, one each) and as many x in float32, in [0, 1]",
+            expected="an array of integer ids, and an array x in float32 with one input per id",
             got=f"ids {ids.dtype} {ids.shape}, x {x.dtype} {x.shape}",
             remedy="Submit the float32 values that were tested on the model.",
         )
@@ -134,7 +134,7 @@ def _npz(path: Path) -> dict[str, Any]:
 
 
 def _rows(adversarials: Adversarials, data: Problem) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield each chunk with adversarials, the chunk row of each adversarial, and its index; ids may repeat."""
+    """Yield each chunk of the data with adversarials, their rows in the chunk, and their indices in `adversarials`."""
     for chunk in data.chunks(CHUNK):
         at = {i: r for r, i in enumerate(chunk.ids.tolist())}
         which = [k for k, i in enumerate(adversarials.ids.tolist()) if i in at]
@@ -161,10 +161,12 @@ def check_file(
     draws: int,
     samples: Mapping[int, SampleStatus],
 ) -> tuple[dict[str, Adversarials], CheckedSubmission]:
-    """Check the adversarials of a file; return the valid ones by submission name, and the result."""
+    """Check a file of adversarials; return the valid ones, in a dict with the key `name`, and the result."""
     if tuple(given.x.shape[1:]) != data.shape():
         raise InputError(
-            expected=f"adversarials of shape {data.shape()}", got=f"{given.x.shape[1:]} in {name}", remedy="Check x."
+            expected=f"adversarials of shape {data.shape()}",
+            got=f"{given.x.shape[1:]} in {name}",
+            remedy="Save x in the shape of the data, one input per id.",
         )
     device = oracle.classifier.device
     good: list[int] = []
@@ -177,7 +179,7 @@ def check_file(
             by_id = zip(chunk.ids[at].tolist(), defects, strict=True)
             failed |= {i: defect for i, defect in by_id if defect and defect not in NO_CLAIM}
     unknown = sorted(set(given.ids.tolist()) - set(samples))
-    message = f"{len(unknown)} ids are of no sample of the data, the first is {unknown[0]}." if unknown else ""
+    message = f"{len(unknown)} ids belong to no sample of the data, the first is {unknown[0]}." if unknown else ""
     findings = (*([objection("ids", message)] if unknown else []), *failures(failed))
     result = CheckedSubmission(name, len(given.ids), len(good), findings=findings)
     return {name: Adversarials(given.ids[good], given.x[good])}, result
@@ -210,7 +212,7 @@ def check_run(
     try:
         plan = _plan_of(run)
     except PlanError:
-        message = f"The plan {run.identity.plan.name} is none of Brinell's: nothing was run again."
+        message = f"The plan {run.identity.plan.name} is not built into Brinell, so no sample was run again."
         return replace(result, findings=(*findings, note("run again", message))), good, none
     ids = _chosen_ids(run, rerun, seed)
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
@@ -220,13 +222,13 @@ def check_run(
             if any(samples[i].right for i in ids):
                 raise
             # The model answers none of these few samples correctly: nothing can be attacked.
-            message = f"Nothing was run again: {error}"
+            message = f"No sample was run again: {error}"
             return replace(result, findings=(*findings, note("run again", message))), good, none
         return _compare_again(result, run, again), good, again.adversarials()
 
 
 def _plan_of(run: Run) -> Plan:
-    """Return the plan that the Run names, with the Run's share of audited samples."""
+    """Return the built-in plan that the Run names, with the Run's share of audited samples."""
     plan = by_name(run.identity.plan.name)
     if not plan.has_audit:
         return plan
@@ -235,7 +237,7 @@ def _plan_of(run: Run) -> Plan:
 
 
 def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, SampleStatus]) -> dict[int, bool]:
-    """Return for every sample whether the model classifies it correctly, for a randomised model in any pass."""
+    """Return, by id, whether the model classifies the sample correctly; if randomised, in at least one pass."""
     draws = run.identity.plan.draws
     wrong = {i for i, status in samples.items() if not status.right} if draws > 1 else set()
     wrong -= ever_right(oracle, data, wrong, draws)
@@ -252,7 +254,7 @@ def _chosen_ids(run: Run, count: int, seed: int) -> list[int]:
 def _run_again(
     run: Run, model: Classifier, data: Problem, threat: Threat, plan: Any, ids: list[int], folder: Path
 ) -> Run:
-    """Evaluate the samples `ids` again; the outcome of a sample does not depend on the other samples."""
+    """Evaluate the samples `ids` again with the Run's settings, into `folder`, and return the new Run."""
     columns = []
     for chunk in data.chunks(CHUNK):
         rows = chunk.rows_of(set(ids))
@@ -277,10 +279,10 @@ def _compare_again(result: CheckedSubmission, run: Run, again: Run) -> CheckedSu
     findings = list(result.findings)
     other = differences(*(_comparable(r) for r in (run, again)))
     if any(field.startswith("plan") for field in other):
-        message = f"Its plan has other parameters than {again.identity.plan.name} has here."
+        message = f"The Run's plan has other parameters than the built-in plan {again.identity.plan.name}."
         findings.append(objection("plan", message))
     findings += [
-        objection(key, f"Its {key} is {str(other[key][0])[:60]}, not {other[key][1]}.")
+        objection(key, f"The Run's {key} is {str(other[key][0])[:60]}, not {other[key][1]}.")
         for key in ("goal", "box")
         if key in other
     ]
@@ -293,7 +295,7 @@ def _compare_again(result: CheckedSubmission, run: Run, again: Run) -> CheckedSu
     objecting = {check.name for check in run.findings if check.level in ("warn", "fail")}
     for check in again.findings:
         if check.name in MODEL_CHECKS and check.level in ("warn", "fail") and check.name not in objecting:
-            findings.append(objection(check.name, f"The check {check.name} objects here and not in the Run."))
+            findings.append(objection(check.name, f"The check {check.name} finds a problem here, but not in the Run."))
     alike = sum(_outcome(run, int(i)) == _outcome(again, int(i)) for i in ids)
     return replace(result, rerun=len(ids), alike=alike, findings=tuple(findings))
 
@@ -307,6 +309,6 @@ def _comparable(run: Run) -> dict[str, Any]:
 
 
 def _outcome(run: Run, id: int) -> str:
-    """Return the rows of one sample as text, without the columns that may differ between equal evaluations."""
+    """Return the rows of one sample as text, without columns such as seconds that differ between equal evaluations."""
     rows = run.rows().filter(row_queries.ids_of(run.rows()) == id)
     return repr(rows.drop_columns([c for c in INCIDENTAL if c in rows.column_names]).to_pylist())

@@ -21,8 +21,9 @@ def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -
     """Verify a Run: its rows against its manifest and the data, and every stored adversarial on the model.
 
     Method: schema, row counts, ids, labels, input hashes, attacks and their parameters, seed, threat and counts must
-    agree. Class, float64 distance, box, finiteness and origin of each adversarial are checked, and every clean
-    prediction. Rows that an unfinished Run lacks are no fault. A model with another fingerprint is noted.
+    agree. For each adversarial, class, float64 distance, box, finiteness and the hash of the clean input are checked,
+    and every clean prediction is repeated. Missing rows of an unfinished Run are no fault. A model with another
+    fingerprint gives a note, not a failure.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:32]

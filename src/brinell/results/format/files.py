@@ -1,4 +1,4 @@
-"""Read and write the files of a Run: a file is complete or absent, and errors name it."""
+"""Read and write the shards of a Run, its files of rows and of adversarials; a file is complete or absent."""
 
 import os
 import secrets
@@ -21,14 +21,14 @@ ROWS_END, ADVERSARIALS_END, TEMPORARY_END = ".parquet", ".safetensors", ".tmp"
 
 
 class Adversarials(NamedTuple):
-    """Adversarial inputs and the ids of their samples, row by row."""
+    """Adversarial inputs `x`, and `ids`: the sample id of each."""
 
     ids: npt.NDArray[np.int64]
     x: npt.NDArray[np.float32]
 
 
 def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
-    """Write a complete file or nothing; return when it is on disk."""
+    """Write the data to `path` completely or not at all; return when the file is on disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_END}")
     try:
         with open(temporary, "xb") as file:
@@ -43,7 +43,7 @@ def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names of the files in a folder to disk, if the platform supports it."""
+    """Flush the directory entries of a folder to disk (fsync), if the platform supports it."""
     if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - platforms that cannot open folders
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -54,34 +54,34 @@ def sync_folder(folder: Path) -> None:
 
 
 def rows_file(run: Path, shard: str) -> Path:
-    """Return the path of a shard's rows."""
+    """Return the path of the file with a shard's rows."""
     return run / ROWS_FOLDER / f"{shard}{ROWS_END}"
 
 
 def adversarials_file(run: Path, shard: str) -> Path:
-    """Return the path of a shard's adversarials; refuse a name that leads out of the folder."""
+    """Return the path of the file with a shard's adversarials; refuse a name that leads out of the Run's folder."""
     if Path(shard).name != shard or "\\" in shard:
         raise RunError(
-            expected="rows that refer to adversarials of their Run",
-            got=repr(shard)[:60],
-            remedy="Restore the rows from a copy. Do not trust a Run from somebody else with such rows.",
+            expected="rows that refer to files in the folder adversarials/ of their Run",
+            got=f"a row that refers to {repr(shard)[:60]}",
+            remedy="Restore the rows from a copy. If the Run comes from somebody else, do not use it.",
         )
     return run / ADVERSARIALS_FOLDER / f"{shard}{ADVERSARIALS_END}"
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a file was left unfinished by `write_atomic`."""
+    """Return whether a file is an unfinished file of `write_atomic`, by its name."""
     return path.name.startswith(".") and path.name.endswith(TEMPORARY_END)
 
 
 def shards(run: Path, folder: str = ROWS_FOLDER) -> list[str]:
-    """Return the names of the finished shards of a Run in one of its folders, sorted."""
+    """Return the sorted names of the finished shards in one folder of a Run, `rows` or `adversarials`."""
     end = ROWS_END if folder == ROWS_FOLDER else ADVERSARIALS_END
     return sorted(file.name[: -len(end)] for file in (run / folder).glob(f"*{end}") if not file.name.startswith("."))
 
 
 def write_rows(path: Path, table: pa.Table) -> None:
-    """Write one shard of rows with a checksum on every page."""
+    """Write one shard of rows as Parquet with a checksum on every page."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)
     write_atomic(path, sink.getvalue())
@@ -98,7 +98,7 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def span(path: Path) -> tuple[int, int]:
-    """Return the smallest and the largest sample id of a shard, from its Parquet statistics if it has any."""
+    """Return the smallest and the largest sample id in a shard of rows; (0, -1) if it has no rows."""
     try:
         with pq.ParquetFile(path) as file:
             column = file.schema_arrow.get_field_index("sample_id")
@@ -112,25 +112,25 @@ def span(path: Path) -> tuple[int, int]:
 
 
 def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of all shards, or of the shards `names`, concatenated in that order."""
+    """Return the rows of the shards `names` in this order (default: all), with all columns or only `columns`."""
     names = shards(run) if names is None else names
     tables = [read_rows(rows_file(run, shard), columns) for shard in names]
     return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
 
 
 def referenced(run: Path) -> set[str]:
-    """Return the names of the adversarial shards that rows refer to."""
+    """Return the names of the adversarial shards that the rows of a Run refer to."""
     return set(read_all_rows(run, columns=["adv_shard"])["adv_shard"].drop_null().unique().to_pylist())
 
 
 def write_adversarials(path: Path, adversarials: Adversarials) -> None:
-    """Write one shard of adversarials without loss."""
+    """Write one shard of adversarials as safetensors."""
     ids, x = np.ascontiguousarray(adversarials.ids), np.ascontiguousarray(adversarials.x)
     write_atomic(path, save({"ids": ids, "x": x}))
 
 
 def read_adversarials(path: Path) -> Adversarials:
-    """Return one shard of adversarials."""
+    """Return the adversarials of one shard."""
     try:
         tensors = load(path.read_bytes())
         return Adversarials(tensors["ids"], tensors["x"])
@@ -142,5 +142,5 @@ def _damaged(path: Path, error: Exception) -> RunError:
     return RunError(
         expected=f"a readable file {path}",
         got=error_text(error),
-        remedy="Restore it from a copy, or delete this shard in rows/ and adversarials/ and resume the evaluation.",
+        remedy="Restore it from a copy, or delete this shard in rows/ and adversarials/ and resume with --resume.",
     )

@@ -1,4 +1,4 @@
-"""One writer per Run."""
+"""A lock on a Run's folder: at most one process writes to it."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ LOCK = ".lock"
 
 
 class Lock:
-    """An exclusive lock on a folder; with flock the system releases it when the process dies."""
+    """An exclusive lock on a folder; where flock exists, the system releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
@@ -31,13 +31,15 @@ class Lock:
 
 
 def locked_folder(path: Path) -> Lock:
-    """Make the folder if it is absent, and lock it."""
+    """Create the folder if it is absent, lock it, and return the lock."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         return Lock(path)
     except OSError as error:
         got = f"{type(error).__name__}: {error.strerror}"
-        raise RunError(expected=f"a writable folder at {path}", got=got, remedy="Choose another folder.") from error
+        raise RunError(
+            expected=f"a writable folder at {path}", got=got, remedy="Choose another folder with out= (--out)."
+        ) from error
 
 
 def _flock(path: Path) -> int:
@@ -46,7 +48,7 @@ def _flock(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise _taken(path, "Wait until that process ends, or choose another folder.") from None
+        raise _taken(path, "Wait until this process ends, or choose another folder with out= (--out).") from None
     except BaseException:
         os.close(fd)
         raise
@@ -57,7 +59,7 @@ def _exclusive(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
-        raise _taken(path, f"Wait until that process ends. If it no longer exists, delete {path}.") from None
+        raise _taken(path, f"Wait until this process ends. If it no longer runs, delete {path}.") from None
 
 
 def _taken(path: Path, remedy: str) -> RunError:

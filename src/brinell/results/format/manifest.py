@@ -28,7 +28,7 @@ BLACK_BOX = "logits"
 
 @dataclass(frozen=True)
 class ThreatRecord(StoredObject):
-    """The threat: `eps` is one radius, a list with one per sample, or None for an unbounded threat."""
+    """The threat: `eps` is one radius, a list with one radius per sample, or None for an unbounded threat."""
 
     norm: str | None = None
     eps: float | list[float] | None = None
@@ -43,7 +43,7 @@ class ThreatRecord(StoredObject):
 
     @property
     def unbounded(self) -> bool:
-        """Whether the threat has no radius: attacks look for the smallest distance."""
+        """Whether the threat has no radius: attacks search for the smallest perturbation."""
         return "eps" in self.raw and self.eps is None
 
 
@@ -51,8 +51,8 @@ class ThreatRecord(StoredObject):
 class StageRecord(StoredObject):
     """One stage of the plan.
 
-    `share` is the fraction of the survivors that a stage of the audit attacks. `requires` is what the attack needs from
-    the model; it is None in Runs of early versions.
+    `share` is the fraction of the survivors that a stage of the audit attacks, None for other stages. `requires` is
+    what the attack needs from the model, such as "logits"; it is None in Runs of early versions.
     """
 
     name: str
@@ -94,13 +94,13 @@ class PlanRecord(StoredObject):
 
     @property
     def audited(self) -> bool:
-        """Whether the plan's strength is "audited": shown by its audit."""
+        """Whether the plan has the strength "audited": its audit bounds what it missed."""
         return self.strength == "audited"
 
 
 @dataclass(frozen=True)
 class ModelRecord(StoredObject):
-    """The model."""
+    """The evaluated model: its fingerprint, name and number of classes."""
 
     fingerprint: str | None = None
     name: str | None = None
@@ -109,7 +109,7 @@ class ModelRecord(StoredObject):
 
 @dataclass(frozen=True)
 class DataRecord(StoredObject):
-    """The data; after a merge, `sources` are the data of the merged Runs."""
+    """The data: fingerprint, number of samples and name; in a merged Run, `sources` are its parts."""
 
     fingerprint: str | None = None
     n: int | None = None
@@ -119,7 +119,7 @@ class DataRecord(StoredObject):
 
 @dataclass(frozen=True)
 class Identity(StoredObject):
-    """The settings that make two evaluations equal."""
+    """What was evaluated and how; to resume a Run, an evaluation must have an equal identity, names aside."""
 
     threat: ThreatRecord = ThreatRecord()
     criterion: str = field(default=MISCLASSIFY, metadata={"key": "goal"})
@@ -133,7 +133,7 @@ class Identity(StoredObject):
 
 @dataclass(frozen=True)
 class Environment(StoredObject):
-    """Versions and hardware of an evaluation; `raw` has everything that was noted."""
+    """Versions and hardware of an evaluation; `raw` has all facts that were stored."""
 
     brinell: str | None = None
     torch: str | None = None
@@ -143,7 +143,7 @@ class Environment(StoredObject):
 
 @dataclass(frozen=True)
 class CheckRecord(StoredObject):
-    """A check as stored."""
+    """The result of one check, as stored in the manifest."""
 
     name: str
     level: str
@@ -152,7 +152,7 @@ class CheckRecord(StoredObject):
 
 @dataclass(frozen=True)
 class ProbeItemRecord(StoredObject):
-    """One item of a probe as stored."""
+    """One finding of a probe, as stored in the manifest; `sentence` is its message."""
 
     name: str
     level: str
@@ -161,23 +161,23 @@ class ProbeItemRecord(StoredObject):
 
 @dataclass(frozen=True)
 class ProbeRecord(StoredObject):
-    """The probe of one attack of the plan."""
+    """The probe of one attack of the plan, as stored in the manifest; `items` are its findings."""
 
     attack: str
     items: tuple[ProbeItemRecord, ...]
 
     @property
     def findings(self) -> list[Finding]:
-        """The items as findings."""
+        """The items as `Finding` objects."""
         return [Finding.from_json(item.raw) for item in self.items]
 
 
 @dataclass(frozen=True)
 class Manifest(StoredObject):
-    """A whole manifest.
+    """The content of ``manifest.json``.
 
     `resumed` has an entry for each resume in another environment, `merged_from` one for each merged Run. `images` says
-    whether adversarials were kept. If `identity.threat.eps` is a list, `sample_ids[k]` has radius `eps[k]`.
+    whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius `eps[k]`.
 
     >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
     >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
@@ -204,12 +204,12 @@ class Manifest(StoredObject):
 
     @property
     def findings(self) -> list[Finding]:
-        """The checks as findings."""
+        """The results of the checks as `Finding` objects."""
         return [Finding.from_json(check.raw) for check in self.checks]
 
     @property
     def sample_radii(self) -> dict[int, float] | None:
-        """The radius of every sample by its id; None for one common radius, or where the manifest lacks the ids.
+        """The radius of each sample by its id; None if all share one threat, or the manifest lacks `sample_ids`.
 
         >>> Manifest.read({"identity": {"threat": {"eps": [0.1, 0.2]}}, "sample_ids": [7, 3]}).sample_radii
         {7: 0.1, 3: 0.2}
@@ -220,15 +220,15 @@ class Manifest(StoredObject):
         radii = dict(zip(self.sample_ids, eps, strict=False))
         if len(self.sample_ids) != len(eps) or len(radii) != len(eps):
             raise RunError(
-                expected=f"a sample for each of {len(eps)} radii",
+                expected=f"a sample id for each of {len(eps)} radii in the manifest",
                 got=f"{len(radii)} different ids in sample_ids",
-                remedy="The Run is refused.",
+                remedy="Restore manifest.json from a copy, or evaluate into a new folder.",
             )
         return radii
 
 
 def new_manifest(identity: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON object of the manifest of a Run that starts now.
+    """Return the manifest of a new, unfinished Run as a JSON object; `created` is the current time.
 
     >>> manifest = new_manifest({"seed": 0}, {"brinell": "1.0"})
     >>> manifest["schema_version"], manifest["finished"], manifest["identity"]
@@ -247,12 +247,12 @@ def new_manifest(identity: Mapping[str, Any], environment: Mapping[str, Any]) ->
 
 
 def now() -> str:
-    """Return the UTC time in ISO 8601, to the second."""
+    """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def encode(manifest: Mapping[str, Any]) -> bytes:
-    """Return the manifest as strict JSON."""
+    """Return the manifest as JSON bytes; raise an InputError for values that JSON does not allow, such as NaN."""
     try:
         return (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
     except (TypeError, ValueError) as error:
@@ -264,7 +264,7 @@ def encode(manifest: Mapping[str, Any]) -> bytes:
 
 
 def decode(path: Path) -> Manifest:
-    """Return the manifest in a folder, or a RunError where the folder has no valid one."""
+    """Return the manifest in the folder `path`; raise a RunError if it is missing or invalid."""
     file = path / MANIFEST
     try:
         raw = json.loads(file.read_bytes(), parse_constant=_refuse_constant)
@@ -272,10 +272,10 @@ def decode(path: Path) -> Manifest:
         raise RunError(
             expected=f"a Run with a manifest at {file}",
             got="no such file",
-            remedy="Name the folder that an evaluation wrote (brinell evaluate --out FOLDER).",
+            remedy="Pass the folder that an evaluation wrote (brinell evaluate --out FOLDER).",
         ) from None
     except RecursionError as error:
-        raise _unreadable(file, "JSON nested without end") from error
+        raise _unreadable(file, "JSON that is nested too deeply") from error
     except (OSError, ValueError) as error:
         raise _unreadable(file, str(error)) from error
     if not isinstance(raw, dict) or not isinstance(raw.get("identity"), dict):
@@ -285,7 +285,7 @@ def decode(path: Path) -> Manifest:
         raise RunError(
             expected=f"a Run of schema version {SCHEMA_VERSION} or earlier",
             got=f"version {version} in {file}",
-            remedy="Update Brinell to read it.",
+            remedy="Update Brinell: pip install --upgrade brinell.",
         )
     try:
         return Manifest.read(raw)
@@ -294,11 +294,11 @@ def decode(path: Path) -> Manifest:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name}, which is not valid JSON")
+    raise ValueError(f"the value {name}, which is not valid JSON")
 
 
 def attack_hash(stage: Mapping[str, Any]) -> str:
-    """Return a short hash of everything that decides the outcome of a stage.
+    """Return a hash (16 hex digits) of a stage as a JSON object: its attack and all settings.
 
     >>> attack_hash({"name": "fgsm"}) == attack_hash({"name": "fgsm"}) != attack_hash({"name": "pgd"})
     True
@@ -308,7 +308,7 @@ def attack_hash(stage: Mapping[str, Any]) -> str:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return every field in which two identities differ, by dotted path, with both values.
+    """Return the fields in which two identities differ: a dict from dotted path to (value in `a`, value in `b`).
 
     >>> differences({"threat": {"eps": 1, "norm": "L2"}, "seed": 0}, {"threat": {"eps": 2, "norm": "L2"}})
     {'seed': (0, 'nothing'), 'threat.eps': (1, 2)}
@@ -319,7 +319,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def material(fields: Mapping[str, Any]) -> bool:
-    """Return whether any of these fields is more than a name, so that the evaluations differ materially."""
+    """Return whether two evaluations that differ in `fields` are different: some field is not just a name."""
     return any(path not in LABELS for path in fields)
 
 

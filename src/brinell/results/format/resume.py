@@ -1,4 +1,4 @@
-"""Read the stored outcomes of samples from the shards whose range of ids includes them."""
+"""Find the stored outcomes of samples, to resume a Run; only shards whose range of ids contains them are read."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ class StoredOutcomes:
         return [rows.get(i, False) for i in ids]
 
     def check(self, ids: Sequence[int], hashes: Sequence[str]) -> None:
-        """Raise an error if the input of a sample differs from the stored one."""
+        """Raise a RunError if the input hash of a sample differs from its stored hash."""
         for i, digest in zip(ids, hashes, strict=True):
             if self.hashes.get(i, digest) != digest:
                 raise RunError(
-                    expected=f"the same sample {i} as in the Run",
-                    got="another input under that id",
-                    remedy="Use another folder.",
+                    expected=f"the input of sample {i} that the Run was started with",
+                    got="another input with this id",
+                    remedy="Pass the same data with the same preprocessing, or another folder with out= (--out).",
                 )
 
 
@@ -50,7 +50,7 @@ COLUMNS = ("sample_id", "x_sha256", "attack", "broken", "verified")
 
 
 class StoredRows:
-    """The rows stored when this object is made; only the range of ids of every shard is kept in memory.
+    """The rows that a Run has when this object is made; only the range of ids of each shard is kept in memory.
 
     >>> StoredRows("tests/results/golden_run_v1").of([0]).seen("clean", [0])
     [True]
@@ -70,7 +70,7 @@ class StoredRows:
         return count
 
     def of(self, ids: Sequence[int]) -> StoredOutcomes:
-        """Return the stored outcomes of these samples."""
+        """Return the stored outcomes of the samples `ids`."""
         if not len(ids):
             return NOTHING_STORED
         low, high = min(ids), max(ids)

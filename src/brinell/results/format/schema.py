@@ -107,7 +107,7 @@ def is_evidence(table: pa.Table, kind: Evidence) -> npt.NDArray[np.bool_]:
 
 
 def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that count as broken: broken and verified.
+    """Return a mask of the rows that count as broken: both `broken` and `verified` are true.
 
     >>> counted(ROWS.empty_table()).tolist()
     []
@@ -116,7 +116,7 @@ def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def flagged(table: pa.Table, flag: str) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that carry the flag.
+    """Return a mask of the rows whose `flags` contain `flag`.
 
     >>> flagged(pa.table({"flags": [["nan"], [], ["audit", "nan"]]}), "nan").tolist()
     [True, False, True]
@@ -145,7 +145,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise InputError(
             expected=f"a value in every row of column {field.name}",
             got=f"{column.null_count} nulls",
-            remedy="Only the nullable columns of brinell.results.ROWS may be empty.",
+            remedy="Fill them in: only the nullable columns of brinell.results.ROWS may be empty.",
         )
     try:
         return column.cast(field.type)
@@ -153,5 +153,5 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise InputError(
             expected=f"column {field.name} of type {field.type}",
             got=f"{column.type} ({error})",
-            remedy="Convert the column before storing it.",
+            remedy=f"Cast the column to {field.type} before storing it.",
         ) from error

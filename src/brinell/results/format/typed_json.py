@@ -1,4 +1,4 @@
-"""Typed objects of the manifest: declared fields are checked when they are read, and every other key is kept."""
+"""Typed objects of the manifest: declared fields are type-checked when they are read, other keys are kept in `raw`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -34,7 +34,7 @@ class StoredObject:
 
 @cache
 def _kinds(hint: Any) -> dict[type, Any]:
-    """Map each JSON type that an annotation accepts to its Python type, except None; a float may be stored as int."""
+    """Map each JSON type that an annotation accepts, except None, to its Python type; a float may be stored as int."""
     kinds: dict[type, Any] = {}
     for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         origin = get_origin(kind) or kind
@@ -53,7 +53,7 @@ def _read_value(value: Any, kinds: Mapping[type, Any], path: str, index: str = "
         raise RunError(
             expected=f"a manifest with {path} as {'a list of ' * bool(index)}{' or '.join(t.__name__ for t in kinds)}",
             got="none" if value is None else repr(value)[:60],
-            remedy="The Run is refused: restore the manifest from a copy, or evaluate into a new folder.",
+            remedy="The Run is refused: restore manifest.json from a copy, or evaluate into a new folder.",
         )
     kind = next(kind for json_type, kind in kinds.items() if isinstance(value, json_type))
     if isinstance(value, dict) and get_origin(kind) is None:

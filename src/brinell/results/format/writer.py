@@ -48,7 +48,7 @@ class Writer:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Start a Run in a new or empty folder; a Run without rows may be started again."""
+        """Start a Run in a new or empty folder; a folder with a Run that has no rows yet is allowed too."""
         path, data = Path(path), encode(manifest)
         _refuse_used(path)
         made = not path.exists()
@@ -64,7 +64,7 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Continue the Run in `path` if its identity is that of `manifest`; remove files of an interrupted writer."""
+        """Continue the Run in `path`, removing unfinished files; raise a RunError if `manifest` differs in identity."""
         path = Path(path)
         _refuse_other(path, decode(path), manifest)
         lock = Lock(path)
@@ -84,7 +84,7 @@ class Writer:
 
     @property
     def stored(self) -> Manifest:
-        """The manifest as stored, typed."""
+        """The manifest as stored: a `Manifest` object."""
         return Manifest.read(self._manifest)
 
     def append(
@@ -92,8 +92,9 @@ class Writer:
     ) -> None:
         """Store rows and their adversarials as one shard.
 
-        `adv_ids[k]` is the sample id of `adv_x[k]`, in the order of the attack rows. The ids are matched to the rows
-        that are broken and verified or, if an id is left over, to all broken rows. Other rows have no adversarial.
+        `adv_ids[k]` is the sample id of `adv_x[k]`, in the order of the attack rows. The ids are matched in order to
+        the attack rows that are broken and verified. If an id has no such row, the ids are matched to all broken
+        attack rows.
         """
         self._check_open()
         table, adversarials = conform(table), _pair(adv_ids, adv_x)
@@ -111,8 +112,8 @@ class Writer:
         self._check_open()
         fixed = sorted(set(fields) & set(FIXED))
         if fixed:
-            remedy = "Start another Run for another identity."
-            raise InputError(expected="fields that may change", got=", ".join(fixed), remedy=remedy)
+            remedy = "Start a new Run with Writer.create to change these fields."
+            raise InputError(expected="fields of the manifest that may change", got=", ".join(fixed), remedy=remedy)
         manifest = {**self._manifest, **fields}
         files.write_atomic(self.path / MANIFEST, encode(manifest))
         self._manifest = manifest
@@ -132,7 +133,7 @@ class Writer:
     def _check_open(self) -> None:
         if self._lock is None:
             raise RunError(
-                expected="an open Writer", got=f"a closed one for {self.path}", remedy="Open it with Writer.resume."
+                expected="an open Writer", got=f"a closed Writer of {self.path}", remedy="Open it with Writer.resume."
             )
 
     def _note_environment(self, environment: Mapping[str, Any]) -> None:
@@ -143,28 +144,28 @@ class Writer:
 
 
 def _pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> files.Adversarials:
-    """Return ids and adversarials together; refuse what cannot be stored without loss."""
+    """Return ids and adversarials together; raise an InputError if their numbers differ or `x` is not float32."""
     ids = np.zeros(0, np.int64) if ids is None else np.asarray(ids, np.int64)
     x = np.zeros(0, np.float32) if x is None else x
     if len(ids) != len(x) or x.dtype != np.float32:
         raise InputError(
-            expected="as many adversarials in float32 as ids",
+            expected="one adversarial in float32 for every id",
             got=f"{len(ids)} ids and {len(x)} adversarials in {x.dtype}",
-            remedy="Store the float32 values that were verified.",
+            remedy="Pass the float32 values that were verified, one per id.",
         )
     return files.Adversarials(ids, x)
 
 
 def _refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
-    """Return the rows with adv_shard and adv_row filled in for the given samples."""
+    """Return the rows with adv_shard and adv_row filled in for the adversarials of the samples `ids`."""
     attacked = is_evidence(table, Evidence.ATTACK)
     broken = np.asarray(table["broken"], dtype=bool)
     rows = _match(table, ids, attacked & counted(table)) or _match(table, ids, attacked & broken)
     if rows is None:
         raise InputError(
-            expected="for every adversarial a broken attack row, in the order of the rows",
-            got=f"other rows for the adversarials of samples {ids[:5].tolist()} ...",
-            remedy="Sort the adversarials as the rows are sorted.",
+            expected="adversarials of broken attack rows, in the order of the rows",
+            got=f"adversarials of the samples {ids[:5].tolist()} ..., which do not match the rows",
+            remedy="Pass one adversarial per broken row, sorted like the rows.",
         )
     shards = [None if row is None else shard for row in rows]
     table = table.drop_columns(["adv_shard", "adv_row"])
@@ -173,7 +174,7 @@ def _refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
 
 
 def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.bool_]) -> list[int | None] | None:
-    """Match ids to the allowed rows in order; return each row's index into `ids`, or just None if an id is left."""
+    """Match `ids` in order to the allowed rows; return each row's index into `ids`, or None if an id has no row."""
     places: list[int | None] = [None] * table.num_rows
     samples, done = np.asarray(table["sample_id"], dtype=np.int64), 0
     for i in np.flatnonzero(allowed).tolist():
@@ -188,16 +189,18 @@ def _refuse_used(path: Path) -> None:
         raise RunError(
             expected="a new or empty folder",
             got=f"{path}, a Run with {count} shard{'s' * (count > 1)} of rows",
-            remedy="Pass resume=True (--resume) to continue it, or choose another folder.",
+            remedy="Pass resume=True (--resume) to continue this Run, or choose another folder with out= (--out).",
         )
     if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and _is_empty(path)):
         raise RunError(
-            expected="a new or empty folder", got=f"{path}, which holds other files", remedy="Choose another folder."
+            expected="a new or empty folder",
+            got=f"{path}, which holds other files",
+            remedy="Choose another folder with out= (--out).",
         )
 
 
 def _is_empty(path: Path) -> bool:
-    """Return whether a folder holds at most the lock and temporary files of a killed `create`."""
+    """Return whether a folder holds nothing but the lock and temporary files, as after a killed `create`."""
     return all(file.name == LOCK or files.is_temporary(file) for file in path.iterdir())
 
 
@@ -215,8 +218,8 @@ def _refuse_other(path: Path, stored: Manifest, manifest: Mapping[str, Any]) -> 
         listed = "; ".join(f"{name} (stored {_short(old)}, given {_short(new)})" for name, (old, new) in fields.items())
         raise RunError(
             expected=f"the evaluation stored in {path}",
-            got=f"another one, which differs in {listed}",
-            remedy="Pass what the Run was started with, or choose another folder.",
+            got=f"an evaluation that differs in {listed}",
+            remedy="Pass the stored values, or choose another folder with out= (--out).",
         )
 
 
@@ -226,7 +229,7 @@ def _short(value: Any) -> str:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files and adversarial shards that no row refers to; all rows are read before that."""
+    """Remove temporary files and adversarial shards that no row refers to; if rows are unreadable, remove nothing."""
     used = files.referenced(path)
     for leftover in filter(files.is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
         leftover.unlink()
