@@ -214,7 +214,7 @@ def test_sklearn_facts(sklearn, twins):
     from sklearn.linear_model import LinearRegression, LogisticRegression
 
     for unfit in (LogisticRegression(), LinearRegression()):
-        with pytest.raises(InputError, match="fitted classifier"):
+        with pytest.raises(InputError, match="fitted scikit-learn classifier"):
             from_sklearn(unfit)
 
 

@@ -69,7 +69,7 @@ def test_signatures_are_the_originals() -> None:
     ]
     defaults = {k: p.default for k, p in inspect.signature(benchmark).parameters.items()}
     assert (defaults["n_examples"], defaults["batch_size"], defaults["data_dir"]) == (10_000, 32, "./data")
-    names = ["model_name", "model_dir", "dataset", "threat_model", "norm"]
+    names = ["model_name", "model_dir", "dataset", "threat_model", "custom_checkpoint", "norm"]
     assert list(inspect.signature(load_model).parameters) == names
 
 
@@ -134,12 +134,13 @@ def test_other_data_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         return brinell.data.load("demo", n)
 
     monkeypatch.setattr(robustbench, "load", load)
+    monkeypatch.setattr(robustbench.boards, "_require_listed", lambda board, problem: None)
     Path("images").mkdir()
     benchmark(demo_net(), 4, "imagenet", data_dir="images", preprocessing="Res224")
     benchmark(demo_net(), 4, "imagenet", data_dir="nowhere", model_name="Wong2020Fast")
     assert asked == [
-        {"name": "imagenet", "n": 4, "root": Path("images"), "preprocessing": "Res224"},
-        {"name": "imagenet", "n": 4, "preprocessing": "Crop288"},
+        {"name": "imagenet", "n": 4, "root": Path("images"), "preprocessing": "Res224", "paths": "robustbench"},
+        {"name": "imagenet", "n": 4, "preprocessing": "Crop288", "paths": "robustbench"},
     ]
 
 
@@ -174,6 +175,13 @@ def test_load_model_reads_a_folder_of_the_originals(monkeypatch: pytest.MonkeyPa
     assert np.array_equal(loaded(x).detach(), net(x).detach())
     with pytest.raises(ModelError, match="BRINELL_OFFLINE"):
         load_model("Wong2020Fast", model_dir="elsewhere")
+    # The fifth argument of the original: a file with other weights for the same network.
+    torch.save({"state_dict": {k: 0.5 * v for k, v in net.state_dict().items()}}, "mine.pt")
+    own = load_model("Wong2020Fast", "elsewhere", "cifar10", "Linf", "mine.pt")
+    first = next(iter(net.state_dict().values()))
+    assert torch.equal(next(iter(own.state_dict().values())), 0.5 * first)
+    with pytest.raises(ModelError, match=r"none\.pt"):
+        load_model("Wong2020Fast", custom_checkpoint="none.pt")
 
 
 def test_load_model_by_norm_is_deprecated() -> None:
@@ -185,7 +193,7 @@ def test_load_model_by_norm_is_deprecated() -> None:
 
 def test_normalisation_around_a_network_is_part_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = brinell.wrap(demo_net(), mean=0.2, std=0.5)
-    monkeypatch.setattr(robustbench.zoo, "load", lambda name, folder: classifier)
+    monkeypatch.setattr(robustbench.zoo, "load", lambda name, folder, checkpoint: classifier)
     x = brinell.data.load("demo", 4).x
     loaded = load_model("Any")
     assert torch.equal(loaded(x), demo_net()((x - 0.2) / 0.5))

@@ -14,7 +14,7 @@ from published import imagenet, pixels
 from brinell import InputError, MissingExtra
 from brinell.data import PREPROCESSINGS, Preprocessing, load
 from brinell.data.image_folders import (
-    ROBUSTBENCH_LIST,
+    LIST_DIGEST,
     Images,
     center_box,
     is_robustbench_list,
@@ -177,7 +177,7 @@ def test_a_list_that_is_not_there(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.txt"):
         load(folder, paths=tmp_path / "none.txt")
     (tmp_path / "other.txt").write_text("cat/1.png\n")
-    assert len(ROBUSTBENCH_LIST) == 64 and not is_robustbench_list(tmp_path / "other.txt")
+    assert len(LIST_DIGEST) == 64 and not is_robustbench_list(tmp_path / "other.txt")
 
 
 def test_without_pillow_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

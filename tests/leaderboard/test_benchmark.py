@@ -1,7 +1,9 @@
 """A model on a leaderboard: what is measured, what is refused, what the record says."""
 
+import hashlib
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +352,65 @@ def test_corruptions_come_from_the_corrupted_set(monkeypatch: pytest.MonkeyPatch
 def test_corruptions_have_no_radius() -> None:
     with pytest.raises(InputError, match="no eps"):
         brinell.benchmark(small_net(), "cifar10", "corruptions", eps=0.1, **QUIET)
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """ImageNet in class folders with two pictures each, and a list of one picture per class as RobustBench's list."""
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("BRINELL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("BRINELL_OFFLINE", "1")
+    monkeypatch.setattr("brinell.data.layouts.IMAGENET_CLASSES", 3)
+    names = [f"n0{1440764 + k}" for k in range(3)]
+    for k, name in enumerate(names):
+        folder = tmp_path / "imagenet" / "val" / name
+        folder.mkdir(parents=True)
+        for j in range(2):
+            pixels = np.random.default_rng([k, j]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            image.fromarray(pixels).save(folder / f"{j}.png")
+    text = "".join(f"{name}/1.png\n" for name in reversed(names))
+    (tmp_path / "list.txt").write_text(text)
+    monkeypatch.setattr("brinell.data.image_folders.LIST_DIGEST", hashlib.sha256(text.encode()).hexdigest())
+    monkeypatch.setattr(import_module("brinell.data.fetch"), "LIST_DIGEST", hashlib.sha256(text.encode()).hexdigest())
+    board = Leaderboard("imagenet", "Linf", Linf("4/255"), 3, "fgsm", listed=True)
+    monkeypatch.setattr(definitions, "LEADERBOARDS", (board,))
+    return tmp_path
+
+
+def test_imagenet_is_measured_on_the_list_of_robustbench(listed: Path) -> None:
+    (board,) = definitions.LEADERBOARDS
+    root = f"root={listed / 'imagenet'}"
+    given = module.points(board, f"imagenet,{root},paths={listed / 'list.txt'}", None, "none")
+    assert next(given.chunks(3)).y.tolist() == [2, 1, 0] and given.name.endswith("robustbench-5000")
+    assert len(module.points(board, given, 2)) == 2  # the first pictures of the list, as in the original
+    # The list in the cache is found without being named, and its digest is checked.
+    with pytest.raises(InputError, match="BRINELL_OFFLINE"):
+        module.points(board, f"imagenet,{root}", None, "none")
+    cached = listed / "home" / "data" / "imagenet" / "imagenet_test_image_ids.txt"
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    cached.write_text((listed / "list.txt").read_text())
+    for data in (f"imagenet,{root}", str(listed / "imagenet" / "val")):
+        assert torch.equal(next(module.points(board, data, None, "none").chunks(3)).x, next(given.chunks(3)).x)
+    cached.write_text("n01440764/0.png\n")
+    with pytest.raises(InputError, match="sha256"):
+        module.points(board, f"imagenet,{root}", None, "none")
+
+
+def test_other_pictures_of_imagenet_are_refused(listed: Path) -> None:
+    (board,) = definitions.LEADERBOARDS
+    (listed / "mine.txt").write_text("n01440764/0.png\n")
+    others = [
+        f"imagenet,root={listed / 'imagenet'},paths={listed / 'mine.txt'}",
+        brinell.data.load("imagenet", root=listed / "imagenet", preprocessing="none"),
+        (torch.rand(3, 3, 8, 8), torch.arange(3)),
+    ]
+    for data in others:
+        with pytest.raises(InputError, match=r"RobustBench's list.*paths="):
+            brinell.benchmark(small_net(), "imagenet", data=data, preprocessing="none", **QUIET)
+    corrupted_board = replace(board, ball=None, threat="corruptions", plan="corruptions")
+    with pytest.raises(InputError, match="RobustBench's list"):
+        module._require_listed(corrupted_board, corrupted("fog", 1))
+
+
+def test_both_imagenet_leaderboards_need_the_list() -> None:
+    assert {b.name for b in LEADERBOARDS if b.listed} == {"imagenet/Linf", "imagenet/corruptions"}

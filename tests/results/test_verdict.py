@@ -3,6 +3,7 @@ import pyarrow as pa
 import pytest
 
 from brinell.results import ROWS, Run, Verdict, Writer, judge
+from brinell.results.verdict import missing_by_chance
 
 
 def check(level: str) -> dict[str, str]:
@@ -135,13 +136,39 @@ def test_a_model_that_guesses_has_nothing_to_break(
 ) -> None:
     run = answered(tmp_path, world, labels, answers, classes)
     assert run.chance_accuracy == pytest.approx(chance, abs=0.01)
-    assert (run.verdict.level == "suspicious") is guesses
+    found = [f for f in run.verdict.findings if f.anchor == "verdict.md#guessing"]
+    assert bool(found) is guesses
     if guesses:
-        (finding,) = run.verdict.findings
+        (finding,) = found
         assert finding.message.startswith(
             f"Nothing to break: the clean accuracy, {run.clean_accuracy}, is not clearly above"
         )
-        assert finding.anchor == "verdict.md#guessing"
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "missing", "warns"),
+    [
+        (TEN, 10, 0, False),
+        (np.arange(200) % 9, 10, 1, True),  # 200 random samples miss a class once in 140 million draws
+        (np.arange(40) % 9, 10, 1, False),  # 40 random samples miss one in 15 % of all draws
+        (np.arange(40) % 5, 10, 5, True),  # but never five
+        (np.arange(5000) // 50, 1000, 900, True),  # the first 5,000 files of ImageNet in sorted order
+        (np.arange(5000) % 997, 1000, 3, False),  # RobustBench's list
+    ],
+)
+def test_classes_of_the_model_without_samples(tmp_path, world, labels, classes: int, missing: int, warns: bool) -> None:
+    run = answered(tmp_path, world, labels, labels, classes)
+    assert run.missing_classes == missing
+    found = [f.message for f in run.verdict.findings if f.anchor == "verdict.md#missing-classes"]
+    assert len(found) == warns and all(f"{missing:,} of the {classes:,} classes" in message for message in found)
+
+
+def test_the_chance_of_missing_classes_against_drawn_samples() -> None:
+    rng = np.random.default_rng(0)
+    draws = [10 - len(np.unique(rng.integers(0, 10, 30))) for _ in range(4000)]
+    for missing in (1, 2, 3):
+        assert missing_by_chance(10, 30, missing) == pytest.approx(np.mean(np.array(draws) >= missing), abs=0.03)
+    assert missing_by_chance(10, 30, 0) == 1 and missing_by_chance(1, 5, 1) == 0
 
 
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:

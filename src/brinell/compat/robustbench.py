@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from brinell.analysis.corruptions.table import CELLS
 from brinell.compat.autoattack import Function
 from brinell.core.dataset import Problem
-from brinell.data.load import load
+from brinell.data.load import ROBUSTBENCH, load
 from brinell.errors import InputError
 from brinell.leaderboard import benchmark as boards
 from brinell.leaderboard.records import Record
@@ -77,13 +77,14 @@ def benchmark(
 
 def load_model(
     model_name: str, model_dir: str | os.PathLike[str] = "./models", dataset: Any = "cifar10",
-    threat_model: Any = "Linf", norm: str | None = None,
+    threat_model: Any = "Linf", custom_checkpoint: str | os.PathLike[str] = "", norm: str | None = None,
 ) -> nn.Module:  # fmt: skip
     """Return a published model as a module in evaluation mode, for inputs in [0, 1].
 
     Differences from the original: weights are read without executing code in them. Weights that are not in `model_dir`
-    are fetched into the cache of Brinell and checked against their hash (docs/zoo.md). Ensembles return log
-    probabilities instead of probabilities. `norm` is the deprecated name of `threat_model`.
+    are fetched into the cache of Brinell and checked against their hash (docs/zoo.md). `custom_checkpoint` is a file
+    with other weights for the same network, read in the same way. Ensembles return log probabilities instead of
+    probabilities. `norm` is the deprecated name of `threat_model`.
 
     >>> load_model("Demo", dataset="fashion-mnist").training
     False
@@ -92,7 +93,9 @@ def load_model(
     if norm is not None:
         warnings.warn("norm is deprecated, use threat_model instead", DeprecationWarning, stacklevel=2)
         threat = norm
-    classifier = zoo.load(f"{_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir))
+    classifier = zoo.load(
+        f"{_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir), checkpoint=custom_checkpoint or None
+    )
     return classifier.module if classifier.mean is None and classifier.std is None else _WithNormalisation(classifier)
 
 
@@ -131,6 +134,8 @@ def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | No
     chosen = preprocessing if preprocessing is not None or card is None else card.preprocessing
     options: dict[str, Any] = {"root": folder if folder.is_dir() else None, "preprocessing": chosen}
     options = {k: v for k, v in options.items() if v is not None}
+    if options and data == "imagenet":
+        options["paths"] = ROBUSTBENCH
     return load(data, n, **options) if options else None
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from brinell.data import array_formats
 from brinell.data.catalogue import DataFile, DataSet, find
+from brinell.data.image_folders import LIST_DIGEST, LIST_NAME, LIST_URLS
 from brinell.data.layouts import Subset, locate
 from brinell.data.matlab import read_mat
 from brinell.errors import InputError
@@ -46,6 +47,13 @@ def locate_or_fetch(s: DataSet, subset: Subset, root: Path | None = None) -> Pat
     if folder is None:
         raise _missing_files(s, subset, base)
     return folder
+
+
+def robustbench_list() -> Path:
+    """Return the path of RobustBench's list of 5,000 ImageNet pictures; fetch it if it is not in the cache."""
+    what = "RobustBench's list of 5,000 ImageNet pictures"
+    wanted = Wanted(what, place("imagenet") / LIST_NAME, LIST_URLS, LIST_NAME, f"sha256:{LIST_DIGEST}")
+    return obtain(wanted, lambda path: None)
 
 
 def verify_files(s: DataSet, subset: Subset) -> None:

@@ -16,8 +16,15 @@ from torch.utils.data import Dataset
 from brinell.errors import InputError, import_extra, one_of, reported_as
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".webp", ".tif", ".tiff")
-# SHA-256 of the list of 5,000 validation images on which RobustBench evaluates ImageNet models.
-ROBUSTBENCH_LIST = "d4121626d07722a0126c35b1563042e46a546f1a05ce705f2cdc635896d58574"
+# The list of 5,000 validation pictures on which RobustBench evaluates ImageNet models: its SHA-256 and its source.
+LIST_DIGEST = "d4121626d07722a0126c35b1563042e46a546f1a05ce705f2cdc635896d58574"
+LIST_NAME = "imagenet_test_image_ids.txt"
+LIST_URLS = tuple(
+    f"https://raw.githubusercontent.com/RobustBench/robustbench/{folder}/{LIST_NAME}"
+    for folder in ("master/robustbench/helper_files", "7af0e34c6b383cd73ea7a1bbced358d7ce6ad22f/robustbench/data")
+)
+# The end of the name of a problem that has exactly these pictures.
+LISTED = "robustbench-5000"
 SPLITS = {"train", "val", "test"}
 LEVELS = 255
 
@@ -183,4 +190,4 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
 
 def is_robustbench_list(paths: Path) -> bool:
     """Return whether a file is RobustBench's list of 5,000 pictures."""
-    return hashlib.sha256(paths.read_bytes()).hexdigest() == ROBUSTBENCH_LIST
+    return hashlib.sha256(paths.read_bytes()).hexdigest() == LIST_DIGEST

@@ -12,13 +12,15 @@ from brinell.core.dataset import Problem
 from brinell.data import local_files
 from brinell.data.catalogue import SETS, DataSet
 from brinell.data.demo import demo
-from brinell.data.fetch import locate_or_fetch
-from brinell.data.image_folders import Images, Preprocessing, class_folders, is_robustbench_list, preprocessing
+from brinell.data.fetch import locate_or_fetch, robustbench_list
+from brinell.data.image_folders import LISTED, Images, Preprocessing, class_folders, is_robustbench_list, preprocessing
 from brinell.data.layouts import SEVERITIES, Arrays, Subset
 from brinell.data.local_files import SUFFIXES, read_file
 from brinell.errors import InputError, one_of
 
 DEMO, FOLDER, NPZ = "demo", "folder:", "npz:"
+# The value of `paths` that stands for RobustBench's list of 5,000 ImageNet pictures.
+ROBUSTBENCH = "robustbench"
 LEVELS = np.float32(255)
 
 
@@ -41,8 +43,8 @@ def load(
     .safetensors file with `x`, `y` and optionally `ids`. For named data sets, `split` is "test" (the default), "train"
     or "extra" (SVHN only); `corruption` and `severity` (1 to 5) select from corrupted data sets, `version` from
     CIFAR-10.1. For pictures, `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the
-    pictures to use. `root` is a folder that has the data set. The default is the cache; freely available data sets are
-    fetched into it on first use. Pictures are decoded on demand.
+    pictures to use, or "robustbench" for RobustBench's list of 5,000. `root` is a folder that has the data set. The
+    default is the cache; freely available data sets are fetched into it on first use. Pictures are decoded on demand.
 
     >>> len(load("demo", n=100))
     100
@@ -52,6 +54,8 @@ def load(
             expected="n of at least 1, a whole number", got=repr(n), remedy="Leave it out for all samples."
         )
     options = {"split": split, "corruption": corruption, "severity": severity, "version": version}
+    if paths == ROBUSTBENCH:
+        paths = robustbench_list()
     places = {k: v if v is None else Path(v).expanduser() for k, v in (("paths", paths), ("root", root))}
     given = {k: v for k, v in {**options, "preprocessing": preprocessing, **places}.items() if v is not None}
     if not isinstance(source, str | os.PathLike):
@@ -134,7 +138,7 @@ def _describe(steps: str | Preprocessing, paths: Path | None) -> str:
     text = steps if isinstance(steps, str) else f"{steps.interpolation}-{steps.resize}-{steps.crop}"
     if paths is None:
         return text
-    return f"{text}/{'robustbench-5000' if is_robustbench_list(paths) else paths.stem}"
+    return f"{text}/{LISTED if is_robustbench_list(paths) else paths.stem}"
 
 
 def _points(x: Any) -> Any:

@@ -79,7 +79,7 @@ def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> P
     25
     """
     if isinstance(problem, str | os.PathLike):
-        source, options = _data_options(os.fspath(problem))
+        source, options = data_options(os.fspath(problem))
         problem = load(source, n, **options)
     elif not isinstance(problem, Problem):
         pair = isinstance(problem, tuple | list) and len(problem) == 2
@@ -87,10 +87,10 @@ def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> P
     return problem if part is None else _part(problem, part)
 
 
-def _data_options(text: str) -> tuple[str, dict[str, Any]]:
+def data_options(text: str) -> tuple[str, dict[str, Any]]:
     """Return a data source and its options; a path that exists has none.
 
-    >>> _data_options("cifar10-c,corruption=fog,severity=3")
+    >>> data_options("cifar10-c,corruption=fog,severity=3")
     ('cifar10-c', {'corruption': 'fog', 'severity': 3})
     """
     source, *pairs = [text] if Path(text).exists() else text.split(",")

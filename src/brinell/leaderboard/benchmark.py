@@ -17,7 +17,8 @@ from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.model import Classifier
 from brinell.core.threat import Linf, Threat
 from brinell.core.threat import threat as threat_by_name
-from brinell.data.load import load
+from brinell.data.image_folders import LISTED
+from brinell.data.load import ROBUSTBENCH, load
 from brinell.environment import version
 from brinell.errors import InputError, ModelError
 from brinell.evaluation import coerce
@@ -82,7 +83,7 @@ def benchmark(
     card = zoo.cards().get(model.name) if own else None
     problem = points(chosen, data, n, preprocessing or (card and card.preprocessing))
     if chosen.ball is None:
-        source = corrupted if callable(corrupted) else partial(_cell, dataset, _count(chosen, n), corrupted)
+        source = corrupted if callable(corrupted) else partial(_cell, chosen, _count(chosen, n), corrupted)
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
         return _corrupted(chosen, model, label, facts, problem, source, strict, folder, resume)
     ball = chosen.ball if eps is None else threat_by_name(chosen.ball.norm.name, eps)
@@ -97,16 +98,35 @@ def benchmark(
 
 
 def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
-    """Return the first n samples of `data`, or of the leaderboard's data set if `data` is None."""
+    """Return the first n samples of `data`, or of the leaderboard's data set if `data` is None.
+
+    A leaderboard on ImageNet needs the pictures of RobustBench's list, and refuses others.
+    """
     wanted = _count(chosen, n)
     if isinstance(data, str | os.PathLike) or data is None:
-        how: dict[str, Any] = {} if preprocessing is None else {"preprocessing": preprocessing}
-        problem = load(chosen.dataset if data is None else data, wanted, **how)
+        source, options = coerce.data_options(os.fspath(chosen.dataset if data is None else data))
+        if preprocessing is not None:
+            options.setdefault("preprocessing", preprocessing)
+        if chosen.listed and (source == chosen.dataset or Path(source).is_dir()):
+            options.setdefault("paths", ROBUSTBENCH)
+        problem = load(source, wanted, **options)
     else:
         problem = coerce.as_problem(data)[:wanted]
+    _require_listed(chosen, problem)
     if n is not None and len(problem) < n:
         raise InputError(expected=f"at least {n} samples", got=f"{len(problem)}", remedy="Leave n out, or lower it.")
     return problem
+
+
+def _require_listed(chosen: Leaderboard, problem: Problem) -> None:
+    """Raise an error if the leaderboard needs RobustBench's list and the samples are not from it."""
+    if chosen.listed and not problem.name.endswith(LISTED):
+        raise InputError(
+            expected=f"the 5,000 pictures on which {chosen.name} is measured, in the order of RobustBench's list",
+            got=f"other pictures: {problem.name or 'data without a name'}",
+            remedy="Leave --data out, or write --data imagenet,paths=LIST.txt,root=FOLDER with that list "
+            '(in Python: brinell.data.load("imagenet", paths="robustbench")).',
+        )
 
 
 def _count(chosen: Leaderboard, n: int | None) -> int:
@@ -150,7 +170,13 @@ def _corrupted(
     violated = _violated(model, problem, Linf("1/255"), strict, only=DETERMINISTIC)
     fingerprint = model.fingerprint
     identity = {"model": fingerprint, "data": problem.fingerprint(), "n": n}
-    table = corruption_table.measure_table(model, lambda c, s: source(c, s)[:n], identity, folder, resume)
+
+    def cell(corruption: str, severity: int) -> Problem:
+        images = source(corruption, severity)[:n]
+        _require_listed(chosen, images)
+        return images
+
+    table = corruption_table.measure_table(model, cell, identity, folder, resume)
     clean = Proportion(*corruption_table.count_correct(model, problem))
     low, high = table.interval
     record = Record(
@@ -164,7 +190,9 @@ def _corrupted(
     return record
 
 
-def _cell(dataset: str, n: int, root: Any, corruption: str, severity: int) -> Problem:
+def _cell(chosen: Leaderboard, n: int, root: Any, corruption: str, severity: int) -> Problem:
     """Load one corruption at one severity from the corrupted version of the data set."""
     where: dict[str, Any] = {} if root is None else {"root": root}
-    return load(f"{dataset}-c", n, corruption=corruption, severity=severity, **where)  # type: ignore[call-arg, unused-ignore]
+    if chosen.listed:
+        where["paths"] = ROBUSTBENCH
+    return load(f"{chosen.dataset}-c", n, corruption=corruption, severity=severity, **where)  # type: ignore[call-arg, unused-ignore]

@@ -13,6 +13,8 @@ CORRUPTED = "corruptions"
 class Leaderboard:
     """One leaderboard; `ball` is None if inputs are corrupted instead of attacked.
 
+    `listed` says that its samples are those of RobustBench's list of 5,000 ImageNet pictures, in that order.
+
     >>> find_leaderboard("cifar10", "Linf").ball
     Linf(eps=8/255)
     """
@@ -22,6 +24,7 @@ class Leaderboard:
     ball: Threat | None
     points: int
     plan: str
+    listed: bool = False
 
     @property
     def name(self) -> str:
@@ -36,8 +39,8 @@ LEADERBOARDS = (
     Leaderboard("cifar10", CORRUPTED, None, 10_000, CORRUPTED),
     Leaderboard("cifar100", "Linf", Linf("8/255"), 10_000, "autoattack"),
     Leaderboard("cifar100", CORRUPTED, None, 10_000, CORRUPTED),
-    Leaderboard("imagenet", "Linf", Linf("4/255"), 5_000, "autoattack"),
-    Leaderboard("imagenet", CORRUPTED, None, 5_000, CORRUPTED),
+    Leaderboard("imagenet", "Linf", Linf("4/255"), 5_000, "autoattack", listed=True),
+    Leaderboard("imagenet", CORRUPTED, None, 5_000, CORRUPTED, listed=True),
     Leaderboard("demo", "Linf", Linf("0.1"), 1_000, "autoattack"),
 )
 """Croce et al. 2021, RobustBench, sec. 3; the last one is for experiments."""

@@ -11,6 +11,7 @@ ADVICE = {
     "missing-rows": "Merge all parts (brinell merge), or evaluate again with --resume.",
     "guessing": "The clean accuracy is close to chance. Check normalisation, channel order and label order, and "
     "evaluate more samples.",
+    "missing-classes": "Draw the samples at random from all classes of the model, and evaluate again.",
     "weak-plan": "Run the plan autoattack, or fast with its audit, before comparing this number with others.",
     "audit": "Evaluate with an audit and --escalate, which runs the full plan on the rest, or use the plan autoattack.",
     "black-box-wins": "The model probably masks its gradients. Run brinell probe, repair the gradients with "

@@ -86,6 +86,12 @@ def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
     return max(estimates, default=None)
 
 
+def missing_classes(table: pa.Table, classes: int) -> int:
+    """Return how many of the model's classes have no sample; `table` needs the labels of the clean rows."""
+    labels = np.asarray(table["label"], dtype=np.int64)[is_evidence(table, Evidence.CLEAN)]
+    return classes - len(np.unique(labels))
+
+
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
     """Return the sorted ids of samples without a broken, verified row; with `attacks`, rows of others are ignored."""
     fallen = counted(table)

@@ -92,6 +92,15 @@ class Run:
         return row_queries.chance_accuracy(table, self.identity.model.classes)
 
     @property
+    def missing_classes(self) -> int:
+        """The number of classes of the model that have no sample in the data; 0 if the classes are unknown."""
+        classes, columns = self.identity.model.classes, ("attack", "label")
+        if not classes:
+            return 0
+        table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
+        return row_queries.missing_classes(table, classes)
+
+    @property
     def sample_radii(self) -> dict[int, float] | None:
         """The radius of each sample by its id; None if all samples share one threat, or the manifest lacks the ids."""
         return self._manifest.sample_radii

@@ -1,5 +1,6 @@
 """The verdict: can the robust accuracy be trusted? One table of rules, each with its message."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -107,6 +108,35 @@ def _guessing(run: "Run") -> Iterable[str]:
         f"Nothing to break: the clean accuracy, {clean}, is not clearly above the {100 * chance:.1f} % of "
         "guessing, so the robust accuracy says nothing about robustness. Check normalisation, channel order and label "
         "order, or evaluate more samples."
+    )
+
+
+# The probability at which a draw of samples with so many missing classes is no longer called random.
+UNLIKELY = 1e-3
+
+
+def missing_by_chance(classes: int, n: int, missing: int) -> float:
+    """Return about how likely it is that n samples, drawn uniformly from the classes, miss at least `missing` of them.
+
+    Method: the number of missing classes is nearly Poisson, with mean K (1 - 1/K)^n.
+
+    >>> missing_by_chance(1000, 5000, 900) < 1e-9, missing_by_chance(1000, 5000, 3) > 0.9
+    (True, True)
+    """
+    mean = classes * (1 - 1 / classes) ** n
+    if missing == 0 or mean == 0:
+        return float(missing == 0)
+    fewer = (math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(missing))
+    return max(0.0, 1 - math.fsum(fewer))
+
+
+def _missing_classes(run: "Run") -> Iterable[str]:
+    classes, n, missing = run.identity.model.classes or 0, run.clean_accuracy.n, run.missing_classes
+    if not run.finished or not missing or not n or missing_by_chance(classes, n, missing) >= UNLIKELY:
+        return
+    yield (
+        f"The data have no sample of {missing:,} of the {classes:,} classes of the model, so the accuracies hold only "
+        "for the other classes. Draw the samples at random: the first files in sorted order are those of a few classes."
     )
 
 
@@ -271,6 +301,7 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("suspicious", "unfinished", _unfinished),
     ("suspicious", "missing-rows", _incomplete),
     ("suspicious", "guessing", _guessing),
+    ("suspicious", "missing-classes", _missing_classes),
     ("suspicious", "weak-plan", _weak),
     ("suspicious", "weak-plan", _claimed),
     ("suspicious", "audit", _audited),

@@ -25,7 +25,7 @@ def command(
     threat: Annotated[str, typer.Option(help="Linf, L2 or corruptions.")] = "Linf",
     n: Annotated[int | None, typer.Option("--n", help="Use only the first n samples of the leaderboard.")] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="File or folder of the samples; default: found by name.")
+        str | None, typer.Option("--data", "-d", help="Data as in evaluate; default: the data set of the leaderboard.")
     ] = None,
     corrupted: Annotated[
         str | None, typer.Option(help="Folder of the corrupted data set; default: found by name.")

@@ -13,7 +13,7 @@ from brinell.cli._shared import options
 from brinell.cli._shared.terminal import make_table, print_facts, print_json, print_table, progress_bar
 from brinell.data.catalogue import DataSet, find
 from brinell.data.check import state
-from brinell.data.image_folders import ROBUSTBENCH_LIST
+from brinell.data.image_folders import LIST_DIGEST
 
 app = typer.Typer(no_args_is_help=True, help="List, show, download and check data sets.")
 
@@ -73,7 +73,7 @@ def show(name: Name, json: options.Json = False) -> None:
         "options": ", ".join(s.layout.options),
         "corruptions": ", ".join(card["corruptions"]),
         "preprocessing": card["preprocessing"] or "",
-        "benchmark list, sha256": ROBUSTBENCH_LIST if "paths" in s.layout.options else "",
+        "benchmark list, sha256": LIST_DIGEST if "paths" in s.layout.options else "",
         "sources": "\n".join(f"{' or '.join(f.sources)} ({f.digest or 'digest unknown'})" for f in s.files),
         "downloaded when loaded": "yes" if s.automatic else "no",
         "manual download": s.by_hand,

@@ -1,5 +1,6 @@
 """Build the network of a zoo model, or load the model with its published weights."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,16 @@ def build(name: str) -> nn.Module:
 
 
 def load(
-    name: str, *, device: torch.device | str | None = None, progress: Progress | None = None, folder: Path | None = None
-) -> TorchClassifier:
+    name: str,
+    *, device: torch.device | str | None = None, progress: Progress | None = None, folder: Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> TorchClassifier:  # fmt: skip
     """Load a zoo model with its published weights, which are downloaded into the cache on first use.
 
     Files are read without running code. Their SHA-256 must be that of the card or, if it is unknown, that of the first
     download. `progress` is called with the bytes so far and the total. `folder` is a folder of RobustBench with
-    DATA/THREAT/MODEL.pt; its files are used if they exist.
+    DATA/THREAT/MODEL.pt; its files are used if they exist. `checkpoint` is a file with your own weights for the
+    network of this model; it is not compared with a digest.
 
     >>> load("fashion-mnist/Linf/Demo").forward(torch.zeros(2, 1, 28, 28)).logits.shape
     torch.Size([2, 10])
@@ -75,7 +79,7 @@ def load(
     # Our networks need no initial weights because the files have all of them. timm computes some buffers itself.
     with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
-    paths = _files_in(card, folder) or fetch(card, progress)
+    paths = _own(card, checkpoint) or _files_in(card, folder) or fetch(card, progress)
     for file, path in zip(card.files, paths, strict=True):
         submodule = net.get_submodule(file.into.rstrip("."))
         fill(submodule, tensors(read(path, card.name), card.keys), card.keys, card.name)
@@ -84,6 +88,21 @@ def load(
     inputs = _config(card).get("inputs", {}) if _config(card)["family"] == TIMM else {}
     classifier = wrap(net, inputs.get("mean"), inputs.get("std"), name=card.name)
     return classifier if device is None else classifier.to(torch.device(device))
+
+
+def _own(card: Card, checkpoint: str | os.PathLike[str] | None) -> list[Path]:
+    """Return the user's checkpoint as the list of the card's files; [] without one."""
+    if checkpoint is None:
+        return []
+    path = Path(checkpoint)
+    if len(card.files) != 1 or not path.is_file():
+        got = "one file" if path.is_file() else f"{path}, which is not a file"
+        raise ModelError(
+            expected=f"a checkpoint file for {card.name}, which has {len(card.files)}",
+            got=got,
+            remedy="Check the path. Weights of an ensemble go into a folder: brinell.models.zoo.load(name, folder=…).",
+        )
+    return [path]
 
 
 def _files_in(card: Card, folder: Path | None) -> list[Path]:
