@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import brinell
-from brinell.attacks import APGD, PGD
+from brinell.attacks import APGD, PGD, MomentumPGD
 from brinell.core.attack import Batch, Response
 from brinell.core.threat import L2, Linf, threat
 from brinell.ops import rng
@@ -22,7 +22,9 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
     return torch.cos(3 * x + a) * a + 0.1 * x
 
 
-def trajectory(attack: PGD, norm: str, eps: float, start: torch.Tensor | None = None) -> list[torch.Tensor]:
+def trajectory(
+    attack: APGD | PGD | MomentumPGD, norm: str, eps: float, start: torch.Tensor | None = None
+) -> list[torch.Tensor]:
     key = rng.keys(0, torch.arange(B))
     p = Batch(0.2 + 0.6 * rng.uniform(key, (N,)), torch.zeros(B).long(), key, torch.full((B,), -1), start)
     ball = threat(norm, eps).ball(torch.arange(B), torch.device("cpu"))
@@ -72,6 +74,34 @@ def test_loop_of_the_paper(norm, momentum):
 
 
 @EVERY_NORM
+@pytest.mark.parametrize("alpha", [0.75, 0.3, 1.0])
+def test_momentum_of_auto_pgd(norm, alpha):
+    """Croce & Hein 2020, eq. 2: the first step is a plain one, then x ← P(x + α (z − x) + (1 − α)(x − x_before))."""
+    eps, steps = 0.1, 8
+    points = trajectory(MomentumPGD(steps, 0.3, alpha=alpha, random_start=False, density=0.2), norm, eps)
+    x0, path = points[0], [points[0]]
+    for k in range(steps):
+        x = path[-1]
+        z = x0 + project(norm, x + 0.3 * eps * unit(norm, gradient(x)) - x0, eps)
+        mixed = z if k == 0 else x + alpha * (z - x) + (1 - alpha) * (x - path[-2])
+        path.append(x0 + project(norm, mixed - x0, eps))
+        assert torch.allclose(points[k + 2], path[-1], atol=2e-6), f"step {k + 1}"
+    plain = trajectory(PGD(steps, 0.3, random_start=False, density=0.2), norm, eps)
+    same = [torch.allclose(a, b, atol=2e-6) for a, b in zip(points, plain, strict=True)]
+    assert same[:3] == [True] * 3
+    # The sparse steps of L1 are all alike here, so that the momentum has the direction of the step.
+    assert norm == "L1" or all(same) == (alpha == 1.0)
+
+
+def test_momentum_is_that_of_auto_pgd_before_its_first_checkpoint():
+    """With steps of 2 eps the two attacks are one until Auto-PGD may halve its step: 22 % of the steps."""
+    own = trajectory(APGD(20), "L2", 0.1)
+    fixed = trajectory(MomentumPGD(20, 2.0), "L2", 0.1, start=own[1])
+    assert all(torch.equal(a, b) for a, b in zip(own[:7], fixed[:7], strict=True))
+    assert not torch.equal(own[3], own[4])
+
+
+@EVERY_NORM
 def test_random_starts_differ_by_key_and_fill_the_ball(norm):
     x0, start = trajectory(PGD(1), norm, 0.1)[:2]
     size = NORMS[norm].size(start - x0)
@@ -80,6 +110,9 @@ def test_random_starts_differ_by_key_and_fill_the_ball(norm):
 
 def test_names():
     assert PGD(loss="margin").name == "pgd-margin" and PGD(momentum=1.0).name == "mi-pgd-ce"
+    assert MomentumPGD(loss="dlr").name == "momentum-pgd-dlr" and MomentumPGD(5).queries == 6
+    with pytest.raises(brinell.PlanError, match="alpha between 0 and 1"):
+        MomentumPGD(alpha=1.5)
     for wrong in ({"steps": 0}, {"rel_step": 0.0}, {"steps": -3}):
         with pytest.raises(brinell.PlanError, match="above 0"):
             PGD(**wrong)

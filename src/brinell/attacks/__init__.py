@@ -10,13 +10,13 @@ Attacks never call the model: the engine queries it at `s.x` and passes the resp
 
 from brinell.attacks.black_box import HopSkipJump, RandomSearch, Square
 from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
-from brinell.attacks.gradient import APGD, FGSM, PGD
+from brinell.attacks.gradient import APGD, FGSM, PGD, MomentumPGD
 from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, PDGD, PDPGD, DeepFool
 from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
 
 __all__ = [
     "ALMA", "APGD", "CW", "DDN", "EAD", "FAB", "FGSM", "FMN", "PDGD", "PDPGD", "PGD", "Alternating", "Bisect",
-    "DeepFool", "Descend", "HopSkipJump", "Joint", "Matching", "Pursuit", "RandomSearch", "Refine",
-    "SelectivePGD", "Square",
+    "DeepFool", "Descend", "HopSkipJump", "Joint", "Matching", "MomentumPGD", "Pursuit", "RandomSearch",
+    "Refine", "SelectivePGD", "Square",
 ]  # fmt: skip

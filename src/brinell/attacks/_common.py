@@ -1,6 +1,7 @@
 """What several attacks share: states and base classes, starting points, directions, schedules and Adam."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +106,14 @@ def start_in_ball(p: Batch, ball: Ball, random: bool) -> Points:
     if p.start is not None:
         return ball.project(p.x, p.start)
     return ball.inside(p.x, p.key) if random else p.x
+
+
+def step_with_momentum(
+    project: Callable[[Points, Points], Points], x0: Points, x: Points, x_prev: Points, move: Points, alpha: Scalars
+) -> Points:
+    """Return P(x + α (z − x) + (1 − α)(x − x_prev)) with z = P(x + move), one α per row (Croce & Hein 2020, eq. 2)."""
+    z, weight = project(x0, x + move), rows(alpha, x)
+    return project(x0, x + weight * (z - x) + (1 - weight) * (x - x_prev))
 
 
 def adam(m: Points, v: Points, g: Points, k: Labels, steps: int) -> tuple[Points, Points, Points, Points]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from brinell.attacks.black_box import HopSkipJump, Square
 from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
-from brinell.attacks.gradient import APGD, FGSM, PGD
+from brinell.attacks.gradient import APGD, FGSM, PGD, MomentumPGD
 from brinell.attacks.minimum_norm import ALMA, DDN, EAD, FAB, FMN, DeepFool
 from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
@@ -44,6 +44,7 @@ SPARSE_T = stage(Targets(replace(SPARSE, loss="dlr-targeted"), SPARSE_TARGETS), 
 STAGES: dict[str, tuple[Stage, Stage]] = {
     "fgsm": (stage(FGSM()), stage(FGSM())),
     "pgd-ce": (stage(PGD()), stage(PGD())),
+    "momentum-pgd-ce": (stage(MomentumPGD()), stage(MomentumPGD())),
     "pgd-margin": (stage(PGD(loss="margin")), stage(PGD(loss="margin"))),
     "apgd-ce": (APGD_CE, SPARSE_CE),
     "apgd-dlr": (APGD_DLR, SPARSE_DLR),

@@ -3,8 +3,10 @@
 `binarization/` holds the binarization test (`test_attack`): it replaces the readout of a network so that an adversarial
 example is known to exist for every sample, and counts how many the attack finds.
 `probes/` holds the indicators of attack failure and small experiments with a known outcome (`probe`).
+`traces/` follows the loss and the accuracy over the iterations of attacks (`trace`), and finds gradients that vanish
+because of the scale of the logits (`logit_scales`).
 `attach` runs either of them for the plan of a finished Run and stores the outcome there, where the verdict reads it.
-`brinell test-attack`, `brinell probe` and `brinell evaluate --test --probe` call this package.
+`brinell test-attack`, `brinell probe`, `brinell evaluate --test --probe` and `brinell analyze trace` call this package.
 """
 
 from brinell.attacks.black_box.random_sampling import Chance, RandomSampling
@@ -16,6 +18,7 @@ from brinell.reliability.binarization.result import BinarizationTest, KappaLevel
 from brinell.reliability.binarization.test import test_attack
 from brinell.reliability.probes.probe import probe
 from brinell.reliability.probes.result import Probes, Surface
+from brinell.reliability.traces import LogitScales, Traces, logit_scales, trace
 
 # Names of the first version.
 ActiveTest, Level, Item = BinarizationTest, KappaLevel, Finding
@@ -33,6 +36,7 @@ __all__ = [
     "Level",
     "Linear",
     "LinearReadout",
+    "LogitScales",
     "NeighbourReadout",
     "Neighbours",
     "Probes",
@@ -40,10 +44,13 @@ __all__ = [
     "Prototypes",
     "RandomSampling",
     "Surface",
+    "Traces",
     "WithProbe",
     "WithTest",
+    "logit_scales",
     "probe",
     "probe_run",
     "test_attack",
     "test_run",
+    "trace",
 ]

@@ -1,11 +1,11 @@
 """Attacks that follow the gradient of a loss inside a ball of fixed radius.
 
-`fgsm`: one step of full length. `pgd`: steps of fixed length, with or without momentum. `apgd`: Auto-PGD, whose step
-size adapts to its progress; in norms with sparse steps it uses the scheme in `apgd_l1`.
+`fgsm`: one step of full length. `pgd`: steps of fixed length, without momentum or with one of two kinds. `apgd`:
+Auto-PGD, whose step size adapts to its progress; in norms with sparse steps it uses the scheme in `apgd_l1`.
 """
 
 from brinell.attacks.gradient.apgd import APGD
 from brinell.attacks.gradient.fgsm import FGSM
-from brinell.attacks.gradient.pgd import PGD
+from brinell.attacks.gradient.pgd import PGD, MomentumPGD
 
-__all__ = ["APGD", "FGSM", "PGD"]
+__all__ = ["APGD", "FGSM", "PGD", "MomentumPGD"]

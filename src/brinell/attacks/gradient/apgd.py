@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brinell.attacks._common import PointState
+from brinell.attacks._common import PointState, step_with_momentum
 from brinell.attacks._parameters import check_loss, check_whole
 from brinell.attacks.gradient.apgd_l1 import SparseAPGD, phase_lengths
 from brinell.core.attack import Attack, Batch, Response
@@ -145,9 +145,8 @@ class APGD(Attack[Any]):
             return self._sparse().step(s, a, p, ball)
         s, x, grad = self._checkpoint(self._observe(s, a), a.gradient)
         project = ball.retract if self.quirks else ball.project
-        z = project(p.x, x + rows(s.step, x) * ball.steepest(grad))
-        weight = rows(torch.where(s.t == 0, 1.0, MOMENTUM), x)
-        ahead = project(p.x, x + weight * (z - x) + (1 - weight) * (x - s.x_prev))
+        move = rows(s.step, x) * ball.steepest(grad)
+        ahead = step_with_momentum(project, p.x, x, s.x_prev, move, torch.where(s.t == 0, 1.0, MOMENTUM))
         return replace(s, t=s.t + 1, x=ahead, x_prev=x)
 
     def _observe(self, s: APGDState, a: Response) -> APGDState:

@@ -21,12 +21,16 @@ from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import threat
 from brinell.errors import InputError
+from brinell.reliability import traces
+from brinell.reliability.traces.trace import ATTACKS, REL_STEPS
+from brinell.reliability.traces.trace import STEPS as TRACE_STEPS
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Run
 from brinell.results.analyses import AnalysisReport, Cell
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model beyond its robust accuracy.")
 
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this .csv file.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="Folder of a Run of this model.")]
 
 
@@ -237,6 +241,65 @@ def shift(
     result = analysis.shift(
         load.model(model), sampling.problem(data), _named(other, sampling), baselines=baselines, **sampling.arguments()
     )
+    output.write(result, runs)
+
+
+@app.command("trace")
+@expanded
+def trace(
+    *,
+    target: options.TargetFlags,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="pgd, momentum-pgd or apgd. Repeat for several; default: all three.")
+    ] = None,
+    loss: Annotated[list[str] | None, typer.Option(help="ce, cw or dlr. Repeat for several; default: ce.")] = None,
+    steps: Annotated[
+        list[int] | None, typer.Option(help="Budget: number of steps. Repeat for several; default: 25, 50, 100.")
+    ] = None,
+    rel_step: Annotated[
+        list[float] | None,
+        typer.Option(help="Step size of pgd and momentum-pgd as a multiple of eps. Repeat for several; default: 0.25."),
+    ] = None,
+    run: RunOption = None,
+    csv: Csv = None,
+    sampling: Sampling,
+    output: AnalysisOutput,
+) -> None:
+    """Follow the best loss so far and the robust accuracy over the iterations of several attacks."""
+    runs = output.open(run)
+    result = traces.trace(
+        *target.load(sampling.n), attack or ATTACKS, losses=loss or ("ce",), steps=steps or TRACE_STEPS,
+        rel_steps=rel_step or REL_STEPS, progress=None, **sampling.arguments(),
+    )  # fmt: skip
+    if csv is not None:
+        csv.write_text(result.to_csv())
+    output.write(result, runs)
+
+
+@app.command("logit-scale")
+@expanded
+def logit_scale(
+    *,
+    target: options.TargetFlags,
+    scale: Annotated[
+        list[float] | None,
+        typer.Option(help="Divide the logits by this number. Repeat for several; default: 1, 10, 100, 1000."),
+    ] = None,
+    loss: Annotated[str, typer.Option(help="Loss of the PGD attack.")] = "ce",
+    steps: Annotated[int, typer.Option(help="Steps of the PGD attack.")] = traces.logit_scale.ATTACK.steps,
+    run: RunOption = None,
+    csv: Csv = None,
+    sampling: Sampling,
+    output: AnalysisOutput,
+) -> None:
+    """Measure the zeros in the gradient, and what PGD finds, with the logits divided by several numbers."""
+    runs = output.open(run)
+    result = traces.logit_scales(
+        *target.load(sampling.n), scale or traces.logit_scale.SCALES, attack=PGD(steps=steps, loss=loss), progress=None,
+        **sampling.arguments(),
+    )  # fmt: skip
+    if csv is not None:
+        csv.write_text(result.to_csv())
     output.write(result, runs)
 
 

@@ -1,0 +1,173 @@
+"""Gradients that vanish because of the scale of the logits, and what an attack finds at each scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from brinell.attacks import PGD
+from brinell.core.attack import AnyAttack, Requires
+from brinell.core.dataset import Problem
+from brinell.core.execution import ComputeOptions, Execution
+from brinell.core.model import Classifier, DelegatingClassifier, Output
+from brinell.core.threat import Threat
+from brinell.engine import precision as precisions
+from brinell.engine.oracle import Oracle, default_block
+from brinell.errors import InputError
+from brinell.evaluation import coerce
+from brinell.evaluation.attack import attack as run_attack
+from brinell.ops.rowwise import flat
+from brinell.ops.types import Labels, Points
+from brinell.results import Proportion
+from brinell.results.analyses import AnalysisReport, Figure, Series, Table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# Croce & Hein 2020, fig. 2.
+SCALES = (1.0, 10.0, 100.0, 1000.0)
+ATTACK = PGD(steps=100)
+
+
+@dataclass(frozen=True)
+class DividedLogits(DelegatingClassifier):
+    """A classifier with all logits divided by a number: the same decisions, other cross-entropy gradients."""
+
+    classifier: Classifier
+    scale: float
+
+    @property
+    def base(self) -> Classifier:
+        return self.classifier
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.base.fingerprint}/{self.scale}"
+
+    def forward(self, x: Points) -> Output:
+        out = self.base.forward(x)
+        return Output(out.logits / self.scale, out.reject, out.features)
+
+    def forward_of(self, x: Points, id: Labels) -> Output:
+        out = self.base.forward_of(x, id)
+        return Output(out.logits / self.scale, out.reject, out.features)
+
+    def to(self, device: torch.device) -> Classifier:
+        return DividedLogits(self.base.to(device), self.scale)
+
+
+@dataclass(frozen=True)
+class LogitScale:
+    """The logits divided by `scale`: the share of gradient coordinates that are exactly 0, and what the attack leaves.
+
+    `zeros` is the mean over correctly classified samples, at the samples themselves. `vanished` counts those whose
+    gradient is 0 in every coordinate.
+    """
+
+    scale: float
+    zeros: float
+    vanished: Proportion
+    robust: Proportion
+
+
+@dataclass(frozen=True)
+class LogitScales:
+    """One attack on one network with its logits divided by several numbers."""
+
+    model: str
+    threat: str
+    attack: str
+    loss: str
+    clean: Proportion
+    scales: tuple[LogitScale, ...]
+
+    def findings(self) -> AnalysisReport:
+        """Return a table with one row per scale, and a figure of zero gradients and accuracy."""
+        columns = (
+            "logits divided by",
+            "zeros in the gradient in %",
+            "samples without gradient in %",
+            "robust acc. in %",
+        )
+        rows = tuple(
+            (s.scale, float(f"{100 * s.zeros:.4g}"), _percent(s.vanished), _percent(s.robust)) for s in self.scales
+        )
+        title = f"{self.attack} at each scale of the logits, {self.threat}, n = {self.clean.n:,}"
+        x = tuple(f"{s.scale:g}" for s in self.scales)
+        zeros = Series("zeros in the gradient", x, tuple(100 * s.zeros for s in self.scales))
+        robust = Series(
+            "robust accuracy",
+            x,
+            *(tuple(100 * getattr(s.robust, k) for s in self.scales) for k in ("value", "low", "high")),
+        )
+        figure = Figure("Zero gradients and robust accuracy", "bars", "logits divided by", "%", (zeros, robust))
+        low, high = (f(self.scales, key=lambda s: s.robust.k) for f in (min, max))
+        summary = (
+            f"Clean accuracy: {self.clean}. All scales give the same decisions, but {self.attack} leaves between "
+            f"{low.robust} (divided by {low.scale:g}) and {high.robust} (divided by {high.scale:g})."
+        )
+        return AnalysisReport("logit-scale", "Scale of the logits", summary, (Table(title, columns, rows),), (figure,))
+
+    def to_csv(self) -> str:
+        """Return one line per scale."""
+        lines = ["scale,zeros,vanished,robust,n"]
+        lines += [f"{s.scale:g},{s.zeros:.6g},{s.vanished.k},{s.robust.k},{s.robust.n}" for s in self.scales]
+        return "\n".join(lines) + "\n"
+
+
+def _percent(p: Proportion) -> str:
+    return f"{100 * p.value:.1f} [{100 * p.low:.1f}, {100 * p.high:.1f}]" if p.n else ""
+
+
+def logit_scales(
+    classifier: Any, problem: Any, threat: Threat, scales: Sequence[float] = SCALES,
+    *, attack: AnyAttack = ATTACK, progress: bool | None = False, **options: "Unpack[ComputeOptions]",
+) -> LogitScales:  # fmt: skip
+    """Return the share of zero gradient coordinates, and the robust accuracy, with the logits divided by each scale.
+
+    Method: dividing all logits by a positive number changes no decision. Large logits saturate the cross-entropy: its
+    gradient is 0 in finite arithmetic, and the attack stands still. A scale below 1 enlarges the logits. Gradients are
+    those of the attack's loss at correctly classified samples, in float32. `options` are `seed`, `slots` and `device`.
+    Cost: one attack on every sample per scale. Reference: Croce & Hein 2020, fig. 2.
+
+    >>> import brinell
+    >>> found = logit_scales("demo", brinell.data.load("demo", 8), brinell.Linf(0.1), [1, 0.001], attack=PGD(3))
+    >>> [s.scale for s in found.scales], found.scales[0].zeros < found.scales[1].zeros
+    ([1.0, 0.001], True)
+    """
+    if not scales or not all(0 < s < float("inf") for s in scales):
+        raise InputError(
+            expected="positive numbers to divide the logits by", got=f"{list(scales)}", remedy="For example 1, 10, 100."
+        )
+    execution = Execution.from_options(options, ComputeOptions)
+    model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
+    found = [_at_scale(DividedLogits(model, float(s)), data, threat, attack, progress, options) for s in scales]
+    return LogitScales(model.name, str(threat), attack.name, attack.loss, found[0][0], tuple(s for _, s in found))
+
+
+def _at_scale(
+    model: DividedLogits, data: Problem, threat: Threat, attack: AnyAttack, progress: bool | None, options: Any
+) -> tuple[Proportion, LogitScale]:
+    rows = run_attack(model, data, threat, attack, progress=progress, **options)
+    correct = np.asarray(rows["clean_pred"]) == np.asarray(rows["label"])
+    robust = correct & ~np.asarray(rows["broken"], dtype=bool)
+    zeros, vanished = _zero_gradients(model, data, attack.loss, torch.from_numpy(correct))
+    share = float(zeros.mean()) if len(zeros) else float("nan")
+    return Proportion.of(correct), LogitScale(model.scale, share, vanished, Proportion.of(robust))
+
+
+def _zero_gradients(
+    model: Classifier, data: Problem, loss: str, correct: torch.Tensor
+) -> tuple[torch.Tensor, Proportion]:
+    """Return the share of zero coordinates per correctly classified sample, and how many have no gradient at all."""
+    oracle, shares = Oracle(model, default_block(model.device)), []
+    with precisions.exact(model.device):
+        for chunk in data.chunks(default_block(model.device)):
+            x, y = chunk.x.to(model.device), chunk.y.to(model.device)
+            ids = chunk.ids.to(model.device)
+            g = oracle.query(x, y, torch.full_like(y, -1), loss, Requires.GRAD, id=ids).gradient
+            shares.append((flat(g) == 0).double().mean(1).cpu())
+    own = torch.cat(shares)[correct]
+    return own, Proportion.of(own == 1)
