@@ -79,7 +79,7 @@ def test_the_same_model_twice_gets_two_names(brinell: Any, run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("ood", *MODEL, "--save"), "a Run to save in"),
+        (("ood", *MODEL, "--save"), "--save with --run"),
         (("calibration", *MODEL, "--plot", "a.jpeg"), ".svg"),
         (("shift", *MODEL, "--other", "demo", "--other", "demo"), "demo twice"),
         (("calibration", *MODEL, "--run", "nowhere"), "no such file"),

@@ -292,7 +292,7 @@ CASES: dict[str, tuple[dict[str, Any], type[BrinellError], str]] = {
     "unknown method": ({"method": "pdg"}, PlanError, "'pgd'"),
     "unknown plan": ({"plan": "fgms", "validation": 8}, PlanError, "'fgsm'"),
     "all held out": ({"validation": 48}, InputError, "between 0 and 47"),
-    "other validation": ({"validation": (noise(4, (2, 4, 4)), torch.arange(4) % 2)}, InputError, "same shape"),
+    "other validation": ({"validation": (noise(4, (2, 4, 4)), torch.arange(4) % 2)}, InputError, "shape and classes"),
     "patience alone": ({"recipe": Recipe(patience=2)}, PlanError, "patience"),
     "crops of rows": ({"model": nn.Linear(4, 2), "data": FLAT, "recipe": Recipe(crop=1)}, InputError, "crops"),
     "demo on other images": ({"model": "demo"}, ModelError, "shape"),

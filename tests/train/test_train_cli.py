@@ -121,9 +121,9 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "labels out of range": ((*BASE[:4], "labels.npz", *BASE[5:]), "labels in 0..9"),
     "unknown method": ((*ON, "--method", "pdg"), "'pgd'"),
     "eps in 0-255 units": ((*BASE[:6], "8", *BASE[7:]), "8/255"),
-    "steps of nothing": ((*ON, "--method", "standard", "--steps", "3"), "Leave --steps out"),
-    "length of adaptive steps": ((*ON, "--method", "mm3", "--rel-step", "0.1"), "Leave --rel-step out"),
-    "beta of nothing": ((*ON, "--beta", "3"), "Leave --beta out"),
+    "steps of nothing": ((*ON, "--method", "standard", "--steps", "3"), "Omit --steps"),
+    "length of adaptive steps": ((*ON, "--method", "mm3", "--rel-step", "0.1"), "Omit --rel-step"),
+    "beta of nothing": ((*ON, "--beta", "3"), "Omit --beta"),
     "mean of nothing": ((*ON, "--mean", "half"), "0.49,0.48,0.45"),
     "mean of a user's model": ((*BASE[:2], "net.py:make", *BASE[3:], "--mean", "0.5"), "brinell.wrap"),
     "mean of the demo": ((*ON, "--mean", "0.5", "--std", "0.5"), "no normalisation"),
@@ -152,4 +152,4 @@ def test_evaluating_a_folder_that_is_no_training(program: Any, here: Path) -> No
     (here / "odd" / "config.json").write_text("{}")
     code, _, err = program("evaluate", "-m", "odd", "-d", "test.npz", "--eps", "0.1", "--plan", "fgsm")
     assert code == 2
-    assert "a training of format 1" in err
+    assert "in format 1" in err

@@ -1,4 +1,4 @@
-"""The program `brinell`."""
+"""The program `brinell`: its commands, and how errors are printed."""
 
 import sys
 from typing import Annotated
@@ -100,7 +100,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; print an error of the user as one red sentence and exit with code 2."""
+    """Run the program; print a BrinellError as one line on standard error and exit with code 2."""
     try:
         app()
     except BrinellError as error:

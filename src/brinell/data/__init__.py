@@ -3,8 +3,9 @@
 `load` makes a Problem from a name, a file or a folder. The `catalogue` lists the data sets known by name; `layouts`
 says which files each one has on disk and reads them, with `array_formats` (CIFAR pickles, idx, .npy), `matlab` (SVHN)
 and `image_folders` (pictures, decoded on demand). `local_files` reads the user's own .npz and .safetensors files.
-`fetch` downloads published files into the cache and `check` compares them with what was published. `demo` is the data
-of the package itself, and `corruptions` the noise, blur, weather and digital corruptions of Hendrycks & Dietterich.
+`fetch` downloads published files into the cache; `check` compares their digests and counts with the published ones.
+`demo` is the data shipped with the package; `corruptions` has the noise, blur, weather and digital corruptions of
+Hendrycks & Dietterich.
 """
 
 from brinell.data.catalogue import CORRUPTIONS_3D, SETS, DataSet

@@ -21,12 +21,12 @@ DAMAGE = (
 
 
 def _empty(*_: Any) -> Any:
-    """Return the empty array from which numpy restores an array; shape and values follow and must agree."""
+    """Return an empty array in place of numpy's `_reconstruct`; the pickle then sets its shape and values."""
     return np.ndarray((0,), np.uint8)
 
 
 def _latin(text: str, encoding: str) -> bytes:
-    """Return bytes as old pickles store them. Other encodings could expand small files without limit."""
+    """Return the bytes that an old pickle stores as Latin-1 text; raise an error for another encoding."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"the file asks for the encoding {encoding!r}")
     return text.encode("latin-1")
@@ -44,7 +44,7 @@ ALLOWED = {
 
 
 class _Arrays(pickle.Unpickler):
-    """Unpickles numpy arrays and plain values only."""
+    """Unpickle numpy arrays and plain values only, without running other code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:

@@ -42,8 +42,8 @@ class DataFile:
 class DataSet:
     """A published data set; `sizes` are the numbers of images of every split or version.
 
-    `automatic` says whether `load` may fetch it. `preprocessing` is the default preprocessing of pictures. `by_hand`
-    tells the user what to do if it cannot be fetched.
+    `automatic` says whether `load` may download it. `preprocessing` is the default preprocessing of pictures. `by_hand`
+    tells the user how to get the files if `load` may not.
     """
 
     name: str

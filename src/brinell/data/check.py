@@ -13,7 +13,7 @@ from brinell.errors import InputError
 
 @dataclass(frozen=True)
 class CheckedSubset:
-    """A subset of a data set: its number of images, the published number, and what is wrong with it, if anything."""
+    """A subset on disk: its number of images (None if unreadable), the published number, and what is wrong, or ""."""
 
     name: str
     n: int | None
@@ -22,12 +22,12 @@ class CheckedSubset:
 
     @property
     def ok(self) -> bool:
-        """Whether it is present and complete."""
+        """Whether the subset is present and as published."""
         return not self.trouble
 
 
 def check(name: str, root: str | os.PathLike[str] | None = None) -> list[CheckedSubset]:
-    """Check every subset of a data set in the cache or in `root`, without fetching anything.
+    """Check every subset of a data set in the cache, or in the folder `root`, without downloading anything.
 
     Method: the numbers of images and classes must be the published ones, and files in the cache must have the published
     digest. Pictures are counted, not decoded.

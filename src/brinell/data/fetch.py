@@ -23,10 +23,10 @@ def place(name: str) -> Path:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """Download all files of a data set into the cache and verify them; files in the cache are not fetched again.
+    """Download the files of a data set that the cache lacks, verify them, and return the cache folder of the data set.
 
-    Large subsets for training (`extra` of SVHN) are fetched when they are first loaded. Archives are unpacked and
-    deleted. `progress` is called with the bytes so far and the total, for each file.
+    The large subset `extra` of SVHN is downloaded only when it is first loaded. Archives are unpacked and deleted.
+    `progress` is called with the bytes so far and the total, for each file.
     """
     s = find(name)
     if not s.files:
@@ -57,7 +57,7 @@ def robustbench_list() -> Path:
 
 
 def verify_files(s: DataSet, subset: Subset) -> None:
-    """Raise an InputError if a file of the cache has changed since it was fetched."""
+    """Raise an InputError if a cached file of the subset has changed since it was fetched."""
     _fetch(s, [f for f in _needed(s, subset) if not f.holds and (place(s.name) / f.name).exists()])
 
 
@@ -69,13 +69,11 @@ def _needed(s: DataSet, subset: Subset) -> list[DataFile]:
 def _missing_files(s: DataSet, subset: Subset, base: Path) -> InputError:
     files = ", ".join(s.layout.files(subset))
     folders = [(base / p).as_posix() for p in s.layout.places(subset)]
-    remedy = "Pass a folder that has them as root, or leave root out to use the cache."
+    remedy = "Pass root=FOLDER with these files, or omit root to use the cache."
     if s.automatic and base == place(s.name):
-        remedy = f"The cached files are incomplete: delete {base} to fetch them again, or pass root=."
+        remedy = f"The cached files are incomplete: delete {base} to fetch them again, or pass root=FOLDER."
     elif s.by_hand:
-        remedy = (
-            f"{s.by_hand} and put them, or a link to them, at {folders[0]}. Or pass a folder that has them as root."
-        )
+        remedy = f"{s.by_hand} and put them, or a link to them, at {folders[0]}. Or pass root=FOLDER with these files."
     return InputError(
         expected=f"{s.title} on this machine: {files} in {' or '.join(folders)}", got="no such files", remedy=remedy
     )
@@ -95,8 +93,8 @@ def _fetch(s: DataSet, files: Iterable[DataFile], progress: Progress | None = No
         raise InputError(
             expected=error.expected,
             got=error.got,
-            remedy=f"Try again later (an interrupted download continues), or download {wanted}. Or pass a folder that "
-            "has the data set as root.",
+            remedy=f"Try again later (an interrupted download continues), or download {wanted}. Or pass root=FOLDER "
+            "with the data set.",
         ) from error
 
 
@@ -145,7 +143,7 @@ def _unpack(s: DataSet, file: DataFile, path: Path) -> None:
             raise InputError(
                 expected=f"{', '.join(absent)} in {file.name}",
                 got=", ".join(sorted(p.name for p in folder.iterdir())[:5]) or "nothing",
-                remedy="This is not the archive of the data set.",
+                remedy=f"Download {' or '.join(file.sources)} again.",
             )
         for subset in [c for c in s.layout.subsets() if s.layout.places(c)[0].split("/")[0] in file.holds]:
             subset_folder = locate(s.layout, subset, folder)
@@ -153,7 +151,7 @@ def _unpack(s: DataSet, file: DataFile, path: Path) -> None:
                 raise InputError(
                     expected=f"{', '.join(s.layout.files(subset))} of {subset.label or subset.split} in {file.name}",
                     got="no such files",
-                    remedy="This is not the archive of the data set.",
+                    remedy=f"Download {' or '.join(file.sources)} again.",
                 )
             s.layout.read(subset_folder, subset)
 

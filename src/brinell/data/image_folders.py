@@ -52,7 +52,7 @@ PREPROCESSINGS = {
 
 
 def preprocessing(wanted: str | Preprocessing) -> Preprocessing:
-    """Return a preprocessing by name, or unchanged.
+    """Return the preprocessing with this name; a `Preprocessing` is returned unchanged.
 
     >>> preprocessing("Res256Crop224")
     Preprocessing(resize=256, crop=224, interpolation='bilinear')
@@ -63,7 +63,7 @@ def preprocessing(wanted: str | Preprocessing) -> Preprocessing:
 
 
 def resized_shape(size: tuple[int, int], wanted: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Return width and height after `resize`; the longer side is rounded down.
+    """Return (width, height) of a picture of this size after the resize step `wanted`; the longer side is rounded down.
 
     >>> resized_shape((500, 375), 256)
     (341, 256)
@@ -77,9 +77,10 @@ def resized_shape(size: tuple[int, int], wanted: int | tuple[int, int] | None) -
 
 
 def center_box(size: tuple[int, int], side: int) -> tuple[int, int, int, int]:
-    """Return left, top, right and bottom of the square center crop, which may extend beyond a small picture.
+    """Return left, top, right and bottom of the square center crop of a picture of size (width, height).
 
-    An odd missing pixel is added at the right and bottom. An odd surplus pixel is cut by rounding half to even.
+    It extends beyond a small picture; an odd missing pixel is added at the right or bottom. For a large picture, left
+    and top are rounded half to even.
 
     >>> center_box((341, 256), 224), center_box((223, 224), 224)
     ((58, 16, 282, 240), (0, 0, 224, 224))
@@ -104,7 +105,7 @@ class Images(Dataset[tuple[Tensor, int]]):
             raise InputError(
                 expected=f"pictures of one size, {self._size[1]} x {self._size[0]} like the first one",
                 got=f"{x.shape[2]} x {x.shape[1]} in {self.files[i]}",
-                remedy="Choose a preprocessing that crops or resizes them, for example Res256Crop224.",
+                remedy='Pass a preprocessing that crops or resizes them, e.g. preprocessing="Res256Crop224".',
             )
         return x, self.labels[i]
 
@@ -120,7 +121,7 @@ class Images(Dataset[tuple[Tensor, int]]):
     def _picture(self, path: Path) -> Tensor:
         pillow = import_extra("PIL.Image", "images", "the package Pillow, which decodes pictures")
         damage = (OSError, ValueError, SyntaxError, pillow.DecompressionBombError)
-        expected, remedy = f"a picture in {path}", "Restore the file."
+        expected, remedy = f"a readable picture in {path}", "Replace the file by an intact copy."
         with reported_as(InputError, *damage, expected=expected, remedy=remedy), pillow.open(path) as file:
             image = file.convert("RGB")
         size = resized_shape(image.size, self.steps.resize)
@@ -159,7 +160,7 @@ def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None,
         raise InputError(
             expected=f"{len(files) or 'some'} pictures in the class folders of {folder}",
             got=f"{len(absent)} missing, e.g. {absent[0].relative_to(folder)}" if absent else "none",
-            remedy="Unpack the data set again, or check root and paths.",
+            remedy="Unpack the data set again, or correct `root` or `paths`.",
         )
     return Images(files, [label[name] for name, _ in chosen], steps)
 
@@ -175,7 +176,7 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
         raise InputError(
             expected='a text file with one "class folder/file" per line',
             got=f"{paths} ({type(error).__name__})",
-            remedy="Check the argument paths.",
+            remedy="Pass such a file as `paths`.",
         ) from error
     listed = [PurePosixPath(line).parts[-2:] for line in lines]
     wrong = [line for line, ends in zip(lines, listed, strict=True) if len(ends) < 2 or ends[0] not in label]
@@ -183,11 +184,11 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
         raise InputError(
             expected=f"paths in {paths.name} such as {next(iter(label))}/picture.JPEG",
             got=repr(wrong[0]) if lines else "no lines",
-            remedy="The first part must be one of the class folders.",
+            remedy="Begin every line with the name of a class folder.",
         )
     return [(ends[0], ends[1]) for ends in listed]
 
 
 def is_robustbench_list(paths: Path) -> bool:
-    """Return whether a file is RobustBench's list of 5,000 pictures."""
+    """Return whether a text file is RobustBench's list of 5,000 ImageNet pictures, by its SHA-256."""
     return hashlib.sha256(paths.read_bytes()).hexdigest() == LIST_DIGEST

@@ -18,7 +18,7 @@ FIRST_CLASS, IMAGENET_CLASSES = "n01440764", 1000
 
 @dataclass(frozen=True)
 class Subset:
-    """The requested part of a data set; options that a data set does not have are empty."""
+    """The part of a data set that `load` reads; options that the data set does not have keep their defaults."""
 
     split: str = "test"
     version: str = ""
@@ -29,7 +29,7 @@ class Subset:
 
     @property
     def label(self) -> str:
-        """The subset as text: "train", "fog/3", "" for the test split."""
+        """The subset as text, e.g. "train" or "fog/3"; "" for the test split."""
         corrupted = f"{self.corruption}/{self.severity}" if self.corruption else ""
         return "/".join(p for p in (self.split.replace("test", ""), self.version, corrupted) if p)
 
@@ -42,7 +42,7 @@ class Arrays(NamedTuple):
 
 
 class Layout:
-    """How a data set is stored; `options` are the arguments of `load` that select a subset.
+    """How a data set is stored on disk; `options` are the arguments of `load` that select a subset.
 
     `folder` is the name of the folder in which the files are published.
     """
@@ -59,15 +59,15 @@ class Layout:
         return ()
 
     def corruption_names(self) -> tuple[str, ...]:
-        """Return the corruptions that may be requested."""
+        """Return the corruptions that `load` accepts for this data set."""
         return ()
 
     def places(self, subset: Subset) -> tuple[str, ...]:
-        """Return the folders below a root where the files may be, the likeliest first."""
+        """Return the folders below the data set's root where the files may be, the likeliest first."""
         return (self.folder, ".")
 
     def files(self, subset: Subset) -> tuple[str, ...]:
-        """Return the names of files that must exist."""
+        """Return the names of the files (or folders) that the subset needs."""
         raise NotImplementedError
 
     def read(self, folder: Path, subset: Subset) -> Arrays | Images:
@@ -77,7 +77,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class PickledBatches(Layout):
-    """CIFAR-10 and CIFAR-100: pickled arrays; the files of each split and the name of their labels."""
+    """CIFAR-10 and CIFAR-100: pickled arrays in the files `train` and `test`; `labels` is the key of their labels."""
 
     folder: str
     train: tuple[str, ...]
@@ -157,7 +157,7 @@ class VersionedArrays(Layout):
 
 @dataclass(frozen=True)
 class _CorruptedLayout(Layout):
-    """A data set with every image at every corruption and severity; `extra` corruptions may be absent."""
+    """A data set with every image under every corruption and severity; `extra` corruptions may be absent."""
 
     folder: str
     corruptions: tuple[str, ...]
@@ -172,7 +172,7 @@ class _CorruptedLayout(Layout):
 
 @dataclass(frozen=True)
 class CorruptedArrays(_CorruptedLayout):
-    """CIFAR-10-C and CIFAR-100-C: one .npy file per corruption with all severities in order, and common labels."""
+    """CIFAR-10-C and CIFAR-100-C: one .npy file per corruption with all severities in order, and one file of labels."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity")
 
@@ -221,12 +221,12 @@ class CorruptedFolders(_CorruptedLayout, ClassFolders):
 
 
 def present(folder: Path, name: str) -> Path | None:
-    """Return the path of a file or folder, compressed or not; None if it does not exist."""
+    """Return the path of the file NAME.gz, or of the file or folder NAME; None if neither exists."""
     return next((p for p in (folder / f"{name}.gz", folder / name) if p.exists()), None)
 
 
 def locate(layout: Layout, subset: Subset, root: Path) -> Path | None:
-    """Return the first folder below the root that has all files of a subset."""
+    """Return the first of the layout's folders below the root that has all files of a subset, or None."""
     folders = [root / place for place in layout.places(subset)]
     wanted = layout.files(subset)
     return next((f for f in folders if all(present(f, name) is not None for name in wanted)), None)

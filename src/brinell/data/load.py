@@ -43,16 +43,15 @@ def load(
     .safetensors file with `x`, `y` and optionally `ids`. For named data sets, `split` is "test" (the default), "train"
     or "extra" (SVHN only); `corruption` and `severity` (1 to 5) select from corrupted data sets, `version` from
     CIFAR-10.1. For pictures, `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the
-    pictures to use, or "robustbench" for RobustBench's list of 5,000. `root` is a folder that has the data set. The
-    default is the cache; freely available data sets are fetched into it on first use. Pictures are decoded on demand.
+    pictures to use, or "robustbench" for RobustBench's list of 5,000. `root` is a folder with the files of the data
+    set; the default is the cache, into which freely available data sets are downloaded on first use. Pictures are
+    decoded on demand.
 
     >>> len(load("demo", n=100))
     100
     """
     if n is not None and (not isinstance(n, int | np.integer) or n < 1):
-        raise InputError(
-            expected="n of at least 1, a whole number", got=repr(n), remedy="Leave it out for all samples."
-        )
+        raise InputError(expected="n of at least 1 (a whole number)", got=repr(n), remedy="Omit n for all samples.")
     options = {"split": split, "corruption": corruption, "severity": severity, "version": version}
     if paths == ROBUSTBENCH:
         paths = robustbench_list()
@@ -87,7 +86,11 @@ def arrays(source: str | os.PathLike[str], split: str = "train") -> dict[str, An
     subset = _subset(s, {"split": split})
     data = s.layout.read(locate_or_fetch(s, subset), subset)
     if isinstance(data, Images):
-        raise InputError(expected="data that fit in memory", got=s.title, remedy="Train on your own Dataset instead.")
+        raise InputError(
+            expected="a data set that fits in memory",
+            got=s.title,
+            remedy="Pass your own torch Dataset to brinell.train.fit.",
+        )
     return {"x": _checked(data, s).x, "y": data.y}
 
 
@@ -95,9 +98,9 @@ def _refuse_options(given: dict[str, Any], known: tuple[str, ...], what: str) ->
     wrong = [k for k in given if k not in known]
     if wrong:
         raise InputError(
-            expected=f"{' and '.join(known) or 'no options'} for {what}",
+            expected=f"{'only ' * bool(known)}{', '.join(known) or 'no options'} for {what}",
             got=", ".join(f"{k}={given[k]}" for k in wrong),
-            remedy="Leave it out.",
+            remedy=f"Omit {' and '.join(wrong)}.",
         )
 
 
@@ -117,7 +120,7 @@ def _subset(s: DataSet, given: dict[str, Any]) -> Subset:
             raise InputError(
                 expected=f"a corruption and a severity from 1 to 5 for {s.title}",
                 got=f"{kind or 'no corruption'}, {'no severity' if strength is None else strength}",
-                remedy=f'For example brinell.data.load("{s.name}", corruption="{known[0]}", severity=3).',
+                remedy=f'Write e.g. brinell.data.load("{s.name}", corruption="{known[0]}", severity=3).',
             )
         subset = replace(subset, corruption=one_of("a corruption", kind, known), severity=strength)
     return subset
@@ -150,7 +153,7 @@ def _checked(data: Arrays, s: DataSet) -> Arrays:
         raise InputError(
             expected=f"labels from 0 to {s.classes - 1} in {s.title}",
             got=f"{data.y.min()} to {data.y.max()}",
-            remedy="These are the files of another data set.",
+            remedy="Replace the files, which are of another data set.",
         )
     return data
 

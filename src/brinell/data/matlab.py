@@ -21,7 +21,7 @@ PARTS = 4
 
 
 def read_mat(path: Path, *names: str) -> list[Any]:
-    """Read the arrays with these names."""
+    """Return the arrays with these names from a MATLAB file."""
     try:
         raw = memoryview(path.read_bytes())
         order = {b"IM": "<", b"MI": ">"}.get(bytes(raw[126:HEAD]))
@@ -30,7 +30,7 @@ def read_mat(path: Path, *names: str) -> list[Any]:
         arrays = dict(_matrices(_decompressed(raw[HEAD:], order), order))
         missing = [name for name in names if name not in arrays]
         if missing:
-            raise ValueError(f"the file has no {missing[0]}, but {', '.join(arrays) or 'nothing'}")
+            raise ValueError(f"the file has no array {missing[0]}, only {', '.join(arrays) or 'other data'}")
         return [arrays[name] for name in names]
     except (OSError, ValueError, KeyError, OverflowError, MemoryError, struct.error, zlib.error) as error:
         raise unreadable(path, error) from error
@@ -53,7 +53,7 @@ def _elements(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
 
 
 def _decompressed(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Yield the elements, including those inside compressed elements, which are never nested."""
+    """Yield type and content of every element; compressed elements, which are never nested, are decompressed."""
     for kind, content in _elements(raw, order):
         if kind == COMPRESSED:
             yield from _elements(memoryview(_inflated(content, order)), order)
@@ -62,7 +62,7 @@ def _decompressed(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview
 
 
 def _inflated(content: memoryview, order: str) -> bytes:
-    """Return the element inside a compressed one; decompress no more bytes than its header declares."""
+    """Return the decompressed content of a compressed element, no longer than its header declares."""
     stream = zlib.decompressobj()
     head = stream.decompress(content, 8)
     (size,) = struct.unpack(f"{order}4xI", head)

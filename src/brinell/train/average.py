@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 def decay_at(decay: float, step: int) -> float:
-    """Return the weight of the old average in the update after step number `step` (from 0).
+    """Return the factor d in average ← d · average + (1 − d) · weights after step number `step` (from 0).
 
-    It is less than `decay` in the first steps, so that the initial weights are soon forgotten.
+    In the first steps it is less than `decay`, so that the initial weights soon have no influence.
 
     >>> [round(decay_at(0.999, t), 2) for t in (0, 90, 10**6)]
     [0.1, 0.91, 1.0]
@@ -18,7 +18,7 @@ def decay_at(decay: float, step: int) -> float:
 
 
 class WeightAverage:
-    """A copy of a module with exponential averages of parameters and statistics; other buffers are copied.
+    """A copy of a module with exponential averages of parameters and floating-point buffers; other buffers are copied.
 
     Batch-normalisation statistics depend on the weights. While the learning rate is high, the statistics of the last
     steps do not match the averaged weights, so they are averaged in the same way.
@@ -37,7 +37,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def averaged(self) -> nn.Module:
-        """Return the averaged module, ready for evaluation."""
+        """Return the module with the averaged weights, in evaluation mode."""
         for kept, live in zip(self.module.buffers(), self._source.buffers(), strict=True):
             if not kept.is_floating_point():
                 kept.copy_(live)

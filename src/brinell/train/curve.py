@@ -1,4 +1,4 @@
-"""The training curve: one row per epoch."""
+"""The training curve: one row of numbers per epoch."""
 
 import csv
 import io
@@ -38,19 +38,19 @@ class Epoch:
         return None if self.robust is None else Proportion(self.robust, self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as stored in the checkpoint."""
+        """Return the fields as a dict, as stored in the checkpoint."""
         return asdict(self)
 
 
 def best_epoch(curve: list[Epoch]) -> Epoch:
-    """Return the epoch with most robust samples (ties: most clean, then the first); without validation, the last."""
+    """Return the epoch of highest robust, then clean validation accuracy (the first of several), or else the last."""
     if curve[-1].robust is None:
         return curve[-1]
     return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))
 
 
 def as_csv(curve: list[Epoch]) -> bytes:
-    """Return one CSV line per epoch below the field names; cells without a validation result are empty.
+    """Return the curve as CSV: a header line, then one line per epoch; `clean` and `robust` are empty if not validated.
 
     >>> as_csv([Epoch(1, 0.1, 1.5, None, None, 0, 50, 40, 0.5)]).decode().splitlines()[1]
     '1,0.1,1.5,,,0,50,40,0.5'

@@ -1,4 +1,4 @@
-"""Train a model against a threat: `fit` checks the arguments, runs the loop and writes a folder."""
+"""Train a model against a threat: `fit` checks the arguments, runs the training loop and writes the output folder."""
 
 import os
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ CHECKPOINT_EVERY = 300.0
 
 @dataclass(frozen=True)
 class Trained:
-    """A training on disk: its folder, its best model and the curve."""
+    """The result of `fit`: its output folder, the model of the best epoch, and the training curve."""
 
     path: Path
     classifier: TorchClassifier
@@ -39,7 +39,7 @@ class Trained:
 
     @property
     def best(self) -> Epoch:
-        """The epoch of the model: the one with the best robust validation accuracy; without validation, the last."""
+        """The epoch of `classifier`: that of the best robust validation accuracy; without validation, the last."""
         return best_epoch(self.curve)
 
 
@@ -58,7 +58,7 @@ def fit(
     checkpoint_every: float = CHECKPOINT_EVERY,
     progress: "bool | Listener | None" = None,
 ) -> Trained:
-    """Train a model against a threat and keep the epoch with the best robust accuracy in the folder `out`.
+    """Train a model against a threat; store the weights of the epoch with the best robust accuracy in the folder `out`.
 
     `model` is the name of a network, a `Network`, a module, or a function that makes one. `data` is (x, y) with x as
     bytes or floats in [0, 1], a Problem, a file or a folder. `validation` is the number of samples to hold out (None:
@@ -93,7 +93,7 @@ def fit(
 
 
 def _identity(job: TrainingJob, trainable: TrainableModel) -> dict[str, Any]:
-    """Return the settings that must be equal to resume a training."""
+    """Return the settings that a resumed training must share with the interrupted one."""
     return {
         "model": trainable.to_json(job.classes),
         "data": _describe(job.samples),
@@ -122,10 +122,12 @@ def _data(
     else:
         validation = as_samples(validation, "test")
     if len(samples) < 2:
-        raise InputError(expected="at least 2 samples to train on", got=f"{len(samples)}", remedy="Give more data.")
+        raise InputError(expected="at least 2 samples to train on", got=f"{len(samples)}", remedy="Pass more data.")
     if validation is None and recipe.patience is not None:
         raise PlanError(
-            expected="validation samples, which patience needs", got="none", remedy="Leave patience out, or validate."
+            expected="validation samples, which patience needs",
+            got="none",
+            remedy="Omit `patience`, or pass `validation` above 0.",
         )
     if validation is None:
         return samples, None, None
@@ -136,9 +138,11 @@ def _data(
 
 def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
     if isinstance(threat.eps, torch.Tensor):
-        raise ThreatError(expected="one eps for all samples", got=f"{len(threat.eps)} of them", remedy="Use one eps.")
+        raise ThreatError(expected="one eps for all samples", got=f"{len(threat.eps)}", remedy="Pass a single number.")
     if threat.unlimited:
-        raise ThreatError(expected="a radius", got=f"{threat}", remedy=f"Write {threat.norm.name}(eps).")
+        raise ThreatError(
+            expected="a threat with a radius", got=f"{threat}", remedy=f"Write {threat.norm.name}(eps) with a number."
+        )
     threat.check(tuple(samples.x.shape[1:]), None)
 
 
@@ -149,29 +153,29 @@ def _check_job(job: TrainingJob) -> None:
         raise InputError(
             expected=f"validation samples of shape {shape} with labels in 0..{classes - 1}",
             got=f"shape {tuple(validation.x.shape[1:])}, labels up to {int(validation.y.max())}",
-            remedy="Use validation data of the same shape and classes.",
+            remedy="Pass validation data with the shape and classes of the training data.",
         )
     if (job.recipe.crop or job.recipe.flip) and samples.x.ndim != 4:
         raise InputError(
             expected="images of shape (n, channels, height, width) for crops and flips",
             got=f"shape {tuple(samples.x.shape)}",
-            remedy="Leave crop and flip out.",
+            remedy="Omit `crop` and `flip`.",
         )
     loss = None if method.attack is None or method.beta else LOSSES[method.attack.loss]
     if loss is not None and classes < loss.classes:
-        expected = f"at least {loss.classes} classes for an attack on this loss"
+        expected = f"at least {loss.classes} classes for the loss of this attack"
         raise PlanError(expected=expected, got=f"{classes}", remedy=f"Use the loss {loss.instead} instead.")
     if not job.checkpoint_every >= 0:
         expected = "checkpoint_every of at least 0 seconds"
-        raise InputError(expected=expected, got=f"{job.checkpoint_every}", remedy="Use 300.")
+        raise InputError(expected=expected, got=f"{job.checkpoint_every}", remedy="Omit it for 300.")
 
 
 def notes(job: TrainingJob) -> list[str]:
-    """Return messages for the user about this training."""
+    """Return messages to print at the start: dropout without a seed, fewer targets, left-out samples."""
     messages = []
     modules = job.classifier.module.modules()
     if any(isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules):
-        messages.append("The model has dropout. Its noise has no seed, so a resumed training ends differently.")
+        messages.append("The model has dropout, whose noise has no seed: a resumed training gives other weights.")
     if job.method.targets > job.classes - 1:
         messages.append(f"Using {job.classes - 1} targets instead of {job.method.targets}: there are too few classes.")
     unused = len(job.samples) % job.batch

@@ -1,4 +1,4 @@
-"""A training on disk: config.json, checkpoint.pt, curve.csv, model.safetensors, last.safetensors.
+"""The output folder of `fit`: config.json, checkpoint.pt, curve.csv, model.safetensors, last.safetensors.
 
 Every file is complete or absent. A resumed training starts from the checkpoint alone. The other files are written
 after it and can be recreated from it.
@@ -41,39 +41,39 @@ Weights = dict[str, Tensor]
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """Return the state of a module as contiguous copies on the CPU."""
+    """Return the state dict of a module as contiguous copies on the CPU."""
     state = module.state_dict()
     return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in state.items() if isinstance(v, Tensor)}
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the configuration of a training, or raise an error."""
+    """Return the content of config.json in the output folder of a training; raise an error if it is no such folder."""
     try:
         config = json.loads((path / CONFIG).read_bytes())
     except (OSError, ValueError) as error:
         raise RunError(
-            expected=f"the folder of a training, with a readable {CONFIG}",
+            expected=f"the output folder of `brinell train`, with a readable {CONFIG}",
             got=f"{path} ({type(error).__name__})",
-            remedy="Check the path.",
+            remedy="Pass the folder given as --out (`out`) to the training.",
         ) from error
     if not isinstance(config, dict) or config.get("brinell_training") != FORMAT:
         raise RunError(
-            expected=f"a training of format {FORMAT} in {path}",
+            expected=f"the output folder of `brinell train` in format {FORMAT} at {path}",
             got=f"format {config.get('brinell_training') if isinstance(config, dict) else config}",
-            remedy="Check the path, or update Brinell.",
+            remedy="Pass another folder, or update Brinell.",
         )
     return config
 
 
 def read_weights(path: Path) -> Weights:
-    """Read the tensors of a safetensors file, or raise an error."""
-    remedy = "A training writes weights at the end of its first epoch. Continue it with --resume."
+    """Return the tensors of a safetensors file by name; raise an error if it is missing or damaged."""
+    remedy = "Continue the training with --resume: it writes weights at the end of every epoch."
     with reported_as(RunError, OSError, SafetensorError, expected=f"readable weights in {path}", remedy=remedy):
         return load_file(path)
 
 
 class Folder:
-    """Writes the folder of a training and holds its lock until closed."""
+    """Write the output folder of a training; it is locked until the `with` block ends."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any], facts: Mapping[str, Any], resume: bool) -> None:
         self.path = path
@@ -93,22 +93,22 @@ class Folder:
             others = [f.name for f in path.iterdir() if f.name != LOCK and not is_temporary(f)] if path.is_dir() else []
             if others or (path.exists() and not path.is_dir()):
                 got = f"a folder with other files ({', '.join(sorted(others)[:3])})" if others else "a file"
-                raise RunError(expected=new, got=got, remedy="Choose another folder.")
+                raise RunError(expected=new, got=got, remedy="Pass another folder as --out (`out`).")
             return
         if not resume:
-            remedy = "Continue it with --resume (resume=True), or choose another folder."
-            raise RunError(expected=new, got="a training", remedy=remedy)
+            remedy = "Continue it with --resume (resume=True), or pass another folder as --out (`out`)."
+            raise RunError(expected=new, got="an earlier training", remedy=remedy)
         changed = differences(read_config(path)["identity"], identity)
         changed = {k: v for k, v in changed.items() if k not in NOT_COMPARED}
         if changed:
             raise RunError(
                 expected=f"the settings of the training in {path}",
                 got="; ".join(f"{k} {_short(new)} instead of {_short(old)}" for k, (old, new) in changed.items()),
-                remedy="Use the same settings, or choose another folder.",
+                remedy="Pass the same settings, or another folder as --out (`out`).",
             )
 
     def load(self) -> dict[str, Any] | None:
-        """Read the checkpoint; None if there is none yet."""
+        """Return the checkpoint, or None if the folder has none yet."""
         file = self.path / CHECKPOINT
         if not file.exists():
             return None
@@ -124,7 +124,7 @@ class Folder:
         write_atomic(self.path / CHECKPOINT, data.getvalue())
 
     def publish(self, best: Weights, last: Weights, curve: list[Epoch]) -> None:
-        """Write the weights and the curve for readers of the folder."""
+        """Write the weights of the best and the last epoch, and the training curve as CSV."""
         for name, weights in ((BEST, best), (LAST, last)):
             write_atomic(self.path / name, save(weights))
         write_atomic(self.path / CURVE, as_csv(curve))
@@ -142,21 +142,21 @@ def _short(value: Any) -> str:
 
 
 def is_training(path: str | os.PathLike[str]) -> bool:
-    """Return whether this is the folder of a training."""
+    """Return whether the path is an output folder of `fit`."""
     return (Path(path) / CONFIG).is_file()
 
 
 def load(
     folder: str | os.PathLike[str], model: Any = None, *, weights: str = "best", device: torch.device | None = None
 ) -> TorchClassifier:
-    """Load the classifier of a training: the averaged weights of its "best" or "last" epoch, in evaluation mode.
+    """Load a trained classifier from the output folder of `fit`, in evaluation mode.
 
-    If a user's own module was trained, pass that module as `model`; its weights are replaced. A folder never contains
-    code.
+    `weights` selects the averaged weights of the "best" or the "last" epoch. If your own module was trained, pass it as
+    `model`; its weights are replaced. The folder contains no code.
 
     >>> load("nowhere")
     Traceback (most recent call last):
-    brinell.errors.RunError: expected the folder of a training, ... Check the path.
+    brinell.errors.RunError: expected the output folder of `brinell train`, ...
     """
     path = Path(folder)
     stored = read_config(path)["identity"]["model"]
@@ -172,7 +172,7 @@ def load(
     mean, std = (stored["mean"], stored["std"]) if model is not None else (None, None)
     classifier = wrap(made, mean, std, name=path.name) if isinstance(made, nn.Module) else made
     trained = f"the module that was trained in {path}"
-    with reported_as(ModelError, RuntimeError, AttributeError, expected=trained, remedy="Build the same module."):
+    with reported_as(ModelError, RuntimeError, AttributeError, expected=trained, remedy="Pass the same module."):
         classifier.module.load_state_dict(tensors)
     classifier.module.eval().requires_grad_(False)
     return classifier if device is None else classifier.to(device)

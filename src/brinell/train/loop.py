@@ -39,7 +39,7 @@ SYNC_EVERY, SYNC_DEFAULT = {"cpu": 1}, 50
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The checked arguments of a training."""
+    """The arguments of `fit` after all checks."""
 
     classifier: TorchClassifier
     classes: int
@@ -68,7 +68,7 @@ class TrainingJob:
 
 @contextmanager
 def training_precision(precision: str, device: torch.device) -> Iterator[None]:
-    """Use exact float32, or the fastest kernels for bfloat16."""
+    """Within the block, compute in exact float32 or, for bfloat16, let cuDNN choose the fastest kernels."""
     if precision == "float32":
         with exact(device):
             yield
@@ -101,7 +101,7 @@ class Loop:
         self.saved = self.started = time.monotonic()
 
     def run(self) -> list[Epoch]:
-        """Train until the last epoch or until patience runs out, and return the curve."""
+        """Train until the last epoch, or until `patience` epochs bring no improvement; return the training curve."""
         job, stored = self.job, self.folder.load()
         if stored is None:
             self._store()
@@ -160,8 +160,8 @@ class Loop:
         if not math.isfinite(loss):
             raise ModelError(
                 expected="a finite training loss",
-                got=f"{loss} by step {self.batch} of epoch {self.epoch + 1}",
-                remedy="Train with a lower lr, clip=1, a ramp of the radius or float32. The last checkpoint is valid.",
+                got=f"a mean loss of {loss} by step {self.batch} of epoch {self.epoch + 1}",
+                remedy='Train in a new folder with a lower lr, clip=1, ramp=5 or precision="float32".',
             )
         self.listener(StepFinished(step, loss))
         if time.monotonic() - self.saved >= self.job.checkpoint_every and self.batch < self.job.per_epoch:
@@ -189,7 +189,7 @@ class Loop:
         self.listener(EpochFinished(row, better))
 
     def _validate(self) -> tuple[int, int]:
-        """Return how many validation samples the averaged weights classify correctly, clean and under attack."""
+        """Return how many validation samples the averaged weights classify correctly without and under attack."""
         assert self.job.validation is not None
         assert self.job.plan is not None
         averaged = replace(self.job.classifier, module=self.average.module)
@@ -230,13 +230,13 @@ class Loop:
         self.saved = time.monotonic()
 
     def _check_weights(self) -> None:
-        """Raise an error instead of storing weights that are not finite."""
+        """Raise an error if the weights or their average are not finite, so that they are never stored."""
         sizes = torch.stack(torch._foreach_norm([*self.module.parameters(), *self.average.module.parameters()]))
         if not bool(sizes.isfinite().all()):
             raise ModelError(
                 expected="finite weights",
                 got=f"infinite or NaN weights after step {self.batch} of epoch {self.epoch + 1}, at a finite loss",
-                remedy="Train with a lower lr, clip=1 or float32. The last checkpoint is valid.",
+                remedy='Train in a new folder with a lower lr, clip=1 or precision="float32".',
             )
 
     def _restore(self, stored: dict[str, Any]) -> None:

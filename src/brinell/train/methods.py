@@ -1,4 +1,4 @@
-"""Training methods as data with citations: which attack makes the points and which loss is minimised on them."""
+"""Training methods with citations: the attack that makes the training points and the loss minimised on them."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -46,7 +46,7 @@ class Method:
         one_of("keep", self.keep, KEEP)
         if self.targets < 0 or self.beta < 0 or self.start < 0:
             got = f"targets {self.targets}, beta {self.beta}, start {self.start}"
-            raise PlanError(expected="targets, beta and start of at least 0", got=got, remedy="Leave them out.")
+            raise PlanError(expected="targets, beta and start of at least 0", got=got, remedy="Omit the negative one.")
         if self.attack is None:
             return
         check_trainable(self.attack)
@@ -58,11 +58,11 @@ class Method:
             )
 
     def copies(self, classes: int) -> int:
-        """Return how often the attack runs on every image."""
+        """Return how often the attack runs on every image in an epoch: once per target."""
         return max(1, min(self.targets, classes - 1))
 
     def cost(self, classes: int) -> tuple[int, int]:
-        """Return the forward and backward passes per image and epoch, including the update."""
+        """Return the numbers of forward and backward passes per image and epoch, including the weight update."""
         updates = 2 if self.beta else 1
         if self.attack is None:
             return updates, updates
@@ -73,7 +73,7 @@ class Method:
         return clean + copies * asked + kept + updates, backwards + updates
 
     def to_json(self) -> dict[str, Any]:
-        """Return every setting that affects the weights."""
+        """Return all parameters of the method and its attack as a dict."""
         body: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attack"}
         if self.attack is not None:
             numbers = {f.name: getattr(self.attack, f.name) for f in fields(self.attack)}  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ METHODS: dict[str, Method] = {m.name: m for m in _ALL}
 
 
 def as_method(chosen: Any) -> Method:
-    """Return a Method from its name, from an attack, or unchanged.
+    """Return the Method with this name, a Method that trains with this attack, or a given Method unchanged.
 
     >>> as_method(PGD(steps=3)).name, as_method("fgsm-rs").cost(classes=10)
     ('pgd-ce', (2, 2))
@@ -142,7 +142,7 @@ def as_method(chosen: Any) -> Method:
         raise PlanError(
             expected="a training method, its name or an attack",
             got=repr(chosen)[:80],
-            remedy=f"Names are {', '.join(METHODS)}.",
+            remedy=f"Pass one of the names {', '.join(METHODS)}.",
         )
     targeted = LOSSES[chosen.loss].targeted
     # An attack without gradients proposes points and rejects some, so its last point means nothing.

@@ -24,7 +24,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerN
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """A classifier to train, and the built-in network it comes from (None for a module of the user)."""
+    """A classifier to train, and the built-in network it comes from (None for the user's own module)."""
 
     classifier: TorchClassifier
     network: Network | None
@@ -34,7 +34,7 @@ class TrainableModel:
         return self.classifier.module
 
     def to_json(self, classes: int) -> dict[str, Any]:
-        """Return what must be equal to resume: names and shapes of the weights, and the printed structure."""
+        """Return what must be equal to resume: network, classes, normalisation, hash of structure and weight shapes."""
         h = hashlib.sha256(repr(self.module).encode())
         h.update(str([(k, tuple(v.shape)) for k, v in self.module.state_dict().items()]).encode())
         statistics = {"mean": self.classifier.mean, "std": self.classifier.std}
@@ -44,12 +44,12 @@ class TrainableModel:
 
 
 def network_for(name: str, samples: TrainingSamples, classes: int | None = None) -> Network:
-    """Return the named network with as many classes and channels as the samples have."""
+    """Return the named network for these samples; the default of `classes` is the largest label + 1."""
     if samples.x.ndim != 4:
         raise InputError(
             expected=f"images of shape (n, channels, height, width) for {name}",
             got=f"shape {tuple(samples.x.shape)}",
-            remedy="Pass your own module for other inputs.",
+            remedy="Pass your own module as `model` for inputs of another shape.",
         )
     counted = DEMO_CLASSES if name == "demo" else int(samples.y.max()) + 1
     return Network(name, counted if classes is None else classes, samples.x.shape[1])
@@ -74,7 +74,7 @@ def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableMo
         raise ModelError(
             expected=f"a network ({', '.join(NETWORKS)}), a torch module or a function that makes one",
             got=repr(model)[:80],
-            remedy="Pass the untrained torch.nn.Module itself.",
+            remedy="Pass one of these names or a torch.nn.Module.",
         )
     return TrainableModel(replace(model, module=copy.deepcopy(model.module)), None)
 
@@ -82,7 +82,7 @@ def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableMo
 def prepare(
     trainable: TrainableModel, samples: TrainingSamples, device: torch.device | str | None
 ) -> tuple[TrainableModel, int]:
-    """Move the model to its device and return it with its number of classes; refuse a model without weights."""
+    """Move the model to the device; return it and its number of classes. Raise an error if nothing is trainable."""
     classifier: Any = as_classifier(trainable.classifier, device)
     module = classifier.module
     if not any(w.requires_grad for w in module.parameters()):
@@ -99,20 +99,20 @@ def _classes(classifier: TorchClassifier, samples: TrainingSamples) -> int:
     x = as_points(samples.x[:2]).to(classifier.device)
     classifier.module.eval()
     expected = f"a model that accepts a batch of float32 inputs of shape {tuple(x.shape[1:])}"
-    remedy = "Check the shape of the inputs: model(x) must work on such a batch."
+    remedy = "Pass data of the shape that the model expects: model(x) must work on such a batch."
     with torch.no_grad(), reported_as(ModelError, Exception, expected=expected, remedy=remedy):
         classes = classifier.forward(x).logits.shape[1]
     if int(samples.y.max()) >= classes:
         raise InputError(
             expected=f"labels in 0..{classes - 1}, because the model has {classes} classes",
             got=f"label {int(samples.y.max())}",
-            remedy="Check that the labels belong to this model.",
+            remedy="Pass a model with more classes, or correct the labels.",
         )
     return classes
 
 
 def uniform_weights(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Draw uniform numbers in [−1, 1) for a named parameter."""
+    """Return uniform numbers in [−1, 1), determined by the seed and the name of the parameter."""
     key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long)), rng.digest(f"weights {name}"))
     return 2 * rng.uniform(key, shape)[0] - 1
 

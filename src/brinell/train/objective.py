@@ -18,7 +18,7 @@ from brinell.train.methods import Method
 
 
 def kl_divergence(clean: Logits, logits: Logits, y: Labels | None = None, t: Labels | None = None) -> Scalars:
-    """Return KL(softmax(clean) ‖ softmax(logits)) per row; the labels are ignored.
+    """Return KL(softmax(clean) ‖ softmax(logits)) per row; labels y and targets t are ignored.
 
     >>> kl_divergence(torch.zeros(1, 2), torch.zeros(1, 2)).item()
     0.0
@@ -27,7 +27,7 @@ def kl_divergence(clean: Logits, logits: Logits, y: Labels | None = None, t: Lab
 
 
 def adversarial_points(method: Method, classifier: Classifier, x: Points, y: Labels, key: Keys, ball: Ball) -> Points:
-    """Return one point per image to train on. The caller sets the model's mode for the attack."""
+    """Return the point that the method's attack finds for each image (x without one); the caller sets eval mode."""
     if method.attack is None:
         return x
     none = torch.full_like(y, -1)
@@ -48,7 +48,7 @@ def _logits(classifier: Classifier, x: Tensor) -> Tensor:
 
 
 def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) -> Points:
-    """Attack every image with several targets from one start and keep the point with the largest z_t − z_y."""
+    """Attack every image with several targets from one start; return its point with the largest z_t − z_y."""
     assert method.attack is not None
     logits = _logits(classifier, p.x)
     targets = likeliest_wrong(logits, p.y, method.copies(logits.shape[1])).T  # (k, b), likeliest first

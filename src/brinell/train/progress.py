@@ -16,7 +16,7 @@ EVERY = 10.0
 
 
 class TrainingStarted(NamedTuple):
-    """The training has `epochs` epochs of `steps` steps each; `done` steps were made before."""
+    """The training has `epochs` epochs of `steps` steps each; `done` steps were made before it was resumed."""
 
     epochs: int
     steps: int
@@ -24,7 +24,7 @@ class TrainingStarted(NamedTuple):
 
 
 class StepFinished(NamedTuple):
-    """The number of steps made so far, and the mean loss of this epoch."""
+    """A step is finished: its number over all epochs, and the mean loss of this epoch so far."""
 
     step: int
     loss: float
@@ -42,7 +42,7 @@ Listener = Callable[[Event], None]
 
 
 def sentence(row: Epoch, epochs: int, best: bool = False) -> str:
-    """Describe an epoch in one line."""
+    """Return one line about an epoch: loss, validation accuracies and seconds."""
     parts = [f"epoch {row.epoch}/{epochs}: loss {row.loss:.3f}"]
     if row.robust_accuracy is not None:
         parts += [f"clean {row.clean_accuracy}", f"robust {row.robust_accuracy}"]
@@ -55,7 +55,7 @@ def _line(event: EpochFinished | Note, epochs: int) -> str:
 
 
 class TrainingBar:
-    """A progress bar over all steps, and a line per epoch above it."""
+    """Show a progress bar over all steps, and one line per finished epoch above it."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Progress(
@@ -83,7 +83,7 @@ class TrainingBar:
 
 
 class TrainingLines:
-    """A plain line per epoch, and one every few seconds in between."""
+    """Print one line per finished epoch, and the step and loss every ten seconds in between."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.started, self.last = console, TrainingStarted(0, 1, 0), time.perf_counter()
@@ -105,7 +105,7 @@ class TrainingLines:
 
 @contextmanager
 def listening(progress: "bool | Listener | None") -> Iterator[Listener]:
-    """Return a listener: None and True print to standard error, False is silent, a function receives every event."""
+    """Yield a function that receives every event: one that prints to standard error, none (False), or the given one."""
     if callable(progress) or progress is False:
         yield progress or (lambda event: None)
         return

@@ -16,9 +16,9 @@ DEFAULTS = {"sgd": (0.1, 2e-4), "adamw": (1e-3, 1e-2)}
 
 @dataclass(frozen=True)
 class Recipe:
-    """The optimiser, the schedule, the augmentation and the seed; equal recipes give equal weights.
+    """Hyperparameters: optimiser, schedule, augmentation, precision and seed.
 
-    The defaults are those of the papers (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022) plus averaged weights.
+    The defaults are as in the papers (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022) plus averaged weights.
     `lr` is the peak learning rate. `clip` limits the norm of the gradient (0: no limit). `ramp` is the number of epochs
     over which the radius grows from zero, `average` the decay of the moving average of the weights (0: none), `crop`
     the padding of random crops in pixels. Training stops after `patience` epochs without a better robust accuracy.
@@ -71,11 +71,11 @@ class Recipe:
         return DEFAULTS[self.optimiser][1] if self.weight_decay is None else self.weight_decay
 
     def lr_at(self, step: int, total: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
+        """Return the learning rate of step number `step` of `total`, counted from 0."""
         return learning_rate(self.schedule, self.anneal, self.peak, step, total)
 
     def make_optimiser(self, module: nn.Module) -> torch.optim.Optimizer:
-        """Make the optimiser of the module's trainable parameters."""
+        """Return an optimiser of the module's trainable parameters."""
         weights = [w for w in module.parameters() if w.requires_grad]
         if self.optimiser == "adamw":
             return torch.optim.AdamW(weights, self.peak, weight_decay=self.decay)
@@ -94,4 +94,4 @@ def _whole(least: int, **numbers: int) -> None:
 
 def _check(valid: bool, expected: str, got: str) -> None:
     if not valid:
-        raise InputError(expected=expected, got=got, remedy="Leave it out for the default.")
+        raise InputError(expected=expected, got=got, remedy="Omit it for the default.")

@@ -1,4 +1,4 @@
-"""Training data in memory, its order and its random crops. Sample ids determine all noise."""
+"""Hold training data in memory, shuffle and augment it. Random numbers depend on seed, sample id and epoch."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ LEVELS = 255
 
 @dataclass(frozen=True)
 class TrainingSamples:
-    """Byte images or points in [0, 1] with labels and ids. Use `as_samples` to make them."""
+    """Inputs x (bytes, or floats in [0, 1]), labels y and ids, made by `as_samples`."""
 
     x: Tensor
     y: Tensor
@@ -39,7 +39,7 @@ class TrainingSamples:
         return TrainingSamples(self.x.to(device), self.y.to(device), self.ids.to(device), self.name)
 
     def problem(self) -> Problem:
-        """Return the samples as a Problem for an evaluation."""
+        """Return the samples as a Problem that can be evaluated, with inputs in [0, 1]."""
         return Problem(as_points(self.x), self.y, self.ids, name=self.name)
 
     def fingerprint(self) -> str:
@@ -82,7 +82,7 @@ def _checked(x: Any, y: Any, ids: Any = None, name: str = "") -> TrainingSamples
         raise InputError(
             expected="images of shape (n, channels, height, width)",
             got=f"shape {tuple(values.shape)}",
-            remedy="Transpose them: x.transpose(0, 3, 1, 2).",
+            remedy="If the channels are last, write x.transpose(0, 3, 1, 2).",
         )
     # Problem checks the labels and ids. Bytes need no check.
     stand_in = Problem(torch.zeros(len(values), 1), y, ids, name=name)
@@ -90,13 +90,13 @@ def _checked(x: Any, y: Any, ids: Any = None, name: str = "") -> TrainingSamples
 
 
 def order(seed: int, epoch: int, n: int, device: torch.device) -> Tensor:
-    """Return the order of n samples in an epoch; it depends on the seed only."""
+    """Return a random permutation of n samples, determined by seed and epoch."""
     key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long, device=device)), rng.digest("order"))
     return rng.bits(rng.fold(key, epoch), n)[0].argsort(stable=True)
 
 
 def sample_keys(seed: int, ids: Keys, epoch: int, purpose: str) -> Keys:
-    """Return one noise key per sample for an epoch and a purpose."""
+    """Return one random key per sample, determined by seed, sample id, epoch and purpose."""
     return rng.fold(rng.fold(rng.keys(seed, ids), rng.digest(purpose)), epoch)
 
 
@@ -105,13 +105,16 @@ HELD_OUT, AT_MOST = 10, 1000
 
 
 def split(samples: TrainingSamples, held_out: int | None, seed: int) -> tuple[TrainingSamples, TrainingSamples | None]:
-    """Split the data into training and validation samples at random, by ids and seed."""
+    """Return training samples and `held_out` random validation samples (None if 0), determined by ids and seed.
+
+    The default of `held_out` is a tenth of the samples, at most 1,000.
+    """
     n = min(AT_MOST, len(samples) // HELD_OUT) if held_out is None else held_out
     if not 0 <= n < len(samples):
         raise InputError(
-            expected=f"validation samples between 0 and {len(samples) - 1}",
+            expected=f"between 0 and {len(samples) - 1} validation samples",
             got=f"{n}",
-            remedy="Leave it out for a tenth of the data.",
+            remedy="Omit `validation` for a tenth of the data.",
         )
     if n == 0:
         return samples, None

@@ -1,4 +1,4 @@
-"""The learning rate and the radius as functions of the step. They have no state to store."""
+"""The learning rate and the radius as functions of the step number, without state."""
 
 import math
 
@@ -49,7 +49,7 @@ def learning_rate(schedule: str, anneal: str, peak: float, step: int, total: int
 
 
 def radius(eps: float, step: int, per_epoch: int, ramp: float) -> float:
-    """Return the radius at a step; it grows linearly over the first `ramp` epochs.
+    """Return the radius at a step; it grows linearly to eps over the first `ramp` epochs.
 
     >>> radius(0.1, 49, 100, ramp=1.0), radius(0.1, 500, 100, ramp=1.0), radius(0.1, 0, 100, ramp=0.0)
     (0.05, 0.1, 0.1)

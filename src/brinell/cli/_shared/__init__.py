@@ -1,4 +1,4 @@
-"""Shared by the commands.
+"""Parts that the commands of `brinell` share.
 
 - `options`: the options, and groups of options that commands take as one parameter; `panels`: the panels of the help.
 - `load`: models and data named on the command line; `chosen`: plans and workers named there.

@@ -1,4 +1,4 @@
-"""Plans and backends from options that commands share."""
+"""Make plans and backends from the options --plan, --attacks, --workers and --ray."""
 
 from brinell.core.plan import Plan
 from brinell.distributed.ray import GPU, Ray
@@ -7,7 +7,7 @@ from brinell.evaluation.coerce import as_plan
 
 
 def plan(name: str, attacks: str | None) -> Plan:
-    """Return the plan made of --attacks, or else the plan called `name`.
+    """Return the plan made of the comma-separated --attacks, or else the plan called `name`.
 
     >>> plan("autoattack", "apgd-ce,fab-t").name
     'custom'

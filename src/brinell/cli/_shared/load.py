@@ -1,4 +1,4 @@
-"""Models and data named on the command line."""
+"""Load the models and data named on the command line."""
 
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
@@ -11,5 +11,5 @@ def model(spec: str) -> Classifier:
 
 
 def data(spec: str, n: int | None, part: str | None) -> Problem:
-    """Return the samples that --data, --n and --part name."""
+    """Return the samples that --data, --n and --part select."""
     return coerce.as_problem(spec, n, part)

@@ -19,7 +19,7 @@ from brinell.core.threat import Threat, threat
 Model = Annotated[
     str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
 ]
-Models = Annotated[list[str], typer.Option("--model", "-m", help="As in evaluate. Repeat to compare models.")]
+Models = Annotated[list[str], typer.Option("--model", "-m", help="As for brinell evaluate. Repeat to compare models.")]
 Data = Annotated[
     str,
     typer.Option(
@@ -32,10 +32,10 @@ RunFolder = Annotated[Path, typer.Argument(help="Folder of a Run.")]
 Eps = Annotated[str, typer.Option(help="Radius of the threat, e.g. 8/255, for inputs in [0, 1].")]
 Norm = Annotated[str, typer.Option(help="Norm of the threat: Linf, L2 or L1.")]
 Plan = Annotated[str, typer.Option(help="Attack plan. brinell plans lists all plans.")]
-Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of a plan, e.g. apgd-ce,fab-t.")]
-Seed = Annotated[int, typer.Option(help="Random seed. The noise of a sample depends on the seed and its id.")]
+Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of --plan, e.g. apgd-ce,fab-t.")]
+Seed = Annotated[int, typer.Option(help="Random seed. A sample's noise depends on the seed and its id.")]
 
-Slots = Annotated[int | None, typer.Option(help="Samples per batch. Changes the speed, not the results.")]
+Slots = Annotated[int | None, typer.Option(help="Samples attacked at a time. Changes speed, not results.")]
 Precision = Annotated[str, typer.Option(help="Precision of the attack: float32, tf32, bfloat16 or auto.")]
 Mode = Annotated[str, typer.Option(help="Execution mode: auto, eager, graph (CUDA graphs) or compile.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the device of the model.")]
@@ -55,7 +55,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figures into
 
 @dataclass(frozen=True)
 class TargetFlags:
-    """What is attacked: the model, the data, and the threat."""
+    """Options that say what is attacked: the model, the data and the threat."""
 
     model: Model
     data: Data
@@ -63,26 +63,26 @@ class TargetFlags:
     norm: Norm = "Linf"
 
     def load(self, n: int | None, part: str | None = None) -> tuple[Classifier, Problem, Threat]:
-        """Load the model and the first n samples of the data, or one part of them."""
+        """Return the model, the first n samples (or one part of them, e.g. "2/4") and the threat."""
         return load.model(self.model), load.data(self.data, n, part), threat(self.norm, self.eps)
 
 
 @dataclass(frozen=True)
 class ComputeFlags:
-    """The seed, and where the computation runs."""
+    """Options for the seed, the slots and the device."""
 
     seed: Seed = 0
     slots: Slots = None
     device: Device = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options as keyword arguments of the Python functions."""
+        """Return the options as keyword arguments of functions such as `brinell.evaluate`."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class ExecutionFlags(ComputeFlags):
-    """The seed, and where and how the computation runs."""
+    """Options for the seed, the slots, the device, the precision and the execution mode."""
 
     precision: Precision = "float32"
     execution: Mode = "auto"
@@ -90,18 +90,18 @@ class ExecutionFlags(ComputeFlags):
 
 @dataclass(frozen=True)
 class PrintFlags:
-    """How the result is printed."""
+    """Options that say how the result is printed."""
 
     json: Json = False
     quiet: Quiet = False
 
     @property
     def progress(self) -> bool | None:
-        """The argument `progress` of the Python functions: None shows progress on a terminal."""
+        """The argument `progress` of functions such as `brinell.evaluate`: False with --quiet, else None (shown)."""
         return False if self.quiet else None
 
     def print(self, as_json: Callable[[], object], as_text: Callable[[Console], None]) -> None:
-        """Print a result: what `as_json` returns, or what `as_text` prints."""
+        """Print a result: with --json what `as_json` returns, else call `as_text` with the console."""
         if self.json:
             print_json(as_json())
         else:
@@ -109,7 +109,7 @@ class PrintFlags:
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with one option per field in place of every parameter that is a group of options."""
+    """Return the command with every dataclass parameter (a group of options) replaced by one option per field."""
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
     parameters = [q for p in signature.parameters.values() for q in _fields(p, groups.get(p.name))]

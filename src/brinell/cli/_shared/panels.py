@@ -44,7 +44,7 @@ Command = Callable[..., None]
 
 
 def grouped(command: Command) -> Command:
-    """Return the command with its option groups expanded, and in panels if it has many options."""
+    """Return the command with its option groups expanded; a long list of options is divided into help panels."""
     call = expanded(command)
     signature = inspect.signature(call)
     if len(signature.parameters) >= MANY:

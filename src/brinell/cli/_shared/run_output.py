@@ -30,7 +30,7 @@ def print_run(run: Run, console: Console) -> None:
 
 
 def output_estimate(estimate: Estimate, output: PrintFlags) -> None:
-    """Print an estimated cost as JSON, or as a table of the stages."""
+    """Print an estimated cost as JSON, or as a table with one row per stage."""
     output.print(estimate.to_json, lambda console: _print_estimate(estimate, console))
 
 
@@ -58,7 +58,7 @@ def _stages(run: Run) -> Table:
 
 
 def _summary(run: Run) -> Table:
-    """Return names on the left and sentences on the right; a long sentence stays in its column."""
+    """Return a two-column table of a Run's results: names on the left, values and sentences on the right."""
     robust, cost, verdict, audit = run.robust_accuracy, run.cost, run.verdict, run.audit
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Tables, lines and JSON as the commands print them."""
+"""Print tables, lines, JSON and progress bars."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str |
 
 
 def add_row(table: Table, cells: Sequence[str | Text], style: str | None = None) -> None:
-    """Add cells that are plain text: brackets are not markup, and long words are folded instead of cut off."""
+    """Add a row of plain text: brackets are not markup, and long words are folded instead of cut off."""
     table.add_row(*(Text(c, overflow="fold") if isinstance(c, str) else c for c in cells), style=style)
 
 
@@ -57,7 +57,7 @@ def print_lines(console: Console, *lines: str) -> None:
 
 
 def print_facts(facts: Mapping[str, str], console: Console) -> None:
-    """Print names and values line by line; leave out empty values."""
+    """Print one line per name and value; facts with an empty value are left out."""
     table = Table("name", "value", show_header=False, box=None)
     for name, value in facts.items():
         if value:
@@ -71,7 +71,7 @@ def print_json(value: object) -> None:
 
 
 def interval(p: Share, digits: int = 1) -> str:
-    """Return the 95 % interval of a share in per cent.
+    """Return the 95 % interval of a share as "[low, high]" in per cent.
 
     >>> from brinell.results import Proportion
     >>> interval(Proportion(1, 4))
@@ -81,7 +81,7 @@ def interval(p: Share, digits: int = 1) -> str:
 
 
 def percent(p: Share, digits: int = 1) -> str:
-    """Return a share in per cent with its 95 % interval.
+    """Return a share and its 95 % interval as "value [low, high]" in per cent.
 
     >>> from brinell.results import Proportion
     >>> percent(Proportion(1, 4))
@@ -92,7 +92,7 @@ def percent(p: Share, digits: int = 1) -> str:
 
 @contextmanager
 def progress_bar(name: str, quiet: bool, download: bool = False) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a progress bar on standard error if it is a terminal; yield the function that updates it."""
+    """Show a progress bar on standard error if it is a terminal; yield a function (done, total) that updates it."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal

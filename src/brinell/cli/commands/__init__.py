@@ -1,1 +1,1 @@
-"""One file per command of `brinell`, named like the command; `command` is its function, `app` a group of them."""
+"""One file per command of `brinell`: its function `command`, or `app` for a group of subcommands."""

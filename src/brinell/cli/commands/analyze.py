@@ -1,4 +1,4 @@
-"""brinell analyze."""
+"""The command `brinell analyze`: analyses of a model beyond its robust accuracy."""
 
 import json as json_format
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ RunOption = Annotated[Path | None, typer.Option("--run", help="Folder of a Run o
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which samples, which random draws, and where."""
+    """Options of most analyses: the number of samples, the seed and the device."""
 
     n: options.N = None
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0
@@ -53,25 +53,25 @@ class Sampling:
 
 @dataclass(frozen=True)
 class AnalysisOutput:
-    """Where the findings go."""
+    """Options that say where the findings are written and drawn."""
 
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write findings and numbers to this file; - prints them.")
+        Path | None, typer.Option("--json", help="Write findings and numbers to this JSON file; - prints them.")
     ] = None
     save: Annotated[
-        bool, typer.Option("--save", help="Store the findings in the folder of the Run, for its report.")
+        bool, typer.Option("--save", help="Store the findings in the folder of --run; brinell report shows them.")
     ] = False
     plot: options.Plot = None
 
     def open(self, *paths: Path | None) -> list[Run]:
-        """Open the given Runs; refuse impossible outputs before any work is done."""
+        """Open the given Runs; before that, raise an error for an invalid --plot or for --save without --run."""
         check_plot_path(self.plot)
         if self.save and not any(paths):
-            raise InputError(expected="a Run to save in", got="--save alone", remedy="Name its folder: --run FOLDER.")
+            raise InputError(expected="--save with --run", got="--save alone", remedy="Add --run FOLDER.")
         return [Run.open(path) for path in paths if path is not None]
 
     def write(self, result: Any, runs: Sequence[Run]) -> None:
-        """Print, store and draw the findings of an analysis."""
+        """Print the findings; with --save store them in the Runs, with --json write them, with --plot draw them."""
         findings: AnalysisReport = result.findings()
         for run in runs if self.save else ():
             findings.save(run.path)
@@ -95,11 +95,11 @@ def calibration(
     model: options.Model,
     data: options.Data,
     run: RunOption = None,
-    bins: Annotated[int, typer.Option(help="Number of bins of equal width.")] = BINS,
+    bins: Annotated[int, typer.Option(help="Number of confidence bins of equal width.")] = BINS,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure the calibration of the probabilities; with --run also on adversarial inputs."""
+    """Measure whether confidence matches accuracy; with --run also on adversarial inputs."""
     runs = output.open(run)
     result = analysis.calibration(load.model(model), sampling.problem(data), *runs, bins=bins, **sampling.arguments())
     output.write(result, runs)
@@ -135,7 +135,7 @@ def fairness(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     output: AnalysisOutput,
 ) -> None:
-    """Measure clean and robust accuracy of every class, and how unequal they are."""
+    """Measure clean and robust accuracy of every class, and how unequal the classes are."""
     runs = output.open(run)
     class_names = () if names is None else tuple(name.strip() for name in names.split(","))
     output.write(analysis.fairness(runs[0], names=class_names, seed=seed), runs)
@@ -146,19 +146,21 @@ def fairness(
 def privacy(
     *,
     model: options.Model,
-    members: Annotated[str, typer.Option(help="Data the model was trained on, in the form of --data.")],
-    others: Annotated[str, typer.Option(help="Data of the same distribution it was not trained on.")],
-    run: Annotated[list[Path] | None, typer.Option("--run", help="Run on the members, then on the others.")] = None,
-    eps: Annotated[str | None, typer.Option(help="Attack every sample within this radius, e.g. 8/255.")] = None,
+    members: Annotated[str, typer.Option(help="Training data of the model (FILE.npz, a folder or a data set).")],
+    others: Annotated[str, typer.Option(help="Held-out data of the same distribution.")],
+    run: Annotated[list[Path] | None, typer.Option("--run", help="Run on --members, then on --others.")] = None,
+    eps: Annotated[str | None, typer.Option(help="Attack all samples with PGD within this radius.")] = None,
     norm: options.Norm = "Linf",
-    steps: Annotated[int, typer.Option(help="Steps of that attack.")] = 10,
+    steps: Annotated[int, typer.Option(help="Steps of PGD.")] = 10,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Test membership inference from confidences; on adversarial inputs too with --eps or two --run."""
+    """Test whether confidence reveals training data; also on adversarial inputs with --eps or two --run."""
     if run is not None and len(run) != 2:
         raise InputError(
-            expected="two Runs, that of the members first", got=f"{len(run)}", remedy="Write --run A --run B."
+            expected="two Runs: on the training members, then on the held-out non-members",
+            got=f"{len(run)} Run{'s' * (len(run) != 1)}",
+            remedy="Write --run MEMBERS_RUN --run OTHERS_RUN.",
         )
     runs = output.open(*run or ())
     result = analysis.privacy(
@@ -175,20 +177,20 @@ def smoothness(
     *,
     model: options.Model,
     data: options.Data,
-    eps: Annotated[str, typer.Option(help="Radius around the samples.")] = EPS,
+    eps: Annotated[str, typer.Option(help="Radius of the ball around each sample, e.g. 8/255.")] = EPS,
     norm: Annotated[str, typer.Option(help="Norm of distances between inputs: Linf, L2 or L1.")] = "Linf",
     output_norm: Annotated[str, typer.Option(help="Norm of distances between outputs: L1, L2 or Linf.")] = "L1",
     layer: Annotated[
-        list[str] | None, typer.Option(help="A module to measure. Repeat for several; default: the main modules.")
+        list[str] | None, typer.Option(help="Name of a module. Repeat for several; default: the main modules.")
     ] = None,
-    angular: Annotated[bool, typer.Option("--angular", help="Compare only the directions of the outputs.")] = False,
+    angular: Annotated[bool, typer.Option("--angular", help="Compare directions of outputs, not lengths.")] = False,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = STEPS,
-    restarts: Annotated[int, typer.Option(help="Searches per sample; 1 only maximises the ratio.")] = 2,
+    restarts: Annotated[int, typer.Option(help="Searches per sample and layer, each from another random pair.")] = 2,
     run: RunOption = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure lower bounds on the local Lipschitz constant of every layer around the samples."""
+    """Measure lower bounds on the local Lipschitz constants of the layers around the samples."""
     runs = output.open(run)
     result = analysis.smoothness(
         load.model(model), sampling.problem(data), threat(norm, eps), layers=layer, output_norm=output_norm,
@@ -202,7 +204,8 @@ def smoothness(
 def transfer(
     *,
     model: Annotated[
-        list[str], typer.Option("--model", "-m", help="Models of the Runs, in their order, then further models.")
+        list[str],
+        typer.Option("--model", "-m", help="The model of each --run in order, then further models."),
     ],
     data: options.Data,
     run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run. Repeat for several.")],
@@ -210,10 +213,12 @@ def transfer(
     device: options.Device = None,
     output: AnalysisOutput,
 ) -> None:
-    """Test whether the adversarial examples of Runs fool other models; nothing is attacked."""
+    """Test whether the adversarial examples stored in Runs fool other models; no new attack runs."""
     if len(run) > len(model):
         raise InputError(
-            expected="a model for every Run", got=f"{len(model)} and {len(run)}", remedy="Give --model for each --run."
+            expected="a model for every Run",
+            got=f"{len(model)} --model and {len(run)} --run",
+            remedy="Give one --model for each --run, in the same order.",
         )
     runs = output.open(*run)
     models = _apart([load.model(spec) for spec in model])
@@ -229,13 +234,13 @@ def shift(
     data: options.Data,
     other: Annotated[list[str], typer.Option(help="Shifted data as NAME=DATA or DATA. Repeat for several.")],
     baseline: Annotated[
-        list[str] | None, typer.Option(help="A standard model to compare with. Give two or more, weakest first.")
+        list[str] | None, typer.Option(help="A standard model to compare with. Give two or more of different accuracy.")
     ] = None,
     run: RunOption = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure the accuracy under distribution shift, beside that on the original data."""
+    """Measure the accuracy on shifted data, and compare it with the accuracy on the model's own data."""
     runs = output.open(run)
     baselines = [load.model(spec) for spec in baseline or ()]
     result = analysis.shift(
@@ -304,13 +309,15 @@ def logit_scale(
 
 
 def _named(specs: Sequence[str], sampling: Sampling) -> dict[str, Problem]:
-    """Load data by name from NAME=DATA, or from DATA alone, which is named after its file."""
+    """Return the problems of --other by name: NAME=DATA, or DATA alone, which is named after its file."""
     problems: dict[str, Problem] = {}
     for spec in specs:
         name, equals, source = spec.partition("=")
         name = name if equals else Path(spec).stem
         if name in problems:
-            raise InputError(expected="names that differ", got=f"{name} twice", remedy="Write NAME=DATA.")
+            raise InputError(
+                expected="a different name for each --other", got=f"{name} twice", remedy="Write --other NAME=DATA."
+            )
         problems[name] = sampling.problem(source if equals else spec)
     return problems
 
@@ -329,7 +336,7 @@ def _apart(models: Sequence[Classifier]) -> dict[str, Classifier]:
 
 
 def show(findings: AnalysisReport, console: Console) -> None:
-    """Print the tables, then the summary."""
+    """Print the tables of an analysis, then its summary."""
     for table in findings.tables:
         columns = (table.columns[0], *(f">{name}" for name in table.columns[1:])) if table.columns else ()
         rows = ([_cell(value) for value in row] for row in table.rows)

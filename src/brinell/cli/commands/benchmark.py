@@ -1,4 +1,4 @@
-"""brinell benchmark."""
+"""The command `brinell benchmark`: measure a model under the rules of a leaderboard."""
 
 import json as json_format
 from pathlib import Path
@@ -23,25 +23,23 @@ def command(
     model: options.Model,
     dataset: Annotated[str, typer.Option(help="cifar10, cifar100, imagenet, or demo.")] = "cifar10",
     threat: Annotated[str, typer.Option(help="Linf, L2 or corruptions.")] = "Linf",
-    n: Annotated[int | None, typer.Option("--n", help="Use only the first n samples of the leaderboard.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Use only the first n of the leaderboard's samples.")] = None,
     data: Annotated[
         str | None, typer.Option("--data", "-d", help="Data as in evaluate; default: the data set of the leaderboard.")
     ] = None,
     corrupted: Annotated[
-        str | None, typer.Option(help="Folder of the corrupted data set; default: found by name.")
+        str | None, typer.Option(help="Folder of the corrupted data set; default: from the cache.")
     ] = None,
     preprocessing: Annotated[
-        str | None, typer.Option(help="Image preprocessing, e.g. Res256Crop224; default: that of the model.")
+        str | None, typer.Option(help="Image preprocessing, e.g. Res256Crop224; default: the model's own.")
     ] = None,
-    eps: Annotated[
-        str | None, typer.Option(help="Replace the radius of the leaderboard. The record states it.")
-    ] = None,
+    eps: Annotated[str | None, typer.Option(help="Radius instead of the leaderboard's. The record states it.")] = None,
     name: Annotated[str | None, typer.Option(help="Name in the record; default: the name of the model.")] = None,
     about: Annotated[
         Path | None, typer.Option(help="JSON file with title, link, authors, venue, reported, … for the record.")
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also measure a model that violates a restriction. The record states it.")
+        bool, typer.Option("--anyway", help="Measure a model that violates a restriction. The record states it.")
     ] = False,
     out: options.Out = None,
     resume: options.Resume = False,
@@ -64,11 +62,11 @@ def _facts(path: Path) -> dict[str, Any]:
         facts = json_format.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InputError(
-            expected="a JSON file with facts about the model", got=f"{path}: {error}", remedy="Check the file."
+            expected="a JSON file with facts about the model", got=f"{path}: {error}", remedy="Correct the file."
         ) from error
     if not isinstance(facts, dict):
-        expected = f"an object with {', '.join(records.ABOUT)}"
-        raise InputError(expected=expected, got=type(facts).__name__, remedy='E.g. {"venue": "ICML 2026"}.')
+        expected = f"a JSON object with {', '.join(records.ABOUT)}"
+        raise InputError(expected=expected, got=type(facts).__name__, remedy='Write e.g. {"venue": "ICML 2026"}.')
     return facts
 
 

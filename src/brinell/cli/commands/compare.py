@@ -1,4 +1,4 @@
-"""brinell compare."""
+"""The command `brinell compare`: compare two Runs sample by sample."""
 
 from pathlib import Path
 from typing import Annotated

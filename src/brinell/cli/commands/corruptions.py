@@ -1,4 +1,4 @@
-"""brinell corruptions."""
+"""The command `brinell corruptions`: accuracy under common corruptions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +27,14 @@ def command(
     ] = None,
     clean_error: Annotated[
         float | None,
-        typer.Option(help="Clean error of the baseline in per cent, for the relative error. AlexNet's is built in."),
+        typer.Option(help="Clean error of the baseline in per cent, for the relative mCE. AlexNet's is built in."),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Append one row of accuracies per model to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row of accuracies per model into this table.")] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     output: options.PrintFlags,
 ) -> None:
-    """Measure accuracy under common corruptions: noise, blur, weather and digital, at five severities."""
+    """Measure accuracy under common corruptions (noise, blur, weather, digital) at five severities."""
     baseline_errors, problem = _baseline(baseline, clean_error), load.data(data, n, None)
     reports = []
     for spec in model:

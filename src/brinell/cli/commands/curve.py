@@ -1,4 +1,4 @@
-"""brinell curve."""
+"""The command `brinell curve`: robustness curves."""
 
 import json as json_format
 from itertools import combinations
@@ -27,9 +27,11 @@ def command(
     norm: Annotated[list[str] | None, typer.Option(help="Linf, L2, L1 or L0. Repeat for several; default: L2.")] = None,
     plan: options.Plan = "minimal",
     eps: Annotated[
-        list[str] | None, typer.Option(help="A radius for the table, and a dashed line. Repeat for several.")
+        list[str] | None, typer.Option(help="A radius for the table and the plot. Repeat for several.")
     ] = None,
-    known: Annotated[list[Path] | None, typer.Option(help="Reuse a Run of the same model. Repeat for several.")] = None,
+    known: Annotated[
+        list[Path] | None, typer.Option(help="Reuse a Run of the same --model. Repeat for several.")
+    ] = None,
     n: options.N = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the Runs, curves.json and .csv files.")
@@ -42,7 +44,9 @@ def command(
     """Measure the smallest perturbation that breaks each sample, and draw the robustness curve."""
     check_plot_path(plot)
     if known and len(model) > 1:
-        raise typer.BadParameter("--known needs exactly one --model: a Run belongs to one model.")
+        raise typer.BadParameter(
+            "--known needs exactly one --model, because a Run belongs to one model: omit the others."
+        )
     radii, norms = [parse_eps(e) for e in eps or ()], norm or ["L2"]
     problem = load.data(data, n, None)
     curves = [
@@ -65,7 +69,7 @@ def command(
 
 
 def show(curves: list[Curve], radii: list[float], console: Console) -> None:
-    """Print one table per norm with the robust errors at the radii, then how the models compare."""
+    """Print one table per norm with the robust errors at the radii, then at which radii the curves of models cross."""
     for norm in dict.fromkeys(c.norm for c in curves):
         of_norm = [c for c in curves if c.norm == norm]
         at = radii or [s * max(c.median for c in of_norm if c.median < float("inf")) for s in MULTIPLES]

@@ -1,4 +1,4 @@
-"""brinell data."""
+"""The command `brinell data`: data sets by name."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -42,7 +42,7 @@ def _card(s: DataSet) -> dict[str, Any]:
 
 @app.command("list")
 def list_(json: options.Json = False) -> None:
-    """List the data sets, and what the cache holds of each."""
+    """List the data sets, and how much of each is in the cache."""
     if json:
         print_json([_card(s) for s in data.SETS.values()])
         return
@@ -98,7 +98,7 @@ def check(
     root: Annotated[Path | None, typer.Option(help="Folder of the data set; default: the cache.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Read and count every part of a data set; exit code 1 if it differs from the published one."""
+    """Check every part of a data set against the published counts; exit code 1 if one differs."""
     results = data.check(name, root)
     if json:
         print_json([{**asdict(r), "ok": r.ok} for r in results])

@@ -1,4 +1,4 @@
-"""brinell demo."""
+"""The command `brinell demo`: evaluate the embedded model."""
 
 from brinell.cli._shared import options
 from brinell.cli._shared.run_output import output_run

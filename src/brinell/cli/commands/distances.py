@@ -1,4 +1,4 @@
-"""brinell distances."""
+"""The command `brinell distances`: distances between the classes of a data set."""
 
 from typing import Annotated
 
@@ -21,10 +21,10 @@ def command(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: cpu.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Measure the distances between the classes of a data set: smallest, largest, duplicates."""
+    """Measure the distances between samples of different classes, and find duplicates."""
     norms = norm or list(NORMS)
     if eps is not None and len(norms) != 1:
-        raise typer.BadParameter("A radius needs one --norm.")
+        raise typer.BadParameter("--eps needs exactly one --norm, e.g. --norm Linf --eps 8/255.")
     result = distances(load.data(data, n, None), norms, device=device)
     warning = "" if eps is None else result[norms[0]].beyond(threat(norms[0], eps))
     if json:

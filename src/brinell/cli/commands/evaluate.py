@@ -1,4 +1,4 @@
-"""brinell evaluate."""
+"""The command `brinell evaluate`: attack a model and report its robust accuracy."""
 
 from typing import Annotated, Any
 
@@ -22,9 +22,9 @@ def command(
     resume: options.Resume = False,
     execution: options.ExecutionFlags,
     part: Annotated[
-        str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4; see brinell merge.")
+        str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4. brinell merge joins the parts.")
     ] = None,
-    individual: Annotated[bool, typer.Option("--individual", help="Run every attack on every sample.")] = False,
+    individual: Annotated[bool, typer.Option("--individual", help="Run every attack on all correct samples.")] = False,
     queries: Annotated[
         int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
     ] = None,
@@ -32,7 +32,9 @@ def command(
         str | None,
         typer.Option(help="Rank target classes at the end point of this attack (fgsm or pgd20), not at the input."),
     ] = None,
-    rank_eps: Annotated[str | None, typer.Option(help="Radius of that attack, e.g. 6/255; default: --eps.")] = None,
+    rank_eps: Annotated[
+        str | None, typer.Option(help="Radius of the --rank-by attack, e.g. 6/255; default: --eps.")
+    ] = None,
     audit: Annotated[
         float | None, typer.Option(help="Share of the surviving samples that the audit attacks with the full plan.")
     ] = None,
@@ -61,8 +63,8 @@ def command(
     if probe and chosen_plan.draws > 1:
         raise PlanError(
             expected="--probe with a plan for deterministic models",
-            got=f"the plan {chosen_plan.name}",
-            remedy="Leave --probe out.",
+            got=f"the plan {chosen_plan.name} for randomised models",
+            remedy="Omit --probe.",
         )
     inputs = (*target.load(n, part), chosen_plan)
     how: dict[str, Any] = {
@@ -74,7 +76,7 @@ def command(
             raise InputError(
                 expected="--dry-run without --workers and --ray: it measures this process",
                 got="--workers or --ray",
-                remedy="Leave them out. brinell.launch.estimate predicts the speed-up by several workers.",
+                remedy="Omit them, or call brinell.launch.estimate, which predicts the speed-up by several workers.",
             )
         output_estimate(estimate(*inputs, **how), output)
         return

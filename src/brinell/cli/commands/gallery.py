@@ -1,4 +1,4 @@
-"""brinell gallery."""
+"""The command `brinell gallery`: broken defences and the binarization test."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -36,7 +36,7 @@ def command(
 
 
 def show(rows: Sequence[DefenceResult], console: Console) -> None:
-    """Print one line per defence, both scores of detectors, and what the test does not detect."""
+    """Print one line per defence, the scores of detectors in both tests, and what the test does not detect."""
     columns = ("defence", ">eps", ">kappa", ">test score (%)", ">robust accuracy (%)", "test says")
     cells = (
         (
@@ -56,7 +56,7 @@ def show(rows: Sequence[DefenceResult], console: Console) -> None:
 
 
 def _both_scores(row: DefenceResult) -> str:
-    """Return the scores of a detector in both tests; the table holds the worse one."""
+    """Return a detector's scores in the regular and the inverted test, or ""; the table holds the worse score."""
     before, after = row.original.tests, row.stronger.tests
     if len(before) == 1:
         return ""

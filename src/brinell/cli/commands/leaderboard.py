@@ -1,4 +1,4 @@
-"""brinell leaderboard."""
+"""The command `brinell leaderboard`: a static site that ranks models."""
 
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +44,7 @@ def build(
 
 @app.command("serve")
 def serve(
-    site: Annotated[Path, typer.Argument(help="Folder of a site.")] = SITE,
+    site: Annotated[Path, typer.Argument(help="Folder of a site that brinell leaderboard build wrote.")] = SITE,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 chooses a free one.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""brinell merge."""
+"""The command `brinell merge`: merge Runs on parts of the data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,5 +15,5 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged Run.")],
     json: options.Json = False,
 ) -> None:
-    """Merge Runs that evaluated different parts of the data under the same conditions."""
+    """Merge Runs with the same model, threat and plan on different parts of the data."""
     output_run(merge(runs, out), options.PrintFlags(json=json))

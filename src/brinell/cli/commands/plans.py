@@ -1,4 +1,4 @@
-"""brinell plans."""
+"""The command `brinell plans`: list the attack plans."""
 
 import json as json_format
 

@@ -1,4 +1,4 @@
-"""brinell probe."""
+"""The command `brinell probe`: search for signs of a failed attack."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def command(
     plan: Annotated[str, typer.Option(help="Plan of the attack to probe. brinell plans lists all plans.")] = "apgd-ce",
     stage: Annotated[str | None, typer.Option(help="Attack of the plan to probe; default: the first.")] = None,
     surrogate: Annotated[
-        str | None, typer.Option(help="Attack this model instead, and test the adversarials on --model.")
+        str | None, typer.Option(help="Attack this model instead, and test its adversarials on --model.")
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Samples to attack.")] = SAMPLES,
     neighbours: Annotated[int, typer.Option(help="Random neighbours that test the stability of predictions.")] = (
@@ -33,7 +33,7 @@ def command(
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Search for signs that an attack fails for reasons other than robustness; exit code 1 if there are any."""
+    """Search for signs that an attack fails for reasons other than robustness; exit code 1 if one is found."""
     result = probe(
         *target.load(n), plan, surrogate=None if surrogate is None else load.model(surrogate), stage=stage, samples=n,
         neighbours=neighbours, queries=queries, progress=output.progress, **compute.arguments(),
@@ -44,7 +44,7 @@ def command(
 
 
 def show(result: Probes, console: Console) -> None:
-    """Print one line per finding, with the remedy of those that warn or fail, then the accuracy by radius."""
+    """Print one line per finding, with its remedy unless its level is ok, then the robust accuracy by radius."""
     rows = []
     for item in result.items:
         advice = f"\n→ {item.remedy}" if item.level != "ok" and item.remedy else ""

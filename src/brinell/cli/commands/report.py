@@ -1,4 +1,4 @@
-"""brinell report."""
+"""The command `brinell report`: write a report of Runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +68,7 @@ def command(
 
 
 def _problem(spec: str | None, runs: list[Run]) -> Problem | None:
-    """Load the named data; without a name the embedded images, if the Runs were made from them."""
+    """Return the data of --data or, without it, the embedded images if all Runs evaluated them, else None."""
     if spec is not None:
         return load.data(spec, None, None)
     if {run.identity.data.name for run in runs} != {"demo"}:

@@ -1,4 +1,4 @@
-"""brinell rescalings."""
+"""The command `brinell rescalings`: compare seven rescalings of the logits."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -20,14 +20,14 @@ def command(
     *,
     target: options.TargetFlags,
     steps: Annotated[str, typer.Option(help="fixed (20 steps), adaptive (100 steps) or both.")] = "fixed",
-    targets: Annotated[int, typer.Option(help="Wrong classes that each attack targets.")] = DEFAULT_TARGETS,
+    targets: Annotated[int, typer.Option(help="Number of wrong classes that each attack targets.")] = DEFAULT_TARGETS,
     n: options.N = None,
     out: options.Out = None,
     resume: options.Resume = False,
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Compare seven rescalings of the logits in the Minimum-Margin attack, and what only each of them breaks."""
+    """Compare the Minimum-Margin attack under seven rescalings of the logits: which samples each one breaks."""
     one_of("steps", steps, (*STEPS, BOTH))
     tables = [
         rescalings(
@@ -40,7 +40,7 @@ def command(
 
 
 def show(tables: Sequence[RescalingTable], console: Console) -> None:
-    """Print each table in the layout of the paper, then the sets in sentences."""
+    """Print each table in the layout of the paper, then sentences about the broken samples."""
     for t in tables:
         identity = t.run.identity
         threat_name = f"{identity.threat.norm}, eps = {identity.threat.eps_text}"

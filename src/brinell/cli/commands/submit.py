@@ -1,4 +1,4 @@
-"""brinell submit."""
+"""The command `brinell submit`: pack a Run into one file."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""brinell test-attack."""
+"""The command `brinell test-attack`: the binarization test of an attack."""
 
 from typing import Annotated
 
@@ -22,21 +22,21 @@ def command(
         str | None, typer.Option(help="For a model with a detector: regular, inverted or both; default: both.")
     ] = None,
     inner: Annotated[int, typer.Option(help="Inner points per sample; more points make the test harder.")] = 999,
-    boundary: Annotated[int, typer.Option(help="Boundary points per sample; more points make it easier.")] = 1,
+    boundary: Annotated[int, typer.Option(help="Boundary points per sample; more make the test easier.")] = 1,
     surface: Annotated[
         bool, typer.Option("--surface", help="Linf: draw from the whole surface of the ball, not its corners.")
     ] = False,
     gap: Annotated[float, typer.Option(help="Inner points lie within (1 - gap) eps.")] = 0.05,
     kappa: Annotated[
-        float | None, typer.Option(help="Closeness of the decision boundary; default: chosen by the test.")
+        float | None, typer.Option(help="Difficulty, from 0 (easy) to 1 (hard); default: chosen by the test.")
     ] = None,
-    curve: Annotated[bool, typer.Option("--curve", help="Test every kappa, not only those down to the chosen one.")] = (
+    curve: Annotated[bool, typer.Option("--curve", help="Test every kappa, not only down to the chosen one.")] = (
         False
     ),
-    readout: Annotated[str, typer.Option(help="linear, ensemble, prototypes or neighbours.")] = "linear",
+    readout: Annotated[str, typer.Option(help="Readout: linear, ensemble, prototypes or neighbours.")] = "linear",
     layer: Annotated[str | None, typer.Option(help="Name of the readout layer, or several: head1,head2.")] = None,
     reference: Annotated[
-        str | None, typer.Option(help="Strong plan that limits the difficulty; default: chosen for the threat.")
+        str | None, typer.Option(help="Strong plan that must solve the test; default: chosen for the threat.")
     ] = None,
     random_queries: Annotated[
         int | None, typer.Option(help="Queries of the random baseline; default: the query limit of the plan.")
@@ -44,7 +44,7 @@ def command(
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Test an attack on problems with a known adversarial example; exit code 1 unless it passes."""
+    """Test an attack on problems with a known adversarial example; exit code 1 unless the attack passes."""
     test = binarization_test(
         *target.load(n), chosen.plan(plan, attacks), kind=kind, inner=inner, boundary=boundary,
         corners=False if surface else None, gap=gap, kappa=kappa, curve=curve, readout=readout,
@@ -57,7 +57,7 @@ def command(
 
 
 def show(test: BinarizationTest, console: Console) -> None:
-    """Print the levels, the hardest first, then the paragraph; of two tests the worse one comes first."""
+    """Print a table of the difficulties (kappa), the hardest first, then the result; the worse of two tests first."""
     for one in (test,) if test.other is None else (test, test.other):
         if one.curve:
             _print_levels(one, console)

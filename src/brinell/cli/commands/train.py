@@ -1,4 +1,4 @@
-"""brinell train."""
+"""The command `brinell train`: adversarial training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +33,11 @@ def command(
         typer.Option("--data", "-d", help="FILE.npz or FILE.safetensors with x and y, or a folder of CIFAR or MNIST."),
     ],
     eps: options.Eps,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the training.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for weights, checkpoint and training curve.")],
     norm: options.Norm = "Linf",
     method: Annotated[str, typer.Option(help=f"Training method: {', '.join(METHODS)}.")] = "pgd",
     steps: Annotated[int | None, typer.Option(help="Attack steps of the method; default: as published.")] = None,
-    rel_step: Annotated[float | None, typer.Option(help="Step size of that attack, as a multiple of eps.")] = None,
+    rel_step: Annotated[float | None, typer.Option(help="Step size of the attack, as a multiple of eps.")] = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the robust loss in TRADES.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = R.epochs,
     batch: Annotated[int, typer.Option(help="Batch size.")] = R.batch,
@@ -53,7 +53,7 @@ def command(
     ] = R.schedule,
     anneal: Annotated[str, typer.Option(help="Shape of one-cycle: cosine or linear.")] = R.anneal,
     label_smoothing: Annotated[float, typer.Option(help="Label smoothing.")] = 0.0,
-    clip: Annotated[float, typer.Option(help="Clip the gradient norm to this; 0: never.")] = 0.0,
+    clip: Annotated[float, typer.Option(help="Clip the gradient norm to this value; 0: no clipping.")] = 0.0,
     ramp: Annotated[float, typer.Option(help="Epochs over which the radius grows from zero to eps.")] = 0.0,
     average: Annotated[float, typer.Option(help="Decay of the weight average (EMA); 0: none.")] = R.average,
     crop: Annotated[int, typer.Option(help="Padding of random crops in pixels; 0: no crops.")] = 0,
@@ -68,14 +68,14 @@ def command(
     ] = None,
     validation_data: Annotated[str | None, typer.Option(help="Separate data for validation.")] = None,
     plan: Annotated[str, typer.Option(help="Plan that measures the robust accuracy after every epoch.")] = "fast",
-    patience: Annotated[int | None, typer.Option(help="Stop after this many epochs without improvement.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after this many epochs without a better one.")] = None,
     n: options.N = None,
     precision: Annotated[str, typer.Option(help="Precision of the training: float32 or bfloat16.")] = R.precision,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed of weights, order, crops and noise.")] = 0,
     device: options.Device = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = CHECKPOINT_EVERY,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted training in --out.")] = False,
     output: options.PrintFlags,
 ) -> None:
     """Train a model to be robust against a threat."""
@@ -96,13 +96,13 @@ def command(
 
 def _validation(held_out: int | None, data: str | None) -> Any:
     if held_out is not None and data is not None:
-        raise InputError(expected="--validation or --validation-data", got="both", remedy="Use one of them.")
+        raise InputError(expected="--validation or --validation-data", got="both", remedy="Omit one of them.")
     return held_out if data is None else data
 
 
 def _first(samples: TrainingSamples, n: int | None) -> TrainingSamples:
     if n is not None and n < 1:
-        raise InputError(expected="n of at least 1", got=f"{n}", remedy="Leave it out for all samples.")
+        raise InputError(expected="n of at least 1", got=f"{n}", remedy="Omit --n for all samples.")
     return TrainingSamples(samples.x[:n], samples.y[:n], samples.ids[:n], samples.name)
 
 
@@ -113,7 +113,7 @@ def _numbers(text: str | None, what: str) -> tuple[float, ...] | None:
         return tuple(float(v) for v in text.split(","))
     except ValueError:
         raise InputError(
-            expected=f"{what} as numbers separated by commas", got=repr(text), remedy="E.g. 0.49,0.48,0.45."
+            expected=f"{what} as numbers separated by commas", got=repr(text), remedy="Write e.g. 0.49,0.48,0.45."
         ) from None
 
 
@@ -123,29 +123,29 @@ def _model(spec: str, samples: TrainingSamples, classes: int | None, mean: str |
         return replace(network, mean=_numbers(mean, "--mean"), std=_numbers(std, "--std"))
     if classes is not None or mean is not None or std is not None:
         raise InputError(
-            expected=f"--classes, --mean and --std with a network ({', '.join(NETWORKS)})",
-            got=spec,
+            expected=f"--classes, --mean and --std only with a built-in network ({', '.join(NETWORKS)})",
+            got=f"--model {spec}",
             remedy="Let your function build the module with them, or return brinell.wrap(net, mean=…, std=…).",
         )
     if ":" not in spec and not is_training(spec):
         raise ModelError(
-            expected=f"a network ({', '.join(NETWORKS)}), FILE.py:FACTORY or the folder of a training",
+            expected=f"a network ({', '.join(NETWORKS)}), FILE.py:FACTORY or an output folder of `brinell train`",
             got=repr(spec),
-            remedy="E.g. --model resnet18, or --model my_model.py:make_net.",
+            remedy="Write e.g. --model resnet18, or --model my_model.py:make_net.",
         )
     return load.model(spec)
 
 
 def _method(name: str, steps: int | None, rel_step: float | None, beta: float | None) -> Method:
-    """Return the training method with the given parameters replaced."""
+    """Return the named training method; steps, rel_step and beta replace its parameters unless they are None."""
     method = as_method(name)
     changes = {k: v for k, v in (("steps", steps), ("rel_step", rel_step)) if v is not None}
     missing = [k for k in changes if not hasattr(method.attack, k)] + ["beta"] * (beta is not None and not method.beta)
     if missing:
         raise PlanError(
-            expected=f"a method with {' and '.join(missing)}",
+            expected=f"a training method with the parameter {' and '.join(missing)}",
             got=name,
-            remedy=f"Leave --{missing[0].replace('_', '-')} out.",
+            remedy=f"Omit --{missing[0].replace('_', '-')}.",
         )
     attack: Any = method.attack
     changed = replace(method, attack=replace(attack, **changes)) if changes else method
@@ -155,7 +155,7 @@ def _method(name: str, steps: int | None, rel_step: float | None, beta: float | 
 
 
 def as_json(trained: Trained) -> dict[str, Any]:
-    """Return the best epoch, its accuracies, and the training curve."""
+    """Return the folder, the best epoch, its accuracies and the training curve for JSON."""
     best = trained.best
     clean, robust = best.clean_accuracy, best.robust_accuracy
     return {

@@ -1,4 +1,4 @@
-"""brinell verify."""
+"""The command `brinell verify`: check Runs and adversarial examples again."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ def command(
     ],
     model: options.Model,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="As in evaluate; default: the data that the Runs name.")
+        str | None, typer.Option("--data", "-d", help="As for brinell evaluate; default: the data that the Runs name.")
     ] = None,
     n: options.N = None,
     norm: Annotated[str, typer.Option(help="Norm of the threat if no Run states it: Linf, L2 or L1.")] = "Linf",
@@ -31,7 +31,7 @@ def command(
         int | None, typer.Option(help=f"Samples of each Run to attack again; default: {RERUN} for a bundle.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed that selects these samples; default: drawn at random, and printed.")
+        int | None, typer.Option(help="Seed that selects the samples of --rerun; default: random, and printed.")
     ] = None,
     record: Annotated[
         Path | None,
@@ -39,7 +39,7 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Check rows, manifest and every adversarial example on the model again; exit code 1 if a check fails."""
+    """Check rows and manifest, and every adversarial example on the model; exit code 1 if a check fails."""
     classifier, problem = load.model(model), None if data is None else load.data(data, n, None)
     alone = len(submissions) == 1 and submissions[0].is_dir() and rerun is None and record is None
     if alone:
@@ -71,8 +71,10 @@ def command(
 
 
 def _named(run: Run, n: int | None) -> Problem:
-    """Load the data that a Run names."""
+    """Load the data that the Run's manifest names: n samples, by default as many as the Run has."""
     stored = run.identity.data
     if not stored.name:
-        raise InputError(expected="--data, since the Run does not name its data", got="none", remedy="Add --data.")
+        raise InputError(
+            expected="--data, because the Run does not name its data", got="none", remedy="Add --data with its samples."
+        )
     return load.data(stored.name, stored.n if n is None else n, None)

@@ -1,4 +1,4 @@
-"""brinell zoo."""
+"""The command `brinell zoo`: published models by name."""
 
 import json as json_format
 from dataclasses import asdict
@@ -63,7 +63,7 @@ def _robust(card: Card) -> float:
 def show(
     name: Annotated[str, typer.Argument(help="A model as data/threat/model.")], json: options.Json = False
 ) -> None:
-    """Show the card of a model."""
+    """Show a model's card: paper, network, published accuracies, files."""
     card = zoo.find(name)
     if json:
         print_json(asdict(card))
@@ -102,7 +102,7 @@ def fetch(names: Names, quiet: options.Quiet = False) -> None:
 def check(
     names: Names, data: options.Data, n: options.N = None, device: options.Device = None, json: options.Json = False
 ) -> None:
-    """Compare the clean accuracy of models with the published one; exit code 1 if one differs."""
+    """Measure the clean accuracy of models; exit code 1 if one differs from the published accuracy."""
     problem = load.data(data, n, None)
     cards = [zoo.find(name) for name in names]
     results = [zoo.check(zoo.load(c.name, device=device), problem, c.clean_accuracy) for c in cards]

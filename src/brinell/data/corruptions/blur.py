@@ -29,12 +29,12 @@ GRID = 8
 
 
 def gaussian_blur(x: Images, key: Keys, sigma: float) -> Images:
-    """Apply a Gaussian filter."""
+    """Apply a Gaussian filter of standard deviation `sigma` pixels."""
     return gaussian(x, sigma)
 
 
 def defocus_blur(x: Images, key: Keys, radius: float, smooth: float) -> Images:
-    """Apply a disc filter with an edge smoothed by a Gaussian."""
+    """Apply a disc filter of `radius` pixels, its edge smoothed by a Gaussian of standard deviation `smooth`."""
     return correlate(x, _disc(radius, smooth)).float()
 
 
@@ -58,8 +58,8 @@ def glass_blur(x: Images, key: Keys, sigma: float, reach: int, rounds: int) -> I
     """Blur, replace every pixel by a random neighbour, and blur again.
 
     Method: the published loop runs from the last pixel to the first. Each pixel takes the current value of a neighbour
-    up to `reach` before or `reach` − 1 behind it. A neighbour behind has already changed, so chains of pixels are
-    followed by pointer doubling to a value from the start of the round. The result equals that of the loop.
+    up to `reach` rows and columns before it or `reach` − 1 behind it. A neighbour behind it has already changed, so
+    pointer doubling follows the chain of pixels to a value from the start of the round. The result equals the loop's.
     """
     x = truncated(gaussian(x, sigma)) / LEVELS
     h, w = x.shape[2:]
@@ -70,7 +70,7 @@ def glass_blur(x: Images, key: Keys, sigma: float, reach: int, rounds: int) -> I
 
 
 def _sources(key: Keys, h: int, w: int, reach: int) -> Int[Tensor, "b h w"]:
-    """Return the position (row · w + column) at the start of the round from which each pixel takes its value."""
+    """Return for each pixel the position (row · w + column) of the pixel whose value it has after one round."""
     inside = torch.zeros(h, w, dtype=torch.bool, device=key.device)
     inside[reach + 1 : h - reach + 1, reach + 1 : w - reach + 1] = True
     jump = rng.integers(key, 2 * reach, (2, h, w)) - reach
@@ -87,12 +87,12 @@ def _sources(key: Keys, h: int, w: int, reach: int) -> Int[Tensor, "b h w"]:
 
 
 def motion_blur(x: Images, key: Keys, radius: int, sigma: float) -> Images:
-    """Apply motion blur in a direction within 45 degrees of the horizontal."""
+    """Apply motion blur over 2·radius + 1 pixels in a random direction within 45 degrees of the horizontal."""
     return streaked(x, 90 * rng.uniform(key, ()) - 45, radius, sigma)
 
 
 def zoom_blur(x: Images, key: Keys, most: float, step: float) -> Images:
-    """Average the image and enlargements of its center by 1, 1 + step, … up to `most`."""
+    """Average the image and enlargements of its center by the factors 1, 1 + step, … below `most`."""
     h, w = x.shape[2:]
     # numpy.arange as published: its rounding determines whether `most` is included and how sizes are rounded.
     factors = np.arange(1, most, step).tolist()

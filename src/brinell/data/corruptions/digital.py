@@ -25,7 +25,7 @@ TRUNCATE, THIRD = 3.0, 3
 
 
 def brightness(x: Images, key: Keys, more: float) -> Images:
-    """Increase the value in HSV: the largest channel grows by `more`, up to 1, the others in proportion."""
+    """Increase V in HSV: the largest channel of a pixel grows by `more`, up to 1, its other channels in proportion."""
     value = x.amax(1, keepdim=True)
     bright = (value + more).clamp(max=1)
     # A black pixel has no hue, so it becomes grey.
@@ -50,13 +50,13 @@ def saturate(x: Images, key: Keys, factor: float, more: float) -> Images:
 
 
 def contrast(x: Images, key: Keys, factor: float) -> Images:
-    """Scale the distance of every value to the mean of its channel."""
+    """Multiply the difference of every value to the mean of its channel by `factor`."""
     mean = x.double().mean((2, 3), keepdim=True).float()
     return (x - mean) * factor + mean
 
 
 def pixelate(x: Images, key: Keys, share: float) -> Images:
-    """Shrink the image to a share of its size with a box filter and enlarge it again, in 8 bits."""
+    """Shrink both sides of the image to this share with a box filter and enlarge them again, in 8 bits."""
     h, w = x.shape[2:]
     small = max(int(h * share), 1), max(int(w * share), 1)
     levels = nearest(x).double()
@@ -100,7 +100,7 @@ def elastic_transform(x: Images, key: Keys, alpha: float, sigma: float, affine: 
 
 
 def _affine_map(key: Keys, h: int, w: int, most: float) -> tuple[Tensor, Tensor]:
-    """Return the source row and column of each pixel when three points move by up to `most`."""
+    """Return each pixel's source row and column under a random affine map that moves three points by up to `most`."""
     reach = min(h, w) // THIRD
     # Points as (column, row), in the image (before) and in the result (after).
     before = [(w // 2 + i * reach, h // 2 + j * reach) for i, j in ((1, 1), (1, -1), (-1, -1))]

@@ -24,7 +24,7 @@ SEED = rng.digest("frost")
 
 
 def frost_at(key: Keys, channels: int, h: int, w: int) -> Images:
-    """Return a random crop of a random picture for every key; pictures are mirrored beyond their border."""
+    """Return for every key a random h × w crop of a random ice picture; pictures are mirrored beyond their border."""
     pictures = _pictures(min(h, w) <= SMALL).to(key.device)
     n = pictures.shape[-1]
     which = rng.integers(rng.fold(key, 1), PICTURES)
@@ -35,14 +35,14 @@ def frost_at(key: Keys, channels: int, h: int, w: int) -> Images:
 
 
 def _crop(key: Keys, m: int, n: int) -> Int[Tensor, "b m"]:
-    """Return the positions of m consecutive pixels out of n."""
+    """Return m consecutive pixel positions out of n, from a random start for every key."""
     start = rng.integers(key, max(n - m, 1))
     return symmetric(start[:, None] + torch.arange(m, device=key.device), n)
 
 
 @lru_cache(maxsize=2)
 def _pictures(small: bool) -> Float[Tensor, "p n n"]:
-    """Return the pictures with values in [0, 1]; they are made on the CPU, so all devices use the same ones."""
+    """Return the ice pictures with values in [0, 1]; the CPU draws them, so all devices use the same pictures."""
     if small:
         n = SIZE // FIFTH
         whole = _pictures(False)[:, : n * FIFTH, : n * FIFTH].double()
@@ -69,7 +69,7 @@ def _smooth(x: Tensor, sigma: float) -> Tensor:
 
 
 def _drawn(key: Keys) -> Float[Tensor, "1 n n"]:
-    """Draw stems with needles on both sides as bright points on black; the brightest point wins."""
+    """Draw stems with needles on both sides as bright points on black; a pixel keeps its brightest point."""
     u = rng.uniform(rng.fold(key, 1), (FEATHERS, 5))[0].double()
     root, turn, length = u[:, :2] * SIZE * 1.1 - 0.05 * SIZE, 2 * math.pi * u[:, 2], STEM * (0.3 + 0.7 * u[:, 3])
     bright = 0.45 + 0.55 * u[:, 4]

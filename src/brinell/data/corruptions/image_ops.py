@@ -25,19 +25,19 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def edge(i: Tensor, n: int) -> Tensor:
-    """Repeat the outermost pixel beyond the border: a a | a b c | c c."""
+    """Return the pixel of 0 … n − 1 for position i; beyond the border the outermost repeats: a a | a b c | c c."""
     return i.clamp(0, n - 1)
 
 
 def mirror(i: Tensor, n: int) -> Tensor:
-    """Mirror the image at its outermost pixel: c b | a b c | b a."""
+    """Return the pixel of 0 … n − 1 for position i; the image is mirrored at its outermost pixel: c b | a b c | b a."""
     period = max(2 * (n - 1), 1)
     i = i.remainder(period)
     return torch.minimum(i, period - i).clamp(max=n - 1)
 
 
 def symmetric(i: Tensor, n: int) -> Tensor:
-    """Mirror the image at its edge: b a | a b c | c b.
+    """Return the pixel of 0 … n − 1 for position i; the image is mirrored at its edge: b a | a b c | c b.
 
     >>> symmetric(torch.arange(-2, 5), 3).tolist(), mirror(torch.arange(-2, 5), 3).tolist()
     ([1, 0, 0, 1, 2, 2, 1], [2, 1, 0, 1, 2, 1, 0])
@@ -47,12 +47,12 @@ def symmetric(i: Tensor, n: int) -> Tensor:
 
 
 def truncated(x: Tensor) -> Tensor:
-    """Return the level 0 … 255, rounded down as in the published data sets."""
+    """Convert values in [0, 1] to levels 0 … 255, rounded down as in the published data sets."""
     return (x.clamp(0, 1) * LEVELS + SLACK).floor()
 
 
 def nearest(x: Tensor) -> Tensor:
-    """Return the nearest level 0 … 255, which is exact for 8-bit images."""
+    """Convert values in [0, 1] to the nearest levels 0 … 255, which is exact for 8-bit images."""
     return (x.clamp(0, 1) * LEVELS + 0.5).floor()
 
 
@@ -65,7 +65,7 @@ def luma(x: Images) -> Layer:
 
 
 def coloured(layer: Layer, colour: tuple[float, float, float], channels: int) -> Images:
-    """Return the layer in a colour, or in grey of the same brightness."""
+    """Return the grey layer times an RGB colour or, for one channel, times the brightness of the colour."""
     if channels == 1:
         return layer * sum(share * c for share, c in zip(LUMA, colour, strict=True))
     return layer * layer.new_tensor(colour)[:, None, None]
@@ -80,7 +80,7 @@ def bell(radius: int, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def gaussian_matrix(n: int, sigma: float, truncate: float = 4.0, border: Border = edge) -> Tensor:
-    """Return the Gaussian filter on n pixels, cut off at `truncate` deviations, as a float64 matrix (n, n)."""
+    """Return a Gaussian filter on n pixels, cut off at `truncate` · sigma pixels, as a float64 matrix (n, n)."""
     radius = int(truncate * sigma + 0.5)
     places = border(torch.arange(n)[:, None] + torch.arange(-radius, radius + 1), n)
     weights = bell(radius, sigma).expand(n, -1)
@@ -89,7 +89,7 @@ def gaussian_matrix(n: int, sigma: float, truncate: float = 4.0, border: Border 
 
 @lru_cache(maxsize=64)
 def zoom_matrix(n: int, factor: float) -> Tensor:
-    """Return the linear enlargement of the center of n pixels to n pixels as a float64 matrix (n, n)."""
+    """Return the float64 matrix (n, n) that enlarges the center of n pixels by a factor, interpolated linearly."""
     cut = math.ceil(n / factor)
     size = round(cut * factor)
     at = (torch.arange(n, dtype=torch.float64) + (size - n) // 2) * ((cut - 1) / (size - 1))
@@ -99,7 +99,7 @@ def zoom_matrix(n: int, factor: float) -> Tensor:
 
 
 def along(x: Images, vertical: Tensor, horizontal: Tensor) -> Images:
-    """Apply one matrix to the columns and one to the rows of every image, in float64."""
+    """Apply the matrix `vertical` along the columns and `horizontal` along the rows of every image, in float64."""
     x = x.double() @ horizontal.to(x.device).T
     return (x.transpose(2, 3) @ vertical.to(x.device).T).transpose(2, 3)
 
@@ -137,13 +137,13 @@ def small_correlate(x: Images, kernel: tuple[tuple[float, ...], ...]) -> Images:
 
 
 def picked(x: Images, row: Int[Tensor, "b h w"], column: Int[Tensor, "b h w"]) -> Images:
-    """Replace every pixel by the pixel at the given row and column."""
+    """Return images whose pixel (i, j) is the pixel of `x` at (row[i, j], column[i, j])."""
     index = (row * x.shape[3] + column).flatten(1)[:, None].expand(-1, x.shape[1], -1)
     return x.flatten(2).gather(2, index).view_as(x)
 
 
 def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w"], border: Border) -> Images:
-    """Replace every pixel by the linearly interpolated value at the given row and column."""
+    """Return images whose pixel (i, j) is `x` at (row[i, j], column[i, j]), interpolated linearly."""
     (h, w), top, left = x.shape[2:], row.floor(), column.floor()
     down, right = (row - top)[:, None], (column - left)[:, None]
     rows = [border(top.long() + i, h) for i in (0, 1)]
@@ -153,7 +153,7 @@ def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w
 
 
 def streaked(x: Images, angle: Float[Tensor, "b"], radius: int, sigma: float) -> Images:
-    """Apply motion blur over 2·radius + 1 pixels in each image's own direction (degrees).
+    """Apply motion blur over 2·radius + 1 pixels; `angle` holds one direction per image, in degrees.
 
     Method: the weights of a half Gaussian on the pixels nearest to a ray, with repeated borders.
     """

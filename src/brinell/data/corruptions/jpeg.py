@@ -50,14 +50,14 @@ def jpeg_compression(x: Images, key: Keys, quality: int) -> Images:
 
 @lru_cache(maxsize=32)
 def _table(standard: tuple[tuple[int, ...], ...], quality: int) -> Tensor:
-    """Return the quantisation steps: the standard table at quality 50, ones at 100."""
+    """Return the quantisation steps for a quality: the standard table at quality 50, ones at quality 100."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
     table = (torch.tensor(standard) * percent + 50) // 100
     return table.clamp(1, 255).double()
 
 
 def _fixed(value: float, bits: int) -> int:
-    """Return a constant in fixed point, rounded to a multiple of 2^−bits."""
+    """Return a constant in fixed point: value · 2^bits, rounded to an integer."""
     return int(abs(value) * 2**bits + 0.5) * (1 if value >= 0 else -1)
 
 
@@ -87,7 +87,7 @@ def _to_rgb(y: Tensor, blue: Tensor, red: Tensor) -> Tensor:
 
 
 def _repeated(x: Tensor, h: int, w: int) -> Tensor:
-    """Extend to h × w by repeating the last row and column."""
+    """Extend images to h × w pixels by repeating the last row and column."""
     rows, columns = (edge(torch.arange(m, device=x.device), n) for m, n in ((h, x.shape[2]), (w, x.shape[3])))
     return x[:, :, rows][:, :, :, columns]
 
@@ -103,7 +103,7 @@ def _halved(x: Tensor) -> Tensor:
 
 
 def _doubled(x: Tensor, h: int, w: int) -> Tensor:
-    """Double the size and cut to h × w: weight 3/4 for the nearer pixel, 1/4 for the farther, in both directions."""
+    """Double the size with weights 3/4 (nearer pixel) and 1/4 (farther pixel) in both directions, and cut to h × w."""
     x = x[..., : -(-w // 2)]
     above = torch.cat([x[:, :, :1], x[:, :, :-1]], 2)
     below = torch.cat([x[:, :, 1:], x[:, :, -1:]], 2)

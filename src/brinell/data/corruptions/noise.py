@@ -16,12 +16,12 @@ def gaussian_noise(x: Images, key: Keys, scale: float) -> Images:
 
 
 def speckle_noise(x: Images, key: Keys, scale: float) -> Images:
-    """Add normal noise in proportion to the value."""
+    """Add normal noise of standard deviation `scale` times the value."""
     return x + scale * (x * rng.normal(key, tuple(x.shape[1:])))
 
 
 def impulse_noise(x: Images, key: Keys, share: float) -> Images:
-    """Set a share of the values to black or white with equal probability."""
+    """Set every value with probability `share` to 0 or 1, which are equally likely."""
     shape = tuple(x.shape[1:])
     replaced = rng.uniform(rng.fold(key, 1), shape) < share
     return torch.where(replaced, (rng.signs(rng.fold(key, 2), shape) + 1) / 2, x)

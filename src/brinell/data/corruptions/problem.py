@@ -1,4 +1,4 @@
-"""A Problem whose images are corrupted as they are read."""
+"""Make a Problem whose images are corrupted when they are read."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from brinell.data.corruptions.registry import check, corrupt
 
 
 class _Corrupted(Dataset[Any]):
-    """The samples of a problem by position, corrupted in batches."""
+    """A data set of the problem's samples, whose images are corrupted in batches when they are read."""
 
     def __init__(self, problem: Problem, name: str, severity: int, seed: int) -> None:
         self.problem, self.name, self.severity, self.seed = problem, name, severity, seed
@@ -46,7 +46,7 @@ def _ranges(indices: list[int]) -> list[tuple[int, int]]:
 
 
 def corrupted(problem: Problem, name: str, severity: int, seed: int = 0) -> Problem:
-    """Return the same samples with the same ids and with images that are corrupted when they are read.
+    """Return the problem with the same ids and labels, and with images that are corrupted when they are read.
 
     >>> import brinell
     >>> foggy = corrupted(brinell.data.load("demo", n=10), "fog", 3)

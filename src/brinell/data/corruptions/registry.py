@@ -27,7 +27,7 @@ Constants = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
 class Corruption:
     """A corruption: its function and its constants at severities 1 to 5.
 
-    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C. `common` corruptions belong to the benchmark.
+    `small` are the constants of CIFAR-10-C, `large` those of ImageNet-C. `common` marks the 15 benchmark corruptions.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Corruption:
 
 
 def _one(*values: int | float) -> Any:
-    """Return the constants of a corruption that has one per severity."""
+    """Return the constants of a corruption with a single constant per severity."""
     return tuple((v,) for v in values)
 
 
@@ -134,7 +134,7 @@ EXTRA = tuple(c.name for c in ALL if not c.common)
 def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eight_bit: bool = True) -> Tensor:
     """Corrupt images (n, 1 or 3, h, w) in [0, 1]; the result depends on the image, seed, id, name and severity only.
 
-    Method: Hendrycks & Dietterich 2019, with constants for the size of the images and keyed noise. `eight_bit`
+    Method: Hendrycks & Dietterich 2019, with the constants for this image size, and keyed noise. `eight_bit`
     truncates the result to 256 levels, as in the published data sets. Runs on the device of the images. See
     docs/corruptions.md.
 
@@ -146,9 +146,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eig
     check(name, severity)
     x, ids = _images(x), torch.as_tensor(ids, dtype=torch.int64, device=x.device)
     if ids.shape != (len(x),):
-        raise InputError(
-            expected=f"{len(x)} ids", got=f"shape {tuple(ids.shape)}", remedy="Pass the id of every sample."
-        )
+        raise InputError(expected=f"{len(x)} ids", got=f"shape {tuple(ids.shape)}", remedy="Pass one id per image.")
     chosen = CORRUPTIONS[name]
     key = rng.fold(rng.fold(rng.keys(seed, ids), rng.digest(name)), severity)
     result = chosen.apply(x, key, *chosen.constants(severity, min(x.shape[2:]))).clamp(0, 1)
@@ -156,7 +154,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eig
 
 
 def check(name: str, severity: int) -> None:
-    """Raise an error with the closest names if there is no such corruption or severity."""
+    """Raise an error that suggests similar names if the corruption or the severity is unknown."""
     one_of("a corruption", name, CORRUPTIONS)
     one_of("a severity", severity, SEVERITIES)
 
@@ -166,6 +164,6 @@ def _images(x: Tensor) -> Images:
         raise InputError(
             expected="images as floating point of shape (n, 1 or 3, height, width), at least 8 pixels each way",
             got=f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}",
-            remedy="Use grey or colour images: corruptions are defined for these only.",
+            remedy="Pass grey or RGB images in this shape: corruptions are defined for these only.",
         )
     return x.float()

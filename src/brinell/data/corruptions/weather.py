@@ -34,7 +34,7 @@ MEAN = ((1.0, 1.0, 1.0),) * 3
 
 
 def fog(x: Images, key: Keys, amount: float, decay: float) -> Images:
-    """Add fractal clouds of fog and dim the image so that its brightest value stays."""
+    """Add `amount` times fractal clouds, and scale the sum so that no value exceeds the image's largest value."""
     h, w = x.shape[2:]
     size = 1 << (max(h, w, 2) - 1).bit_length()
     most = x.amax((1, 2, 3), keepdim=True)
@@ -42,10 +42,10 @@ def fog(x: Images, key: Keys, amount: float, decay: float) -> Images:
 
 
 def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
-    """Return fractal clouds in [0, 1] on a torus of size × size pixels, a power of two.
+    """Return periodic fractal clouds in [0, 1] of size × size pixels; `size` is a power of two.
 
     Method: the diamond-square algorithm. The center of every square, then of every diamond, is the mean of its four
-    corners plus uniform noise of ± wibble². Then the step is halved and the wibble divided by `decay`.
+    corners plus uniform noise within ± wibble². Then the step is halved and the wibble divided by `decay`.
     """
     field = torch.zeros(len(key), size, size, device=key.device)
     step, wibble, level = size, WIBBLE, 0
@@ -63,12 +63,12 @@ def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
 
 
 def _grid(field: Tensor, top: int, left: int, step: int) -> Tensor:
-    """Return every step-th value in both directions from (top, left) on the torus."""
+    """Return every step-th value in both directions from (top, left); positions wrap around."""
     return field[:, top % step :: step, left % step :: step].roll((-(top // step), -(left // step)), (1, 2))
 
 
 def frost(x: Images, key: Keys, clear: float, ice: float) -> Images:
-    """Add a crop of a picture of ice crystals to the dimmed image."""
+    """Return `clear` times the image plus `ice` times a random crop of a picture of ice crystals."""
     return clear * x + ice * frost_at(key, x.shape[1], x.shape[2], x.shape[3])
 
 
@@ -93,7 +93,7 @@ def snow(
 def spatter(
     x: Images, key: Keys, mean: float, spread: float, sigma: float, least: float, amount: float, mud: int
 ) -> Images:
-    """Add drops of water or mud where smoothed normal noise exceeds `least`."""
+    """Add drops of water (or of mud, if `mud` is 1) where smoothed normal noise exceeds `least`."""
     liquid = gaussian(mean + spread * rng.normal(key, (1, *x.shape[2:])), sigma)
     if not mud:
         liquid = torch.where(liquid < least, 0.0, liquid)
@@ -114,7 +114,7 @@ def _shine(liquid: Layer) -> Layer:
 
 
 def _blurred(x: Layer, up: float) -> Layer:
-    """Average 3 × 3 pixels in integers: add `up` and round down."""
+    """Return the mean of the 3 × 3 pixels around each pixel, plus `up`, rounded down."""
     return (small_correlate(x, MEAN) / 9 + up).floor()
 
 
@@ -138,13 +138,13 @@ def _edges(levels: Layer) -> Tensor:
 
 
 def _shifted(x: Tensor, i: int, j: int) -> Tensor:
-    """Return the value i rows below and j columns to the right, 0 beyond the border."""
+    """Return for each pixel the value i rows below and j columns to the right, 0 beyond the border."""
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
     return padded[:, :, 1 + i : 1 + i + x.shape[2], 1 + j : 1 + j + x.shape[3]]
 
 
 def _distance(edges: Tensor) -> Layer:
-    """Return the Euclidean distance to the nearest edge, exact up to REACH: first along columns, then along rows."""
+    """Return each pixel's Euclidean distance to the nearest edge pixel, exact up to REACH pixels."""
     far = 2.0 * REACH * REACH
     square = torch.where(edges, 0.0, far)
     for axis in (2, 3):
