@@ -327,7 +327,7 @@ def test_larger_radii_come_first_and_only_the_last_counts():
 
 
 def test_larger_radii_are_refused_elsewhere():
-    with pytest.raises(brinell.PlanError, match="L1 only"):
+    with pytest.raises(brinell.PlanError, match="the only norm for larger_eps"):
         brinell.attack("demo", brinell.data.load("demo", 2), brinell.Linf(0.1), APGD(5, larger_eps=True))
 
 

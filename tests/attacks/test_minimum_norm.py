@@ -270,7 +270,7 @@ def test_bisect_runs_black_box_attacks():
         (lambda: Descend(PGD(loss="ce")), "the same loss"),
         (
             lambda: Descend(APGD(loss="minimum-margin"), before=FAB(targeted=True)),
-            "the same of every response",
+            "the same gradients at every query",
         ),
         (lambda: Descend(least=0.5), "least ≤ cut"),
         (lambda: FMN(loss="ce"), "a margin loss"),

@@ -225,7 +225,7 @@ def test_an_attack_of_ones_own() -> None:
     [
         (lambda: as_method("pdg"), "'pgd'"),
         (lambda: as_method(7), "a training method"),
-        (lambda: as_method(attacks.FAB()), "nearest adversarial"),
+        (lambda: as_method(attacks.FAB()), "minimises the distance"),
         (lambda: Method("a", attacks.PGD(loss="minimum-margin")), "targets of at least 1"),
         (lambda: Method("a", attacks.PGD(), beta=-1.0), "at least 0"),
         (lambda: Method("a", attacks.PGD(), keep="first"), "keep among"),

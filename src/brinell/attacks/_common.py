@@ -24,7 +24,7 @@ BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class PointState(AttackState):
-    """Per row: the number of responses so far and the next point to query. Subclasses add fields."""
+    """State of an attack, per row: the number `t` of responses so far and the next point `x` to query."""
 
     t: Labels
     x: Points
@@ -32,7 +32,7 @@ class PointState(AttackState):
 
 @dataclass(frozen=True)
 class RunState(AttackState):
-    """Per row: the number of responses so far, and the state `run` of an inner attack, whose `x` is the next point."""
+    """State, per row: the number `t` of responses so far, and an inner attack's state `run` with the next point."""
 
     t: Labels
     run: Any
@@ -82,7 +82,7 @@ class Wrapper(Attack[S]):
 
 
 def misclassified(a: Response, p: Batch) -> Mask:
-    """Return the mask of misclassified points; of tied logits the first is the prediction, as in the engine."""
+    """Return the mask of misclassified rows; the first of tied logits is the prediction, as in the engine."""
     return (a.logits.argmax(1) != p.y) & a.logits.isfinite().all(1)
 
 

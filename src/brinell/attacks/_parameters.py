@@ -13,15 +13,15 @@ def check_loss(name: str) -> None:
 
 
 def check_margin_loss(name: str) -> None:
-    """Refuse a loss that is not zero on the decision boundary: only signed margins are accepted."""
+    """Refuse a loss that is not a difference of two logits, i.e. not zero exactly on the decision boundary."""
     one_of("a margin loss", name, SIGNED_MARGINS)
 
 
 def check_numbers(sound: bool, expected: str, **numbers: float | int | None) -> None:
-    """Refuse these hyper-parameters unless `sound`."""
+    """Raise a PlanError with the text `expected` and these hyper-parameters unless `sound` is true."""
     if not sound:
         got = ", ".join(f"{name} = {value}" for name, value in numbers.items())
-        raise PlanError(expected=expected, got=got, remedy="Leave it out for the default.")
+        raise PlanError(expected=expected, got=got, remedy=f"Leave out {', '.join(numbers)} for the default.")
 
 
 def check_positive(**numbers: float | int) -> None:

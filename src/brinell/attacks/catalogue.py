@@ -60,7 +60,7 @@ REFERENCES: dict[str, AnyAttack] = {"fgsm": FGSM(), "pgd20": PGD(steps=20)}
 
 
 def reference(name: str) -> AnyAttack:
-    """Return the attack of this name whose last iterate ranks target classes.
+    """Return the reference attack of this name ("fgsm", "pgd20"): its last iterate ranks the target classes.
 
     >>> reference("pgd20").queries
     21
@@ -69,7 +69,7 @@ def reference(name: str) -> AnyAttack:
 
 
 def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
-    """Return a plan from names of stages.
+    """Return a plan of stages given by name, such as "apgd-ce"; the norm decides their restarts and targets.
 
     >>> from brinell import L1, Linf
     >>> mine = chain(["apgd-ce", "fab-t"])
@@ -203,7 +203,7 @@ _ALL = [
 
 # Smallest distances: each plan contains the stages of the smaller one, so a larger budget never gives larger ones.
 def _labelled(attack: AnyAttack, label: str) -> Stage:
-    """Return a stage whose noise depends on its label only, not on the other stages of the plan."""
+    """Return the attack as a stage whose noise key depends on its label, so that it is the same in every plan."""
     return replace(stage(attack, label), noise=label)
 
 
@@ -223,7 +223,7 @@ _FULL = {"Linf": _SEARCHED, "L2": (_ALMA, *_SEARCHED), "L1": (_ALMA, _EAD, *_SEA
 
 
 def _minimal(name: str, description: str, *parts: dict[str, Stages]) -> Plan:
-    """Return a plan with, for each norm, the quick stage and then the given stages."""
+    """Return a minimum-norm plan: in every norm FMN with 100 steps, then the stages that `parts` lists for the norm."""
     each = {norm: (*_QUICK, *(s for part in parts for s in part[norm])) for norm in _MINIMAL}
     citation = "Pintor et al. 2021, Fast minimum-norm adversarial attacks" + (f"; {FAB_PAPER}" if parts else "")
     return Plan(name, each, description, citation)
@@ -248,7 +248,7 @@ PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 
 def plans() -> dict[str, str]:
-    """Return the names of the plans with one-line descriptions.
+    """Return a dictionary of all named plans: name → one-line description.
 
     >>> plans()["pgd20"]
     'PGD on cross-entropy, 20 steps of eps/4, one random start'

@@ -38,7 +38,7 @@ CROWD = 2.0
 
 @table
 def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return, per response of a run, whether it is a checkpoint, and its `PATIENCE` (else inf)."""
+    """Return two tables over the responses of a run: whether it is a checkpoint, and its `PATIENCE` (inf if none)."""
     ages = range(steps + 1)
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
     return torch.tensor([a in CHECKPOINTS for a in ages], device=device), torch.tensor(patience, device=device)
@@ -50,12 +50,12 @@ def _may_branch(v: Tensor) -> bool:
 
 
 def _near(closest: Scalars, extra: Labels) -> Mask:
-    """Return the mask of samples whose smallest gap qualifies for repetition `extra`, counted from 1."""
+    """Return the mask of samples whose smallest gap `closest` is small enough for repetition `extra` (1, 2, …)."""
     return closest < AGAIN * 0.5 ** ((extra - 1) // 2).to(closest.dtype)
 
 
 def _repeated(towards: Labels, extra: Labels) -> Labels:
-    """Return the target of repetition `extra`: the closest class if odd, untargeted (−1) if even."""
+    """Return the target of repetition `extra`: the class `towards` if `extra` is odd, none (−1) if it is even."""
     return torch.where(extra % 2 == 1, towards, -1)
 
 
@@ -64,10 +64,11 @@ class PursuitState(RunState):
     """The Auto-PGD run in progress, and what earlier runs say about the sample.
 
     `attempt` counts the runs: 0 is untargeted, 1 … `targets` go to the `ranked` classes, then come the repetitions;
-    `until` is the last run allowed. Of the current run: `reach`, `gap` (at the last checkpoint) and `early` (the gap at
-    the second checkpoint). Of all runs of the sample: `later` (the largest decrease of the gap after a second
-    checkpoint), `begun` (the smallest initial gap), `closest` (the smallest gap) and `towards` (the target of that
-    run). Repetitions do not change `later`, `closest` and `towards`, so that no repetition depends on another.
+    `until` is the last run allowed. Of the current run: `reach` (the gain that its first gradient predicts), `gap` (at
+    the last checkpoint; see `Pursuit`) and `early` (the gap at the second checkpoint). Of all runs of the sample:
+    `later` (the largest decrease of the gap after a second checkpoint), `begun` (the smallest initial gap), `closest`
+    (the smallest gap) and `towards` (the target of the run that reached it). Repetitions do not change `later`,
+    `closest` and `towards`, so that no repetition depends on another.
     """
 
     attempt: Labels
@@ -89,7 +90,7 @@ class PursuitState(RunState):
 
 @dataclass(frozen=True)
 class RepetitionSeed:
-    """What repetitions use of the earlier runs; fields as in `PursuitState`."""
+    """What repetitions need from the runs before them; the fields are those of `PursuitState`."""
 
     later: Scalars
     closest: Scalars
@@ -180,7 +181,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
     def _record(self, s: PursuitState, a: Response, p: Batch, ball: Ball, first: Mask) -> PursuitState:
-        """At a run's first response record its reach; at the sample's first response also the ranking of targets."""
+        """Return the state with `reach` set at a run's first response, and the targets ranked at the sample's first."""
         ranked = torch.where((first & (s.attempt == 0))[:, None], self._rank(a.logits, p.y), s.ranked)
         return replace(
             s,
@@ -256,7 +257,7 @@ class Pursuit(Attack[PursuitState]):
         )  # fmt: skip
 
     def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
-        """Return the runs, with new ones from random starts where `new`; a CPU computes only these rows."""
+        """Return the Auto-PGD states, with new runs from random starts in the rows `new`; a CPU computes only these."""
         if not _may_branch(new):
             return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]
@@ -273,7 +274,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(attempt > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
 
     def _thin(self, run: Any, p: Batch, ball: Ball) -> Any:
-        """In sparse norms, limit the first steps to `CROWD` · eps coordinates, about what the budget can move."""
+        """In sparse norms, limit the first steps to `CROWD` · eps coordinates, about as many as eps can pay for."""
         if not ball.norm.sparse:
             return run
         return replace(run, density=(CROWD * ball.eps / flat(p.x).shape[1]).clamp(max=SHARE))

@@ -46,7 +46,7 @@ def _identity(x: Tensor) -> Tensor:
 def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
     """Make a module that computes `forward` exactly and takes its gradient from `backward` (default: the identity).
 
-    Method: Athalye, Carlini & Wagner 2018. Use it for those layers of a defence that have no useful gradient.
+    Use it for layers of a defence that have no useful gradient. Reference: Athalye, Carlini & Wagner 2018.
 
     >>> quantise = bpda(lambda x: (x * 4).round() / 4)
     >>> x = torch.tensor([0.3], requires_grad=True)

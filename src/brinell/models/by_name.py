@@ -1,4 +1,4 @@
-"""Load a model by its name: a zoo model, a function in a Python file, or the folder of a training."""
+"""Load a model by its name: a zoo model, a function in a Python file, or the output folder of `brinell train`."""
 
 import importlib.util
 import sys
@@ -22,9 +22,9 @@ DEMO = "demo"
 
 
 def load_model(spec: str) -> Any:
-    """Load "demo", a model of the zoo, the folder of a training, or FILE.py:FACTORY.
+    """Load "demo", a model of the zoo, the output folder of `brinell train`, or FILE.py:FACTORY.
 
-    FACTORY is a function without arguments that returns a module or a classifier, or the model itself.
+    FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
 
     >>> load_model("demo").name
     'demo'
@@ -42,7 +42,7 @@ def load_model(spec: str) -> Any:
     path = Path(file)
     if not file or not path.is_file():
         raise ModelError(
-            expected="a model as FILE.py:FACTORY, the folder of a training, a model of the zoo, or demo",
+            expected="a model as FILE.py:FACTORY, the output folder of brinell train, a model of the zoo, or demo",
             got=repr(spec),
             remedy=_instead(spec),
         )
@@ -52,7 +52,7 @@ def load_model(spec: str) -> Any:
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise ModelError(
             expected=f"a function {factory} in {path.name}",
-            got="none of that name",
+            got="no such function",
             remedy=did_you_mean(factory, names),
         )
     if not callable(made) or isinstance(made, nn.Module):
@@ -63,7 +63,7 @@ def load_model(spec: str) -> Any:
 
 
 def _instead(spec: str) -> str:
-    """Return what to write instead of a name that stands for no model."""
+    """Return the remedy for a name that no model has: what to write instead."""
     path, example = Path(spec), "Write e.g. my_model.py:make_net."
     if path.suffix in WEIGHTS:
         return f"Weights need their network: write a function that builds it, loads them and returns it. {example}"
@@ -84,7 +84,7 @@ def _instead(spec: str) -> str:
 
 @contextmanager
 def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
-    """Turn an exception in the user's file into one sentence."""
+    """Turn an exception from the user's file into a ModelError with the command that shows its traceback."""
     try:
         yield
     except BrinellError:
@@ -93,7 +93,7 @@ def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
         raise ModelError(
             expected=expected,
             got=f"{type(error).__name__} in {path.name}: {first_line(error)}",
-            remedy=f"To see where it comes from: {call}",
+            remedy=f"To see the traceback, run: {call}",
         ) from error
 
 
@@ -101,7 +101,7 @@ def _module(path: Path) -> Any:
     name = f"brinell_user_{path.stem}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
-        raise ModelError(expected="a Python file", got=str(path), remedy="Write the factory in a .py file.")
+        raise ModelError(expected="a Python file", got=str(path), remedy="Put the factory into a .py file.")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     # The file may import its neighbours, as a script may.

@@ -33,7 +33,7 @@ class _Function(nn.Module):
 
 
 def _hash(value: Any, depth: int = 3) -> str:
-    """Hash a function by its code, constants and closure, and a tensor by its values."""
+    """Return a hash of a value: of a function's code, constants and closure, or of a tensor's numbers."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
         return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
@@ -63,10 +63,11 @@ def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Detector:
-    """A module that scores inputs and rejects scores above `threshold`; `scale` matches the size of logits.
+    """A module that scores inputs, and the `threshold` above which a score rejects its input.
 
-    The threshold was calibrated on `samples` clean inputs, of which at most the share `rate` may be rejected.
-    `references` are accepted natural inputs for attacks that match the features of one.
+    `scale` converts scores to the units of logits. The threshold was calibrated on `samples` clean inputs, of which at
+    most the share `rate` may be rejected (None: not calibrated). `references` are model outputs for natural inputs that
+    the detector accepts, which matching attacks imitate.
     """
 
     module: nn.Module
@@ -90,12 +91,12 @@ class Detector:
         if not isinstance(raw, Tensor) or raw.numel() != len(x) or len(raw) != len(x):
             got = f"shape {tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
             raise ModelError(
-                expected=f"one score per input, shape ({len(x)},)", got=got, remedy="Larger means more suspicious."
+                expected=f"one score per input, shape ({len(x)},)", got=got, remedy="Return a tensor of that shape."
             )
         return raw.reshape(len(x)).float()
 
     def reject(self, x: Tensor, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Return the scaled distance of the score to the threshold; it is positive if the input is rejected."""
+        """Return (score − threshold) · scale per row; it is positive if the input is rejected."""
         return (self.score(x, logits, features) - self.threshold) * self.scale
 
     def describe(self) -> str:
@@ -114,7 +115,7 @@ def as_detector(detector: Any) -> Detector:
         raise ModelError(
             expected="a module or function that scores inputs",
             got=type(detector).__name__,
-            remedy="Write brinell.wrap(net, detector=module).",
+            remedy="Write brinell.wrap(net, detector=lambda x: score(x)) or detector=module.",
         )
     if isinstance(detector, nn.Module):
         return Detector(detector, reads=_reads(detector.forward))
@@ -122,7 +123,7 @@ def as_detector(detector: Any) -> Detector:
 
 
 def negated(score: Tensor) -> Tensor:
-    """Return a score that accepts exactly what was rejected; NaN stays NaN."""
+    """Return a score that accepts what `score` rejects (above 0) and rejects what it accepts; NaN stays NaN."""
     # A score of zero is accepted, so the negated score must be above zero.
     least = torch.finfo(score.dtype).tiny
     return torch.where(score > 0, -score, (-score).clamp(min=least))
@@ -147,7 +148,7 @@ class Inverted(DelegatingClassifier):
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
 
     def forward(self, x: Tensor) -> Output:
-        """Return the output; an input is rejected exactly if the original detector accepts it."""
+        """Return the output with a negated score: rejected if the original accepts, and vice versa; NaN stays NaN."""
         out = self.inner.forward(x)
         if out.reject is None:
             raise ModelError(
@@ -162,7 +163,7 @@ class Inverted(DelegatingClassifier):
 
 
 def inverted(classifier: Classifier) -> Inverted:
-    """Negate the detector's decision: an input that evades the result is rejected by the original.
+    """Return the classifier with the opposite detector decision: it accepts the inputs that `classifier` rejects.
 
     Method: the inverted test of Zimmermann et al. 2022, sec. 3.2. An attack that considers the detector must be able
     to trigger it as well as to evade it.

@@ -22,7 +22,7 @@ def _inputs(channels: int, mean: Numbers, std: Numbers) -> Inputs:
 
 
 class _StoredInputs(nn.Module):
-    """Omits the normalisation from the module's text: the buffers already put it into the fingerprint."""
+    """Mixin that omits the normalisation from the module's repr: its buffers are in the fingerprint already."""
 
     def extra_repr(self) -> str:
         return ""
@@ -60,7 +60,7 @@ def _demo(n: "Network") -> nn.Module:
     if (n.classes, n.channels, n.mean, n.std) != (10, 1, None, None):
         raise InputError(
             expected="10 classes, one channel and no normalisation for the demonstration network",
-            got=f"{n.classes} classes, {n.channels} channels",
+            got=f"{n.classes} classes, {n.channels} channels, mean {n.mean}, std {n.std}",
             remedy="Use resnet18 for other data.",
         )
     return DemoNet()
@@ -93,7 +93,7 @@ class Network:
         if self.classes < 2 or self.channels < 1:
             raise InputError(
                 expected="at least 2 classes and 1 channel",
-                got=f"{self.classes} and {self.channels}",
+                got=f"{self.classes} classes and {self.channels} channels",
                 remedy="Check the labels and the shape of the images (n, channels, height, width).",
             )
         for what, values in (("mean", self.mean), ("std", self.std)):
@@ -113,7 +113,7 @@ class Network:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Network":
-        """Read a stored configuration.
+        """Make the configuration from the dictionary that `to_json` returned.
 
         >>> Network.from_json(Network("demo", channels=1).to_json()).name
         'demo'

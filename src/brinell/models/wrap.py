@@ -35,7 +35,7 @@ def _broadcast(v: Tensor, x: Tensor) -> Tensor:
         raise ModelError(
             expected=f"mean and std with one number, or one per channel ({x.shape[1]})",
             got=f"{v.numel()} numbers",
-            remedy="Inputs have shape (batch, channels, …). Use the normalisation that the model was trained with.",
+            remedy="Give one number per channel; inputs have shape (batch, channels, …).",
         )
     return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
 
@@ -49,7 +49,7 @@ def require_module(classifier: Classifier, remedy: str) -> nn.Module:
 
 @dataclass(frozen=True, eq=False)
 class TorchClassifier(Classifier):
-    """A module with its normalisation and its properties. Use `wrap` to make one.
+    """A torch module as a classifier, with its input normalisation, detector and options. Use `wrap` to make one.
 
     `foreign_dtypes` are the dtypes of weights that another framework holds.
     """
@@ -129,7 +129,7 @@ class TorchClassifier(Classifier):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the module's structure, parameters, buffers and normalisation."""
+        """The SHA-256 of the module's structure, parameters, buffers and normalisation."""
         h = hashlib.sha256(repr(self.module).encode())
         extra = {"mean": self.mean, "std": self.std}
         tensors = {**self.module.state_dict(), **{k: v for k, v in extra.items() if v is not None}}
@@ -145,7 +145,7 @@ class TorchClassifier(Classifier):
         return h.hexdigest()
 
     def to(self, device: torch.device) -> "TorchClassifier":
-        """Move the classifier to a device; the module itself is moved."""
+        """Return the classifier on a device; the module that was wrapped is moved, not copied."""
         for module in self._modules():
             module.to(device)
         mean, std = (None if v is None else v.to(device) for v in (self.mean, self.std))
@@ -196,12 +196,16 @@ def wrap(
     """
     if not isinstance(module, nn.Module):
         raise ModelError(
-            expected="a torch.nn.Module", got=type(module).__name__, remedy="Call the function in a module's forward."
+            expected="a torch.nn.Module",
+            got=type(module).__name__,
+            remedy="Call it in the forward of an nn.Module, or use brinell.models.adapters for other frameworks.",
         )
     unknown = set(allow) - set(ALLOWED)
     if unknown:
         raise ModelError(
-            expected=f"allow among {', '.join(ALLOWED)}", got=", ".join(sorted(unknown)), remedy="Check the spelling."
+            expected=f"names among {', '.join(ALLOWED)} in allow",
+            got=", ".join(sorted(unknown)),
+            remedy=f"Write e.g. allow=[{ALLOWED[0]!r}].",
         )
     std_column = _column(std)
     if std_column is not None and not bool((std_column > 0).all()):
@@ -224,7 +228,9 @@ def wrap(
     label = name if name is not None else type(module).__name__
     if features and features not in dict(module.named_modules()):
         raise ModelError(
-            expected="the name of a layer of the module as features", got=repr(features), remedy="See named_modules()."
+            expected="the name of a layer of the module as features",
+            got=repr(features),
+            remedy="Print the names: [name for name, _ in net.named_modules()].",
         )
     rejects = None if detector is None else as_detector(detector)
     m, s = (None if v is None else v.to(device) for v in (mean_column, std_column))

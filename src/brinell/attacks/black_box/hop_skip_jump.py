@@ -30,7 +30,7 @@ MOST_STEP_HALVINGS = 20
 
 @dataclass(frozen=True)
 class HopSkipJumpState(PointState):
-    """The phase and its queries so far, boundary point, bisection limits, sums for the normal's estimate, and step."""
+    """Per row: phase, its queries so far, boundary point, limits of the bisection, sums for the normal, and step."""
 
     phase: Labels
     count: Labels
@@ -56,7 +56,7 @@ class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
     boundary's normal from the decisions at `first`·√round random points (at most 10,000) around the boundary point, at
     radius distance / n, where distance is from the clean point and n the number of coordinates. (3) Step by
     distance / √round along the normal (in Linf along its sign); halve the step until the new point is adversarial.
-    Each row has its own phase. Different here: a bisection has 10 to 24 steps, and directions are Gaussian in Linf too.
+    Each row has its own phase. Unlike the paper: a bisection has 10 to 24 steps; directions are Gaussian in Linf too.
     Cost per step: one forward pass; one more for the start.
     Reference: Chen, Jordan & Wainwright 2020, HopSkipJumpAttack: a query-efficient decision-based attack.
     Limits: needs thousands of queries, and the result depends on the first adversarial point. Randomised decisions
@@ -173,6 +173,6 @@ def _direction(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
 
 
 def _between(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
-    """Move the far point to the middle radius of the bisection: along the segment in L2, by clipping in Linf."""
+    """Return the middle point of the bisection: `s.far` moved towards the clean point, in Linf by clipping."""
     middle = (s.low + s.high) / 2 * ball.norm.size(s.far - p.x)
     return replace(ball, eps=middle).retract(p.x, s.far)

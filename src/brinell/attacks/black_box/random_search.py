@@ -35,7 +35,7 @@ def stage(i: int) -> int:
 
 
 def shares(steps: int, p0: float) -> tuple[float, ...]:
-    """Return the share of changed coordinates in each stage that `steps` iterations reach.
+    """Return the share of coordinates that a candidate changes, for each stage that `steps` iterations reach.
 
     >>> shares(200, 0.8)
     (0.8, 0.4, 0.2)
@@ -44,7 +44,7 @@ def shares(steps: int, p0: float) -> tuple[float, ...]:
 
 
 def stages(steps: int) -> list[int]:
-    """Return the stage of every iteration, with two more entries for rows that have used all their queries."""
+    """Return the schedule's stage at every iteration, with two more entries for rows that have used all queries."""
     return [stage(min(i, steps - 1)) for i in range(steps + 2)]
 
 
@@ -54,14 +54,14 @@ def for_norm(table: dict[type[Norm], V], norm: Norm, name: str) -> V:
         raise PlanError(
             expected=f"a norm that {name} supports ({', '.join(n.name for n in table)})",
             got=norm.name,
-            remedy="Leave the attack out for this threat.",
+            remedy=f"Leave {name} out of the plan for this threat.",
         )
     return table[type(norm)]
 
 
 @dataclass(frozen=True)
 class RandomSearchState(PointState):
-    """The candidate, the best point, and the loss of the best point."""
+    """Per row: the candidate to query next, the best point so far, and its loss."""
 
     x_best: Points
     f_best: Scalars
@@ -69,7 +69,7 @@ class RandomSearchState(PointState):
 
 @dataclass(frozen=True)
 class SearchAttack(Attack[RandomSearchState]):
-    """Base of random searches: hyper-parameters, and a step that accepts a candidate if its loss is strictly larger."""
+    """Base class of random searches: `step` accepts a candidate if its loss is strictly larger than the best loss."""
 
     steps: int = 5000
     p0: float = 0.8
@@ -93,7 +93,7 @@ class SearchAttack(Attack[RandomSearchState]):
         return RandomSearchState(s.t + 1, x, x_best, f_best)
 
     def first(self, p: Batch, ball: Ball) -> Points:
-        """Return a start for batches without explicit starts."""
+        """Return the starting points for a batch without explicit starts."""
         raise NotImplementedError
 
     def candidate(self, x: Points, t: Labels, key: Keys, p: Batch, ball: Ball) -> Points:
@@ -102,7 +102,7 @@ class SearchAttack(Attack[RandomSearchState]):
 
 
 class Flip:
-    """Moves in Linf: `move` changes the displacement d on a set of coordinates; `place` projects x0 + d."""
+    """Random moves in Linf: `move` changes the displacement d on a set of coordinates; `place` projects x0 + d."""
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
         """Add 2 eps · signs on the set `a`; the later projection puts these coordinates on a face. Shapes (b, 1, n)."""
@@ -130,11 +130,12 @@ def _clipped(ball: Ball, x0: Points, d: Points) -> Points:
 
 @dataclass(frozen=True)
 class BudgetTransfer:
-    """Moves in L2 and L1: the budget of the sets `a` and `b`, and the unused budget, go to a new displacement on `a`.
+    """Random moves in L2 and L1: a new displacement on the set `a` gets the budgets of the sets `a` and `b`.
 
-    `measure` is |·|^p per coordinate, and `root` its inverse. `amount` converts the measure available to a channel into
-    the norm of its new displacement, given the number of channels. `put` brings any displacement into ball and box;
-    `trim` does so for a displacement of norm at most eps up to rounding, as after a move with a single channel.
+    It also gets the unused budget. Budgets are sums of `measure`, which is |·|^p per coordinate; `root` is its inverse.
+    `amount` converts the budget of a channel into the norm of its new displacement, given the number of channels. `put`
+    brings any displacement into ball and box; `trim` does so if its norm exceeds eps by rounding only, as after a move
+    with a single channel.
     """
 
     measure: Callable[[Tensor], Tensor]
@@ -144,16 +145,16 @@ class BudgetTransfer:
     trim: Callable[[Ball, Points, Points], Points]
 
     def size(self, d: Points) -> Tensor:
-        """Return the norm of every channel."""
+        """Return the norm of the displacement in every channel."""
         return self.root(self.measure(d).sum(2, keepdim=True))
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Mix the random signs with the displacement on the set `a`; the displacement on `b` becomes zero."""
+        """Return d with random signs mixed into it on the coordinates `a` and with zeros on the coordinates `b`."""
         bump = torch.where(a, signs, 0.0)
         return self.mix(d, bump / (self.size(bump) + TINY), a, b, eps)
 
     def mix(self, d: Points, bump: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Mix the displacement on `a` with `bump`, which is zero outside `a` and has norm 1 in every channel."""
+        """Return d mixed with `bump` on `a`; `bump` is zero outside `a` and has norm 1 in every channel."""
         channels = d.shape[1]
         both, old, mass = a | b, torch.where(a, d, 0.0), self.measure(d)
         unused = (self.measure(eps) - flat(mass).sum(1)).clamp(min=0) / channels
@@ -182,7 +183,7 @@ def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class RandomSearch(SearchAttack):
-    """Run Square's search on inputs that are not images. It is our substitute, not the published method.
+    """Run Square's random search on inputs that are not images. It is Brinell's substitute, not a published method.
 
     Method: as Square, but a random subset of round(p·n) of the n free coordinates replaces the square window, with a
     random sign per coordinate; p is the scheduled share. Linf: the subset moves to a face of the ball. L2 and L1: the

@@ -26,7 +26,7 @@ from brinell.ops.types import Keys, Labels, Points
 
 @dataclass(frozen=True)
 class Windows:
-    """Linf: start from stripes; then move one window to a face of the ball, with one sign per channel.
+    """Square's moves in Linf: start from stripes; then move one window to a face of the ball, one sign per channel.
 
     `first` returns the start, `next` a candidate near the best point x, at each row's iteration t.
     """
@@ -51,7 +51,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Bumps:
-    """L2 and L1: start from tiles of bumps; then the budget of two windows goes to one, mixed with a random bump."""
+    """Square's moves in L2 and L1: start from tiles of bumps; then move the budget of two windows to one of them."""
 
     moves: BudgetTransfer
     p: int
@@ -59,7 +59,7 @@ class Bumps:
     sides: Sides
 
     def first(self, x0: Points, key: Keys, ball: Ball) -> Points:
-        """Start from tiles of bumps with random orientations, and a random sign in every channel."""
+        """Return starts tiled with bumps of random orientation, with a random sign in every channel."""
         c, h, w = x0.shape[1:]
         count, tile, both = tiling(h, w, self.decay, self.p, x0.device)
         turned = rng.integers(rng.fold(key, 1), 2, (count,))[:, tile] > 0

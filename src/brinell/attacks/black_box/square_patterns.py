@@ -17,13 +17,13 @@ TILES = 5
 
 @dataclass(frozen=True)
 class Sides:
-    """The rule for a window's side given its share of the image: the minimum side, and whether sides must be odd."""
+    """The rule for a window's side length, in pixels: at least the minimum, and odd if `odd` is true."""
 
     least: int = 1
     odd: bool = False
 
     def side(self, share: float, h: int, w: int) -> int:
-        """Return the side of a window that covers `share` of an h × w image.
+        """Return the side length in pixels of a square window that covers `share` of an h × w image.
 
         >>> [Sides().side(p, 32, 32) for p in (0.8, 0.4)], Sides(3, odd=True).side(0.4, 32, 32)
         ([29, 20], 21)
@@ -54,7 +54,7 @@ def pattern(s: int, decay: int, p: int) -> Tensor:
 
 @table
 def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return the stage per iteration; per stage the side and the numbers of vertical and horizontal offsets."""
+    """Return tables: per iteration its stage; per stage the window's side, vertical offsets and horizontal offsets."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
     room = [[h - s + 1, w - s + 1] for s in side]
     return tuple(torch.tensor(v, device=device) for v in (stages(steps), side, room))
@@ -73,7 +73,7 @@ def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.devi
 
 @table
 def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
-    """Return the number of tiles, each pixel's tile, and images tiled with pattern and transpose, (2, h·w)."""
+    """Return the number of tiles, each pixel's tile, and images tiled with the pattern and its transpose, (2, h·w)."""
     side = max(min(h, w) // TILES, 1)
     (di, i), (dj, j) = _cut(h, side), _cut(w, side)
     tile = i[:, None].clamp(min=0) * (w // side) + j[None].clamp(min=0)

@@ -45,7 +45,7 @@ class Alternating(Attack[PointState]):
         check_positive(beyond=self.beyond)
         if self.loss not in SIGNED_MARGINS:
             raise PlanError(
-                expected=f"a loss among {', '.join(SIGNED_MARGINS)}", got=self.loss, remedy="Use a margin loss."
+                expected=f"a loss among {', '.join(SIGNED_MARGINS)}", got=self.loss, remedy='Write loss="margin".'
             )
 
     @property
@@ -71,12 +71,12 @@ class Alternating(Attack[PointState]):
 
 
 def _missing(value: Scalars, beyond: Scalars) -> Scalars:
-    """Return by how much `value` is below `beyond`; 0 where `value` is not finite."""
+    """Return, per row, `beyond` − `value` if positive, else 0; also 0 if `value` is not finite."""
     return torch.where(value.isfinite(), beyond - value, 0.0)
 
 
 def _shortest(a: Tensor, need: Tensor, b: Tensor, want: Tensor) -> Tensor:
-    """Return per row the shortest d with a · d ≥ need and b · d ≥ want; if a and b are parallel, use only one."""
+    """Return, per row, the shortest d with a·d ≥ need and b·d ≥ want; if they are parallel, one may not hold."""
     aa, bb, ab = (a * a).sum(1), (b * b).sum(1), (a * b).sum(1)
     only_a = rows(need.clamp(min=0) / aa.clamp(min=TINY), a) * a
     only_b = rows(want.clamp(min=0) / bb.clamp(min=TINY), b) * b

@@ -25,8 +25,9 @@ SIGNED = (*SIGNED_MARGINS, "dlr", "dlr-targeted")
 class Joint(Wrapper[Any]):
     """Make an attack maximise a joint loss of its classification loss and the detector's score.
 
-    Method: "hinge" is min(loss, 0) + w · min(−score, 0), so that a surplus in one condition does not compensate for the
-    other; "min" uses the less satisfied condition; "sum" is loss − w · score. "hinge" and "min" need a loss that is
+    Method: `how` combines loss and score with the `weight` w. "hinge" is min(loss, 0) + w · min(−score, 0), so that a
+    surplus in one condition does not compensate for the other, and equals "min" once both are met; "min" is
+    min(loss, −w · score); "sum" is loss − w · score. "hinge" and "min" need a loss that is
     positive exactly at misclassified points (margins and DLR). The wrapped attack receives the joint loss and its
     gradient in the response and is otherwise unchanged; it may be a black-box attack. Cost per step: that of the
     wrapped attack, plus a second backward pass if it uses gradients. Reference: Carlini & Wagner 2017, Adversarial
@@ -50,13 +51,13 @@ class Joint(Wrapper[Any]):
             raise PlanError(
                 expected="an attack that follows one loss inside the ball",
                 got=self.inner.name,
-                remedy="Use APGD, PGD, FGSM or Square.",
+                remedy='Wrap APGD, PGD, FGSM or Square, e.g. Joint(APGD(loss="margin")).',
             )
         if self.how != "sum" and self.inner.loss not in SIGNED:
             raise PlanError(
                 expected=f'a loss among {", ".join(SIGNED)}, or how="sum"',
                 got=self.inner.loss,
-                remedy="Use one of these: the sign of other losses does not tell whether the attack succeeds.",
+                remedy='Write Joint(APGD(loss="margin")): a positive loss must mean a misclassified input.',
             )
 
     @property
@@ -93,10 +94,12 @@ class Joint(Wrapper[Any]):
         return self.inner.step(s, self.joined(a), p, ball)
 
     def joined(self, a: Response) -> Response:
-        """Return the response with the joint loss and its gradient."""
+        """Return the model's response with loss and gradient replaced by those of the joint loss."""
         if a.reject is None:
             raise PlanError(
-                expected="a model with a detector", got="one without", remedy="Use the attack inside without Joint."
+                expected="a model with a detector",
+                got="a model without a detector",
+                remedy=f"Run {self.inner.name} without Joint, or add one: brinell.wrap(net, detector=…).",
             )
         evasion = -self.weight * a.reject
         value, first, second = self._terms(a.loss, evasion)
@@ -106,7 +109,7 @@ class Joint(Wrapper[Any]):
         return replace(a, loss=value, grad=grad, reject_grad=None)
 
     def _terms(self, loss: Scalars, evasion: Scalars) -> tuple[Scalars, Mask, Mask]:
-        """Return the joint loss, and whether it depends on each of the two terms."""
+        """Return, per row, the joint loss, whether it depends on `loss`, and whether it depends on `evasion`."""
         if self.how == "sum":
             return loss + evasion, torch.ones_like(loss) > 0, torch.ones_like(loss) > 0
         if self.how == "min":

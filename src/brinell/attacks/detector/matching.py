@@ -20,7 +20,7 @@ OF = ("logits", "features")
 
 @dataclass(frozen=True)
 class MatchingState(RunState):
-    """The Auto-PGD run and the values to match."""
+    """The state of the Auto-PGD run, and the logits or features to match."""
 
     target: Doubles
 
@@ -54,8 +54,8 @@ class Matching(Attack[MatchingState]):
         if self.of == "features" and self.references is not None and self.references.features is None:
             raise PlanError(
                 expected="references with features",
-                got="logits only",
-                remedy="Name the layer before calibrating: brinell.wrap(net, detector=…, features='layers.5').",
+                got="references with logits only",
+                remedy="Name the layer, brinell.wrap(net, detector=…, features='layers.5'), then calibrate again.",
             )
 
     @property
@@ -88,7 +88,7 @@ class Matching(Attack[MatchingState]):
             raise PlanError(
                 expected="references to match",
                 got="none",
-                remedy="Calibrate the detector, brinell.calibrated(model, data), and evaluate; or give references=….",
+                remedy="Evaluate the calibrated model, brinell.calibrated(model, data), or pass references=….",
             )
         values = self.references.logits if self.of == "logits" else self.references.features
         assert values is not None

@@ -28,7 +28,7 @@ class SelectivePGD(Attack[PointState]):
     published, the last steps for one condition undo the other. Cost per step: one forward and two
     backward passes; one more of each for the start. Reference: Bryniarski et al. 2021, Evading adversarial example
     detection defenses with orthogonal projected gradient descent.
-    Limits: oscillates to the last step if each condition is met at some iterates but both never at the same one.
+    Limits: oscillates to the last step if no iterate is both misclassified and accepted.
 
     >>> SelectivePGD(steps=50).queries, SelectivePGD(orthogonal=True).name
     (51, 'orthogonal-pgd-margin')

@@ -25,7 +25,7 @@ QUIRKS = (None, "autoattack")
 
 
 def checkpoints(steps: int) -> tuple[int, ...]:
-    """Return the checkpoints as the paper defines them: iterations ⌈p_j N⌉.
+    """Return the checkpoints as the paper defines them: the iterations ⌈p_j N⌉, with N = `steps`.
 
     >>> checkpoints(100), checkpoints(20)
     ((22, 41, 57, 70, 80, 87, 93, 99), (5, 9, 12, 14, 16, 18, 19, 20))
@@ -38,7 +38,7 @@ def checkpoints(steps: int) -> tuple[int, ...]:
 
 
 def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
-    """Return the checkpoints of AutoAttack's code, whose integer arithmetic differs unless N is a multiple of 100.
+    """Return the checkpoints of AutoAttack's code, which differ from the paper's unless `steps` is a multiple of 100.
 
     >>> checkpoints_autoattack(20)[:5]
     (4, 7, 9, 10, 11)
@@ -54,7 +54,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
 
 @table
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
-    """Return, per iteration, the number of steps since the last checkpoint if it is a checkpoint, else 0."""
+    """Return a table: for an iteration that is a checkpoint the steps since the last checkpoint, for others 0."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
     table = torch.zeros(steps + 2, dtype=torch.float32)
     for last, here in pairwise((0, *marks)):
@@ -82,7 +82,7 @@ class APGD(Attack[Any]):
     """Run PGD with an adaptive step size: 2 eps at first, halved when progress stalls; then resume at the best point.
 
     Method: a gradient step plus momentum 0.75. At checkpoints the step is halved if fewer than ρ of the steps since the
-    last one increased the loss, or if neither step nor best loss changed. L1 uses the sparse scheme of `apgd_l1`; with
+    last one increased the loss, or if step and best loss are as they were then. L1 uses the scheme of `apgd_l1`; with
     `larger_eps` it first runs at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
     from the paper: integer checkpoints; ≤ instead of <; the first loss is compared with 0 instead of the start's; no
     halving for an unchanged best loss at the first checkpoint; L2 projects by scaling, then clipping; in L1 the
@@ -129,7 +129,9 @@ class APGD(Attack[Any]):
             return self._sparse().init(p, ball)
         if self.larger_eps:
             raise PlanError(
-                expected="larger_eps with L1 only", got=ball.norm.name, remedy="Leave larger_eps out for this norm."
+                expected="a threat in L1, the only norm for larger_eps",
+                got=ball.norm.name,
+                remedy="Leave larger_eps out for this norm.",
             )
         x = ball.start(p.x, p.key) if p.start is None else ball.retract(p.x, p.start)
         low = torch.full_like(ball.eps, -torch.inf)

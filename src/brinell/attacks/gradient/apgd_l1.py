@@ -24,7 +24,7 @@ RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
 
 
 def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
-    """Return the lengths of the phases at 3 eps, 2 eps and eps. The last is the longest, except in AutoAttack's code.
+    """Return the steps of the phases at 3 eps, 2 eps and eps. The last is the longest, except with `quirks`.
 
     >>> phase_lengths(100), phase_lengths(7), phase_lengths(7, quirks=True)
     ((30, 30, 40), (2, 2, 3), (3, 3, 1))
@@ -53,7 +53,7 @@ def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, 
 
 @dataclass(frozen=True)
 class SparseAPGDState(PointState):
-    """Current point; best point, its gradient and loss; step size; share of moved coordinates; last support size."""
+    """Per row: current point; best point, its gradient and loss; step size; share of moved coordinates; support."""
 
     x_best: Points
     g_best: Points
@@ -104,7 +104,7 @@ class SparseAPGD:
         return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
 
     def init(self, p: Batch, ball: Ball) -> SparseAPGDState:
-        """Start at a Gaussian point projected on the first radius, or at the explicit start."""
+        """Start at a Gaussian random point projected on the ball of the first phase, or at the explicit start."""
         t = torch.zeros_like(p.y)
         around = self._ball(ball, t)
         if p.start is None:

@@ -14,7 +14,7 @@ ENOUGH, CHECKS = 0.9999, 10
 
 @dataclass(frozen=True)
 class ConstantSearch:
-    """The current constant, the largest failed and smallest successful one; step, round, success and last objective."""
+    """Per row: current, largest failed and smallest successful constant; step, round, success and last objective."""
 
     c: Scalars
     low: Scalars
@@ -32,7 +32,10 @@ def first(like: Scalars, y: Labels, c: float) -> ConstantSearch:
 
 
 def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tuple[ConstantSearch, Mask]:
-    """Count one step; return the state and the rows whose round is over: no steps left, or no more decrease."""
+    """Count one step; return the state and the mask of rows whose round is over.
+
+    A round ends after `steps` steps, or when the objective no longer decreases. `hit` marks misclassified rows.
+    """
     check = s.k % max(steps // CHECKS, 1) == 0
     still = check & (s.k > 0) & (objective > ENOUGH * s.last)
     last = torch.where(check, objective, s.last)
@@ -40,7 +43,10 @@ def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tup
 
 
 def next_constant(s: ConstantSearch, over: Mask, rounds: int) -> ConstantSearch:
-    """Choose a new constant in rows whose round is over; the last of ten or more reuses the smallest that succeeded."""
+    """Choose a new constant in rows whose round is over.
+
+    If there are ten or more rounds, the last one uses the smallest constant that succeeded.
+    """
     low = torch.where(over & ~s.hit, torch.maximum(s.low, s.c), s.low)
     high = torch.where(over & s.hit, torch.minimum(s.high, s.c), s.high)
     c = torch.where(high.isfinite(), (low + high) / 2, s.c * GROW)

@@ -21,7 +21,7 @@ LEAST, MOST, TINY = 1e-6, 1e12, 1e-8
 
 @dataclass(frozen=True)
 class ALMAState(PointState):
-    """Point, multiplier μ, penalty ρ, mean square, momentum, last checked constraint, and step of the first success."""
+    """Per row: point, multiplier μ, penalty ρ, mean square, momentum, last checked constraint, first success's step."""
 
     mu: Scalars
     rho: Scalars

@@ -69,7 +69,7 @@ class FAB(MinimumNormAttack[FABState]):
 
     @property
     def loss(self) -> str:
-        """The loss whose gradient is the normal of the target's hyperplane; untargeted it is only recorded."""
+        """The loss whose gradient is the normal of the target's hyperplane; untargeted FAB only records it."""
         return "minimum-margin" if self.targeted else "margin"
 
     @property
@@ -78,7 +78,7 @@ class FAB(MinimumNormAttack[FABState]):
 
     @property
     def query_pattern(self) -> tuple[Requires, Requires]:
-        """Gradients at the origin of a step, logits at its result."""
+        """What successive queries require: gradients at the origin of a step, only logits at its result."""
         return self.requires, Requires.LOGITS
 
     @property
@@ -93,7 +93,7 @@ class FAB(MinimumNormAttack[FABState]):
         return FABState(zero, x.clamp(lo, hi), torch.zeros_like(zero, dtype=torch.bool))
 
     def step(self, s: FABState, a: Response, p: Batch, ball: Ball) -> FABState:
-        """Take a step if the response has gradients; else move misclassified results back."""
+        """Take a step if the response has gradients; else move a misclassified result back towards the clean point."""
         if a.backwards:
             return FABState(s.t + 1, self._step(s.x, a, p, ball), torch.zeros_like(s.explores))
         back = margin(a.logits, p.y) > (0.0 if a.tolerance is None else -a.tolerance)

@@ -91,20 +91,20 @@ class FMN(MinimumNormAttack[FMNState]):
 
 
 def _radius(s: FMNState, hit: Mask, rate: Scalars, boundary: Scalars) -> Scalars:
-    """Shrink the radius after a success, else grow it; before the first success grow `boundary` instead."""
+    """Return the next radius: smaller after a success, else larger; before any success (1 + rate) · `boundary`."""
     missed = torch.where(s.found, s.eps, boundary) * (1 + rate)
     return torch.where(hit, torch.minimum(s.eps * (1 - rate), s.best), missed)
 
 
 def _count(s: FMNState, hit: Mask, rate: Scalars) -> Scalars:
-    """Return the next radius in L0: at least one coordinate fewer after a success, else at least one more."""
+    """Return the next radius in L0: at least one coordinate fewer after a success, else at least one more; never 0."""
     fewer = torch.minimum(torch.minimum(s.eps - 1, (s.eps * (1 - rate)).floor()), s.best)
     more = torch.maximum(s.eps + 1, (s.eps * (1 + rate)).floor())
     return torch.where(hit, fewer, more).clamp(min=1)
 
 
 def _fewest(p: Batch, x: Points, g: Points, ball: Ball) -> Points:
-    """Keep the eps coordinates of x that raise the linearised margin most; reset the others to clean."""
+    """Return x with the ball's eps coordinates that raise the linearised margin most; the others are reset to clean."""
     inside = x.clamp(*ball.bounds(p.x))
     gain = flat((inside - p.x) * g).double()
     return torch.where(kept(gain, ball.eps).view_as(x), inside, p.x)

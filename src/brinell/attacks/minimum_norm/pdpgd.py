@@ -33,7 +33,7 @@ INNER = 20
 
 @dataclass(frozen=True)
 class PrimalDualState(PointState):
-    """The point, the two moments of Adam, the dual variable, and the mean weight of the margin."""
+    """Per row: the point, Adam's two moments, the dual variable, and the running mean of the margin's weight."""
 
     m: Points
     v: Points
@@ -129,6 +129,6 @@ def _margin_weight(dual: Scalars) -> Scalars:
 
 
 def _softplus_descent(a: Response, ball: Ball) -> Points:
-    """Return the direction that lowers softplus(z_y − best other)."""
+    """Return the negative gradient of softplus(z_y − largest other logit)."""
     g = ball.masked(a.gradient)
     return g * rows((-finite_loss(a)).double().sigmoid().float(), g)

@@ -1,4 +1,4 @@
-"""Attacks around other attacks that search for the smallest distance.
+"""Attacks that wrap other attacks and search for the smallest distance.
 
 `bisect`: an attack of fixed radius in balls of growing, then bisected radius. `descend`: a minimum-norm attack, then an
 attack of fixed radius in ever smaller balls below the distance found. `refine`: a minimum-norm attack, then a bisection

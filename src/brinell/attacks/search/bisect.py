@@ -21,7 +21,7 @@ FIRST = 1 / 255
 
 @dataclass(frozen=True)
 class BisectState(PointState):
-    """The inner attack's state and radius, largest failed radius, smallest adversarial distance, and round counts."""
+    """Per row: inner attack's state and radius, largest failed radius, smallest adversarial distance, round counts."""
 
     inner: Any
     eps: Scalars
@@ -66,7 +66,7 @@ class Bisect(Wrapper[BisectState]):
             raise PlanError(
                 expected="an attack of a fixed radius",
                 got=f"{self.attack.name}, which minimises the norm or leaves the ball",
-                remedy="Use it without Bisect, or without larger_eps.",
+                remedy="Run this attack without Bisect; for APGD, write larger_eps=False.",
             )
         sound = self.factor > 1 and self.grow >= 1 and self.halve >= 0 and (self.first is None or self.first > 0)
         expected = "first > 0, factor > 1, grow of at least 1 and halve of at least 0"

@@ -53,11 +53,11 @@ class Descend(Wrapper[DescendState]):
 
     Method: the radius of a round is the smallest distance so far, reduced by the share `cut`. After a
     success this distance becomes that of the new point; after a failure the share is halved. The search ends when the
-    share falls below `least` or after `rounds` rounds, each with its own noise. The result is then at most a share of
-    twice `least` above a radius at which the inner attack fails, unless the rounds are used up.
-    Cost: that of the minimum-norm attack, then at most `rounds` times that of the attack inside.
+    share falls below `least` or after `rounds` rounds, each with its own noise. Unless the rounds were used up, the
+    inner attack then failed at a radius that is less than the share 2 · `least` below the result.
+    Cost: that of the minimum-norm attack, plus at most `rounds` times that of the inner attack.
     Reference: this project.
-    Limits: skips samples that the minimum-norm attack does not break. Inherits every weakness of the attack inside.
+    Limits: skips samples that the minimum-norm attack does not break. Inherits every weakness of the inner attack.
 
     >>> Descend(PGD(steps=9, loss="margin"), before=FMN(steps=50), rounds=5).queries
     101
@@ -74,7 +74,7 @@ class Descend(Wrapper[DescendState]):
     def __post_init__(self) -> None:
         if self.attack.minimum_norm or self.attack.leaves_ball or not self.before.minimum_norm:
             raise PlanError(
-                expected="an attack of a fixed radius after a minimum-norm attack",
+                expected="an attack of fixed radius, and a minimum-norm attack as before",
                 got=f"{self.attack.name} after {self.before.name}",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN()).',
             )
@@ -87,9 +87,9 @@ class Descend(Wrapper[DescendState]):
             )
         if len(self.attack.query_pattern) > 1 or len(self.before.query_pattern) > 1:
             raise PlanError(
-                expected="attacks that require the same of every response, since rows switch at different times",
+                expected="two attacks that need the same gradients at every query",
                 got=f"{self.attack.name} after {self.before.name}",
-                remedy="Use FMN before, not FAB.",
+                remedy='Write Descend(APGD(loss="margin"), before=FMN()); FAB alternates between gradients and logits.',
             )
         sound = 0 < self.least <= self.cut < 1 and self.rounds >= 1
         expected = "0 < least ≤ cut < 1 and rounds of at least 1"

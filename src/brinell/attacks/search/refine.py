@@ -17,7 +17,7 @@ from brinell.ops.types import Labels, Mask, Points, Scalars
 
 @dataclass(frozen=True)
 class RefineState(PointState):
-    """The wrapped attack's state, the nearest adversarial point, and the limits of the bisection."""
+    """Per row: the wrapped attack's state, the nearest adversarial point, and the limits of the bisection."""
 
     inner: Any
     nearest: Points

@@ -1,4 +1,4 @@
-"""Shared by all adapters: a module whose outputs another framework computes, and conversion to logits."""
+"""What all adapters share: a torch module whose outputs another framework computes, and conversion to logits."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -28,10 +28,10 @@ def framework(module: str, extra: str, what: str) -> Any:
 
 
 class Bridge(nn.Module, ABC):
-    """A module without torch parameters; another framework computes its outputs.
+    """A torch module without torch parameters, whose outputs another framework computes.
 
-    `mark` represents the weights in the classifier's fingerprint. `dtypes` are the dtypes of the weights. The model
-    stays on the device that its framework chose. Inputs and outputs may be on any torch device.
+    `mark` is a hash or version that represents the weights in the classifier's fingerprint; `dtypes` are their dtypes.
+    The model stays on the device that its framework chose. Inputs and outputs may be on any torch device.
     """
 
     def __init__(self, mark: str, dtypes: Iterable[str] = ()) -> None:
@@ -45,19 +45,19 @@ class Bridge(nn.Module, ABC):
         _exclude_from_compile()
 
     def extra_repr(self) -> str:
-        """Return the mark: this text enters the classifier's fingerprint."""
+        """Return `mark` as part of the module's repr, which enters the classifier's fingerprint."""
         return self.mark
 
     @abstractmethod
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of a batch on the device of x, without gradients."""
+        """Return the logits of the batch x, on the device of x and without gradients."""
 
     def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        """Return the logits and their pullback, which may be called more than once."""
+        """Return the logits and a function from the gradient at the logits to that at x, callable more than once."""
         raise ModelError(
             expected="a model with gradients with respect to its input",
             got=f"{type(self).__name__}, a black box",
-            remedy="Use a plan without gradients (blackbox).",
+            remedy='Use a plan without gradients, e.g. "blackbox".',
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class _Foreign(torch.autograd.Function):
 
 
 class Ordered(nn.Module):
-    """A bridge for a model with channels-last images."""
+    """A bridge for a model with channels-last images: it moves the channels of its input from axis 1 to the end."""
 
     def __init__(self, inner: Bridge) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def classifier(
 
 
 def digest(parts: Iterable[tuple[str, Any]], *more: str) -> str:
-    """Return the SHA-256 of named arrays and some strings."""
+    """Return the SHA-256 of the named arrays `parts` and of the strings `more`."""
     h = hashlib.sha256("\0".join(more).encode())
     for key, value in parts:
         array = np.ascontiguousarray(value)
@@ -123,7 +123,7 @@ def digest(parts: Iterable[tuple[str, Any]], *more: str) -> str:
 
 
 def versioned(what: str, version: str | None) -> str:
-    """Return the version, which represents weights that cannot be read."""
+    """Return `version`; refuse a missing one, since only the version identifies weights that cannot be read."""
     if not isinstance(version, str) or not version:
         raise InputError(
             expected=f"a version for {what}, because its weights cannot be read",
@@ -134,7 +134,7 @@ def versioned(what: str, version: str | None) -> str:
 
 
 def numbers(x: Tensor) -> Any:
-    """Return a batch as a new float32 array."""
+    """Return a batch as a new numpy array in float32."""
     return x.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
 
 
@@ -165,7 +165,9 @@ def as_logits(raw: Any, outputs: str, rows: int, classes: int | None = None) -> 
 
 
 def _wrong(expected: str, got: str) -> ModelError:
-    return ModelError(expected=expected, got=got, remedy=f"Return one row per input; outputs: {', '.join(OUTPUTS)}.")
+    return ModelError(
+        expected=expected, got=got, remedy=f"Return one row per input; set outputs to {' or '.join(OUTPUTS)}."
+    )
 
 
 def _from_labels(values: Tensor, classes: int | None) -> Tensor:
@@ -173,7 +175,7 @@ def _from_labels(values: Tensor, classes: int | None) -> Tensor:
         raise InputError(
             expected="the number of classes, at least 2, of a model that only gives labels",
             got=f"classes = {classes}",
-            remedy="Write classes=10.",
+            remedy="Write e.g. classes=10.",
         )
     if len(values) and not (int(values.min()) >= 0 and int(values.max()) < classes):
         raise _wrong(f"labels in 0..{classes - 1}", f"labels from {int(values.min())} to {int(values.max())}")

@@ -11,7 +11,7 @@ from brinell.models.wrap import TorchClassifier
 
 
 class FunctionBridge(Bridge):
-    """A function of a float32 array (n, …) in [0, 1] that returns one row per input."""
+    """A bridge to a numpy function that maps a float32 array (n, …) in [0, 1] to one row of outputs per input."""
 
     def __init__(self, function: Callable[..., Any], mark: str, outputs: str, classes: int | None) -> None:
         super().__init__(mark)

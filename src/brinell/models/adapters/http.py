@@ -68,7 +68,7 @@ class Service:
                 with error:
                     reason, retry_after = f"status {error.code}", error.headers.get("Retry-After")
                 if error.code not in TEMPORARY:
-                    raise self._error(reason, "Check the address, the headers and the output of encode.") from None
+                    raise self._error(reason, "Check url, headers and the request body from encode.") from None
             except (OSError, TimeoutError) as error:  # no connection, a broken connection, or a timeout
                 reason, retry_after = f"{type(error).__name__}: {error}", None
             if attempt < self.retries:
@@ -86,7 +86,7 @@ class Service:
         return ModelError(expected=f"a response from {self.url}", got=got, remedy=remedy)
 
     def _pause(self, attempt: int, retry_after: str | None) -> float:
-        """Return the seconds that the service asks for, or an exponentially growing wait."""
+        """Return the seconds to wait before the next try: what the service asks for, or `wait` · 2^attempt."""
         try:
             seconds = float(retry_after) if retry_after is not None else math.nan
         except ValueError:  # a date: the clocks may differ
@@ -103,7 +103,7 @@ class Service:
 
 
 class HttpBridge(Bridge):
-    """A service that is queried once per distinct row of a batch, `batch` rows at a time."""
+    """A bridge to a service that is queried once per distinct row of a batch, `batch` rows at a time."""
 
     def __init__(
         self, service: Service, encode: Encode, decode: Decode, batch: int, outputs: str, classes: Any, mark: str
@@ -113,7 +113,7 @@ class HttpBridge(Bridge):
         self.outputs, self.classes = outputs, classes
 
     def logits(self, x: Tensor) -> Tensor:
-        """Query the distinct rows only: the padding of a batch consists of copies, which cost nothing here."""
+        """Return the logits of x; only distinct rows are sent, so the copies that pad a block cost nothing."""
         points = numbers(x)
         _, first, place = np.unique(points.reshape(len(points), -1), axis=0, return_index=True, return_inverse=True)
         rows = points[first]
@@ -157,15 +157,15 @@ def from_http(
     Method: `encode` makes the request body from a float32 array of at most `batch` rows; `decode` reads the rows of
     the response. The default is JSON, {"inputs": …} and {"outputs": …}. Equal rows are sent once. A request is repeated
     up to `retries` times if there is no response within `timeout` seconds or the status is 408, 425, 429 or a server
-    error. The wait is what the service asks for, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other error stops at
-    once. `rate` limits the requests per second. The logits are the log-probabilities, at least log 1e-30; labels need
+    error. The wait is what the service asks for, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other error is raised at
+    once. `rate` limits the requests per second. Probabilities become log-probabilities, at least log 1e-30; labels need
     `classes`. The fingerprint covers the address, `outputs` and `version`, but not the headers, which may hold keys.
-    Cost: one row per query and sample.
+    Cost: the service evaluates one row per query of an attack and sample.
     """
     one_of("outputs", outputs, OUTPUTS)
     if not url.startswith(("http://", "https://")):
         raise InputError(
-            expected="an address that begins with http:// or https://", got=url, remedy="Write the full URL."
+            expected="a URL that begins with http:// or https://", got=url, remedy="Write e.g. https://host/score."
         )
     valid = batch >= 1 and timeout > 0 and retries >= 0 and wait >= 0 and (rate is None or rate > 0)
     if not valid:

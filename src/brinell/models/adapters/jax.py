@@ -23,7 +23,7 @@ def _arrays(jax: Any, tree: Any) -> "list[tuple[str, Any]]":
 
 
 class JaxBridge(Bridge):
-    """A function of a batch and optional parameters, compiled by JAX once per shape."""
+    """A bridge to a JAX function of a batch and optional parameters; JAX compiles it once per input shape."""
 
     def __init__(self, function: Callable[..., Any], params: Any, mark: str, dtypes: set[str]) -> None:
         super().__init__(mark, dtypes)
@@ -62,7 +62,7 @@ class JaxBridge(Bridge):
         return jax.devices()[0]
 
     def _to_jax(self, x: Tensor) -> Any:
-        """Return a tensor as a JAX array; both share memory if they are on one device."""
+        """Return a torch tensor as a JAX array; the two share memory if torch and JAX use the same device."""
         jax, target = _jax(), self.jax_device()
         x = x if x.device.type == PLATFORMS.get(target.platform) else x.cpu()
         return jax.device_put(jax.dlpack.from_dlpack(x.detach().contiguous()), target)
@@ -102,7 +102,7 @@ def from_jax(
     """Make a classifier from a JAX function `function(params, x)` or `function(x)` that returns the logits of a batch.
 
     Method: JAX compiles the function once per shape. Gradients are vector-Jacobian products, so every attack works.
-    JAX and torch share arrays if both use one device. The fingerprint hashes the arrays in `params` (or in `function`
+    JAX and torch share memory if both use one device. The fingerprint hashes the arrays in `params` (or in `function`
     if it is a tree of arrays, such as an Equinox module), the function's name and `version`. A function without arrays
     needs a version. With `channels_last` images have shape (n, h, w, c). The other options are those of `wrap`.
     """

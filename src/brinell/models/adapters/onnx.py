@@ -16,7 +16,7 @@ DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float
 
 
 class OnnxBridge(Bridge):
-    """An onnxruntime session; after unpickling, a new session is made from the file's bytes."""
+    """A bridge to an onnxruntime session; after unpickling, a new session is made from the file's bytes."""
 
     def __init__(
         self, source: str | bytes, mark: str, outputs: str, output: str | None, providers: Sequence[str], classes: Any
@@ -35,14 +35,15 @@ class OnnxBridge(Bridge):
         entry = self._session.get_inputs()[0]
         if len(self._session.get_inputs()) != 1 or entry.type not in DTYPES:
             got = ", ".join(f"{i.name}: {i.type}" for i in self._session.get_inputs())
-            raise ModelError(expected="an ONNX model with one input of floats", got=got, remedy="Export it again.")
+            remedy = "Export a model with one float input: torch.onnx.export(net, (x,), 'net.onnx'), x a float32 batch."
+            raise ModelError(expected="an ONNX model with one input of floats", got=got, remedy=remedy)
         self._input, self._dtype = entry.name, DTYPES[entry.type]
         self._rows = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
         self._output = self._choose_output()
         self.dtypes = frozenset({self._dtype})
 
     def _choose_output(self) -> str:
-        """Return the name of the output to read: the requested one, or the first of a suitable type."""
+        """Return the name of the output to read: `output`, or the first with floats (integers if it holds labels)."""
         available = {o.name: o.type for o in self._session.get_outputs()}
         wanted = ("tensor(int64)", "tensor(int32)") if self.outputs == "labels" else tuple(DTYPES)
         fitting = [n for n, kind in available.items() if kind in wanted]
@@ -52,12 +53,12 @@ class OnnxBridge(Bridge):
             raise ModelError(
                 expected=f"an output of the ONNX model with {self.outputs}",
                 got=", ".join(f"{n}: {kind}" for n, kind in available.items()),
-                remedy="Name one of them: output=….",
+                remedy="Write output='NAME' with one of these names, and set outputs to what it contains.",
             )
         return fitting[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the session and replace a path by the file's bytes."""
+        """Return the state to pickle: without the session, and with the file's bytes instead of its path."""
         state = {k: v for k, v in self.__dict__.items() if k != "_session"}
         if isinstance(self.source, str):
             state["source"] = Path(self.source).read_bytes()
@@ -78,14 +79,16 @@ class OnnxBridge(Bridge):
 
 
 def _read(model: Any) -> "tuple[str | bytes, bytes]":
-    """Return what onnxruntime opens and the bytes to hash."""
+    """Return what onnxruntime opens (a path or bytes), and the model's bytes for the fingerprint."""
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
     if isinstance(model, bytes):
         return model, model
     path = Path(model)
     if not path.is_file():
-        raise InputError(expected="an ONNX file, its bytes or a ModelProto", got=str(model), remedy="Check the path.")
+        raise InputError(
+            expected="an ONNX file, its bytes or a ModelProto", got=str(model), remedy="Check that the file exists."
+        )
     return str(path), path.read_bytes()
 
 
@@ -106,8 +109,9 @@ def from_onnx(
     """Make a black box from an ONNX model: a path, its bytes or a ModelProto.
 
     Method: onnxruntime runs the model on the given `providers`; there are no gradients. `output` names the output to
-    read (default: the first one with floats). `outputs` says what it contains: logits, probabilities (converted to
-    log-probabilities, at least log 1e-30) or labels (which need `classes`). Inputs are padded to a fixed batch size.
+    read (default: the first one with floats, or with integers for labels). `outputs` says what it contains: logits,
+    probabilities (converted to log-probabilities, at least log 1e-30) or labels (which need `classes`). If the model
+    has a fixed batch size, inputs are padded to it.
     The fingerprint hashes the file's bytes and `version`. It does not cover weights in separate files, so give such a
     model a version.
     """

@@ -30,7 +30,7 @@ def _sklearn(module: str) -> Any:
 
 
 class SklearnBridge(Bridge):
-    """A fitted estimator that receives flattened rows in float64."""
+    """A bridge to a fitted estimator, which receives flattened rows in float64."""
 
     def __init__(self, estimator: Any, outputs: str, mark: str) -> None:
         super().__init__(mark)
@@ -66,7 +66,7 @@ class SklearnBridge(Bridge):
 
 
 def torch_formula(estimator: Any, outputs: str) -> TorchFormula | None:
-    """Return the formula of linear decision functions and of perceptron probabilities, else None."""
+    """Return a torch function for linear decision functions and for perceptron probabilities; None for all others."""
     if isinstance(estimator, _sklearn("sklearn.linear_model._base").LinearClassifierMixin) and outputs == "logits":
         weight, bias = (torch.as_tensor(np.asarray(v, np.float64)) for v in (estimator.coef_, estimator.intercept_))
         # With two classes there is one column, and one number per row.
@@ -105,7 +105,7 @@ def _outputs(estimator: Any, outputs: str) -> str:
         raise InputError(
             expected=f"a fitted scikit-learn classifier with {METHODS[wanted[0]]}",
             got=f"{type(estimator).__name__} without {'classes_' if available else 'it'}",
-            remedy="Call fit first. A regressor cannot be evaluated.",
+            remedy="Call fit first, and use a classifier, not a regressor; or choose another value for outputs.",
         )
     return available[0]
 
@@ -115,11 +115,11 @@ def from_sklearn(
 ) -> TorchClassifier:
     """Make a classifier from a fitted scikit-learn estimator; labels are positions in its `classes_`.
 
-    Method: the logits are the decision function of a linear classifier, or else the log-probabilities of
-    `predict_proba` (at least log 1e-30), or else come from `predict`. `outputs` selects another source: "logits"
-    (decision_function), "probabilities", "labels". The estimator itself computes every output. Linear decision
-    functions and the probabilities of `MLPClassifier` also have exact gradients. All other estimators, including
-    pipelines, are black boxes. The fingerprint is joblib's hash of the estimator, with `version`.
+    Method: the logits of a linear classifier are its decision function. Those of other estimators are the log of
+    `predict_proba` (at least log 1e-30), or else the decision function, or else ±½ from `predict`. `outputs` selects
+    one source: "logits" (decision_function), "probabilities", "labels". The estimator computes all outputs. Linear
+    decision functions and the probabilities of `MLPClassifier` also have exact gradients. All other estimators,
+    including pipelines, are black boxes. The fingerprint is joblib's hash of the estimator, with `version`.
     """
     what = _outputs(estimator, outputs)
     estimator_hash = _sklearn("joblib").hash(estimator, hash_name="sha1")

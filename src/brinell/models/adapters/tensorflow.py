@@ -17,7 +17,7 @@ def _tensorflow() -> Any:
 
 
 class TensorFlowBridge(Bridge):
-    """A function of TensorFlow tensors, called in inference mode."""
+    """A bridge to a function of TensorFlow tensors, which is called in inference mode."""
 
     def __init__(self, function: Callable[..., Any], mark: str, dtypes: set[str]) -> None:
         super().__init__(mark, dtypes)
@@ -77,7 +77,7 @@ def from_tensorflow(
         raise ModelError(
             expected="Keras on its TensorFlow backend",
             got=f"the backend {tf.keras.backend.backend()}",
-            remedy="Set KERAS_BACKEND=tensorflow. Use brinell.wrap for the torch backend and from_jax for JAX.",
+            remedy="Set the environment variable KERAS_BACKEND=tensorflow, or use wrap (torch) or from_jax (JAX).",
         )
     weights = _weights(model)
     label = getattr(model, "__name__", type(model).__name__)

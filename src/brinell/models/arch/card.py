@@ -54,7 +54,7 @@ class BinaryResNet(NormalizedNetwork):
 
 
 class PrunedBlock(BasicBlock):
-    """A basic block whose shortcut has torchvision's name."""
+    """A basic residual block whose shortcut has the parameter name of torchvision, `downsample`."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__(inside, outside, stride)

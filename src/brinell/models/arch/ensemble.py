@@ -10,9 +10,9 @@ from brinell.models.arch.inputs import Inputs, NormalizedNetwork
 
 
 class Ensemble(NormalizedNetwork):
-    """The logarithm of the mean of the members' probabilities.
+    """A network whose logits are the logarithm of the mean probability over its members.
 
-    The publications return the probabilities. Their logarithm gives the same decisions and cross-entropy, and gradients
+    The published code returns probabilities. Their logarithm gives the same decisions and cross-entropy, and gradients
     that do not vanish. `names` are additional names under which checkpoints store the members.
     """
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Inputs:
     """The normalisation of images in [0, 1].
 
-    With `stored` the checkpoint holds mean and std as buffers mu and sigma, with `flat` in shape (3, 1, 1) instead of
-    (1, 3, 1, 1). `per_image` uses the mean and standard deviation of each image.
+    With `stored` the checkpoint holds mean and std as buffers mu and sigma, of shape (3, 1, 1) with `flat`, else
+    (1, 3, 1, 1). With `per_image` each image is normalised by its own mean and standard deviation.
     """
 
     mean: tuple[float, ...] | None = None
@@ -24,7 +24,7 @@ class Inputs:
 
 
 def inputs_from(config: Mapping[str, Any] | None) -> Inputs:
-    """Read the normalisation of a card.
+    """Return the normalisation that a card's network configuration describes.
 
     >>> inputs_from({"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}).mean
     (0.5, 0.5, 0.5)

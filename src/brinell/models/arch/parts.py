@@ -1,4 +1,4 @@
-"""Layers and functions that several families share."""
+"""Layers and functions that several network families share."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def shown_as(name: str) -> Callable[[type[T]], type[T]]:
-    """Freeze the name that a module shows in its `repr`, which enters the fingerprints of models."""
+    """Return a class decorator that fixes the name in a module's repr, which enters the fingerprints of models."""
 
     def freeze(module: type[T]) -> type[T]:
         module._get_name = lambda self: name  # type: ignore[method-assign]
@@ -40,14 +40,14 @@ def stacked(
 
 
 def through(net: nn.Module, x: Tensor, name: str, numbers: Iterable[int]) -> Tensor:
-    """Apply the submodules with this name and these numbers in turn."""
+    """Apply the submodules name1, name2, … of `net` to x, one after another, for these numbers."""
     for i in numbers:
         x = getattr(net, f"{name}{i}")(x)
     return x
 
 
 def pooled(x: Tensor) -> Tensor:
-    """Average over all positions."""
+    """Return the mean of every channel over all positions: global average pooling."""
     return x.mean((2, 3))
 
 

@@ -113,7 +113,7 @@ PRE_BLOCKS: dict[str, type[nn.Module]] = {"late": PreActBlock, "raw": RawShortcu
 
 
 def _stages(net: nn.Module, block: type[nn.Module], blocks: Sequence[int], expansion: int) -> None:
-    """Add the four groups as layer1 … layer4."""
+    """Add the four groups of blocks to `net` as layer1 … layer4."""
     inside = WIDTHS[0]
     for i, (width, stride, n) in enumerate(zip(WIDTHS, STRIDES, blocks, strict=True), start=1):
         outside = width * expansion

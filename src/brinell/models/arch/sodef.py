@@ -12,7 +12,7 @@ FEATURES, TIME, STEPS = 64, 5.0, 100
 
 
 class _Projection(nn.Module):
-    """The product x W with W stored as (in, out)."""
+    """A linear layer x W without bias, with W stored in shape (in, out)."""
 
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Flow(nn.Module):
 
 
 def _under(name: str, module: nn.Module) -> nn.Sequential:
-    """Put a module under its name in the checkpoint."""
+    """Return a container that holds the module under this name, which the checkpoint uses."""
     return nn.Sequential(OrderedDict([(name, module)]))
 
 

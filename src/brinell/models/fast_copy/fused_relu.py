@@ -84,11 +84,11 @@ def fuse_relus(module: nn.Module) -> nn.Module:
     """Trace a frozen network with torch.fx and fuse each convolution with the ReLU that follows it.
 
     Raises if nothing can be fused or the network cannot be traced: its control flow depends on values, or it has
-    forward hooks on the whole network or backward hooks anywhere. Modules that other threads call while torch.fx
-    traces fail.
+    forward hooks on the whole network or backward hooks anywhere. While torch.fx traces, calls of any module in other
+    threads fail.
     """
     if module._forward_hooks or module._forward_pre_hooks or any(map(_has_backward_hooks, module.modules())):
-        raise ValueError("the network has hooks")
+        raise ValueError("the network has hooks, which a traced copy would lose")
     graph = fx.Tracer().trace(module)
     modules = dict(module.named_modules())
     made = fx.GraphModule(module, graph)
@@ -119,9 +119,9 @@ def fuse_relus(module: nn.Module) -> nn.Module:
 
 
 def same_function(new: nn.Module, old: nn.Module, x: Tensor) -> bool:
-    """Return whether two networks give the same logits and gradients, and the old one is deterministic.
+    """Return whether two networks give the same logits and gradients at x up to rounding, and `old` is deterministic.
 
-    A traced graph keeps the values of a network, but may lose custom gradients and freeze random numbers.
+    A traced graph has the same values as the network, but may lose custom gradients and freeze random numbers.
     """
     (first, old_grad), (again, _), (z, grad) = (_logits_and_gradient(net, x) for net in (old, old, new))
     if not torch.equal(first, again):
@@ -136,7 +136,7 @@ def same_function(new: nn.Module, old: nn.Module, x: Tensor) -> bool:
 
 
 def _logits_and_gradient(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits and the gradient of a weighted sum of each row of logits."""
+    """Return the logits at x, and the gradient at x of a fixed weighted sum of each row of logits."""
     point = x.detach().clone().requires_grad_()
     # In the network's own precision, even if the caller uses autocast.
     with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
@@ -147,7 +147,7 @@ def _logits_and_gradient(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _underscores(modules: dict[str, nn.Module]) -> int:
-    """Return one more than the number of leading underscores of any name."""
+    """Return a number of underscores with which no module's name begins, as the prefix of a unique new name."""
     return 1 + max(len(name) - len(name.lstrip("_")) for name in modules)
 
 
@@ -162,7 +162,7 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def _single_use(node: Any, modules: dict[str, nn.Module], kind: type[nn.Module]) -> Any:
-    """Return the module behind a node if it has exactly this type and its output is used once, else None."""
+    """Return the module that a node calls if it has exactly this type and its output is used once, else None."""
     if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.users) != 1 or len(node.args) != 1:
         return None
     module = modules[str(node.target)]
@@ -170,7 +170,7 @@ def _single_use(node: Any, modules: dict[str, nn.Module], kind: type[nn.Module])
 
 
 def _unmodified(module: nn.Module) -> bool:
-    """Return whether a module has no hooks, no parametrizations and no forward of its own."""
+    """Return whether a module has no hooks, no parametrizations and no `forward` set on the instance."""
     hooks = module._forward_hooks or module._forward_pre_hooks or _has_backward_hooks(module)
     return not (hooks or hasattr(module, "parametrizations") or "forward" in vars(module))
 

@@ -28,7 +28,7 @@ class Padded(nn.Module):
 
 
 def inference_copy(module: nn.Module, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> nn.Module:
-    """Return a frozen copy of a module; `dtype` stores the weights that autocast would otherwise cast on every call.
+    """Return a frozen copy of a module with weights in `dtype`, so that autocast need not cast them on every call.
 
     With inputs in `check_on`, convolutions are fused with the ReLU that follows. Raises ValueError if the fused copy
     does not compute the same function on these inputs.

@@ -14,7 +14,7 @@ from brinell.errors import PlanError
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A file of weights: its sources, its SHA-256 if known, and the submodule that it fills."""
+    """A file of weights: its sources, its SHA-256 if known, and the submodule into which it is loaded."""
 
     sources: tuple[str, ...]
     sha256: str | None = None
@@ -74,12 +74,12 @@ class Card:
 
     @property
     def threat(self) -> str:
-        """The threat that it was trained against: "Linf", "L2" or "corruptions"."""
+        """The threat that the model was trained against: "Linf", "L2" or "corruptions"."""
         return self.name.split("/")[1]
 
     @property
     def loadable(self) -> bool:
-        """Whether `load` can load it."""
+        """Whether `load` can load the model."""
         return self.network is not None and bool(self.files) and not self.unloadable
 
 
@@ -110,7 +110,7 @@ def cards() -> dict[str, Card]:
 
 
 def _near(name: str, known: list[str]) -> list[str]:
-    """Return similar names, those of the same authors first."""
+    """Return up to three similar names: of the same first author if there are any, else of all models."""
     author = re.match("[A-Za-z]*", name.rpartition("/")[2])
     stem = "/" + author[0] if author and author[0] else None
     same_author = [k for k in known if stem is not None and stem in k]
@@ -133,5 +133,5 @@ def find(name: str) -> Card:
     raise PlanError(
         expected="a model of the zoo as data/threat/model (see brinell zoo list)",
         got=repr(name),
-        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the spelling.",
+        remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "List the names: brinell zoo list.",
     )

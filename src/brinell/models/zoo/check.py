@@ -14,7 +14,7 @@ ROUNDING, WHOLE, SIGMAS = 0.0005, 10_000, 4.0
 
 @dataclass(frozen=True)
 class CheckedAccuracy:
-    """A clean accuracy, the published one, and the largest acceptable difference."""
+    """A measured clean accuracy, the published one, and the largest acceptable difference `margin`."""
 
     name: str
     n: int
@@ -24,15 +24,15 @@ class CheckedAccuracy:
 
     @property
     def ok(self) -> bool:
-        """Whether they agree."""
+        """Whether the two accuracies differ by at most `margin`; false if none was published."""
         return self.published is not None and abs(self.accuracy - self.published) <= self.margin
 
 
 def check(classifier: Classifier, problem: Problem, published: float | None, *, batch: int = 100) -> CheckedAccuracy:
     """Measure the clean accuracy on these samples and compare it with the published one.
 
-    Method: on the whole test set both must agree within 0.05 percentage points. On fewer samples they must agree within
-    four binomial standard deviations, which does not detect small differences.
+    Method: on the whole test set the two accuracies must agree within 0.05 percentage points. On fewer samples the
+    tolerance grows by four binomial standard deviations, so that small differences are not detected.
     Cost: one forward pass per sample.
     """
     right = n = 0

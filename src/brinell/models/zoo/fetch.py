@@ -1,4 +1,4 @@
-"""Download weights into the cache and verify them. A file is complete and verified, or absent."""
+"""Download weights into the cache and verify them. A file in the cache is always complete and verified."""
 
 import zipfile
 from importlib.resources import files as resources
@@ -16,7 +16,7 @@ PACKAGED = "package:"
 
 
 def place(card: Card, i: int) -> Path:
-    """Return the path of file number i of a model in the cache.
+    """Return the path in the cache of a model's weight file number i.
 
     The names are those of RobustBench's folder, so a copy of that folder or a link to it can serve as the cache.
     """
@@ -41,7 +41,7 @@ def address(source: str) -> str:
 
 
 def fetch(card: Card, progress: Progress | None = None) -> list[Path]:
-    """Return the files of a model in the cache; download missing files and verify all of them.
+    """Return the paths of a model's weight files in the cache; download missing files and verify all of them.
 
     Sources are tried in order, a mirror in BRINELL_MIRROR first. With BRINELL_OFFLINE nothing is downloaded.
     """
@@ -49,7 +49,7 @@ def fetch(card: Card, progress: Progress | None = None) -> list[Path]:
         raise ModelError(
             expected=f"a source for the weights of {card.name}",
             got="no source in its card",
-            remedy="Load them with the code of the publication.",
+            remedy="Load the weights with the code of the publication and call brinell.wrap(net).",
         )
 
     def inspect(path: Path) -> None:
@@ -83,4 +83,8 @@ def _check_archive(part: Path, card: Card) -> None:
     except (zipfile.BadZipFile, OSError) as error:
         bad = str(error)
     if bad is not None:
-        raise ModelError(expected=f"intact weights of {card.name}", got=f"a damaged file ({bad})", remedy="Try again.")
+        raise ModelError(
+            expected=f"intact weights of {card.name}",
+            got=f"a damaged file ({bad})",
+            remedy=f"Delete {part.name} if you put it there, and load the model again.",
+        )

@@ -61,9 +61,9 @@ def load(
     """Load a zoo model with its published weights, which are downloaded into the cache on first use.
 
     Files are read without running code. Their SHA-256 must be that of the card or, if it is unknown, that of the first
-    download. `progress` is called with the bytes so far and the total. `folder` is a folder of RobustBench with
-    DATA/THREAT/MODEL.pt; its files are used if they exist. `checkpoint` is a file with your own weights for the
-    network of this model; it is not compared with a digest.
+    download. `progress` is called with the bytes so far and the total. `folder` is RobustBench's folder of models, with
+    files DATA/THREAT/MODEL.pt; if it has all files of the model, they are used instead of the cache. `checkpoint` is a
+    file with your own weights for the network of this model; it is not compared with a digest.
 
     >>> load("fashion-mnist/Linf/Demo").forward(torch.zeros(2, 1, 28, 28)).logits.shape
     torch.Size([2, 10])
@@ -114,7 +114,7 @@ def _files_in(card: Card, folder: Path | None) -> list[Path]:
 
 
 def _check_complete(net: nn.Module, card: Card) -> None:
-    """Set counters that older checkpoints lack to zero; raise an error if any other tensor has no value."""
+    """Set batch counters that older checkpoints lack to zero; raise a ModelError if another tensor has no value."""
     for path, module in net.named_modules():
         for name, tensor in (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False)):
             if tensor.is_meta and name == "num_batches_tracked":

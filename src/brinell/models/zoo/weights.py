@@ -59,13 +59,15 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
         raise ModelError(
             expected="a checkpoint with named tensors",
             got=type(checkpoint).__name__,
-            remedy="Check that this is the file of the model.",
+            remedy="Check that the file holds the model's state_dict.",
         )
     named = [(_stripped(str(k), keys.strip), v) for k, v in checkpoint.items() if isinstance(v, Tensor)]
     twice = [name for name, n in Counter(name for name, _ in named).items() if n > 1]
     if twice:
         raise ModelError(
-            expected="one tensor for each name", got=f"several for {twice[0]}", remedy="Its card needs other rules."
+            expected="one tensor per name in the checkpoint",
+            got=f"several for {twice[0]}",
+            remedy="Report this as a bug: the model's card removes too much of the names.",
         )
     kept = {k: v for k, v in named if not any(re.search(p, k) for p in keys.drop)}
     if keys.rename and keys.rename["when"] in kept:
@@ -87,7 +89,7 @@ def _renamed(name: str, patterns: list[list[str]]) -> str:
 
 
 def fill(net: nn.Module, named: Mapping[str, Tensor], keys: Keys, what: str) -> None:
-    """Put the tensors into the network, which may be on the meta device; every name must match."""
+    """Load the tensors into the network, which may be on the meta device; refuse names or shapes that do not match."""
     wanted = net.state_dict()
     named = {k: v for k, v in named.items() if k in wanted or not keys.ignore_unknown}
     # Counters of training steps are not needed, and older versions of torch had none.
@@ -99,7 +101,7 @@ def fill(net: nn.Module, named: Mapping[str, Tensor], keys: Keys, what: str) -> 
         raise ModelError(
             expected=f"the {len(wanted)} tensors of {what}",
             got="; ".join(f"{len(v)} {k} ({', '.join(v[:3])} …)" for k, v in mismatches.items() if v),
-            remedy="The file belongs to another model, or a new version was published.",
+            remedy="Check that the file is that of this model; if it is, report a bug: its card may be outdated.",
         )
     # Copies, so that the network does not keep a memory-mapped file open.
     net.load_state_dict({k: v.clone() for k, v in named.items()}, strict=False, assign=True)
