@@ -290,7 +290,7 @@ def test_what_does_not_fit_the_threat_is_refused():
         brinell.attack(world.classifier, data, brinell.Linf(0.1), DDN(5))
     with pytest.raises(brinell.PlanError, match="attacks that work in L0"):
         brinell.attack(world.classifier, data, brinell.L0(3), APGD(5))
-    with pytest.raises(brinell.PlanError, match="a radius, or attacks that look for the smallest"):
+    with pytest.raises(brinell.PlanError, match="a threat with a radius, or minimum-norm attacks"):
         brinell.attack(world.classifier, data, brinell.L2(), APGD(5))
 
 

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "labels out of range": (("evaluate", "-m", "demo", "-d", "labels.npz", "--eps", "0.1"), "labels in 0..9"),
     "no data": (("evaluate", "-m", "demo", "-d", "empty.npz", "--eps", "0.1"), "at least one sample"),
     "arrays of other names": (("evaluate", "-m", "demo", "-d", "named.npz", "--eps", "0.1"), "with images, labels"),
-    "channels last": (("evaluate", "-m", "demo", "-d", "last.npz", "--eps", "0.1"), "Channels come first"),
+    "channels last": (("evaluate", "-m", "demo", "-d", "last.npz", "--eps", "0.1"), "Move the channels first"),
     "misspelt data set": (("evaluate", "-m", "demo", "-d", "cifar_10", "--eps", "0.1"), "Did you mean 'cifar10'"),
     "folder without classes": (("evaluate", "-m", "demo", "-d", "photos", "--eps", "0.1"), "of pictures per class"),
     "unwritable folder": ((*ON, "0.1", "--out", "/proc/run"), "Choose another folder"),

@@ -95,4 +95,4 @@ def test_nothing_to_escalate(brinell: Any, here: Path) -> None:
     assert plain["cost"]["forwards"] == willing["cost"]["forwards"]
     code, out, err = brinell(*FAST, "--audit", 0, "--escalate")
     assert code == 2 and out == ""
-    assert "an audit to escalate from" in err
+    assert "a plan with an audit, for escalate" in err

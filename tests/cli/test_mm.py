@@ -42,8 +42,8 @@ def test_ranked_targets(arguments: tuple[str, ...], by: Any, radius: Any, brinel
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--plan", "pgd20", "--rank-by", "fgsm"), "a plan with targets"),
-        (("--attacks", "apgd-ce", "--rank-by", "fgsm"), "a plan with targets"),
+        (("--plan", "pgd20", "--rank-by", "fgsm"), "a plan with target classes"),
+        (("--attacks", "apgd-ce", "--rank-by", "fgsm"), "a plan with target classes"),
         (("--plan", "mm3", "--rank-by", "pgd"), "Did you mean 'pgd20'"),
         (("--plan", "mm3", "--rank-eps", "6/255"), "--rank-by"),
         (("--plan", "mm3", "--rank-by", "fgsm", "--rank-eps", "0"), "positive radius"),

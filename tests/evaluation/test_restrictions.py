@@ -172,7 +172,7 @@ class Repeats(Net):
 
 def test_a_loop_without_gradients_is_told_of(problem: Problem) -> None:
     assert levels(Repeats(), problem) == {**FINE, NO_LOOP: "info"}
-    assert "the layer linear is asked 16 times" in messages(Repeats(), problem)
+    assert "calls the layer linear 16 times" in messages(Repeats(), problem)
     net = Repeats().eval()
     check_restrictions(wrap(net), problem, THREAT)
     assert not any(m._forward_pre_hooks for m in net.modules())

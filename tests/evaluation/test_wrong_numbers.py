@@ -107,7 +107,7 @@ class Augmented(Dataset):
 
 
 def test_data_that_change_from_reading_to_reading_are_refused():
-    with pytest.raises(brinell.InputError, match="second reading"):
+    with pytest.raises(brinell.InputError, match="second time"):
         evaluate("demo", brinell.Problem(Augmented()), Linf(0.1), "fgsm", progress=False)
 
 

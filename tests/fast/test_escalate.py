@@ -221,7 +221,7 @@ def test_a_check_that_warns_is_doubt_enough(truth: Any, sound: Plan) -> None:
 
 
 def test_plans_without_an_audit_have_nothing_to_escalate(truth: Any, careful: Plan, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="an audit to escalate from"):
+    with pytest.raises(PlanError, match="a plan with an audit, for escalate"):
         truth.evaluate(audited(careful, 0), escalate=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

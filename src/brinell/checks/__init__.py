@@ -1,4 +1,4 @@
-"""Checks that refuse or warn before an evaluation; every check returns a `Finding`.
+"""Checks before an evaluation; every check returns a `Finding`, or raises an error if nothing can be evaluated.
 
 `model` checks the outputs of the model, `gradients` its gradients and its forward pass, `detector` how the plan
 handles a detector, `leaderboard` the restrictions of a leaderboard. `brinell.evaluation.prepare` runs the first

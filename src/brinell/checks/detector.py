@@ -26,17 +26,17 @@ def _considers_detector(s: Stage) -> bool:
 
 
 def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
-    """Return the plan with the detector's reference inputs given to its attacks, and a note for every stage left out.
+    """Return the plan fitted to the classifier's detector, and a note for every stage left out.
 
-    A stage that imitates natural inputs gets these references, or is left out if the classifier has none.
+    A stage that imitates natural inputs gets the detector's reference inputs, or is left out if there are none.
     """
     if answer.reject is None:
         blind = [s.name for s in plan.stages_for(threat) if s.attack.joins_detector]
         if blind:
             raise PlanError(
                 expected=f"a model with a detector for {', '.join(blind)}",
-                got="one without",
-                remedy="Give it one, brinell.wrap(net, detector=…), or use the plan autoattack.",
+                got="a model without one",
+                remedy="Add a detector, brinell.wrap(net, detector=…), or use the plan autoattack.",
             )
     references = classifier.references
     stages: list[Stage] = []
@@ -51,15 +51,15 @@ def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output)
             stages.append(replace(s, attack=s.attack.with_references(references)))
     if not stages:
         raise PlanError(
-            expected="a model with references to imitate",
-            got="one without",
-            remedy="Calibrate its detector: brinell.calibrated(model, data).",
+            expected="a model with accepted natural inputs that the attacks imitate",
+            got="a model without them",
+            remedy="Calibrate the detector, which stores them: brinell.calibrated(model, data).",
         )
     return replace(plan, stages=tuple(stages)), notes
 
 
 def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, answer: Output) -> list[Finding]:
-    """Check that the plan considers the detector, and that the detector has gradients for it."""
+    """Check that an attack of the plan takes the detector into account and, if it needs them, finds gradients."""
     if answer.reject is None:
         return []
     share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))
@@ -69,8 +69,8 @@ def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk
     checks = [Finding("clean rejections", "ok", facts)]
     if not any(_considers_detector(s) for s in plan.stages_for(threat)):
         text = (
-            f"the model has a detector and no attack of the plan {plan.name} looks at it: what it rejects may be "
-            f"evaded by an attack that does; use the plan {PLAN}."
+            f"the model has a detector, and no attack of the plan {plan.name} tries to evade it: robust accuracy may "
+            f"be far too high; use the plan {PLAN}."
         )
         return [*checks, Finding("detector ignored", "warn", text)]
     return [*checks, *_check_detector_gradient(oracle, plan.stages_for(threat), first)]
@@ -98,7 +98,7 @@ def _check_detector_gradient(oracle: Oracle, stages: Stages, first: Chunk) -> li
         Finding(
             name,
             "warn",
-            "the gradient of the detector's score is exactly zero at every point looked at: attacks cannot steer "
-            "around it. Remove thresholds and quantisation from the score, or use brinell.models.bpda.",
+            "the gradient of the detector's score is exactly zero at every point checked: attacks cannot follow "
+            "it to evade the detector. Remove thresholds and quantisation from the score, or use brinell.models.bpda.",
         )
     ]

@@ -58,12 +58,12 @@ def check_no_optimisation(oracle: Oracle, x: Tensor) -> Finding:
         "optimisation in forward",
         "warn",
         f"the forward pass itself computes gradients ({', '.join(sorted(seen))}): the defence adapts to each input, "
-        "and attacks that treat it as a fixed function may fail; attack it with its own procedure in mind.",
+        "and attacks that treat it as a fixed function may fail; write an attack that is adapted to this defence.",
     )
 
 
 def _profile_again(before: Any) -> None:
-    """Restore the earlier profiler; a cProfile object is not a function and must be enabled instead."""
+    """Restore the profiler `before`; a cProfile object is not a function and must be enabled instead."""
     if before is None or callable(before):
         sys.setprofile(before)
     else:
@@ -71,14 +71,14 @@ def _profile_again(before: Any) -> None:
 
 
 def check_half_weights(oracle: Oracle) -> Finding:
-    """Check that no weights are in half precision, which makes logits and gradients coarse."""
+    """Check that no weights are in half precision, whose rounding makes logits and gradients inexact."""
     kinds = sorted(oracle.classifier.dtypes() & {"float16", "bfloat16"})
     if not kinds:
         return Finding("half-precision weights", "ok", "no weights in float16 or bfloat16")
     return Finding(
         "half-precision weights",
         "warn",
-        f"weights in {', '.join(kinds)}: rounding flattens the loss and can pass for robustness; evaluate in float32.",
+        f"weights in {', '.join(kinds)}: rounding flattens the loss and makes a model look robust; call net.float().",
     )
 
 
@@ -88,24 +88,24 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
         why = error_text(error)
-        return Finding("batch shape", "warn", f"the model fails when asked about one input at a time ({why}).")
+        return Finding("batch shape", "warn", f"the model fails on a batch of one input ({why}); make it work.")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:
         return Finding("batch shape", "ok", "clean predictions do not depend on the batch shape")
     if relative_difference(logits, oracle.output(x).logits) > SAME:
         return Finding(
-            "batch shape", "ok", "not looked at: the model is randomised, so its answers differ in any shape"
+            "batch shape", "ok", "not checked: the model is randomised, so its outputs differ at any batch size"
         )
     return Finding(
         "batch shape",
         "warn",
-        f"{changed} of {len(alone)} clean inputs get another class when asked one at a time: predictions depend on the "
-        "batch shape.",
+        f"{changed} of {len(alone)} clean inputs get another class in a batch of one: predictions depend on the batch "
+        "shape. Remove what is computed over the batch.",
     )
 
 
 def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
-    """Return the losses whose gradients the stages follow, with the ranks of their targets."""
+    """Return a dict from every loss whose gradient a stage follows to the ranks of the stage's targets."""
     followed = [s for s in stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
     return {s.attack.loss: s.ranks for s in followed}
 
@@ -143,16 +143,20 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Fin
             name, "ok", f"{100 * coordinates:.1f} % of the coordinates of the {loss} gradient are exactly zero"
         )
     message = (
-        f"the gradient of the {loss} loss is exactly zero at {100 * rows:.0f} % of the points looked at "
-        f"({100 * coordinates:.0f} % of all coordinates): this loss sees nothing there (saturated or masked gradients)"
+        f"the gradient of the {loss} loss is exactly zero at {100 * rows:.0f} % of the points checked "
+        f"({100 * coordinates:.0f} % of all coordinates): it gives no direction there (saturated or masked gradients)"
     )
     if others:
-        return Finding(name, "info", f"{message}; other losses of the plan do.")
-    return Finding(name, "warn", f"{message}. Remove quantisation and saturation, use brinell.models.bpda, or Square.")
+        return Finding(name, "info", f"{message}; another loss of the plan has gradients everywhere.")
+    return Finding(
+        name,
+        "warn",
+        f"{message}. Remove quantisation and saturation, wrap them with brinell.models.bpda, or use the plan square.",
+    )
 
 
 def check_expectation(oracle: Oracle, stages: Stages, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
-    """For plans that average gradients over draws, check that two independent averages agree."""
+    """Check that two independent averages of the gradient agree, if a stage averages over draws of a random model."""
     averaging = [s for s in stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in averaging[:1]]
 
@@ -171,16 +175,16 @@ def _settled(
     return Finding(
         "expectation",
         "warn",
-        f"two averages of {draws} gradients differ (cosine {cosine:.2f}): {draws} draws are not enough, about {wanted} "
-        "would be.",
+        f"two averages of {draws} gradients differ (cosine {cosine:.2f}): average over about {wanted} draws "
+        "(brinell.Eot).",
     )
 
 
 def check_few_classes(notes: list[str]) -> Finding:
-    """Report whether the plan was changed because the model has few classes."""
+    """Return a finding that tells whether the plan was changed because the model has few classes."""
     if not any("classes" in note for note in notes):
         return Finding("few classes", "ok", "the model has enough classes for every loss of the plan")
-    return Finding("few classes", "info", "the plan was adapted to the model's few classes; see the notes.")
+    return Finding("few classes", "info", "the plan was adapted to the model's few classes; see the notes of the Run.")
 
 
 def run_gradient_checks(

@@ -1,6 +1,6 @@
-"""Check the restrictions of a leaderboard, under which its attacks measure robustness.
+"""Check the restrictions that a leaderboard puts on models, so that its attacks measure their robustness.
 
-A model that fails a check is not comparable with others. The limits of each check say what it does not detect.
+A model that fails a check is not comparable with others. "Limits" says what a check does not detect.
 """
 
 from collections import Counter
@@ -35,14 +35,14 @@ LOOP = 10
 
 
 def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Finding:
-    """Check that most points, clean or random inside the threat, have a gradient that is finite and not zero.
+    """Check that at least half of the points, clean or random inside the threat, have a finite, non-zero gradient.
 
-    Method: cross-entropy and margin; a point lacks a gradient where both are exactly zero or not finite. Misclassified
-    points count only if no point is classified correctly.
-    Limits: gradients that are not zero and lead nowhere (noise, shattering) pass; `brinell probe` looks for those.
+    Method: a point lacks a gradient if those of cross-entropy and of the margin are both exactly zero or not finite.
+    Misclassified points count only if no point is classified correctly.
+    Limits: non-zero gradients that mislead attacks (noise, shattering) pass; `brinell probe` looks for those.
     """
     if not oracle.classifier.differentiable:
-        return Finding(GRADIENTS, "fail", "the model is marked as a black box and gives no gradients.")
+        return Finding(GRADIENTS, "fail", "the model is marked as a black box and has no gradients.")
     ball = threat.ball(torch.arange(len(x)), x.device)
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     lacking, standing = [], []
@@ -58,14 +58,14 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
         return Finding(GRADIENTS, "fail", f"the model has no gradient with respect to its input ({reason}).")
     blind, counts = torch.cat(lacking), torch.cat(standing)
     share = float((blind[counts] if bool(counts.any()) else blind).float().mean())
-    message = f"{100 * share:.0f} % of the points looked at have no gradient (exactly zero or not finite)"
+    message = f"{100 * share:.0f} % of the points checked have no gradient (exactly zero or not finite)"
     return Finding(GRADIENTS, "ok" if share <= HALF else "fail", message + ("" if share <= HALF else "."))
 
 
 def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
-    """Check that the same inputs get the same logits, whatever is queried in between.
+    """Check that the same inputs get the same logits, also after queries of other inputs.
 
-    Limits: noise that is a function of the input passes, and so does noise rarer than these few passes can show.
+    Limits: noise that is a function of the input passes, and so does noise too rare to occur in a few passes.
     """
     first, worst = oracle.output(x).logits, 0.0
     for i in range(PASSES):
@@ -87,20 +87,20 @@ def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
     """Check that the forward pass computes no gradients.
 
     Method: calls of autograd are traced. A layer that one pass calls many times is reported but passes, since recurrent
-    networks and integrators do so.
-    Limits: searches without gradients, gradients of other frameworks, of compiled code and of other threads pass.
+    networks and integrators call layers repeatedly.
+    Limits: searches without gradients pass, and so do gradients of other frameworks, compiled code and other threads.
     """
     finding = gradient_checks.check_no_optimisation(oracle, x)
     if finding.level != "ok":
         return replace(finding, name=NO_LOOP, level="fail")
     layer, times = _busiest(oracle.classifier, x[:1])
     if times > LOOP:
-        return Finding(NO_LOOP, "info", f"no gradients, but the layer {layer} is asked {times} times in one pass")
+        return Finding(NO_LOOP, "info", f"no gradients, but one pass calls the layer {layer} {times} times")
     return replace(finding, name=NO_LOOP)
 
 
 def _busiest(classifier: Classifier, x: Tensor) -> tuple[str, int]:
-    """Return the layer with weights that one pass calls most often, and how often."""
+    """Return the name of the layer with weights that one pass calls most often, and the number of calls."""
     module = classifier.torch_module
     if module is None:
         return "", 0

@@ -1,4 +1,4 @@
-"""Check the model before an evaluation: refuse what cannot be evaluated, warn about what may mislead."""
+"""Check the model before an evaluation: refuse defects that make results wrong, warn about doubtful ones."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ RESHAPING = {
 
 
 def _refuse_unless_allowed(classifier: Classifier, defect: str, **message: str) -> Finding:
-    """Raise a ModelError, or return a failed check if the user allowed the defect."""
+    """Raise a ModelError with this message, or return it as a failed check if `classifier.allow` has the defect."""
     if defect not in classifier.allow:
         raise ModelError(**message)
     return Finding(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
@@ -46,31 +46,31 @@ def check_train_mode(classifier: Classifier) -> Finding:
 
 
 def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
-    """Return the model's output for the first samples; explain an exception, most often caused by wrong shapes."""
+    """Return the model's output for the first samples; turn an exception into a ModelError with a remedy."""
     try:
         return oracle.output(chunk.x.to(oracle.classifier.device))
     except BrinellError:
         raise
     except Exception as error:
         raise ModelError(
-            expected=f"a model that answers a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
+            expected=f"a model that accepts a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
             got=error_text(error),
             remedy=_remedy(oracle.classifier, tuple(chunk.x.shape[1:])),
         ) from error
 
 
 def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
-    """Return the remedy for a model that fails on inputs of this shape, by the likeliest cause."""
+    """Return the remedy for a model that fails on inputs of this shape, chosen by the most likely cause."""
     if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
         return "The weights are not in float32: call net.float()."
-    advice = "Check the shape of the inputs and the model's dtype: model(x) must work on such a batch."
+    advice = "Check the shape of the inputs and the model's dtype: net(x) must work for the data."
     if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
-        return f"Channels come first: x.permute(0, 3, 1, 2). {advice}"
-    return f"Images have a channel: x[:, None]. {advice}" if len(shape) == 2 else advice
+        return f"Move the channels first: x.permute(0, 3, 1, 2). {advice}"
+    return f"Add a channel axis: x[:, None]. {advice}" if len(shape) == 2 else advice
 
 
 def single_logit(logits: Tensor) -> list[str]:
-    """Return a note if the model has one logit, which was turned into two: the first is always 0."""
+    """Return a list with a note if the model has one logit z, evaluated as (0, z); else an empty list."""
     if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
         return ["The model has one logit z: it is evaluated with two classes and the logits (0, z)."]
     return []
@@ -87,7 +87,7 @@ def require_known_labels(chunk: Chunk, classes: int) -> None:
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference of the logits `a` and `b`, divided by the median spread of `a`'s rows."""
+    """Return the largest |a − b| of logits, divided by the median over rows of the range (max − min) of `a`."""
     spreads = a.amax(1) - a.amin(1)
     spreads = spreads[spreads.isfinite()]
     spread = float(spreads.median().clamp(min=1e-12)) if len(spreads) else 1.0
@@ -99,8 +99,8 @@ def relative_difference(a: Tensor, b: Tensor) -> float:
 def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Finding:
     """Check that the outputs are logits: probabilities flatten every gradient.
 
-    Outputs in [0, 1] are refused if they sum to one or a sigmoid or softmax computed them. Other outputs that fill
-    [0, 1] get a warning. Small logits pass.
+    Outputs in [0, 1] are refused if they sum to one or a sigmoid or softmax computed them. Other outputs in [0, 1]
+    that come near both ends get a warning. Other small logits pass.
     """
     name, slack = "probabilities", PROBABILITY_SLACK
     outputs = logits[:, 1:] if single_logit(logits) else logits
@@ -124,13 +124,13 @@ def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Fi
             name,
             "warn",
             f"all outputs lie in [0, 1] and come near both ends ({low:.2g} to {high:.2g}): they look like "
-            "probabilities, which flatten gradients; if they are, return what their sigmoid or softmax is given.",
+            "probabilities, which flatten gradients; if they are, remove the final sigmoid or softmax.",
         )
     return Finding(name, "ok", "outputs are not probabilities")
 
 
 def last_function(classifier: Classifier, x: Tensor) -> str:
-    """Return the function that computed the outputs: "sigmoid", "softmax", or "" if there is none."""
+    """Return the last function of the model: "sigmoid", "hard sigmoid", "softmax", or "" for any other."""
     try:
         with torch.enable_grad():
             node = classifier.forward(x.detach().clone().requires_grad_()).logits.grad_fn
@@ -161,7 +161,7 @@ def check_randomised(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
 
 
 def check_mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
-    """Check that the output of a row does not depend on the other rows of its batch."""
+    """Check that the output for an input does not depend on the other inputs of its batch."""
     n = oracle.block
     batch = x.repeat(-(-n // len(x)), *[1] * (x.ndim - 1))[:n]
     keep = (torch.arange(n, device=x.device) % 2 == 0)[: len(batch)]
@@ -169,35 +169,35 @@ def check_mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     a, b = oracle.output(batch).logits[keep], oracle.output(others).logits[keep]
     worst = relative_difference(a, b)
     if worst <= SAME:
-        return Finding("mixed rows", "ok", "a row's answer does not depend on its neighbours")
+        return Finding("mixed rows", "ok", "outputs do not depend on the other inputs of a batch")
     return _refuse_unless_allowed(
         oracle.classifier,
         "mixed rows",
-        expected="a model that answers every row by itself",
-        got=f"answers that change by {worst:.2g} of the logits' spread with the other rows of the batch",
+        expected="a model whose output for an input does not depend on the other inputs of the batch",
+        got=f"outputs that change by {worst:.2g} of the logits' spread when the other inputs change",
         remedy="Put batch normalisation in evaluation mode and remove anything computed over the batch.",
     )
 
 
 def require_gradients(classifier: Classifier) -> None:
-    """Raise a ModelError unless the model has gradients."""
+    """Raise a ModelError if the model is marked as a black box, without gradients."""
     if not classifier.differentiable:
         raise ModelError(
             expected="a model with gradients with respect to its input",
-            got="one that is marked as a black box",
-            remedy="Use a plan without gradients (blackbox).",
+            got="a model that is marked as a black box",
+            remedy="Use a plan without gradients: blackbox.",
         )
 
 
 def check_finite_logits(logits: Tensor) -> Finding:
-    """Check that the logits are finite."""
+    """Check that the logits are finite; raise a ModelError if those of every input are not."""
     bad = int((~logits.isfinite()).any(1).sum())
     if not bad:
         return Finding("non-finite logits", "ok", "all logits are finite")
     if bad == len(logits):
         raise ModelError(
             expected="finite logits",
-            got=f"NaN or infinity for all {bad} clean inputs looked at",
+            got=f"NaN or infinity for all {bad} clean inputs checked",
             remedy="Check that the weights were loaded whole and are finite: "
             "all(p.isfinite().all() for p in net.parameters()).",
         )

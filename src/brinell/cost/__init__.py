@@ -1,7 +1,6 @@
-"""The cost of an evaluation before it runs; off the main path.
+"""Estimate the cost of an evaluation before it runs.
 
-`estimate` is `brinell.estimate` and the announcement that `brinell.evaluate` makes. `pilot` attacks a few samples
-for at most two seconds, `outcomes` predicts the outcome of every sample from them, `extrapolate` adds up passes and
-seconds, `budget` holds the result and the limits of a stage. `precision` chooses the precision for
-precision="auto".
+`estimate` holds `brinell.estimate`, and announces the cost at the start of `brinell.evaluate`. `pilot` attacks a few
+samples for at most two seconds, `outcomes` predicts the outcome of every sample from them, `extrapolate` adds up passes
+and seconds, `budget` holds the result and the most queries of a stage. `precision` chooses for precision="auto".
 """

@@ -1,4 +1,4 @@
-"""The estimated cost of an evaluation, and the passes that a stage can make."""
+"""The estimated cost of an evaluation, and the most queries that a stage can make."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from brinell.core.plan import Stage, Stages
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The estimated cost of one stage: samples, passes, seconds.
+    """The estimated cost of one stage: samples attacked, passes over all of them, wall-clock seconds.
 
     >>> StageEstimate("pgd", samples=10, forwards=210, backwards=210, seconds=0.5).samples
     10
@@ -26,7 +26,7 @@ class StageEstimate:
 class Estimate:
     """The estimated passes and seconds of an evaluation, stage by stage, with a range.
 
-    `forwards` and `backwards` predict `Run.cost`, probably within the factors `low` and `high`. `seconds` is the
+    `forwards` and `backwards` predict `Run.cost`; `low` and `high` times these is the likely range. `seconds` is the
     wall-clock time, probably between `seconds_low` and `seconds_high`. `samples` is the number of samples to evaluate,
     `probed` the number of samples in the pilot.
 
@@ -48,22 +48,22 @@ class Estimate:
 
     @property
     def forwards(self) -> int:
-        """Forward passes, counted as in a Run's rows."""
+        """The estimated number of forward passes, counted as in a Run's rows."""
         return sum(s.forwards for s in self.stages)
 
     @property
     def backwards(self) -> int:
-        """Backward passes, counted as in a Run's rows."""
+        """The estimated number of backward passes, counted as in a Run's rows."""
         return sum(s.backwards for s in self.stages)
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of the run."""
+        """The estimated wall-clock time of the evaluation."""
         return sum(s.seconds for s in self.stages)
 
     @property
     def basis(self) -> str:
-        """The pilot that the estimate is based on."""
+        """A description of the pilot that the estimate is based on."""
         return f"a pilot of {self.probe_seconds:.1f} s on {self.probed:,} of {self.samples:,} samples"
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Estimate:
         return f"{passes}, {duration(self.seconds)} ({spread}), by {self.basis}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return all fields and their totals as plain data for JSON."""
         return {
             **asdict(self),
             "notes": list(self.notes),
@@ -85,7 +85,7 @@ class Estimate:
 
 
 def rounded(n: int) -> str:
-    """Return a number rounded to three digits.
+    """Return a number as text, rounded to three significant digits.
 
     >>> rounded(1234567), rounded(89)
     ('1,230,000', '89')
@@ -95,7 +95,7 @@ def rounded(n: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words.
+    """Return a duration as text with a unit.
 
     >>> duration(0.3), duration(42.0), duration(300.0), duration(9000.0)
     ('0.3 s', '42 s', '5 min', '2.5 h')
@@ -106,12 +106,12 @@ def duration(seconds: float) -> str:
 
 
 def max_queries(stage: Stage) -> int:
-    """Return the largest number of queries per sample."""
+    """Return the largest number of queries that the stage makes per sample."""
     return stage.attack.queries * len(stage.attempts())
 
 
 def usual_queries(stage: Stage) -> int:
-    """Return the queries of a sample that survives: the whole budget, unless the attack abandons samples early."""
+    """Return the queries on a sample that survives: the whole budget, unless the attack abandons samples early."""
     return stage.attack.usual_queries * len(stage.attempts())
 
 
@@ -123,6 +123,6 @@ def backwards_per_query(stage: Stage, classes: int) -> float:
 
 
 def longest_seconds(stages: Stages, n: int, pace: float) -> float:
-    """Return the seconds if no sample breaks, from the seconds of one row's forward pass."""
+    """Return the seconds of the stages on n samples if none breaks; `pace`: seconds of one row's forward pass."""
     weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * s.sampled_share for s in stages)
     return n * pace * (1 + sum(weights))

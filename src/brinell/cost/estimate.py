@@ -58,7 +58,7 @@ def estimate(
 
 
 def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> RemainingWork:
-    """Return the work of an evaluation that begins, or that resumes the Run in `folder`."""
+    """Return the work of an evaluation: all of it, or what the Run in `folder` lacks if there is one to resume."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING_STORED
     if folder is not None and (folder / MANIFEST).exists():
@@ -68,7 +68,7 @@ def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -
 
 
 def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
-    """Return how many samples beyond the first chunk remain; stored samples do not count."""
+    """Return about how many samples beyond the first chunk the Run has not finished."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
         return 0.0
@@ -80,7 +80,7 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
-    """Announce the estimated cost of an evaluation that may take long enough to be worth a pilot."""
+    """Send the estimated cost to the listener if the evaluation may take long enough to be worth a pilot."""
     if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED:
         return
     cost = predict(remaining_work(s, folder, escalate))

@@ -31,7 +31,7 @@ JITTER = 1.25
 
 
 def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
-    """Return the estimate from a pilot of at most `seconds` (default: a fifth of the longest run, within 1 to 2 s)."""
+    """Run a pilot of at most `seconds` (default: a fifth of the longest run, within 1 to 2 s); return the estimate."""
     n = len(a.clean.chunk)
     if seconds is None:
         longest = longest_seconds(a.stages, n + math.ceil(a.rest), a.pace)
@@ -117,7 +117,7 @@ def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answer
 
 
 def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[Pace, float]:
-    """Return the pace of a stage and the seconds of a forward pass, both per block of the stage."""
+    """Return the pace of a stage and the seconds of a forward pass, for blocks of the size that the stage uses."""
     block = stage_oracle(a.context, stage).block
     forward = a.pace * block if pilot is None else pilot.forward * block / pilot.block
     if pilot is not None and pilot.recorded and (each := pilot.recorded[k]) is not None:
@@ -131,7 +131,7 @@ def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[
 def _escalation(
     a: RemainingWork, stages: list[StageEstimate], here: list[PredictedOutcome], pilot: Pilot | None
 ) -> str:
-    """Return a note with the cost of the escalation; add that cost to the stages if the escalation is certain."""
+    """Return a note with the cost of auditing all survivors; add that cost to the stages if it is certain."""
     survivors = surviving(a, here)
     audited = [k for k, s in enumerate(a.stages) if s.is_audit]
     rest = survivors & ~attacked_by(a, a.stages[audited[0]])
@@ -153,15 +153,15 @@ def _escalation(
     passes = rounded(sum(m.forwards + m.backwards for m in more))
     cost_text = f"{passes} passes, {duration(sum(m.seconds for m in more))}"
     if not certain:
-        return f"Should the audit object, the full plan on the rest adds {cost_text}."
+        return f"If the audit contradicts the plan, auditing all survivors adds {cost_text}."
     for k, m in zip(audited, more, strict=True):
         stages[k + 1] = _sum(stages[k + 1], m, 1.0)
     why = "a check warns" if a.warned else "the audit will be too small"
-    return f"With the full plan on the rest, since {why}: {cost_text} of the above."
+    return f"All survivors are audited, since {why}: {cost_text} of the above."
 
 
 def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
-    """Return the lower and upper factor of the passes: two sampling errors, and no or twice as many late successes."""
+    """Return the factors `low` and `high` of `Estimate`: two sampling errors; no or twice as many late successes."""
     if pilot is None:
         return 1.0, 1.0
     each = _passes(a, predict_outcomes(a, pilot, NOTHING_STORED, 1.0, everyone=True))

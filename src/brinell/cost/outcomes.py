@@ -20,7 +20,7 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 class RemainingWork:
     """The work to estimate: the first chunk of samples, the number of further samples, and the stored outcomes.
 
-    `rest` is the number of samples beyond the chunk that remain. `pace` is roughly the seconds of one row's forward
+    `rest` is the number of unfinished samples beyond the chunk. `pace` is roughly the seconds of one row's forward
     pass. `warned`: a check warns, which leads to escalation.
     """
 
@@ -41,7 +41,7 @@ class RemainingWork:
 
 @dataclass(frozen=True)
 class PredictedOutcome:
-    """For every sample of the chunk: whether a stage attacks it, with how many queries, and whether it breaks."""
+    """Per sample of the chunk: whether a stage attacks it (`todo`), its queries (`answers`), if it breaks (`fell`)."""
 
     todo: Flags
     answers: Ints
@@ -66,7 +66,7 @@ def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
 
 
 def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
-    """Return for every margin the index of the nearest margin in the pilot."""
+    """Return for every margin the index of the nearest one in `pilots`, the margins of the pilot's samples."""
     order = np.argsort(pilots, kind="stable")
     right = np.searchsorted(pilots[order], margins).clip(0, len(pilots) - 1)
     left = (right - 1).clip(0)
@@ -77,9 +77,10 @@ def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
 def predict_outcomes(
     a: RemainingWork, pilot: Pilot | None, known: StoredOutcomes, late: float, everyone: bool = False
 ) -> list[PredictedOutcome]:
-    """Predict for every sample the outcome of the pilot's sample with the nearest clean margin, stage by stage.
+    """Predict, stage by stage, that each sample has the outcome of the pilot's sample with the nearest clean margin.
 
-    `late` scales the chance that samples break after the queries of the pilot. `everyone`: audits attack all survivors.
+    `late` scales the chance that samples break after more queries than the pilot made. `everyone`: audits attack all
+    survivors.
     """
     ids, margins = a.clean.chunk.ids.tolist(), a.clean.margin.cpu().numpy().astype(np.float64)
     correct = a.clean.correct.cpu().numpy()
@@ -98,7 +99,7 @@ def predict_outcomes(
 def stage_outcome(
     a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, margins: Numbers, late: float
 ) -> tuple[Ints, Flags]:
-    """Return the queries that each sample takes at this stage, and whether it breaks."""
+    """Return for each sample the predicted number of queries at this stage, and whether it breaks."""
     n, full = len(margins), usual_queries(stage)
     trial = None if pilot is None else pilot.trials[k]
     if pilot is None or trial is None or not trial.tried.any():
@@ -125,8 +126,8 @@ def stage_outcome(
 def _later(trial: StageTrial, so_far: int, stage: Stage) -> float:
     """Return the chance that a sample unbroken after `so_far` queries breaks later.
 
-    Method: in the next doubling of the queries, the chance is the share of samples that broke in the last half of
-    `so_far`. For gradient attacks it halves with every further doubling, for random search it stays.
+    Method: of the samples unbroken after so_far/2 queries, a share broke until `so_far`. This share is the chance for
+    the next doubling of the queries. It halves with every further doubling for gradient attacks, not for others.
     """
     there = trial.tried & ((trial.answers > so_far / 2) | ~trial.ended)
     fell = trial.fell & there

@@ -36,19 +36,19 @@ STEP = 1.2
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of an iteration of the engine: a fixed part, and a part per block of rows."""
+    """The seconds of an iteration of the engine: a part `fixed` and a part per `block` of rows."""
 
     fixed: float
     block: float
 
     def seconds(self, iterations: float, blocks: float) -> float:
-        """Return the time of iterations that query this many blocks in total."""
+        """Return the seconds of this many iterations that query this many blocks in total."""
         return self.fixed * iterations + self.block * blocks
 
 
 @dataclass(frozen=True)
 class StageTrial:
-    """For every sample of the pilot: whether a stage tried it, broke it and ended, and after how many queries."""
+    """Per sample of the pilot: whether a stage attacked, broke and finished it, after how many queries (`answers`)."""
 
     tried: Flags
     fell: Flags
@@ -59,10 +59,10 @@ class StageTrial:
 
 @dataclass(frozen=True)
 class Pilot:
-    """The samples of the pilot (positions in the chunk), a trial per stage, and the measured times.
+    """The samples of the pilot (positions `at` in the chunk), a trial per stage, and the measured times.
 
-    `recorded` holds, for each stage, the seconds per block of a captured iteration; the pilot itself runs without
-    capture.
+    `forward` is the seconds of a forward pass of `block` rows. `recorded` holds, for each stage, the seconds per block
+    of an iteration captured as a CUDA graph; the pilot itself runs without capture.
     """
 
     at: Ints
@@ -75,7 +75,7 @@ class Pilot:
 
 @contextmanager
 def preserve_rng(device: torch.device) -> Iterator[None]:
-    """Restore the global random generators, which randomised models use: the evaluation must find them unchanged."""
+    """On exit, restore the global random generators that randomised models use, so that the pilot changes no result."""
     host = torch.get_rng_state()
     there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
@@ -111,12 +111,12 @@ class Stopwatch:
 
     @property
     def syncs(self) -> int:
-        """Host syncs so far."""
+        """The number of host syncs so far."""
         return len(self.times) - 1
 
     @property
     def iterations(self) -> int:
-        """Iterations so far."""
+        """The number of iterations so far."""
         return sum(self.made)
 
     @property
@@ -127,7 +127,7 @@ class Stopwatch:
 
 
 def spread(values: Numbers, n: int, offset: float) -> Ints:
-    """Return the positions of n of the values, spread evenly over their ranks; so is every prefix of the result.
+    """Return the positions of n values that are spread evenly over the ranks, as is every prefix of the result.
 
     >>> spread(np.arange(8.0), 4, 0.0).tolist()
     [0, 4, 2, 6]
@@ -147,7 +147,7 @@ def spread(values: Numbers, n: int, offset: float) -> Ints:
 
 
 def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
-    """Return n of the positions `at`, spread evenly over the clean margins, with an offset drawn by the seed."""
+    """Return n of the positions `at`, spread evenly over the ranks of the clean margins; the seed draws the first."""
     offset = float(rng.uniform(rng.keys(seed, torch.tensor([rng.digest("pilot")])), (1,)))
     return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
 
@@ -158,9 +158,9 @@ def run_pilot(
 ) -> Pilot:  # fmt: skip
     """Run the plan on some of the samples at positions `at`, for at most `seconds`.
 
-    Method: the samples are spread evenly over the clean margins of all candidates. The margin almost decides whether a
-    sample breaks, so few samples predict the share well. Every stage gets a part of the time. Its iterations are timed
-    with full slots and with one block. `pace` is roughly the seconds of the forward pass of one row.
+    Method: the samples are spread evenly over the ranks of the clean margins. The margin almost decides whether a
+    sample breaks, so few samples predict the share of broken ones well. Every stage gets a part of the time. Its
+    iterations are timed with full slots and with one block. `pace` is roughly the seconds of one row's forward pass.
     """
     begun = clock()
     recorded = tuple(_recorded(context, stage, tuple(c.chunk.x.shape[1:])) for stage in stages)
@@ -182,7 +182,7 @@ def run_pilot(
 
 
 def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
-    """Return the seconds per block of a captured iteration, from its model calls, which take most of the time."""
+    """Return the seconds per block of a captured iteration, from timed model calls; None without capture."""
     if context.graph_cache is None or context.graph_cache.failed:
         return None
     oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
@@ -193,7 +193,7 @@ def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> fl
 
 
 def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext:
-    """Return the context with blocks small enough that the pilot can make several calls."""
+    """Return the context with blocks small enough for several model calls within the pilot's `seconds`."""
     most = int(seconds / CALLS / max(WITH_GRADIENT * pace, 1e-12))
     block = context.oracle.block
     while block > 1 and block > most:
@@ -262,7 +262,7 @@ def _stage(
 
 
 def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
-    """Return the pace scaled to match the seconds that the pilot `took`, if it made enough iterations."""
+    """Return the pace scaled to the seconds that the pilot `took`; unchanged if it made too few iterations."""
     iterations, blocks = schedule(answers, len(answers), block)
     expected = pace.seconds(iterations, blocks)
     if iterations < ANSWERS / 4 or expected <= 0:
@@ -271,9 +271,9 @@ def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
 
 
 def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[float, float]:
-    """Return the number of engine iterations and of blocks queried in them, given the queries of every sample.
+    """Return the number of engine iterations and of blocks queried in them, given the queries on every sample.
 
-    Method: samples take the next free slot; whole blocks of empty slots are dropped when none is waiting.
+    Method: samples take the next free slot; whole blocks of empty slots are dropped when no sample is waiting.
 
     >>> schedule(np.array([3, 1, 1]), slots=2, block=2), schedule(np.array([5, 1]), slots=2, block=1)
     ((3.0, 3.0), (5.0, 6.0))
@@ -291,7 +291,7 @@ def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[
 
 
 def _pace(context: StageContext, stage: Stage, c: Clean, everyone: Ints, deadline: float, clock: Clock) -> Pace:
-    """Measure the seconds of an iteration with full slots and with a single block."""
+    """Return the pace of a stage, measured on iterations with full slots and with a single block."""
     block = context.oracle.block
     full = -(-min(context.slots, len(everyone)) // block)
     one = _seconds(context, stage, c, np.resize(everyone, min(block, len(everyone))), deadline, clock)

@@ -28,7 +28,9 @@ SECONDS, ANSWERS, EARLY = 0.7, 60, 0.75
 
 @dataclass(frozen=True)
 class PrecisionTrial:
-    """The trial of one precision: seconds per iteration, and how many of the samples that float32 broke it breaks.
+    """The trial of one precision: seconds per iteration, and how many (`found`) of the `wanted` samples it broke.
+
+    `wanted` is the number of samples that float32 broke.
 
     >>> PrecisionTrial("bfloat16", seconds=0.1, found=9, wanted=10).lost
     1
@@ -41,13 +43,13 @@ class PrecisionTrial:
 
     @property
     def lost(self) -> int:
-        """Adversarials that float32 found and this precision did not."""
+        """The number of samples that broke in float32 and not in this precision."""
         return self.wanted - self.found
 
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """The precision chosen, and the trials that decided."""
+    """The chosen precision, and the trials of all precisions (float32 first)."""
 
     precision: str
     trials: tuple[PrecisionTrial, ...]
@@ -60,13 +62,13 @@ class PrecisionChoice:
         return f"Precision {self.precision}, chosen by a trial: {'; '.join(descriptions)}."
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest."""
+        """Return the choice and its trials as stored in the manifest."""
         trials = [{"precision": t.precision, "seconds": t.seconds, "found": t.found} for t in self.trials]
         return {"precision": self.precision, "wanted": self.trials[0].wanted if self.trials else 0, "trials": trials}
 
 
 def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
-    """Return the fastest precision that loses no adversarial and is clearly faster than float32 (`trials[0]`).
+    """Choose the fastest precision that loses no adversarial and is clearly faster than float32, else float32.
 
     >>> slow, quick = PrecisionTrial("float32", 1.0, 8, 8), PrecisionTrial("bfloat16", 0.5, 8, 8)
     >>> fastest_safe([slow, quick]).precision, fastest_safe([slow, PrecisionTrial("bfloat16", 0.5, 7, 8)]).precision
@@ -80,7 +82,7 @@ def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
 def choose_precision(
     context: StageContext, stages: Stages, c: Clean, clock: Clock = time.perf_counter
 ) -> PrecisionChoice:
-    """Try every precision the device has on one block of samples, with the plan's first attack that follows gradients.
+    """Choose a precision: try all that the device has on one block of samples, with the plan's first gradient attack.
 
     Method: the attack runs in float32 for a limited time, then in each other precision with twice as many queries. The
     samples that float32 broke in the first three quarters of its queries must also break in the other precision,
@@ -107,7 +109,7 @@ def choose_precision(
 def _trial(
     context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
-    """Return the queries of each sample broken (verified in float32), the seconds per iteration, and the iterations."""
+    """Return {position: queries} of broken samples (verified in float32), seconds per iteration, iterations made."""
     plain = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
     oracle = accelerated(plain, plain.classifier.device)
     context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, graph_cache=None)

@@ -1,4 +1,4 @@
-"""Run one attack on every sample and return the rows, for attack researchers."""
+"""Run a single attack on every sample without storing a Run, for attack researchers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,10 @@ def attack(
     *, start: Tensor | None = None, early_exit: bool = True, progress: bool | None = False,
     **options: "Unpack[ComputeOptions]",
 ) -> pa.Table:  # fmt: skip
-    """Run one attack on every sample, misclassified ones too, and return its rows in the problem's order.
+    """Run one attack on every sample, misclassified ones too, and return one row per sample, in the problem's order.
 
-    Nothing is stored. `start` gives explicit start points, one per sample; `early_exit=False` lets every sample use its
-    whole budget, as the reference implementations do. `options` are `seed`, `slots` and `device`.
+    Nothing is stored. `start` gives explicit start points, one per sample. `early_exit=False` continues after a
+    success to the end of the budget, as the reference implementations do. `options` are `seed`, `slots` and `device`.
 
     >>> import brinell
     >>> rows = brinell.attack("demo", brinell.data.load("demo")[:8], brinell.L2(1.0), brinell.attacks.APGD(steps=5))
@@ -71,6 +71,6 @@ def _start_points(start: Tensor | None, problem: Problem) -> Tensor | None:
         raise InputError(
             expected=f"finite start points of shape {wanted}",
             got=f"shape {tuple(begin.shape)}",
-            remedy="One per sample.",
+            remedy="Pass one point per sample, without NaN and inf.",
         )
     return begin

@@ -1,4 +1,4 @@
-"""The audit: which samples it draws, and when the rest must be attacked at full strength too."""
+"""The audit: which survivors it attacks at full strength, and when it must be extended to all survivors."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from brinell.results import Run
 
 
 def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
-    """Return which samples an audit of this share draws: each by the seed and its own id alone.
+    """Return a mask of the samples that an audit of this share draws; it depends on the seed and the ids alone.
 
     >>> import torch
     >>> round(in_audit(0, torch.arange(10_000), 0.125).float().mean().item(), 2)
@@ -18,7 +18,7 @@ def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
 
 
 def needs_escalation(run: Run, warned: bool) -> bool:
-    """Return whether the result of the plan is in doubt: the audit contradicts it or is too small, or a check warns."""
+    """Return whether to audit all survivors: the audit contradicts the plan or is too small, or a check warns."""
     audit = run.audit
     if audit is None or audit.complete:
         return False

@@ -1,4 +1,4 @@
-"""Where an evaluation is computed: the backend protocol, and the one backend that runs in this process.
+"""Backends, which compute the attacks of an evaluation: their protocol, and the backend that runs in this process.
 
 `brinell.distributed` has the backend for Ray.
 """
@@ -27,7 +27,7 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Samples with their threat and their stored outcomes: what a worker needs beside the context."""
+    """Samples for a worker, with their threat and their stored outcomes; the flags are those of `run_plan`."""
 
     chunk: Chunk
     threat: Threat
@@ -41,7 +41,7 @@ class AttackJob:
     """The attacks of one evaluation, for an executor.
 
     `read` yields the chunks with their stored outcomes, `clean` returns the predictions on a clean chunk. The executor
-    fills in `workers`, where the work was done, and `shrunk`, the block sizes after the device ran out of memory.
+    appends the environment of every worker to `workers`, and to `shrunk` the block sizes after a lack of memory.
     """
 
     context: StageContext
@@ -63,34 +63,34 @@ class AttackJob:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs jobs."""
+    """Runs the attacks of a job; see `Backend.open`."""
 
     def run(self, job: AttackJob) -> Iterator[FinishedRows]:
-        """Yield the rows that are not stored yet, in any order, each row once."""
+        """Run the attacks and yield the rows that are not stored yet, in any order, each row once."""
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Where an evaluation is computed."""
+    """Computes the attacks of an evaluation, in this process or on other workers."""
 
     @property
     def device(self) -> torch.device | None:
-        """The type of device that computes; None: the model's device."""
+        """The type of device that runs the attacks; None means the model's device."""
 
     def open(self, context: StageContext, plan: Plan) -> AbstractContextManager[Executor]:
-        """Return an executor that is ready to run. Refuse what cannot run before anything is written."""
+        """Return an executor that is ready to run; raise an error if it cannot run, before any file is written."""
 
 
 def require_backend(launch: Any) -> None:
-    """Raise an InputError unless this is a backend."""
+    """Raise an InputError unless `launch` is a `Backend`."""
     if not isinstance(launch, Backend):
         raise InputError(
-            expected="a backend", got=repr(launch)[:80], remedy="Write launch=brinell.distributed.Ray(workers=2)."
+            expected="a backend as launch", got=repr(launch)[:80], remedy="Pass e.g. brinell.distributed.Ray(2)."
         )
 
 
 class InProcess:
-    """Run in this process, chunk by chunk."""
+    """The default backend: runs the attacks in this process, one chunk after another."""
 
     device = None
 
@@ -110,9 +110,9 @@ IN_PROCESS = InProcess()
 def run_unit(
     context: StageContext, plan: Plan, unit: WorkUnit, dropped: Collection[int] = ()
 ) -> Iterator[FinishedRows]:
-    """Run the stages that the samples of a unit have not yet been through; yield rows as samples finish.
+    """Run the stages whose outcomes are not stored on the samples of a unit; yield rows as samples finish.
 
-    Sample ids that are added to `dropped` meanwhile are skipped by the stages that begin later.
+    Samples whose ids are in `dropped` are skipped; an id added during a stage is skipped from the next stage on.
     """
     context = replace(context, threat=unit.threat)
     x = unit.chunk.x.to(context.oracle.classifier.device)
@@ -125,7 +125,7 @@ def run_unit(
 def unfinished(
     stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:
-    """Return for every sample whether some stage still has to attack it, given the stored outcomes.
+    """Return for every sample whether its clean pass or an attack remains to be run, given the stored outcomes.
 
     >>> from brinell import Linf
     >>> from brinell.attacks.catalogue import by_name

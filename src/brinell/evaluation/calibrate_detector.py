@@ -25,7 +25,7 @@ KEPT = 4
 
 
 def threshold_at(scores: Tensor, rate: float) -> float:
-    """Return the smallest score above which at most the share `rate` of the scores lies.
+    """Return the smallest of the scores that at most the share `rate` of the scores exceed.
 
     >>> threshold_at(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.25), threshold_at(torch.tensor([1.0, 2.0, 2.0, 2.0]), 0.5)
     (3.0, 2.0)
@@ -38,10 +38,10 @@ def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) ->
     """Return the classifier with a detector threshold that rejects at most the share `rate` of the samples.
 
     Method: the threshold is the smallest of the samples' scores that rejects at most this share. Scores are then scaled
-    so that their spread over clean samples (5 % to 95 %) is the median margin of the correctly classified ones: the
-    detector's and the classifier's terms of an attack's objective then have the same scale. This changes no decision.
-    The least suspicious samples of every class are kept for attacks that imitate a natural input. Use other samples
-    than those to be evaluated. Cost: one forward per sample.
+    so that their 5 % and 95 % quantiles differ by the median margin of the correctly classified samples: the detector's
+    and the classifier's terms of an attack's objective then have the same scale. No sample changes between accepted and
+    rejected. A few samples of every class with low scores are kept as references for attacks that imitate a natural
+    input. Use other samples than those to be evaluated. Cost: one forward per sample.
 
     >>> import brinell
     >>> from brinell.models.demo import demo_net
@@ -54,8 +54,8 @@ def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) ->
     if not isinstance(model, TorchClassifier) or model.detector is None:
         raise ModelError(
             expected="a classifier with a detector",
-            got=f"{model.name or type(model).__name__}, without one",
-            remedy="Give it one: brinell.wrap(net, detector=…).",
+            got=f"{model.name or type(model).__name__}, which has no detector",
+            remedy="Add a detector: brinell.wrap(net, detector=…).",
         )
     if not 0 <= rate < 1:
         raise InputError(expected="a rate of at least 0 and below 1", got=f"{rate}", remedy="Write 0.05 for 5 %.")
@@ -87,15 +87,15 @@ def _finite(out: Output) -> Tensor:
     bad = int((~out.reject.isfinite()).sum())
     if bad:
         raise ModelError(
-            expected="finite scores for clean inputs",
-            got=f"{bad} of {len(out.reject)} that are NaN or infinite",
-            remedy="Check the detector.",
+            expected="a detector with finite scores for clean inputs",
+            got=f"{bad} of {len(out.reject)} scores that are NaN or infinite",
+            remedy="Look for a division by zero, a log(0) or an overflow in the detector.",
         )
     return out.reject
 
 
 def _least_suspicious(scores: Tensor, y: Tensor, right: Tensor) -> Tensor:
-    """Positions of the accepted, correctly classified samples with the smallest scores: a few of every class."""
+    """Return positions of accepted, correctly classified samples: of every class the few with the smallest scores."""
     order = scores.argsort(stable=True)
     order = order[right[order]]
     picked = [order[y[order] == k][:KEPT] for k in y.unique().tolist()]

@@ -1,4 +1,4 @@
-"""Turn what users pass into a classifier, a problem, a threat and a plan."""
+"""Convert the arguments of users to a classifier, a problem, a threat and a plan, or raise an error."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths
 
 
 def as_classifier(classifier: Any, device: torch.device | str | None = None) -> Classifier:
-    """Return a Classifier, given one, a torch module, or what `brinell.models.by_name.load_model` loads by name."""
+    """Return a Classifier, given a Classifier, a torch module, or a name or path for `models.by_name.load_model`."""
     if isinstance(classifier, str | os.PathLike):
         classifier = load_model(os.fspath(classifier))
     if isinstance(classifier, nn.Module):
@@ -46,12 +46,12 @@ def _no_model(given: Any, missing: list[str]) -> ModelError:
         got = f"{type(given).__name__} with {len(given)} entries"
         remedy = "These are weights: build the network, then net.load_state_dict(weights) and net.eval()."
     elif given is None:
-        remedy = "Check that the function that makes the model returns it."
+        remedy = "Check that the function that builds the model ends with return net."
     elif isinstance(given, type) and issubclass(given, nn.Module):
-        got, remedy = f"the class {given.__name__}", f"Make a network of it: {given.__name__}(…).eval()."
+        got, remedy = f"the class {given.__name__}", f"Create an instance: {given.__name__}(…).eval()."
     elif callable(given):
         got = f"a function, {getattr(given, '__name__', type(given).__name__)}"
-        remedy = "Put it into a module's forward, or make a black box of it: brinell.models.adapters.from_function(…)."
+        remedy = "Put it into a module's forward, or wrap it as a black box: brinell.models.adapters.from_function(…)."
     elif hasattr(type(given), "forward"):
         got = f"{type(given).__name__}, which lacks {', '.join(missing)}"
         remedy = "Subclass brinell.core.model.Classifier, which has defaults for most members."
@@ -70,10 +70,10 @@ def _device(device: torch.device | str) -> torch.device:
 
 
 def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> Problem:
-    """Return a Problem, given one, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
+    """Return a Problem, given a Problem, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
 
-    Options of `brinell.data.load` follow the source after commas. `n` takes the first n samples, `part` "2/4" the
-    second of four equal parts.
+    Options of `brinell.data.load` follow the source after commas. `n` keeps the first n samples, `part="2/4"` then
+    keeps the second quarter of them.
 
     >>> len(as_problem("demo", 100, "1/4"))
     25
@@ -88,7 +88,7 @@ def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> P
 
 
 def data_options(text: str) -> tuple[str, dict[str, Any]]:
-    """Return a data source and its options; a path that exists has none.
+    """Split "SOURCE,option=value,…" into source and options; an existing path is a source without options.
 
     >>> data_options("cifar10-c,corruption=fog,severity=3")
     ('cifar10-c', {'corruption': 'fog', 'severity': 3})
@@ -113,12 +113,12 @@ def _part(problem: Problem, part: str) -> Problem:
     except ValueError:
         i, of = 0, 0
     if not 1 <= i <= of:
-        raise InputError(expected="a part such as 2/4", got=repr(part), remedy="Parts are numbered from 1.")
+        raise InputError(expected="a part such as 2/4", got=repr(part), remedy="Write 1/4 for the first of 4.")
     return problem[(i - 1) * len(problem) // of : i * len(problem) // of]
 
 
 def as_threat(threat: Any) -> Threat:
-    """Return the threat, or raise a ThreatError."""
+    """Return `threat` if it is a Threat, else raise a ThreatError."""
     if not isinstance(threat, Threat):
         raise ThreatError(
             expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5)."
@@ -131,7 +131,7 @@ def as_plan(
     *, rank_by: "str | AnyAttack | None" = None, rank_eps: float | str | None = None, queries: int | None = None,
     audit: float | int | None = None, escalate: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return a Plan, given one, a name, an attack, a stage, or a list of attacks, stages or names of attacks.
+    """Return a Plan, given a Plan, its name, an attack, a stage, or a list of attacks, stages or names of attacks.
 
     The options are those of `brinell.evaluate`: the ranking of targets, a limit of queries, the share of survivors to
     audit.
@@ -154,9 +154,9 @@ def as_plan(
         plan = audited(plan, audit)
     if escalate and not plan.has_audit:
         raise PlanError(
-            expected="a plan with an audit to escalate from",
-            got=f"{plan.name}, without one",
-            remedy="Use the plan fast with its audit, or autoattack.",
+            expected="a plan with an audit, for escalate=True",
+            got=f"{plan.name}, which has no audit",
+            remedy="Use the plan fast (without audit=0), or the plan autoattack without escalate.",
         )
     return plan
 
@@ -173,17 +173,19 @@ def _plan(chosen: Any) -> Plan:
         return make_plan([chosen])
     if isinstance(chosen, type):
         raise PlanError(
-            expected="a plan, its name or attacks",
+            expected="a plan, the name of a plan, or attacks",
             got=f"the class {chosen.__name__}",
-            remedy=f"Make an attack of it: brinell.attacks.{chosen.__name__}().",
+            remedy=f"Create an instance: brinell.attacks.{chosen.__name__}().",
         )
     raise PlanError(
-        expected="a plan, its name or attacks", got=repr(chosen)[:80], remedy="brinell.plans() lists the names."
+        expected="a plan, the name of a plan, or attacks",
+        got=repr(chosen)[:80],
+        remedy="Pass a name that brinell.plans() lists.",
     )
 
 
 def require_folder(resume: bool, out: Any) -> None:
-    """Raise an InputError for `resume` without the folder of a Run."""
+    """Raise an InputError if `resume` is true and `out`, the folder of the Run, is None."""
     if resume and out is None:
         raise InputError(
             expected="the folder of the Run to resume",
@@ -200,12 +202,14 @@ def threat_of(run: Run) -> Threat:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RunError(
-            expected="a threat in the manifest", got=f"{type(error).__name__}: {error}", remedy="The Run is refused."
+            expected="a threat in the manifest",
+            got=f"{type(error).__name__}: {error}",
+            remedy=f"The Run in {run.path} is damaged: evaluate again.",
         ) from error
 
 
 def require_same_model(run: Run, classifier: Classifier) -> None:
-    """Refuse a Run of another model."""
+    """Raise a RunError if the Run was made with another model."""
     if run.identity.model.fingerprint != classifier.fingerprint:
         raise RunError(
             expected=f"a Run of the same model, {classifier.name or 'unnamed'}",
@@ -215,18 +219,18 @@ def require_same_model(run: Run, classifier: Classifier) -> None:
 
 
 def stored_samples(run: Run) -> dict[int, tuple[str, int]]:
-    """Return the hash of the input and the label of every sample of a Run, by id."""
+    """Return a dict from the id of every sample of a Run to the hash of its input and its label."""
     rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label"))
     return {i: (digest, label) for i, digest, label in zip(*columns, strict=True)}
 
 
 def require_same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
-    """Raise an error unless every sample has the same id, input and label as one of the Run's `known` samples."""
+    """Raise a RunError unless every sample has the id, input and label of one of the Run's samples (`known`)."""
     given = zip(chunk.ids.tolist(), sample_hashes(chunk.x), chunk.y.tolist(), strict=True)
     other = [i for i, *sample in given if known.get(i) != tuple(sample)]
     if other:
-        why = "no such sample" if other[0] not in known else "another input or label"
+        why = "no sample with this id" if other[0] not in known else "another input or label"
         raise RunError(
             expected="the samples of the Run",
             got=f"{why} in {run.path} for {len(other)} of {len(chunk)} samples, first for id {other[0]}",

@@ -1,4 +1,4 @@
-"""What one evaluation is made of: the context of its stages, its samples as they are read, and its identity."""
+"""The data of one evaluation: what all stages share (`StageContext`), samples, checks and identity."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -35,7 +35,7 @@ def chunk_size(problem: Problem) -> int:
 
 @dataclass(frozen=True)
 class StageContext:
-    """What every stage of an evaluation shares."""
+    """The model, the threat and the settings that all stages of an evaluation share."""
 
     oracle: Oracle
     threat: Threat
@@ -49,7 +49,7 @@ class StageContext:
     graph_cache: GraphCache | None = None
     capturable: bool = False
     shape: tuple[int, ...] | None = None
-    """The shape of a sample, where the number of slots is measured rather than given."""
+    """The shape of a sample if the number of slots was measured, None if the user gave it."""
     observe: "Callable[[Slots, Response], None] | None" = None
 
 
@@ -71,7 +71,7 @@ class PreparedEvaluation:
     precision_choice: dict[str, Any] | None = None
     """How the precision was chosen, for the manifest."""
     fingerprint: str | None = None
-    """The model's fingerprint, where it is known: computing it reads all weights."""
+    """The model's fingerprint if it was computed already (that reads all weights), else None."""
 
     @property
     def stages(self) -> Stages:
@@ -95,26 +95,26 @@ class PreparedEvaluation:
         return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_output]), chunk=self.first)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield every chunk, checked."""
+        """Yield the chunks of the problem; raise an InputError for unknown labels or for inputs that have changed."""
         for chunk in self.problem.chunks(chunk_size(self.problem)):
             model_checks.require_known_labels(chunk, self.first_logits.shape[1])
             if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):
                 raise InputError(
-                    expected="data that are the same at every reading",
-                    got="different inputs at the second reading",
+                    expected="inputs that are the same every time they are read",
+                    got="different inputs the second time",
                     remedy="Remove random augmentation from the data set.",
                 )
             yield chunk
 
     def clean(self, chunk: Chunk) -> Clean:
-        """Return the clean predictions of a chunk; those of the first chunk are known from the checks."""
+        """Return the clean predictions of a chunk; for the first chunk, reuse the pass that the checks made."""
         x = chunk.x.to(self.oracle.classifier.device)
         known = [self.first_output] if chunk.offset == 0 else []
         more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
         return clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:
-        """Return the identity: two evaluations with the same one give the same rows."""
+        """Return the identity for the manifest: evaluations with equal identities give equal rows."""
         c = self.oracle.classifier
         fingerprint = c.fingerprint if self.fingerprint is None else self.fingerprint
         return {

@@ -44,22 +44,22 @@ def evaluate(
     rank_eps: float | str | None = None, images: bool = True, launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (),
 ) -> Run:  # fmt: skip
-    """Attack every sample with the plan and store what happened as a Run in the folder `out`.
+    """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.
 
-    `classifier` is a module, a wrapped model, "demo", the name of a zoo model, "FILE.py:FACTORY" or the folder of a
-    training. `problem` is (x, y), a Dataset, a DataLoader, or what `brinell.data.load` reads, with options after commas
-    ("cifar10-c,corruption=fog"). `plan` is a name, an attack, or a list of attacks.
+    `classifier` is a module, a wrapped model, "demo", the name of a zoo model, "FILE.py:FACTORY" or the folder of
+    `brinell train`. `problem` is (x, y), a Dataset, a DataLoader, or what `brinell.data.load` reads, with options after
+    commas ("cifar10-c,corruption=fog"). `plan` is a name, an attack, or a list of attacks.
 
     Storage: without `out` the Run is in a new temporary folder. `resume=True` continues the interrupted Run in `out`.
     `images=False` verifies adversarials without storing them.
     Attacks: `individual=True` runs every attack on all correct samples. `queries` limits the queries per sample, for
     plans without gradients. `rank_by` ("fgsm", "pgd20" or an attack) ranks target classes by the logits at that
     attack's last iterate, within `rank_eps`. `audit` is the share of survivors that the plan "fast" attacks at full
-    strength (0: none). `escalate=True` does so to all survivors if the audit contradicts the result or is too small, or
-    if a check warns.
-    Execution: see `brinell.Execution`. `execution` is its mode, or the whole object. `launch=brinell.distributed.Ray()`
-    computes on workers; the rows are the same. `progress`: None shows progress, False is silent. `also` examines the
-    finished Run, e.g. `brinell.reliability.WithTest()`.
+    strength (0: none). `escalate=True` attacks all survivors at full strength if the audit contradicts the result or is
+    too small, or if a check warns.
+    Execution: see `brinell.Execution`. `execution` is its mode or an Execution. `launch=brinell.distributed.Ray()`
+    computes on workers; the rows are the same. `progress`: None shows progress, False is silent. `also` lists
+    tests of the finished Run, e.g. `[brinell.reliability.WithTest()]`.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -112,8 +112,8 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
     kept = Run.open(folder).images
     if kept != images:
         raise RunError(
-            expected=f"a Run to resume that {'does not store' if kept else 'stores'} adversarials",
-            got=f"one that {'stores' if kept else 'does not store'} them",
+            expected=f"a Run to resume that {'does not store' if kept else 'stores'} adversarials, for images={images}",
+            got=f"a Run that {'stores' if kept else 'does not store'} them",
             remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
         )
     return Writer.resume(folder, manifest)

@@ -10,7 +10,7 @@ from brinell.ops.losses import LOSSES
 
 
 def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
-    """Return the plan with its target classes ranked by the logits at another attack's last iterate.
+    """Return the plan with target classes ranked by the logits at the last iterate of the attack `by` within `radius`.
 
     >>> from brinell.attacks import APGD, FGSM
     >>> from brinell.core.plan import plan
@@ -19,7 +19,9 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
     """
     if not p.any_stage(lambda s: s.ranks):
         raise PlanError(
-            expected="a plan with targets to rank", got=f"{p.name}, which has none", remedy="Use e.g. mm3 or apgd-t."
+            expected="a plan with target classes, for rank_by",
+            got=f"{p.name}, which has none",
+            remedy="Use the plan mm3 or apgd-t, or leave rank_by out.",
         )
 
     def change(stages: Stages) -> Stages:
@@ -39,11 +41,13 @@ def audited(p: Plan, share: float | int) -> Plan:
     """
     if not p.has_audit:
         raise PlanError(
-            expected="a plan with an audit", got=p.name, remedy="Use the plan fast, or leave the share out."
+            expected="a plan with an audit",
+            got=f"{p.name}, which has none",
+            remedy="Use the plan fast, or leave audit out.",
         )
     if not 0 <= share <= 1:
         raise PlanError(
-            expected="a share between 0 and 1", got=f"{share}", remedy="Write 0.1 for every tenth survivor."
+            expected="an audit between 0 and 1", got=f"{share}", remedy="Write audit=0.1 for 10 % of the survivors."
         )
 
     def change(stages: Stages) -> Stages:
@@ -77,19 +81,19 @@ def _limit_stage(s: Stage, share: int, queries: int) -> Stage:
         raise PlanError(
             expected="black-box attacks only, since the number of queries is limited",
             got=f"{s.name}, which needs gradients or has no number of steps",
-            remedy="Use the plan blackbox or square.",
+            remedy="Use the plan blackbox or square, or leave queries out.",
         )
     if share // runs < 2:
         raise PlanError(
-            expected="at least 2 queries for every run of every stage",
-            got=f"{queries} in all, {share // runs} for a run of {s.name}",
-            remedy="Allow more queries.",
+            expected="at least 2 queries per sample for every attempt of every stage",
+            got=f"queries={queries}, which leaves {share // runs} for an attempt of {s.name}",
+            remedy="Pass a larger number, e.g. queries=1000.",
         )
     return replace(s, attack=s.attack.with_steps(share // runs - 1), label=s.name)
 
 
 def require_suitable(p: Plan, threat: Threat) -> None:
-    """Raise a PlanError for attacks that do not work in the norm, or that need a radius if there is none."""
+    """Raise a PlanError if an attack does not work in the threat's norm, or needs a radius that the threat lacks."""
     for s in p.stages_for(threat):
         if threat.norm not in s.attack.norms:
             raise PlanError(
@@ -99,14 +103,14 @@ def require_suitable(p: Plan, threat: Threat) -> None:
             )
         if threat.unlimited and not (s.attack.minimum_norm and (s.ranked_by is None or s.radius is not None)):
             raise PlanError(
-                expected="a radius, or attacks that look for the smallest one",
+                expected="a threat with a radius, or minimum-norm attacks",
                 got=f"{s.name} and a threat without a radius",
-                remedy=f"Write {threat.norm.name}(eps), or search for the radius: brinell.attacks.Bisect(attack).",
+                remedy=f"Write {threat.norm.name}(eps), or search the smallest radius: brinell.attacks.Bisect(attack).",
             )
 
 
 def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple[Plan, list[str]]:
-    """Return the plan fitted to the norm, the classes and the inputs, and a note for every change."""
+    """Return the plan fitted to norm, number of classes and inputs (`image` or not), and a note for every change."""
     notes: list[str] = []
     stages = (s if image else _flat(s, notes) for s in p.stages_for(threat))
     fitted = tuple(_fit(s, classes, notes) for s in stages)
@@ -114,18 +118,18 @@ def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple
 
 
 def _numbered(stages: Stages) -> Stages:
-    """Number equal attacks, so that each has its own noise: the second is copy 1, and so on."""
+    """Return the stages with repeated attacks numbered (`copy` 0, 1, …), so that each repetition has its own noise."""
     names = [s.attack.name for s in stages]
     # Stages that set `noise` keep it.
     return tuple(s if s.noise else replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
 
 
 def _flat(s: Stage, notes: list[str]) -> Stage:
-    """Return the stage with a replacement for an attack that needs images."""
+    """Return the stage for inputs that are not images: replace an attack that needs images, and add a note."""
     other = s.attack.without_images()
     if other is None:
         return s
-    notes.append(f"{s.name}: the inputs are not images; {other.name} stands in, which is not the published method.")
+    notes.append(f"{s.name}: the inputs are not images; {other.name} replaces it, which is not the published method.")
     return replace(s, attack=other, label=s.name)
 
 
@@ -154,7 +158,9 @@ def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
     kept = tuple(r for r in s.ranks if r <= classes)
     if not kept:
         raise PlanError(
-            expected=f"target ranks between 2 and {classes}", got=str(s.ranks), remedy="Rank 2 is the runner-up class."
+            expected=f"target ranks between 2 and {classes}",
+            got=str(s.ranks),
+            remedy="Write ranks=(2,) for the most likely wrong class.",
         )
     if len(kept) < len(s.ranks) and classes <= DEFAULT_TARGETS:
         notes.append(f"{s.name}: {len(kept)} instead of {len(s.ranks)} targets, since the model has {classes} classes.")

@@ -38,7 +38,7 @@ EXPECTED_CONFIDENCE = 0.999
 
 
 def stored_precision(precision: str, folder: Path | None) -> str:
-    """Return `precision`, with "auto" replaced by the precision of the Run to resume in `folder`, if any."""
+    """Return `precision`; for "auto", return the precision of the Run in `folder` if there is one to resume."""
     if precision != precisions.AUTO or folder is None or not (folder / MANIFEST).exists():
         return precision
     return decode(folder).identity.precision or precisions.FLOAT32
@@ -52,7 +52,7 @@ def prepare(
 ) -> PreparedEvaluation:  # fmt: skip
     """Check the model and the data, fit the plan to them, and return the evaluation, ready to run.
 
-    `device` is the device that computes, if it is not the model's.
+    `device` is the device that runs the attacks (default: the model's).
     """
     device, precision = classifier.device if device is None else device, execution.precision
     mode = _execution_mode(classifier, device, execution)
@@ -98,20 +98,20 @@ def prepare(
 
 
 def _execution_mode(classifier: Classifier, device: torch.device, execution: Execution) -> str:
-    """Return the execution mode; refuse an unknown precision, and "auto" if the model is on another type of device."""
+    """Return the execution mode; refuse an unknown precision, and "auto" if workers use another type of device."""
     precisions.check(execution.precision)
     mode = resolve_execution(execution.mode, device)
     if execution.precision == precisions.AUTO and device.type != classifier.device.type:
         raise InputError(
-            expected="a precision for the workers",
+            expected="a fixed precision for the workers",
             got=f"auto, which cannot be measured for {device.type} while the model is on {classifier.device}",
-            remedy="Choose float32, tf32 or bfloat16, or put the model on the workers' kind of device.",
+            remedy=f'Pass precision="float32" (or "tf32", "bfloat16"), or move the model: net.to("{device.type}").',
         )
     return mode
 
 
 def _first_output(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, float]:
-    """Return the first chunk, the model's output for it, and the seconds per row."""
+    """Return the first chunk, the model's output for it, and the seconds per row of this forward pass."""
     first = next(problem.chunks(chunk_size(problem)))
     begun = time.perf_counter()
     answer = model_checks.first_forward(oracle, first)
@@ -146,7 +146,7 @@ def _run_checks(
 
 
 def _capturable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:
-    """Return whether iterations can be captured: on CUDA, unless the model is randomised (noise may need the host)."""
+    """Return whether CUDA graphs can capture iterations: not with randomised models, whose noise may need the host."""
     steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
     return execution != "eager" and device.type == "cuda" and steady
 
@@ -154,7 +154,7 @@ def _capturable(execution: str, device: torch.device, checks: list[Finding], pla
 def _slots(
     slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], fingerprint: str | None
 ) -> int:
-    """Return the number of slots: as given, or the default, or as measured for this model where calls are captured."""
+    """Return `slots`; if None, the number measured for this fingerprint, or the default without a fingerprint."""
     if slots is None:
         lanes = BLOCKS.get(device.type, 1) if fingerprint is None else micro_batches_for(oracle, shape, fingerprint)
         return oracle.block * lanes
@@ -162,9 +162,9 @@ def _slots(
 
 
 def _expected_noise(check: Finding) -> Finding:
-    """Return the finding for a plan made for randomised models: randomness is ok, a deterministic model is noted."""
+    """Return the check `randomised` for a plan for randomised models: "ok" if the model is one, else "info"."""
     if check.level == "ok":
-        return replace(check, level="info", message=f"{check.message}: the plan is for randomised models, this is none")
+        return replace(check, level="info", message=f"{check.message}: the plan is for randomised models only")
     return replace(check, level="ok")
 
 

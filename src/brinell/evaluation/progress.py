@@ -22,23 +22,23 @@ def _clock(seconds: float) -> str:
 
 
 class RemainingTime:
-    """The remaining time of a stage, from the samples finished so far."""
+    """Estimates the remaining time of a stage from the samples finished so far."""
 
     def __init__(self) -> None:
         self.start(0)
 
     def start(self, samples: int) -> None:
-        """Begin a new stage."""
+        """Begin a stage with this many samples."""
         self.begun, self.samples = time.perf_counter(), samples
 
     def remaining(self, event: Progress) -> str:
-        """Return the remaining time if the other samples take as long as the finished ones on average."""
+        """Return the remaining time as text, if unfinished samples take as long as the finished ones on average."""
         seconds = (time.perf_counter() - self.begun) / max(event.finished, 1) * (self.samples - event.finished)
         return f"about {_clock(seconds)} left"
 
 
 class ProgressBar:
-    """A rich progress bar per stage."""
+    """Shows one progress bar per stage with the library rich."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Bar(
@@ -50,7 +50,7 @@ class ProgressBar:
         self.tasks: dict[str, TaskID] = {}
 
     def _show(self, event: StageStarted) -> None:
-        """Show one bar per stage, reset for every chunk of samples."""
+        """Show the bar of a stage that begins; reset it if the stage began before, on an earlier chunk of samples."""
         if event.stage in self.tasks:
             self.bar.reset(self.tasks[event.stage], total=event.samples, broken=0, left="")
         else:
@@ -69,7 +69,7 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """A plain line at the start and end of each stage and every few seconds between."""
+    """Prints a plain line at the start and end of each stage and every few seconds between."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.estimate, self.last = console, RemainingTime(), 0.0
@@ -100,7 +100,7 @@ def _sentence(event: Event) -> str:
 
 @contextmanager
 def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Console], Any]) -> Iterator[Any]:
-    """Return a display on standard error: `terminal` on a terminal, `lines` for files and pipes."""
+    """Yield a display on standard error: `terminal(console)` on a terminal, `lines(console)` for files and pipes."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lines(console)
@@ -112,7 +112,7 @@ def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Conso
 
 @contextmanager
 def show_progress(progress: bool | None) -> Iterator[Listener]:
-    """Return a listener for the engine's events: None and True show them on standard error, False shows nothing."""
+    """Yield a listener that shows the engine's events on standard error, or nothing if `progress` is False."""
     if progress is False:
         yield silent
         return

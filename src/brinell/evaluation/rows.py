@@ -28,7 +28,7 @@ def _numpy(v: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class FinishedRows:
-    """Rows of finished samples, with the adversarials of those that count as broken and their ids."""
+    """Rows of finished samples (`table`), and the `ids` and adversarials `x` of the broken ones."""
 
     table: pa.Table
     ids: npt.NDArray[np.int64] | None = None
@@ -37,7 +37,7 @@ class FinishedRows:
 
 @dataclass(frozen=True)
 class Clean:
-    """The model's predictions on the clean samples of a chunk."""
+    """The model's predictions on the clean samples of a chunk; `judged` (n, passes) is True if wrong or rejected."""
 
     chunk: Chunk
     logits: Tensor
@@ -49,12 +49,12 @@ class Clean:
 
     @property
     def correct(self) -> Tensor:
-        """Whether each sample is correct and not rejected in at least half of the passes; argmax breaks ties."""
+        """Whether each sample has finite logits and is correct and not rejected in at least half of the passes."""
         return (2 * self.judged.sum(1) <= self.judged.shape[1]) & self.logits.isfinite().all(1)
 
 
 def clean(chunk: Chunk, draws: list[Output]) -> Clean:
-    """Return the clean predictions of a chunk, from one pass or from several."""
+    """Return the clean predictions of a chunk from the outputs of one pass or several (`draws`)."""
     logits = torch.stack([out.logits for out in draws]).mean(0)
     y = chunk.y.to(logits.device)
     refused = torch.stack([_refused(out) for out in draws], 1)
@@ -64,7 +64,7 @@ def clean(chunk: Chunk, draws: list[Output]) -> Clean:
 
 
 def _refused(out: Output) -> Tensor:
-    """Return which samples the detector rejects, if there is one; a NaN score rejects."""
+    """Return a mask of the samples that the detector rejects (NaN scores too); without a detector, none."""
     return torch.zeros(len(out.logits), device=out.logits.device) > 0 if out.reject is None else ~(out.reject <= 0)
 
 
@@ -90,7 +90,7 @@ def _table(columns: dict[str, Any], n: int) -> pa.Table:
 
 
 def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> pa.Table:
-    """Return one row per clean sample."""
+    """Return the rows of the clean pass, one per position `at`; they share the `seconds` equally."""
     n = len(at)
     wrong = ~_numpy(c.correct)[at]
     columns = {
@@ -125,7 +125,7 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
 def attack_rows(
     c: Clean, at: Tensor, r: Best, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
 ) -> pa.Table:
-    """Return one row per attacked sample; `at` are positions in the chunk, `rate` is seconds per pass."""
+    """Return a row per attacked sample: positions `at`, results `r`, verification `v`, `rate` in seconds per pass."""
     n, attempts = len(at), stage.attempts()
     rows = _numpy(at)
     broken, found = _numpy(r.broken), _numpy(r.found)

@@ -19,11 +19,11 @@ def run_plan(
     context: StageContext, plan: Plan, c: Clean, known: StoredOutcomes = NOTHING_STORED,
     *, individual: bool = False, everyone: bool = False, dropped: Collection[int] = (),
 ) -> Iterator[FinishedRows]:  # fmt: skip
-    """Run the stages that the samples of a chunk have not yet been through; yield rows as samples finish.
+    """Run the stages whose outcomes are not stored on the samples of a chunk; yield rows as samples finish.
 
-    `known` are the outcomes that are stored already. `individual`: every attack runs on every correctly classified
-    sample. `everyone`: audits attack all survivors. `dropped` are ids that another worker attacks; it may grow while
-    this runs, and every stage reads it when it begins.
+    `known` are the stored outcomes. `individual`: every attack runs on every correctly classified
+    sample. `everyone`: audits attack all survivors. `dropped` are ids of samples that another worker
+    attacks; ids may be added while this function runs, and every stage reads them when it begins.
     """
     ids = c.chunk.ids.tolist()
     known.check(ids, c.hashes)

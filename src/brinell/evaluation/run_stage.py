@@ -60,7 +60,7 @@ def ranking_logits(context: StageContext, stage: Stage, p: Batch, clean: Tensor,
 
 
 def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: int, draws: int = 1) -> Tensor:
-    """Return the logits at the attack's last iterate; no row depends on other rows.
+    """Return the logits at the attack's last iterate, (b, classes); each row depends on its own sample alone.
 
     Cost: `attack.queries` forwards and `attack.queries − 1` backwards, times `draws`: the last point needs no gradient.
     """
@@ -80,20 +80,20 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
 
 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
-    """Return the oracle with the stage's block size: smaller if samples end early, larger if attempts fill blocks."""
+    """Return the oracle with the stage's block size, which depends on early ends of samples and on several attempts."""
     if stage.attack.abandons_early:
         return context.oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
 
 
 def _slots(context: StageContext, oracle: Oracle) -> int:
-    """Return the number of slots; a measured one is kept between 1 and `MOST` blocks, since capturing takes time."""
+    """Return the number of slots; if it was measured, limit it to 1 to `MOST` blocks, since capturing takes time."""
     measured = context.graph_cache is not None and context.shape is not None
     return max(min(context.slots, MOST * oracle.block), oracle.block) if measured else context.slots
 
 
 def _refines(context: StageContext) -> bool:
-    """Return whether the nearest points found in lower precision are moved to the decision boundary in float32."""
+    """Return whether to move the nearest points found in lower precision to the decision boundary in float32."""
     distances = context.threat.unlimited and not context.threat.norm.counts
     return distances and context.draws == 1 and context.oracle.slack > 0
 
@@ -130,7 +130,7 @@ def run_stage(
 ) -> Iterator[tuple[Tensor, FinishedRows]]:
     """Attack the samples at positions `at` of the chunk.
 
-    Yield batches of finished samples: the positions of those that count as broken, and the rows.
+    Yield batches of finished samples: the positions of the broken ones, and the rows of all.
     """
     if not len(at):
         return
@@ -166,7 +166,7 @@ def _startup_seconds(context: StageContext) -> float:
 
 
 def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
-    """Add to the result's passes those that ranked its targets, which were made before the attack."""
+    """Return the results with the passes that ranked the targets, before the attack, added to their passes."""
     if not forwards:
         return r
     first = torch.where(r.first >= 0, r.first + forwards, r.first)
@@ -174,11 +174,11 @@ def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
 
 
 def _in_float32(context: StageContext, stage: Stage, samples: Samples, before: Best, exited: Tensor) -> Best:
-    """Attack again in float32, from the same start; the passes of the first attack (`before`) are added.
+    """Repeat the attack in float32 from the same start; add the passes of the first attack (`before`) to the result.
 
-    The attempt that seemed to succeed is repeated. Samples whose attack stopped at that success (`exited`) continue
-    with the later attempts. A search for the smallest distance repeats all attempts, since only the smallest distance
-    was kept.
+    The attempt that succeeded in lower precision is repeated. Samples whose attack stopped at this success (`exited`)
+    continue with the later attempts. A search for the smallest distance repeats all attempts, since only the smallest
+    distance was kept.
     """
     engine = _engine(replace(context, oracle=context.oracle.exact()), stage, samples.device)
     first = torch.zeros_like(before.attempt) if _refines(context) else before.attempt
@@ -195,12 +195,12 @@ def _in_float32(context: StageContext, stage: Stage, samples: Samples, before: B
 
 
 def claimed(r: Best, ball: Ball) -> Tensor:
-    """Return a mask of the rows with an adversarial within the radius, by any margin."""
+    """Return a mask of the rows with an adversarial within the radius, however small its margin."""
     return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
 
 
 def _verified(context: StageContext, samples: Samples, pos: Tensor, r: Best, ball: Ball) -> tuple[Tensor, Verified]:
-    """Return the target classes of the kept points, and the verification of these points."""
+    """Return the target class of the point found for each sample, and the verification of this point."""
     target = samples.targets[pos, r.attempt]
     p = take(samples.batch, pos)
     points, id = (p.x, r.x, p.y, target, ball), p.id
@@ -213,7 +213,7 @@ def _finish(
     context: StageContext, stage: Stage, c: Clean, samples: Samples, at: Tensor, held: list[tuple[Tensor, Best]],
     rate: float,
 ) -> tuple[Tensor, FinishedRows]:  # fmt: skip
-    """Verify a batch of finished samples; return the positions that count as broken, and the rows."""
+    """Verify a batch of finished samples; return the positions of the broken ones, and the rows of all."""
     pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
     order = pos.argsort()
     pos = pos[order]

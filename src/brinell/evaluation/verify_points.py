@@ -21,8 +21,8 @@ HALVINGS = 10
 
 @dataclass(frozen=True)
 class Verified:
-    """Per point: whether it is verified, the predicted class, the distance, whether it is verified when rounded to 8
-    bits, and (columns of `judged`) which of the fresh passes it fooled."""
+    """The verification of each point: whether it passed (`ok`), the predicted class, the distance, whether it passes
+    rounded to 8 bits, which passes it fooled (columns of `judged`) and, if randomised, how many before these."""
 
     ok: Tensor
     pred: Tensor
@@ -67,7 +67,7 @@ def verify_claims(
     oracle: Oracle, criterion: Criterion, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, ball: Ball, claimed: Tensor,
     id: Tensor | None = None,
 ) -> Verified:  # fmt: skip
-    """Verify the points where `claimed` is true; the others are not queried and count as not verified."""
+    """Verify the points where `claimed` is true; the other points are not queried and count as not verified."""
     no = torch.zeros_like(claimed)
     nothing = Verified(no, torch.zeros_like(y), ball.distance(x0, x), no, no[:, None])
     at = claimed.nonzero()[:, 0]
@@ -79,12 +79,12 @@ def verify_claims(
 
 
 def refine_distance(oracle: Oracle, criterion: Criterion, r: Best, batch: Batch, target: Tensor, ball: Ball) -> Best:
-    """Move the points along the ray from the clean point to the decision boundary in float32.
+    """Return the results with each adversarial moved, on the ray from its clean point, to the boundary in float32.
 
     The nearest adversarial in lower precision has a margin as small as the rounding error: in float32 it may lie on
     either side of the boundary. The perturbation is scaled by the factors in `BEYOND` until it succeeds, then bisected
-    towards the clean point. If no factor succeeds, the point stays as it is. Cost: every row is charged a forward for
-    every factor and every bisection.
+    towards the clean point. If no factor succeeds, the point stays as it is. Cost: a forward per adversarial for
+    every factor and every bisection, counted even if it is not needed.
     """
     index = r.broken.nonzero()[:, 0]
     if not len(index):

@@ -1,11 +1,11 @@
-"""Whether an evaluation can be trusted: tests of the attack itself.
+"""Test the attack of an evaluation, to decide whether its robust accuracy can be trusted.
 
 `binarization/` holds the binarization test (`test_attack`): it replaces the readout of a network so that an adversarial
 example is known to exist for every sample, and counts how many the attack finds.
 `probes/` holds the indicators of attack failure and small experiments with a known outcome (`probe`).
 `traces/` follows the loss and the accuracy over the iterations of attacks (`trace`), and finds gradients that vanish
 because of the scale of the logits (`logit_scales`).
-`attach` runs either of them for the plan of a finished Run and stores the outcome there, where the verdict reads it.
+`attach` runs the test or the probes for the plan of a finished Run and stores the outcome in the Run, for its verdict.
 `brinell test-attack`, `brinell probe`, `brinell evaluate --test --probe` and `brinell analyze trace` call this package.
 """
 

@@ -1,4 +1,4 @@
-"""Run the binarization test or the probes of a Run's plan and store the outcome in the Run, for its verdict."""
+"""Run the binarization test or the probes for the plan of a Run, and store the outcome in it for its verdict."""
 
 import os
 from collections.abc import Callable
@@ -38,10 +38,10 @@ def test_run(
     run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any, threat: Threat, plan: Any,
     *, n: int = SAMPLES, inner: int = INNER, layer: Any = None, progress: bool | None = None,
 ) -> Run:  # fmt: skip
-    """Return the Run with the binarization test of its plan among its checks; a failed test makes it suspicious.
+    """Run the binarization test with the plan of a Run, and return the Run with the outcome stored among its checks.
 
     Method: `brinell.test_attack` with the plan, model, threat and seed of the Run on the first n samples. The check
-    replaces that of an earlier test; the rows do not change. Reference: Zimmermann et al. 2022.
+    replaces the check of an earlier test; the rows do not change. Reference: Zimmermann et al. 2022.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 16), brinell.Linf(0.1)
@@ -57,7 +57,7 @@ def test_run(
 
 
 def _with_check(opened: Run, check: Finding) -> Run:
-    """Store one more check in the Run, in place of an earlier one of the same name."""
+    """Store a check in the Run, in place of an earlier check of the same name, and return the Run."""
     return _updated(opened, checks=[*(c for c in opened.checks if c["name"] != check.name), check.to_json()])
 
 
@@ -72,11 +72,11 @@ def probe_run(
     *, stage: str | None = None, n: int = SAMPLES, neighbours: int = NEIGHBOURS, queries: int = QUERIES,
     progress: bool | None = None,
 ) -> Run:  # fmt: skip
-    """Return the Run with probes of one attack of its plan; warnings make the Run suspicious.
+    """Probe one attack of a Run's plan, and return the Run with the findings stored; warnings make it suspicious.
 
     Method: `brinell.reliability.probe` with the first attack of the plan (or the one named `stage`), the model, threat
-    and seed of the Run, on the first n samples. It replaces an earlier probe of the same attack; the rows do not
-    change. Reference: Pintor et al. 2022, Indicators of attack failure.
+    and seed of the Run, on the first n samples. The findings replace those of an earlier probe of the same attack;
+    the rows do not change. Reference: Pintor et al. 2022, Indicators of attack failure.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 8), brinell.Linf(0.1)
@@ -118,7 +118,7 @@ def _require_same_inputs(
 
 
 def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
-    """Refuse a plan with other attacks: custom plans may share a name."""
+    """Raise a RunError if the plan and the Run's plan differ in their attacks: custom plans may share a name."""
     fitted, _ = adapt(plan, threat, classes=identity.model.classes or 0, image=len(data.shape()) == 3)
     with torch.no_grad():
         fitted, _ = fit_to_detector(fitted, threat, model, model.forward(next(data.chunks(1)).x.to(model.device)))
@@ -127,13 +127,13 @@ def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, 
     if given != stored:
         raise RunError(
             expected=f"the plan of the Run, {identity.plan.name}, with the same attacks",
-            got="a plan of that name with other attacks",
+            got="a plan of the same name with other attacks",
             remedy=REMEDY,
         )
 
 
 class _Attached:
-    """Calls `function` with the fields as options; if it does not apply to the Run, stores a check that says why."""
+    """Calls `function` on a Run, with the fields as options; if it cannot run, stores a check that says why."""
 
     check: ClassVar[str]
     function: ClassVar[Callable[..., Run]]
@@ -184,5 +184,5 @@ setattr(test_run, "__test__", False)  # noqa: B010
 
 
 def as_check(test: BinarizationTest) -> Finding:
-    """Return the outcome as a check: a failed test warns, a passed one is ok, an inconclusive one is "info"."""
+    """Return the outcome of a test as a check: "warn" if it failed, "ok" if it passed, "info" if inconclusive."""
     return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test))

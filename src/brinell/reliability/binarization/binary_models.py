@@ -28,7 +28,7 @@ class ReadoutStatistics:
 
     Let d be the second logit minus the first. `inner` is the largest d of the inner points, `weakest` the smallest d of
     all points of the second class, and `best` the largest d of the boundary points, at the point `witness`. `beyond`
-    holds the points beyond eps, (n, r, …). `held` is the d of κ = 1: `best` or, if smaller, the smallest d beyond eps,
+    holds the points beyond eps, (n, r, …). `held` is the d at κ = 1: `best` or, if smaller, the smallest d beyond eps,
     so that all points beyond eps stay in the second class. `lo` and `hi` are the extremes of both readout logits, (n,
     2); `least` and `range` are the smallest logit of the original network on the same points and the range of its
     logits.
@@ -55,7 +55,7 @@ class ReadoutStatistics:
 class BinaryClassifier(DelegatingClassifier):
     """The network's features with a separate two-class readout for every sample, selected by sample id.
 
-    Logits: scale · (q ± shift / 2) + offset, where q are the logits of the readout.
+    Logits: scale · (q ± shift / 2) + offset, where q are the logits of the readout; + is for the first class.
     """
 
     features: Features
@@ -71,13 +71,13 @@ class BinaryClassifier(DelegatingClassifier):
         return self.features
 
     def forward(self, x: Tensor) -> Output:
-        """Refuse: the output depends on the sample that a point belongs to."""
+        """Raise a ModelError: the output depends on the sample that a point belongs to; use `forward_of`."""
         raise ModelError(
-            expected="the ids of the samples the points belong to", got="points alone", remedy="Call forward_of(x, id)."
+            expected="points x and the ids of their samples", got="only points", remedy="Call forward_of(x, id)."
         )
 
     def forward_of(self, x: Tensor, id: Tensor) -> Output:
-        """Return two logits per row from the readout of its sample; detector and features are the network's own."""
+        """Return two logits per row, from the readout of the sample `id`, and the network's own detector score."""
         at = torch.searchsorted(self.ids, id)
         f, out = self.features.with_detector(x)
         q = self.heads.logits(f, at)
@@ -93,7 +93,7 @@ class BinaryClassifier(DelegatingClassifier):
 
 @dataclass(frozen=True)
 class BinaryTasks:
-    """The separable samples, sorted by id: their readouts, and their positions `at` in the problem."""
+    """The samples whose two classes are separated, sorted by id: their readouts, and their positions `at`."""
 
     features: Features
     heads: Heads
@@ -118,9 +118,9 @@ def build_tasks(
     oracle: Oracle, features: Features, readout: Readout, design: Design, chunk: Chunk, threat: Threat, seed: int,
     planted: Planted | None = None,
 ) -> BinaryTasks | None:  # fmt: skip
-    """Fit a readout for every sample, a few samples at a time; samples that cannot be separated are left out.
+    """Fit a readout for every sample; leave out samples whose classes it cannot separate. None if no sample is left.
 
-    `planted` holds the points of the second class; without it they are drawn at random.
+    `planted` holds the points of the second class; if None, they are drawn at random.
     """
     planted = plant(design, chunk, threat, seed, features.device) if planted is None else planted
     order = chunk.ids.argsort()
@@ -174,7 +174,7 @@ def _fit(
 
 
 def _statistics(design: Design, q: Tensor, z: Tensor, outer_points: Tensor) -> ReadoutStatistics:
-    """Return statistics of the readouts' logits q on all points, the network's logits z, and the points themselves."""
+    """Return the statistics, from the readouts' logits q and the network's logits z on all points."""
     d = q[:, :, 1] - q[:, :, 0]
     zeros, ends, far = d.split([design.inner + 1, design.boundary, outer_points.shape[1] - design.boundary], 1)
     best, which = ends.max(1)

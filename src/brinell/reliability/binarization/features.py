@@ -1,4 +1,4 @@
-"""The features that a network's last layer sees: found with forward hooks, or named by the user."""
+"""The features of a network, the inputs of its last layer: found with forward hooks, or named by the user."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -56,13 +56,13 @@ class _LayerRecorder:
 
 
 def _directions(raw: Tensor, logits: Tensor) -> set[int]:
-    """Return the signs (1, −1) of the changes between logits sorted by the layer's outputs `raw`."""
+    """Sort each row of logits by the layer's outputs `raw`; return the signs (1, −1) of steps between neighbours."""
     steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
     return {way for way in (1, -1) if bool((way * steps > 0).any())}
 
 
 def _substitutes(raw: Tensor) -> list[Tensor]:
-    """Return substitutes for the layer's outputs `raw`: permutations or, for one constant output, multiples."""
+    """Return values to replace the layer's outputs `raw`: permutations or, for one constant output, multiples."""
     if raw.shape[1] == 1:
         return [raw.roll(k, 0) if bool((raw != raw[:1]).any()) else (k + 1) * raw for k in range(1, TRIES + 1)]
     keys = (rng.keys(k, torch.arange(len(raw), device=raw.device)) for k in range(TRIES - 1))
@@ -70,7 +70,7 @@ def _substitutes(raw: Tensor) -> list[Tensor]:
 
 
 def _instead(z: Tensor, value: Tensor) -> Tensor:
-    """Return a copy of the substitute that keeps the gradient path of z, if it has one."""
+    """Return a copy of `value` that replaces z and keeps the gradient path of z, if z has one."""
     return value + (z - z.detach()) if z.requires_grad else value.clone()
 
 
@@ -103,7 +103,7 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
 
     It is the last linear layer that runs. Its outputs must have the order of the logits, so that at most a rescaling, a
     softmax or a log-softmax follows; a single output must decide between two logits. On a few points this may hold by
-    chance, so the order must also hold after the layer's outputs are substituted.
+    chance, so the order must also hold after the layer's outputs are replaced.
     """
     module = require_module(classifier, NO_MODULE)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
@@ -119,7 +119,7 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
     if not _follows(classifier, layers[name], x, raw, out.logits):
         raise ModelError(
             expected="a network that ends in a linear layer",
-            got=f"logits that do not follow its last linear layer, {name or 'the whole module'}",
+            got=f"logits in another order than the outputs of its last linear layer, {name or 'the whole module'}",
             remedy=REMEDY,
         )
     return name
@@ -130,7 +130,7 @@ class Features(DelegatingClassifier):
     """A classifier whose output holds its features, followed by its logits.
 
     `layers` are the modules whose inputs are the features, with their names; or `function` computes the features.
-    `kind` says how the classifier's detector is treated.
+    `kind` is the kind of test: "plain" ignores the detector, "regular" uses its score, "inverted" negates it.
     """
 
     classifier: Classifier
@@ -165,9 +165,9 @@ class Features(DelegatingClassifier):
         return torch.cat(self.parts(x)[0], 1)
 
     def with_detector(self, x: Tensor) -> tuple[Tensor, Output]:
-        """Return the features (b, f), and the classifier's output with the detector score that this kind of test uses.
+        """Return the features (b, f), and the classifier's output with the detector score, negated if "inverted".
 
-        The detector is unchanged: it sees the input and the classifier's own logits, and keeps its threshold.
+        The detector sees the input and the classifier's own logits, and keeps its threshold.
         """
         if self.kind == PLAIN:
             return self.of(x), Output(x.new_zeros(len(x), 0))
@@ -186,7 +186,7 @@ class Features(DelegatingClassifier):
 
     @property
     def source(self) -> str:
-        """The origin of the features, for reports."""
+        """The names of the layers that the features come from, for reports."""
         return ", ".join(name or "the whole module" for name, _ in self.layers) or "a function of the input"
 
     def widths(self, x: Tensor) -> list[int]:
@@ -195,15 +195,15 @@ class Features(DelegatingClassifier):
 
 
 def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
-    """Return the features of a classifier, checked on the points x; its detector is ignored."""
+    """Return the features of a classifier before `layer` (default: its last), checked on the points x."""
     if callable(layer):
         with torch.no_grad():
             rows = layer(x)
         if not isinstance(rows, Tensor) or rows.ndim < 1 or len(rows) != len(x):
             raise ModelError(
-                expected=f"one row of finite features per row of input ({len(x)})",
+                expected=f"a function layer that returns one row of features per input ({len(x)})",
                 got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
-                remedy="Return a tensor with one row per input.",
+                remedy="Return a tensor of shape (inputs, features).",
             )
         return _checked(Features(classifier, function=layer), x)
     if layer is None:
@@ -233,7 +233,7 @@ def _checked(found: Features, x: Tensor) -> Features:
     for f in parts:
         if len(f) != len(x) or not bool(f.isfinite().all()):
             raise ModelError(
-                expected=f"one row of finite features per row of input ({len(x)})",
+                expected=f"one row of finite features per input ({len(x)})",
                 got=f"shape {tuple(f.shape)}{'' if bool(f.isfinite().all()) else ' with NaN or inf'}",
                 remedy=REMEDY,
             )

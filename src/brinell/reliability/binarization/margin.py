@@ -1,4 +1,4 @@
-"""Hard-margin linear separation of two sets of points, many samples at once, in float64."""
+"""Separate two sets of points by the hyperplane of widest margin, for many samples at once, in float64."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +102,7 @@ def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
-    """Return w's margin divided by the distance of two points of the convex hulls, an upper bound on any margin."""
+    """Return w's margin divided by the distance between two points, one in each convex hull: no margin exceeds it."""
     value = (x @ w[:, :, None])[:, :, 0]
     gap = value[:, :first].amin(1) - value[:, first:].amax(1)
     hull = []
@@ -114,7 +114,7 @@ def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
 
 
 def _newton(z: Tensor, u: Tensor, slack: Tensor, cost: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u after a Newton step of the best of several lengths, and a mask of samples that have converged."""
+    """Return u after one Newton step, with the best of several lengths, and a mask of samples that have converged."""
     active = z * (slack > 0)[:, :, None]
     # Divided by the cost to keep the numbers moderate.
     hessian: Any = active.mT @ active + torch.diag_embed(ridge / cost[:, None])

@@ -1,4 +1,4 @@
-"""The points of both classes around a sample; a detector may restrict those of the second class."""
+"""Draw the points of both classes around a sample; a detector may restrict the points of the second class."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -46,12 +46,12 @@ class Design:
         if self.inner < 0 or self.boundary < 1 or not 0 < self.gap < 1:
             raise InputError(
                 expected="at least 0 inner points, 1 boundary point, and a gap between 0 and 1",
-                got=f"{self.inner}, {self.boundary}, {self.gap}",
-                remedy="Omit them for the defaults, 999, 1 and 0.05.",
+                got=f"inner={self.inner}, boundary={self.boundary}, gap={self.gap}",
+                remedy="Write inner=999, boundary=1, gap=0.05, the defaults.",
             )
 
     def inner_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """Return the j-th inner point of every row; the 0-th is the clean one."""
+        """Return the j-th inner point of every row; number 0 is the clean point."""
         near = replace(ball, eps=ball.eps * (1 - self.gap))
         x = near.inside(x0, rng.fold(rng.fold(key, INNER), j))
         return torch.where((j == 0).view(-1, *[1] * (x0.ndim - 1)), x0, x)
@@ -81,7 +81,7 @@ class Planted:
 Draw = Callable[[Ball, Tensor, Tensor, Tensor], Tensor]
 """(ball, clean points, keys, numbers) -> the points of those numbers."""
 Accepts = Callable[[Tensor], Tensor]
-"""Points -> whether each is accepted as a point of the second class."""
+"""points -> a mask of those that are accepted as points of the second class."""
 Search = Callable[[Tensor, int], Tensor]
 """(positions of samples, number of the attempt) -> a point per sample that gives the direction to try."""
 
@@ -92,8 +92,8 @@ def plant(
 ) -> Planted:  # fmt: skip
     """Draw the points of the second class for every sample of a chunk.
 
-    Method: rejection sampling. Points are drawn one after another, and the first accepted ones are kept. A sample that
-    lacks points after 64 draws per point gets up to 10 more per point from `search`, which are moved along their
+    Method: rejection sampling. Points are drawn one after another; the first that `accepts` accepts are kept. A sample
+    that lacks points after 64 draws per point gets up to 10 more per point from `search`, which are moved along their
     direction to the required distance and checked again. A sample's points depend on its id and the seed alone.
     """
     planter = _Planter(chunk, threat, seed, device, accepts, search)
@@ -145,7 +145,7 @@ class _Planter:
 
 
 def _rounds(count: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of point numbers: first as many as are needed, then a few at a time."""
+    """Yield ranges (first, last) of numbers of points to draw: first `count` points, then a few at a time."""
     if count:
         yield 0, count
     for first in range(count, TRIES * count, ROUND):
@@ -164,7 +164,7 @@ class _PlantedPoints:
         return at[self.have[at] < self.points.shape[1]]
 
     def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:
-        """Keep the accepted points that the samples `at` still need; each sample has equally many in `points`."""
+        """Keep the accepted points that the samples `at` still need; `points` holds equally many for each of them."""
         good = torch.ones(len(points), dtype=torch.bool) if accepts is None else accepts(points).cpu()
         good, found = good.view(len(at), -1), points.cpu().view(len(at), -1, *points.shape[1:])
         place = self.have[at][:, None] + good.cumsum(1) - 1
@@ -175,7 +175,7 @@ class _PlantedPoints:
 
 
 def at_distance(ball: Ball, x0: Tensor, x: Tensor) -> Tensor:
-    """Return the points at distance eps from x0 in the direction of x, or less where the box ends."""
+    """Return the points at distance eps from x0 in the direction of x, or nearer if the box ends before eps."""
     lo, hi = ball.bounds(x0)
     v = x - x0
     d = ball.norm.stretch(v if ball.mask is None else v * ball.mask, ball.eps, lo - x0, hi - x0)
@@ -193,7 +193,7 @@ def score_ascent(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
 
 
 def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
-    """Return a function that marks the points a detector accepts in most of `draws` passes; a NaN score rejects."""
+    """Return a function from points to a mask: accepted by the detector in most of `draws` passes (never if NaN)."""
 
     def accepts(x: Tensor) -> Tensor:
         votes = [_accepted(oracle.output(x)) for _ in range(draws)]

@@ -14,13 +14,13 @@ from brinell.reliability.binarization.margin import hard_margin
 
 @runtime_checkable
 class Heads(Protocol):
-    """One two-class readout per sample, in one object."""
+    """Fitted two-class readouts, one per sample, evaluated together."""
 
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
         """Return logits (b, 2) of the features (b, f) from the readouts at positions `at` (b,)."""
 
     def keep(self, index: Tensor) -> "Heads":
-        """Return only the readouts at these positions."""
+        """Return the readouts at these positions, without all others."""
 
     def join(self, others: "list[Any]") -> "Heads":
         """Return these readouts and others of the same kind in one object."""
@@ -28,11 +28,11 @@ class Heads(Protocol):
 
 @runtime_checkable
 class Readout(Protocol):
-    """A kind of readout: it fits one per sample to inner points (class 0) and boundary points (class 1)."""
+    """A kind of readout: `fit` returns one per sample, fitted to inner (class 0) and boundary points (class 1)."""
 
     @property
     def name(self) -> str:
-        """The name in reports."""
+        """The name of this kind of readout in reports."""
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> Heads:
         """Fit readouts to features (n, N, f) and (n, B, f) in float64; `widths` counts the features of each layer.
@@ -43,7 +43,7 @@ class Readout(Protocol):
 
 @dataclass(frozen=True)
 class _TensorHeads:
-    """Readouts made of row tensors only."""
+    """Readouts whose fields are all tensors with one row per readout."""
 
     def keep(self, index: Tensor) -> Any:
         return take(self, index)
@@ -98,7 +98,7 @@ class PrototypeHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class PrototypeReadout:
-    """A prototype per class; the nearer one decides. They lie symmetrically about the widest-margin hyperplane.
+    """A readout by the nearer of two prototypes, which lie symmetrically about the widest-margin hyperplane.
 
     Use it for networks that compare features with class prototypes.
     """
@@ -127,7 +127,7 @@ class NeighbourHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class NeighbourReadout:
-    """The nearest fitted point decides; for networks with a nearest-neighbour readout. It stores every point."""
+    """A readout by the nearest fitted point, for networks that end in nearest neighbours; it stores all points."""
 
     name: str = "neighbours"
 
@@ -139,7 +139,7 @@ class NeighbourReadout:
 class EnsembleReadout:
     """The mean of several linear readouts, one per layer or one per share of the inner points.
 
-    A mean of linear readouts is linear.
+    It is linear, as a mean of linear readouts.
 
     >>> EnsembleReadout(5).name
     'ensemble of 5'
@@ -149,7 +149,7 @@ class EnsembleReadout:
 
     def __post_init__(self) -> None:
         if self.members < 1:
-            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Omit it for 3.")
+            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Omit `members` for 3.")
 
     @property
     def name(self) -> str:
@@ -224,5 +224,5 @@ def as_readout(readout: Any) -> Readout:
     raise InputError(
         expected=f"a readout among {', '.join(READOUTS)}, or a function fit(inner, boundary)",
         got=repr(readout)[:80],
-        remedy="Omit it for a linear readout.",
+        remedy="Omit `readout` for a linear one.",
     )

@@ -28,8 +28,8 @@ DECIDES = {REGULAR: "accepts", INVERTED: "rejects"}
 class KappaLevel:
     """The test at one closeness κ: success rates of the tested attack, the reference attack and random points.
 
-    `random` has one entry per surface the random points come from, with `queries` points per sample. The proportions
-    are over the samples whose adversarial was verified at this κ.
+    `random` maps the surface that random points come from to their success rate, with `queries` points per sample. The
+    proportions are over the samples whose known adversarial was verified at this κ.
     """
 
     kappa: float
@@ -40,7 +40,7 @@ class KappaLevel:
 
     @property
     def rasr(self) -> Proportion:
-        """The success rate of random points from the surface where they do best."""
+        """The success rate of random points from the surface where they succeed most often."""
         return max(self.random.values(), key=lambda p: p.k)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _numbers(p: Proportion) -> dict[str, Any]:
 class BinarizationTest:
     """The outcome of `brinell.test_attack`.
 
-    `curve` holds the levels measured, hardest first; `level` is the one that counts: its closeness `kappa`, the score
+    `curve` holds the levels measured, hardest first; `level` is the one that decides: its closeness `kappa`, the score
     with the bounds `low` and `high` of its interval over `n` samples, and R-ASR from `queries` random points. `ids`,
     `found` and `witnesses` are its samples, whether the attack broke each, and a known adversarial of each. `rows` are
     the attack's rows as in a Run. `reasons` tells why each skipped sample was skipped.
@@ -96,7 +96,7 @@ class BinarizationTest:
 
     @property
     def score(self) -> float:
-        """The share of samples on which the attack found an adversarial, NaN without samples. One exists for each."""
+        """The share of samples, all with a known adversarial, on which the attack found one; NaN without samples."""
         return self.level.score.value
 
     @property
@@ -113,7 +113,7 @@ class BinarizationTest:
 
     @property
     def rasr(self) -> float:
-        """R-ASR: the success rate of random points, from the surface where they do best."""
+        """R-ASR: the success rate of random points from the surface where they succeed most often."""
         return self.level.rasr.value
 
     @property
@@ -150,7 +150,7 @@ class BinarizationTest:
 
     @property
     def verdict(self) -> str:
-        """ "passed", "failed" or "inconclusive"."""
+        """The outcome: "passed", "failed" or "inconclusive"."""
         if self.n and self.score < PASS:
             return FAILED
         return INCONCLUSIVE if self.too_few or self.too_many_skipped or self.too_easy else PASSED
@@ -207,7 +207,7 @@ class BinarizationTest:
         return " ".join(self._reservations()) if self.verdict == INCONCLUSIVE else self._failed_text()
 
     def _reservations(self) -> list[str]:
-        """Return why a high score is not a pass, and a remedy for each reason."""
+        """Return the reasons why a high score is inconclusive, each with a remedy."""
         out = []
         if self.too_few:
             out.append(
@@ -231,8 +231,8 @@ class BinarizationTest:
 
     def _how_to_skip_less(self) -> str:
         if "detector" in self._main_reason():
-            return "Use another radius, or draw points from the whole surface."
-        return "Use fewer inner points or a larger gap, or name another layer of the network."
+            return "Use another radius, or draw points from the whole surface (corners=False)."
+        return "Use fewer inner points or a larger gap, or name another layer of the network: inner=, gap=, layer=."
 
     def _passed_text(self) -> str:
         text = "The attack finds the adversarials known to exist. This check is necessary, not sufficient."
@@ -241,9 +241,7 @@ class BinarizationTest:
         return f"{text} The interval extends below {PASS:g}: test more samples."
 
     def _failed_text(self) -> str:
-        text = (
-            f"It misses adversarials that exist (pass mark {PASS:g}). Do not trust a robust accuracy measured with it."
-        )
+        text = f"The attack misses known adversarials (pass mark {PASS:g}). Do not trust its robust accuracy."
         if self.score <= self.rasr:
             text += " It does no better than random points."
         other = self.level.reference
@@ -264,7 +262,7 @@ class BinarizationTest:
 
 
 def bracketed(p: Proportion) -> str:
-    """Return the percentage with its interval, without n.
+    """Return a proportion as text: percentage and interval, without n.
 
     >>> bracketed(Proportion(8, 10))
     '80.0 % [49.0, 94.3]'
@@ -281,7 +279,7 @@ def _needed() -> int:
 
 
 def worse_of(tests: Sequence[BinarizationTest]) -> BinarizationTest:
-    """Return the worse test, with the other one as its `other`."""
+    """Return the test with the worse verdict (then score), with the better test as its `other`."""
     from_worst = (FAILED, INCONCLUSIVE, PASSED)
     worse, *rest = sorted(tests, key=lambda t: (from_worst.index(t.verdict), t.level.score.value if t.n else 0.0))
     return replace(worse, other=rest[0]) if rest else worse

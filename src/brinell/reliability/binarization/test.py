@@ -1,4 +1,4 @@
-"""Run the binarization test: does an attack find an adversarial example where one is known to exist."""
+"""Run the binarization test: check whether an attack finds adversarial examples that are known to exist."""
 
 import time
 from collections.abc import Sequence
@@ -79,11 +79,12 @@ def test_attack(
     sets exactly. Move its decision boundary to κ of the way from the nearest inner point to the farthest boundary
     point, and rescale its logits to the range of the original ones. The attack starts at x. The score is the share of
     samples it breaks. R-ASR is the share that random points break: as many points as the attack may query, up to 400
-    (or `random_queries`). Without `kappa` the test starts as hard as possible and gets easier until the `reference`
-    attack is almost perfect; `curve` measures all levels. `layer` names the readout of a network that does not end in a
-    linear layer. The detector of a model stays as it is, and `kind` chooses the test: "regular" redraws boundary points
-    until the detector accepts them, and the attack must be accepted too; "inverted" negates the detector; "both", the
-    default, returns the worse test with the better one as its `other`. `options` are `seed`, `slots` and `device`.
+    (or `random_queries`). Without `kappa` the test starts as hard as possible and gets easier until the attack or the
+    `reference` attack is almost perfect; `curve` measures all levels. `layer` names the readout of a network that does
+    not end in a linear layer. The detector of a model stays as it is, and `kind` chooses the test: "regular" redraws
+    boundary points until the detector accepts them, and it must accept the attack's points too; "inverted" negates the
+    detector; "both", the default, returns the worse test with the better one as its `other`. `options` are `seed`,
+    `slots` and `device`.
     Cost: inner + boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan,
     the reference and the random points once per level. Reference: Zimmermann et al. 2022, Increasing confidence in
     adversarial robustness evaluations.
@@ -208,10 +209,10 @@ def _planted(q: TestSpecification, kind: str) -> Planted:
 
 
 def _rejected_points(q: TestSpecification) -> Search | None:
-    """Return a search for points that the detector rejects, for samples where random points fail.
+    """Return a search for points that the detector rejects, for samples with too few such random points.
 
-    It alternates between adversarials of the classifier and ascent on the detector's score. Every attempt has its own
-    key. Return None without gradients.
+    It alternates between adversarials of the classifier and ascent on the detector's score, with new noise for every
+    attempt. Return None without gradients.
     """
     context, x = replace(q.prepared.context, criterion=Triggers()), q.chunk.x.to(q.model.device)
     statistics = clean(q.chunk, [context.oracle.output(x)])
@@ -240,7 +241,7 @@ def _bounded(threat: Threat) -> None:
         raise ThreatError(
             expected="a ball in Linf, L2 or L1 with a radius",
             got=f"{threat}",
-            remedy="Use the threat of the evaluation that is tested.",
+            remedy="Pass the threat of your evaluation, e.g. brinell.Linf('8/255').",
         )
 
 
@@ -261,13 +262,13 @@ def _levels(kappa: float | None) -> Sequence[float]:
         raise InputError(
             expected="a closeness kappa above 0 and below 1",
             got=f"{kappa}",
-            remedy="0.999 is hard, 0.5 is the middle of the margin; omit `kappa` to choose it automatically.",
+            remedy="Omit `kappa` to choose it automatically, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
         )
     return (kappa,)
 
 
 def _without_audit(p: Plan) -> Plan:
-    """The plan without its audit, which attacks only a share of the samples."""
+    """Return the plan without its audit, which attacks only a share of the samples."""
     return p.with_stages(lambda stages: tuple(s for s in stages if not s.is_audit))
 
 

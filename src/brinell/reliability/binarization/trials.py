@@ -1,4 +1,4 @@
-"""Run the binarization test at one closeness after another."""
+"""Run the binarization test at one closeness κ of the decision boundary after another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ POINTS = 400
 
 @dataclass(frozen=True)
 class TestSpecification:
-    """Everything that defines a test except its kind."""
+    """The prepared arguments of a binarization test, except its kind; `plans` are (tested, reference)."""
 
     model: Classifier
     prepared: PreparedEvaluation
@@ -53,7 +53,7 @@ class TestSpecification:
 
 @dataclass(frozen=True)
 class KappaTrial:
-    """The outcome at one closeness κ: proportions in `level`, and for the tested attack which samples it broke."""
+    """The outcome at one closeness κ: `level`, the samples tested (`held`), which the tested attack broke (`found`)."""
 
     level: KappaLevel
     held: Tensor
@@ -67,7 +67,7 @@ def imitates(s: Stage) -> bool:
 
 
 def _imitating(p: Plan, threat: Threat, found: References | None) -> Plan:
-    """Return the plan with the samples' points beyond eps as reference inputs instead of natural ones."""
+    """Return the plan whose imitating attacks imitate `found`, points beyond eps, instead of natural inputs."""
     if found is None:
         return p
     stages = (replace(s, attack=s.attack.with_references(found)) if imitates(s) else s for s in p.stages_for(threat))
@@ -86,7 +86,7 @@ def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | No
 def _matched(stages: Stages, rows: pa.Table) -> int:
     """Return the number of random points per sample: the plan's query budget up to 400, or the queries made if more.
 
-    The number of queries made is no measure by itself: a fast attack on an easy problem would leave random sampling
+    The queries made are not enough as a measure: after a fast attack on an easy problem, random sampling would get
     only a few points, and the problem would not look easy.
     """
     allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in stages)
@@ -95,7 +95,7 @@ def _matched(stages: Stages, rows: pa.Table) -> int:
 
 
 def run_levels(q: TestSpecification, tasks: BinaryTasks, listener: Listener) -> list[KappaTrial]:
-    """Return trials at successive κ, hardest first, up to one solved almost perfectly (`curve`: all κ)."""
+    """Return trials at successive κ, hardest first, until an attack breaks almost all samples (`curve`: at all κ)."""
     trials: list[KappaTrial] = []
     for kappa in q.levels:
         listener(Note(f"kappa = {kappa:g}"))
@@ -111,7 +111,7 @@ def _almost_perfect(level: KappaLevel) -> bool:
 
 
 def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
-    """Return the trial at the hardest κ that is solved almost perfectly, else the trial with most samples broken."""
+    """Return the trial at the hardest κ where an attack breaks almost all samples, else that with most broken."""
     if not trials:
         return None
     solved = [t for t in trials if _almost_perfect(t.level)]
@@ -175,7 +175,7 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
 
 
 def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
-    """Return R-ASR for "surface" and, in Linf, "corners": half of the points lie inside the ball, half there."""
+    """Return R-ASR for "surface" and, in Linf, "corners": half of the points lie there, half inside the ball."""
     half = max(queries // 2, 1)
     near, _ = _attacked(context, _lone(RandomSampling(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()

@@ -1,4 +1,4 @@
-"""Run an attack on the probed samples: experiments whose outcome is known in advance if the attack works."""
+"""Experiments with the probed attack whose outcome is known in advance if the attack works."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ class ProbedAttack:
         self, stage: Stage, who: Tensor,
         *, threat: Threat | None = None, observe: "Callable[[Slots, Response], None] | None" = None,
     ) -> "tuple[Tensor, Tensor]":  # fmt: skip
-        """Attack the samples in the mask `who`; return a mask of the broken ones and all points, clean if unbroken."""
+        """Attack the samples in the mask `who`; return a mask of the broken, and adversarials (clean if unbroken)."""
         context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
         context = context if threat is None else replace(context, threat=threat)
         index = self.at[who.to(self.at.device)]
@@ -117,7 +117,7 @@ def _radius(threat: Threat) -> float:
 
 
 def unconstrained(b: ProbedAttack, curve: list[tuple[float, float]]) -> Finding:
-    """Require that every sample breaks when the whole box is allowed."""
+    """Check that every sample breaks when the radius covers the whole box."""
     if b.prepared.context.threat.mask is not None:
         return Finding("unconstrained failure", "ok", "not measured: the threat has a mask", threshold=FEW)
     return indicators.unconstrained_failure(curve[0][1], curve[-1][1], len(b.at))
@@ -131,26 +131,26 @@ def _without_gradients(b: ProbedAttack, queries: int) -> AnyAttack:
 
 
 def black_box(b: ProbedAttack, broken: Tensor, queries: int) -> Finding:
-    """Require that a black-box attack breaks no sample that the attack missed."""
+    """Check that a black-box attack breaks no sample that the probed attack missed."""
     name = "black box"
     if b.stage.attack.requires is Requires.LOGITS:
-        return Finding(name, "ok", "the attack itself uses no gradients", threshold=LUCK)
+        return Finding(name, "ok", "not measured: the attack itself uses no gradients", threshold=LUCK)
     found, _ = b.run(Stage(_without_gradients(b, queries), label="black box"), ~broken)
     share = int((found & ~broken).sum()) / len(broken)
     text = (
         f"{int((found & ~broken).sum())} of {int((~broken).sum())} survivors break under a black-box attack "
         f"({queries} queries)"
     )
-    remedy = "Gradients are masked: read the indicators, or rely on the black-box attack."
+    remedy = "Gradients are masked: follow the remedies of the indicators, or evaluate with the plan blackbox."
     return graded(name, share, few(len(broken), LUCK), text, remedy)
 
 
 def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
-    """Require that doubling the steps loses no broken sample."""
+    """Check that the attack with twice the steps still breaks the samples that it broke."""
     name = "more steps"
     steps = b.stage.attack.step_count
     if steps is None:
-        return Finding(name, "ok", "the attack has no number of steps", threshold=FEW)
+        return Finding(name, "ok", "not measured: the attack has no number of steps", threshold=FEW)
     longer = replace(b.stage, attack=b.stage.attack.with_steps(2 * steps), label=b.stage.name)
     again, _ = b.run(longer, torch.ones_like(broken))
     lost, won = int((broken & ~again).sum()), int((again & ~broken).sum())
@@ -160,7 +160,7 @@ def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
 
 
 def noise(b: ProbedAttack, broken: Tensor) -> Finding:
-    """Require that random points within the threat break no sample that the attack missed."""
+    """Check that random points within the threat break no sample that the attack missed."""
     name, who = "random noise", (~broken).nonzero()[:, 0].to(b.at.device)
     found = 0
     if len(who):
@@ -181,7 +181,7 @@ def noise(b: ProbedAttack, broken: Tensor) -> Finding:
 
 
 def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
-    """Return mean margins on a grid around the first samples, and how often a random direction beats the gradient."""
+    """Return mean margins on a grid around a few samples, and the share where a random direction beats the gradient."""
     if not b.oracle.classifier.differentiable:
         return None, None
     x, y = b.x[:SHOWN], b.y[:SHOWN]
@@ -210,10 +210,10 @@ def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
 
 
 def along_the_gradient(misled: float | None) -> Finding:
-    """Require that the margin grows more along the gradient than in a random direction."""
+    """Check that the margin grows more along the gradient than in a random direction (`misled`: share where not)."""
     name = "loss surface"
     if misled is None:
         return Finding(name, "ok", "not measured: the model has no gradients", threshold=MISLED)
     text = f"the margin grows more in a random direction than along the gradient for {100 * misled:.0f} % of samples"
-    remedy = "The gradient does not increase the margin: remove what masks or shatters it."
+    remedy = "The gradient does not increase the margin: remove noise, quantisation and saturation from the model."
     return graded(name, misled, MISLED, text, remedy)

@@ -104,13 +104,13 @@ class TrajectoryRecorder:
             self.recorded[name][where] = value[live].cpu()
 
     def trajectories(self) -> Trajectories:
-        """Return what was recorded, without the iterations that no row reached."""
+        """Return the recorded arrays, without the iterations that no attempt reached."""
         reached = int((~self.recorded["loss"].isnan()).any(0).any(0).sum())
         return Trajectories(**{name: value[:, :, : max(reached, 1)] for name, value in self.recorded.items()})
 
 
 def few(n: int, share: float = FEW) -> float:
-    """Return the share of n samples that may fail without a warning: at least one sample.
+    """Return the share of n samples that may fail without a warning: `share`, but at least one sample.
 
     >>> few(100), few(8)
     (0.05, 0.125)
@@ -119,7 +119,7 @@ def few(n: int, share: float = FEW) -> float:
 
 
 def unavailable_gradients(t: Trajectories) -> Finding:
-    """Require a nonzero loss gradient at the start of an attempt, unless the point is already misclassified.
+    """Check for a nonzero loss gradient at the start of an attempt, unless the point is already misclassified.
 
     Value: the share of samples for which every attempt starts without a gradient.
     """
@@ -135,10 +135,10 @@ def unavailable_gradients(t: Trajectories) -> Finding:
 
 
 def silent_success(t: Trajectories, keeps_best: bool) -> Finding:
-    """Require that an attempt that finds an adversarial also ends with one.
+    """Check that an attempt that finds an adversarial also ends at an adversarial.
 
-    Value: the share of samples that are broken during an attempt, but not at the end of any. Attacks that return their
-    best point (`keeps_best`) are exempt.
+    Value: the share of samples that are broken during an attempt, but not at the end of any attempt. Attacks that
+    return their best point (`keeps_best`) are exempt.
     """
     name = "silent success"
     if keeps_best:
@@ -151,7 +151,7 @@ def silent_success(t: Trajectories, keeps_best: bool) -> Finding:
 
 
 def incomplete_optimisation(t: Trajectories) -> Finding:
-    """Require that the best loss has stopped growing at the end.
+    """Check that the best loss has stopped growing at the end of the attack.
 
     Value: the share of samples that are unbroken and whose best attempt still gains loss.
 
@@ -181,9 +181,9 @@ def still_growing(loss: Tensor) -> bool:
 
 
 def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Finding:
-    """Require that attacked and evaluated model agree on the points found: same class, or both reject (−1).
+    """Check that the attacked and the evaluated model predict the same class (−1: rejected) for the points found.
 
-    Value: the share of points on which they disagree.
+    Value: the share of points with different predictions.
     """
     name = "transfer failure"
     share = _share(attacked != evaluated)
@@ -192,9 +192,9 @@ def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Finding
 
 
 def unconstrained_failure(before: float, surviving: float, n: int) -> Finding:
-    """Require that the attack breaks everything when the threat grows to the whole box.
+    """Check that the attack breaks every sample when the radius covers the whole box.
 
-    Value: the share of samples that survive at the end.
+    Value: the share of samples that survive in the whole box (`surviving`).
     """
     name = "unconstrained failure"
     text = f"of {n} samples {_percent(before)} survive within the threat, {_percent(surviving)} in the whole box"
@@ -203,7 +203,7 @@ def unconstrained_failure(before: float, surviving: float, n: int) -> Finding:
 
 @dataclass(frozen=True)
 class Stability:
-    """Relative change of margins at random neighbours (`value`), and its share common to opposite ones (`rough`)."""
+    """Relative change of margins at random neighbours (`value`); the share equal at opposite neighbours (`rough`)."""
 
     value: float
     rough: float
@@ -214,12 +214,12 @@ def stability(
     oracle: Oracle, criterion: Criterion, x: Tensor, y: Tensor, seed: int, neighbours: int = NEIGHBOURS,
     radius: float = RADIUS,
 ) -> Stability:  # fmt: skip
-    """Return the mean relative change of the margin m over random neighbours.
+    """Return how much the margin m changes, relative to m, at random neighbours of x.
 
     Method: neighbours are drawn in opposite pairs x ± d with d uniform in ±radius/2. Per sample, average |m(x) − m(x ±
     d)| / |m(x)|, at most 1. A change that x + d and x − d have in common cannot come from a slope; its share of all
     changes (`rough`) tells noise from steepness. Neighbours are not clipped to the box, so that pairs stay opposite.
-    Cost: `neighbours` + 1 forwards.
+    Cost: `neighbours` + 1 forwards per sample.
     """
     none = torch.full_like(y, -1)
 
@@ -242,9 +242,9 @@ def stability(
 
 
 def unstable_predictions(s: Stability) -> Finding:
-    """Require that neighbours have about the same margin, or differ as a slope makes them differ."""
+    """Check that margins at neighbours are about equal, or that their differences come from a slope, not from noise."""
     name = "unstable predictions"
-    text = f"margins change by {_percent(s.value)} among neighbours; {_percent(s.rough)} of the change has no direction"
+    text = f"margins change by {_percent(s.value)} among neighbours; {_percent(s.rough)} of the change is not a slope"
     if s.value > UNSTABLE and s.rough < ROUGH:
         return Finding(name, "ok", f"{text}: steep, not noisy", REMEDIES[name], value=s.value, threshold=UNSTABLE)
     return graded(name, s.value, UNSTABLE, text, REMEDIES[name])

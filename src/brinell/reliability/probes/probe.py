@@ -42,10 +42,10 @@ def probe(
     `samples` samples. Its trajectories give the six indicators of Pintor et al. 2022. Experiments with a known outcome
     follow: accuracy drops to zero as the threat grows to the whole box; a black-box attack with `queries` queries and
     random noise find nothing the attack missed; twice the steps lose no samples; margins grow more along the gradient
-    than in a random direction. With a `surrogate` the attack runs on the surrogate and the classifier sees what it
-    finds. `options` are `seed`, `slots` and `device`. Cost: counted in the result; about five times that of the attack.
-    Reference: Pintor et al. 2022, Indicators of attack failure; Carlini et al. 2019, On evaluating adversarial
-    robustness.
+    than in a random direction. With a `surrogate` the attack runs on the surrogate, and its adversarials are then
+    shown to the classifier. `options` are `seed`, `slots` and `device`. Cost: counted in the result; about five times
+    that of the attack. Reference: Pintor et al. 2022, Indicators of attack failure; Carlini et al. 2019, On evaluating
+    adversarial robustness.
 
     >>> import brinell
     >>> result = probe("demo", brinell.data.load("demo", 12), brinell.Linf(0.1), brinell.attacks.APGD(20), neighbours=4)
@@ -74,7 +74,7 @@ def _only(plan: Plan, name: str | None, threat: Threat) -> Plan:
         raise PlanError(
             expected=f"a stage among {', '.join(s.name for s in stages)}",
             got=repr(name),
-            remedy="Name a stage of the plan.",
+            remedy="Pass one of these names, or omit `stage` for the first.",
         )
     return replace(plan, stages=kept)
 
@@ -83,7 +83,7 @@ def _probed_attack(
     model: Classifier, data: Any, threat: Threat, plan: Plan, execution: Execution, listener: Listener
 ) -> ProbedAttack:
     if plan.draws > 1:
-        raise PlanError(expected="a plan for deterministic models", got=plan.name, remedy="Probe one of its attacks.")
+        raise PlanError(expected="a plan for deterministic models", got=plan.name, remedy="Pass one attack: APGD().")
     prepared = prepare(model, data, threat, plan, execution, listener)
     clean = prepared.clean(next(prepared.chunks()))
     passes = PassCount()
@@ -135,7 +135,7 @@ def _indicators(b: ProbedAttack, t: Trajectories, neighbours: int) -> list[Findi
 
 
 def _labels(b: ProbedAttack, evaluated: Classifier, broken: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the classes both models predict for the adversarials found; −1 is a rejection."""
+    """Return the classes of the adversarials found, by the attacked and by the evaluated model; −1 means rejected."""
     if not bool(broken.any()):
         return torch.zeros(0), torch.zeros(0)
     x = points[broken].to(b.clean.logits.device)

@@ -8,7 +8,7 @@ from brinell.finding import Finding, Level, worst
 
 
 def graded(name: str, value: float, threshold: float, message: str, remedy: str, fail: float = 0.5) -> Finding:
-    """Return a finding that warns above the threshold and fails from `fail` on.
+    """Return a finding with level "ok" up to the threshold, "fail" from `fail` on, and "warn" between.
 
     >>> graded("more steps", 0.2, 0.05, "2 samples lost", "Use restarts.").level
     'warn'
@@ -18,7 +18,7 @@ def graded(name: str, value: float, threshold: float, message: str, remedy: str,
 
 
 def _stored(finding: Finding) -> dict[str, Any]:
-    """Return a finding under the keys that manifests store for probes; `Finding.from_json` reads them."""
+    """Return a finding as a dict with the keys that manifests use for probes; `Finding.from_json` reads it."""
     return {
         "name": finding.name, "level": finding.level, "value": finding.value, "threshold": finding.threshold,
         "sentence": finding.message, "mitigation": finding.remedy,
@@ -59,7 +59,7 @@ class Probes:
 
     @property
     def flagged(self) -> Mapping[str, Finding]:
-        """The findings that warn or fail, by name."""
+        """The findings whose level is not "ok", by name."""
         return {i.name: i for i in self.items if i.level != "ok"}
 
     def __getitem__(self, name: str) -> Finding:
