@@ -1,4 +1,4 @@
-"""The call signatures of AutoAttack (`autoattack`) and RobustBench (`robustbench`): a script changes one import."""
+"""Replacements for AutoAttack (`autoattack`) and RobustBench (`robustbench`): a script changes only an import."""
 
 from brinell.compat.autoattack import AutoAttack
 from brinell.compat.robustbench import benchmark, load_model

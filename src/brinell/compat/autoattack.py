@@ -34,7 +34,7 @@ RAND_DRAWS = 5
 
 
 class Function(nn.Module):
-    """A function from images to logits as a module."""
+    """A module that applies a function from images to logits."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Function(nn.Module):
 
 
 def _settings(version: str, norm: str) -> dict[str, SimpleNamespace]:
-    """Return the attributes of the original's attack objects, with the values of the version."""
+    """Return the settings that the original's attack objects have as attributes, by attack, for this version."""
     large = norm == "L1" and version == "standard"
     many, draws = 5 if version in ("plus", "custom") else 1, 20 if version == "rand" else 1
     return {
@@ -92,12 +92,12 @@ class AutoAttack:
     def __post_init__(self) -> None:
         one_of("a version", self.version, VERSIONS)
         if self.is_tf_model:
-            raise InputError(expected="a torch model", got="is_tf_model=True", remedy="Convert it to torch.")
+            raise InputError(expected="a torch model", got="is_tf_model=True", remedy="Pass a torch module.")
         if self.attacks_to_run and self.version != "custom":
             raise InputError(
                 expected="attacks_to_run with version='custom' only",
                 got=f"version={self.version!r}",
-                remedy="Leave one of the two out.",
+                remedy="Write version='custom', or leave attacks_to_run out.",
             )
         self.attacks_to_run = list(self.attacks_to_run) or list(VERSIONS[self.version])
         settings = _settings(self.version, self.norm)
@@ -105,11 +105,11 @@ class AutoAttack:
         self.fab, self.square = settings["fab"], settings["square"]
 
     def get_seed(self) -> int:
-        """Return the seed that is used."""
+        """Return the seed, 0 if `seed` is None."""
         return 0 if self.seed is None else self.seed
 
     def set_version(self, version: str = "standard") -> None:
-        """Set the attacks and settings of another version."""
+        """Replace the attacks and their settings by those of another version of AutoAttack."""
         self.version, self.attacks_to_run = version, list(VERSIONS[one_of("a version", version, VERSIONS)])
         for name, value in _settings(version, self.norm).items():
             setattr(self, name, value)
@@ -117,7 +117,7 @@ class AutoAttack:
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: Any = None
     ) -> Any:
-        """Return the adversarials, with the clean image where there is none; with `return_labels` also their classes.
+        """Return the adversarials, clean images for survivors; with `return_labels` also the predicted classes.
 
         `state_path` is the folder of the Run: an interrupted evaluation resumes from there.
         """
@@ -127,16 +127,16 @@ class AutoAttack:
     def run_standard_evaluation_individual(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Any]:
-        """Evaluate every attack by itself on every sample."""
+        """Run every attack by itself on all samples; return {attack: result as of `run_standard_evaluation`}."""
         runs = {name: self._evaluate([name], x_orig, y_orig, bs, None) for name in self.attacks_to_run}
         return {name: self._images(run, x_orig, bs, return_labels) for name, run in runs.items()}
 
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
-        """Return the share of correctly classified samples."""
+        """Return the share of samples that are classified correctly without an attack."""
         return float((self._labels(x_orig, bs) == y_orig.to("cpu")).float().mean())
 
     def plan(self, names: list[str]) -> Plan:
-        """Return the plan of these attacks with the current settings."""
+        """Return the plan that runs these attacks one after another, with the current settings."""
         stages = tuple(self._stage(one_of("an attack", n, NAMES)) for n in names)
         unchanged = all(getattr(self, k) == v for k, v in _settings(self.version, self.norm).items())
         standard = self.version in ("standard", "plus") and names == VERSIONS[self.version] and unchanged

@@ -37,7 +37,7 @@ def benchmark(
     """Return the clean and robust accuracy of a model on a leaderboard, between 0 and 1.
 
     Differences from the original: the seed is 0 instead of the clock, so two calls agree, at any `batch_size`. Every
-    adversarial is verified, and only verified ones count. `eps=None` is the radius of the leaderboard instead of an
+    adversarial is verified and counts only then. `eps=None` is the radius of the leaderboard instead of an
     error. `aa_state_path` is the folder of a Run: an interrupted evaluation resumes from there. `to_disk` needs
     `model_name` and writes the record, with Brinell's fields, to model_info/DATA/THREAT/NAME.json. Corruptions are read
     from `corruptions_data_dir` and work for CIFAR too, without mCE. As in the original, restrictions are not checked:
@@ -48,9 +48,9 @@ def benchmark(
     (1.0, 0.0)
     """
     if isinstance(model, list | tuple) or isinstance(device, list | tuple):
-        raise InputError(expected="one model on one device", got="a list", remedy="Call benchmark once for each.")
+        raise InputError(expected="one model on one device", got="a list", remedy="Call benchmark for each model.")
     if to_disk and not model_name:
-        raise InputError(expected="model_name with to_disk=True", got="none", remedy="Name the model.")
+        raise InputError(expected="model_name with to_disk=True", got="none", remedy="Pass model_name='…'.")
     data, threat = _text(dataset), _text(threat_model)
     state = None if aa_state_path is None else Path(aa_state_path)
     record = boards.benchmark(
@@ -82,7 +82,7 @@ def load_model(
     """Return a published model as a module in evaluation mode, for inputs in [0, 1].
 
     Differences from the original: weights are read without executing code in them. Weights that are not in `model_dir`
-    are fetched into the cache of Brinell and checked against their hash (docs/zoo.md). `custom_checkpoint` is a file
+    are downloaded to the cache of Brinell and checked against their hash (docs/zoo.md). `custom_checkpoint` is a file
     with other weights for the same network, read in the same way. Ensembles return log probabilities instead of
     probabilities. `norm` is the deprecated name of `threat_model`.
 
@@ -100,7 +100,7 @@ def load_model(
 
 
 class _WithNormalisation(nn.Module):
-    """A classifier and its normalisation as one module."""
+    """A module that normalises its inputs and returns the logits of the classifier."""
 
     def __init__(self, classifier: TorchClassifier) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class _WithNormalisation(nn.Module):
 
 
 def _text(value: Any) -> str:
-    """Return the name as text; for an enumeration of the original, its value."""
+    """Return a data set or threat model as text; for a member of RobustBench's enumerations, its value."""
     return str(getattr(value, "value", value))
 
 
@@ -126,7 +126,7 @@ def _classifier(model: Any, name: str | None, device: torch.device | str | None)
 
 
 def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | None, threat: str) -> Problem | None:
-    """Return the samples in `folder`; None if it has none, to load the data set by name."""
+    """Return the samples in `folder`; None if there are none: the caller then loads the data set by name."""
     inner = folder / FOLDERS.get(data, "")
     if data in FOLDERS:
         return load(inner, n) if inner.is_dir() else None

@@ -23,9 +23,9 @@ Pairs = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on distances: `rows` from some samples to all samples, `levels` for pairs, each one tighter.
+    """Lower bounds on distances: `rows` from some samples to all, and ever tighter `levels` for pairs of samples.
 
-    `exact` returns the distances of pairs. A bound may exceed the distance by float32 rounding at most.
+    `exact` returns the distances of pairs themselves. A bound may exceed the distance by float32 rounding at most.
     """
 
     rows: Callable[[Tensor], Tensor]
@@ -34,7 +34,7 @@ class Bounds:
 
 
 def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
-    """Return lower bounds on the distances in a norm between rows of x, samples of `shape`, flattened."""
+    """Return lower bounds on the distances in a norm between the rows of x, flattened samples of this shape."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
     return make(x, shape, _pairs(NORMS[norm].size, x))
 
@@ -44,20 +44,20 @@ def _pairs(size: Callable[[Tensor], Tensor], x: Tensor) -> Pairs:
 
 
 def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound L1 from below: |Σ d| over a group of neighbouring pixels is at most Σ |d|; levels use smaller groups."""
+    """Bound L1 distances from below by |Σ d| over groups of neighbouring pixels; tighter levels use smaller groups."""
     near = x[:, _by_squares(shape).to(x.device)]
     sums = [_group_sums(near, g) for g in GROUPS if g < x.shape[1]] or [near]
     return Bounds(_counted(sums[0], sum_up=True), tuple(_pairs(lambda d: d.abs().sum(1), s) for s in sums[1:]), exact)
 
 
 def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound Linf from below by the largest difference among some coordinates."""
+    """Bound Linf distances from below by the largest difference among some of the coordinates."""
     some = [x[:, ::stride].contiguous() for stride in STRIDES if stride < x.shape[1]] or [x]
     return Bounds(_counted(some[0], sum_up=False), tuple(_pairs(lambda d: d.abs().amax(1), s) for s in some[1:]), exact)
 
 
 def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound L2 from below by distances along a few directions and the difference of the norms orthogonal to them."""
+    """Bound L2 distances from below: distance within a subspace, and difference of the norms orthogonal to it."""
     centred = x - x.mean(0)
     basis = _directions(centred)
     along = centred @ basis
@@ -74,7 +74,7 @@ def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _directions(centred: Tensor) -> Tensor:
-    """Return an orthonormal basis of about the k leading principal directions (columns), by two subspace iterations."""
+    """Return about the leading principal directions of the data (orthonormal columns), by two subspace iterations."""
     some = centred[:: max(len(centred) // SHOWN, 1)]
     k = min(DIRECTIONS, centred.shape[1], len(some))
     basis = rng.normal(rng.keys(0, torch.arange(centred.shape[1], device=centred.device)), (k,))

@@ -1,4 +1,4 @@
-"""The distance from every sample to the nearest sample of another class: the scale for a radius."""
+"""Measure the distance from every sample to the nearest sample of another class; half of it limits the radius."""
 
 import math
 import warnings
@@ -37,22 +37,22 @@ class Nearest:
 
     @property
     def duplicates(self) -> npt.NDArray[np.int64]:
-        """Positions of the samples with a duplicate in another class."""
+        """Positions of the samples with a duplicate in another class (distance below 1e-4)."""
         return np.flatnonzero(self.distances < DUPLICATE)
 
     @property
     def kept(self) -> npt.NDArray[np.float64]:
-        """The distances without those of duplicates."""
+        """The distances of all samples that have no duplicate in another class."""
         return self.distances[self.distances >= DUPLICATE]
 
     @property
     def smallest(self) -> float:
-        """The smallest distance between classes without duplicates; inf if there is none."""
+        """The smallest distance between two samples of different classes, without duplicates; inf if none is left."""
         return float(self.kept.min(initial=math.inf))
 
     @property
     def largest(self) -> float:
-        """The largest distance from a sample to its nearest sample of another class."""
+        """The largest distance from a sample to its nearest sample of another class, without duplicates."""
         return float(self.kept.max(initial=0.0)) if len(self.kept) else math.inf
 
     def beyond(self, threat: Threat) -> str:
@@ -69,7 +69,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class ClassDistances:
-    """The distances between the classes of a data set in several norms: one line of the paper's Table 2."""
+    """The distances between the classes of a data set, in each norm measured (`nearest`)."""
 
     name: str
     n: int
@@ -82,11 +82,13 @@ class ClassDistances:
             if found.norm == norm:
                 return found
         raise InputError(
-            expected=f"a norm among {', '.join(f.norm for f in self.nearest)}", got=repr(norm), remedy="Measure it too."
+            expected=f"a norm among {', '.join(f.norm for f in self.nearest)}",
+            got=repr(norm),
+            remedy=f"Measure this norm too: brinell.distances(data, norms=[{norm!r}]).",
         )
 
     def warning(self, threat: Threat) -> str:
-        """Return and issue a warning if the threat is too large for these data, else return ""."""
+        """Warn, and return the text, if the radius exceeds half the smallest distance between classes; else ""."""
         measured = [f for f in self.nearest if f.norm == threat.norm.name]
         text = measured[0].beyond(threat) if measured else ""
         if text:
@@ -116,12 +118,12 @@ class ClassDistances:
 def distances(
     problem: Any, norms: Sequence[str] = tuple(NORMS), *, device: torch.device | str | None = None
 ) -> ClassDistances:
-    """Return the exact distance of every sample to the nearest one of another class, in each norm.
+    """Return the exact distance of every sample to the nearest sample of another class, in each norm.
 
-    Method: cheap lower bounds on all distances, a block of rows at a time, rule out almost all pairs. The remaining
-    pairs are measured, smallest bound first, and the nearest pairs again in float64. Memory is linear in the number of
+    Method: cheap lower bounds on all distances, computed block by block, rule out almost all pairs. The remaining pairs
+    are measured, smallest bound first, and the nearest pairs again in float64. Memory is linear in the number of
     samples. Reference: "How to compare adversarial robustness of classifiers from a global perspective", sec. 3.3,
-    whose smallest and largest distances leave out duplicates (below 1e-4).
+    which leaves duplicates (below 1e-4) out of the smallest and largest distances, as here.
 
     >>> x = torch.tensor([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0], [0.0, 0.0]])
     >>> found = distances((x, torch.tensor([0, 1, 1, 2])), ["Linf"])
@@ -139,7 +141,7 @@ def distances(
     x, y = torch.cat([flat(c.x) for c in chunks]).to(where), torch.cat([c.y for c in chunks]).to(where)
     classes = len(y.unique())
     if classes < 2:
-        raise InputError(expected="samples of at least two classes", got=f"{classes}", remedy="Check the labels.")
+        raise InputError(expected="labels of at least two classes", got=f"{classes}", remedy="Pass more samples.")
     shape = data.shape()
     found = tuple(_nearest(x, y, norm, shape) for norm in norms)
     return ClassDistances(data.name, len(y), classes, shape, found)
@@ -160,7 +162,11 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
-    """Write each row's nearest sample to `best` and `partner`: measure pairs of least bound, then all not ruled out."""
+    """Find the nearest sample of another class of each in `part`; write distances to `best`, positions to `partner`.
+
+    `low` are lower bounds (inf: same class). Pairs with the smallest bounds are measured first, then all pairs whose
+    bounds are below the smallest distance found so far.
+    """
     promising = low.topk(min(FIRST, low.shape[1]), dim=1, largest=False).indices
     known = bounds.exact(part.repeat_interleave(promising.shape[1]), promising.flatten()).view_as(promising)
     known = known.masked_fill(low.gather(1, promising).isinf(), torch.inf)

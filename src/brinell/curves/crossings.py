@@ -1,4 +1,4 @@
-"""Compare robustness curves of two models: where they cross, with statements that hold for all radii at once."""
+"""Compare the robustness curves of two models: where they cross, and at which radii they differ significantly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class CertainRange:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A radius at which the curves change order; it lies between `low` and `high` with the stated confidence."""
+    """A radius `at` which two curves change order; with the confidence of `Crossings`, between `low` and `high`."""
 
     at: float
     low: float
@@ -42,12 +42,12 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Crossings:
-    """Comparison of two curves on the same samples.
+    """The comparison of two curves on the same samples.
 
-    `observed` are all radii at which the curves change order. `real` are those between two ranges in which one and then
-    the other model is significantly better. `ranges` of the same model with a gap between them stay separate: in the
-    gap the difference may be chance. `p_value` tests the hypothesis that the curves do not cross. `height` is how far
-    the difference of the curves must be from 0, at any radius, to be significant.
+    `observed` are all radii at which the curves change order. `real` are the significant crossings: one model is
+    significantly better below, the other above. `ranges` of the same model with a gap between them stay separate: in
+    the gap the difference may be chance. `p_value` tests the hypothesis that the curves do not cross. `height` is how
+    far the difference of the curves must be from 0, at any radius, to be significant.
 
     >>> a = Curve("L2", np.arange(40), np.r_[np.full(20, 0.1), np.full(20, 0.9)], "A")
     >>> b = Curve("L2", np.arange(40), np.full(40, 0.5), "B")
@@ -75,7 +75,7 @@ class Crossings:
 
 
 def _together(ranges: list[CertainRange]) -> str:
-    """Return one phrase for successive ranges of the same model that claims nothing about the gaps."""
+    """Describe successive ranges of the same model in one phrase that claims nothing about the gaps between them."""
     if len(ranges) == 1:
         return str(ranges[0])
     end = "and beyond" if np.isinf(ranges[-1].high) else f"and {ranges[-1].high:.4g}"
@@ -83,12 +83,12 @@ def _together(ranges: list[CertainRange]) -> str:
 
 
 def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = SWAPS) -> Crossings:
-    """Return where two curves on the same samples cross, with a statement that holds for all radii at once.
+    """Return where two curves on the same samples cross; the confidence holds for all radii at once.
 
-    Method: D(eps) = R_a − R_b. If the models were alike, exchanging a sample's two distances would change nothing; the
-    largest |D| under random exchanges shows how far D deviates by chance (`height`). Radii with |D| above `height` form
-    significant ranges. A crossing is significant if it lies between two such ranges of opposite sign; the p-value is
-    the larger of those for D > 0 and for D < 0. Cost: `swaps` exchanges of n pairs.
+    Method: D(eps) = R_a − R_b. If the models were equally robust, exchanging a sample's two distances would change
+    nothing; the largest |D| under random exchanges shows how far D deviates by chance (`height`). Radii with |D| above
+    `height` form significant ranges. A crossing is significant if it lies between two significant ranges of opposite
+    sign; the p-value is the larger of the p-values for D > 0 and for D < 0. Cost: `swaps` exchanges of n pairs.
     """
     x, y = a.paired(b)
     low, high, sign = np.minimum(x, y), np.maximum(x, y), np.sign(y - x)
@@ -109,7 +109,7 @@ def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = S
 
 
 def _difference(low: Values, high: Values, sign: Values, n: int) -> tuple[Values, Values]:
-    """Return the radii at which R_a − R_b changes, and its value from there on."""
+    """Return the radii at which R_a − R_b changes, and its value from each of these radii to the next."""
     at, change = np.concatenate([low, high]), np.concatenate([sign, -sign]) / max(n, 1)
     finite = np.isfinite(at)
     radii, place = np.unique(at[finite], return_inverse=True)
@@ -117,7 +117,7 @@ def _difference(low: Values, high: Values, sign: Values, n: int) -> tuple[Values
 
 
 def _extremes_under_exchange(low: Values, high: Values, radii: Values, n: int, swaps: int) -> tuple[Values, Values]:
-    """Return the largest and the smallest R_a − R_b over all radii, for each random exchange."""
+    """Return, for each of `swaps` random exchanges, the largest and the smallest R_a − R_b over all radii."""
     if not len(low):
         return np.zeros(0), np.zeros(0)
     start = np.searchsorted(radii, low)
@@ -142,7 +142,7 @@ def _p_value(value: Values, top: Values, bottom: Values) -> float:
 
 
 def _changes(radii: Values, value: Values) -> tuple[float, ...]:
-    """Return the radii at which the difference changes sign, ignoring zeros."""
+    """Return the radii at which the difference of the curves, `value`, changes sign; zeros are ignored."""
     kept = np.abs(value) > 1e-12
     sign, at = np.sign(value[kept]), radii[kept]
     return tuple(at[1:][sign[1:] != sign[:-1]].tolist())
@@ -172,7 +172,7 @@ def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[Certa
 
 @dataclass(frozen=True)
 class OrderAcrossNorms:
-    """Two models in two norms: the differences of their areas, and whether the order in one norm holds in the other.
+    """Two models in two norms: the difference of their areas in each, and whether their order is the same (`verdict`).
 
     >>> OrderAcrossNorms("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
     'kept'
@@ -187,7 +187,7 @@ class OrderAcrossNorms:
 
     @property
     def verdict(self) -> str:
-        """ "kept" or "reversed" if both intervals exclude 0, else "open"."""
+        """The order in the second norm: "kept" or "reversed" if both intervals exclude 0, else "open"."""
         signs = [np.sign(d.value) if d.low > 0 or d.high < 0 else 0 for d in (self.in_first, self.in_second)]
         if 0 in signs:
             return "open"
@@ -203,16 +203,16 @@ class OrderAcrossNorms:
 def order_across_norms(
     first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float]
 ) -> tuple[OrderAcrossNorms, ...]:
-    """Return for every pair of models whether their order by area in one norm holds in another.
+    """Return for every pair of models whether their order by area is the same in two norms.
 
-    `first` and `second` hold the curves of the same models in two norms; `eps` are the upper limits of the areas.
+    `first` and `second` hold the curves of the same models, one norm each; `eps` are the largest radii of the areas.
     """
     names = [[c.name for c in curves] for curves in (first, second)]
     if names[0] != names[1]:
         raise InputError(
             expected="the same models in both norms, in the same order",
             got=f"{names[0]} and {names[1]}",
-            remedy="Name the curves after their models.",
+            remedy="Pass two lists of curves with equal names.",
         )
     return tuple(
         OrderAcrossNorms(

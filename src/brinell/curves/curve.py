@@ -26,7 +26,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Slope:
-    """How many samples break just below and just above a radius, and whether the numbers differ.
+    """How many samples break within `width` below and above the radius eps, and whether the numbers differ.
 
     >>> Slope(eps=0.1, width=0.05, below=2, above=20).ratio
     10.0
@@ -39,12 +39,12 @@ class Slope:
 
     @property
     def ratio(self) -> float:
-        """The slope above over the slope below; inf where nothing breaks below."""
+        """`above` divided by `below`: inf if only `below` is 0, NaN if both are."""
         return self.above / self.below if self.below else (math.inf if self.above else math.nan)
 
     @property
     def p_value(self) -> float:
-        """Exact binomial p-value: both sides are equally wide, so each sample lies in either with probability 1/2."""
+        """Exact binomial p-value of the hypothesis that a sample lies below or above with probability 1/2 each."""
         return mcnemar(self.below, self.above)
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class Slope:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A curve compared with an evaluation at one radius: ids that only one of the two breaks.
+    """A curve compared with an evaluation at one radius: ids of samples that only the curve or only the Run breaks.
 
-    `only_run` holds samples for which the curve's attacks are too weak, `only_curve` those that the evaluation missed.
+    `only_run` are samples that the curve's attacks missed, `only_curve` samples that the evaluation missed.
 
     >>> print(Agreement(0.1, 8, (3,), ()))
     at eps = 0.1: 8 samples alike, 1 broken only by the evaluation, 0 only by the curve
@@ -81,7 +81,7 @@ class Curve:
     """The smallest distance found for every sample: 0 if misclassified, inf if no attack succeeded.
 
     Every distance is an upper bound, so the curve R(eps), the share of samples with a distance of at most eps, is a
-    lower bound on the true one. A failed search never counts as broken: then the curve ends below 1.
+    lower bound on the true one. A sample that no attack broke never counts as broken: then the curve ends below 1.
 
     >>> c = Curve("L2", np.array([0, 1, 2, 3]), np.array([0.0, 0.5, 0.5, np.inf]))
     >>> print(c.at(0.5))
@@ -104,7 +104,7 @@ class Curve:
         if d.shape != self.ids.shape or d.ndim != 1 or not len(d) or np.isnan(d).any() or (d < 0).any():
             raise InputError(
                 expected="one distance of at least 0, or inf, for every id",
-                got=f"{len(self.ids)} ids and distances of shape {d.shape}",
+                got=f"{len(self.ids)} ids and distances of shape {d.shape}, or NaN or negative distances",
                 remedy="Use 0 for misclassified samples and inf for unresolved ones.",
             )
 
@@ -114,12 +114,12 @@ class Curve:
 
     @property
     def unresolved(self) -> int:
-        """The number of samples that no attack broke at any distance."""
+        """The number of samples that no attack broke (distance inf)."""
         return int(np.isinf(self.distances).sum())
 
     @property
     def clean_error(self) -> Proportion:
-        """The curve at 0."""
+        """The share of misclassified clean samples: R(0)."""
         return self.at(0.0)
 
     @property
@@ -128,7 +128,7 @@ class Curve:
         return float(np.sort(self.distances)[(self.n - 1) // 2])
 
     def broken(self, eps: float) -> npt.NDArray[np.bool_]:
-        """Return which samples break within eps."""
+        """Return a mask of the samples that break within eps."""
         return np.asarray((self.distances <= eps * (1 + TOLERANCE)) & np.isfinite(self.distances))
 
     def at(self, eps: float) -> Proportion:
@@ -136,14 +136,14 @@ class Curve:
         return Proportion(int(self.broken(eps).sum()), self.n)
 
     def steps(self) -> tuple[Values, Values]:
-        """Return where R jumps (0 first) and its value from there on: a right-continuous step function."""
+        """Return the radii at which R jumps, after 0, and the value of R from each radius to the next."""
         finite = np.sort(self.distances[np.isfinite(self.distances)])
         x, count = np.unique(np.concatenate([[0.0], finite]), return_counts=True)
         count[0] -= 1  # the zero added in front is no sample
         return x, np.cumsum(count) / self.n
 
     def band(self, confidence: float = CONFIDENCE) -> float:
-        """Return half the height of the band around R that contains the population's curve with this confidence.
+        """Return h such that R ± h contains, at all radii, the curve of the whole population with this confidence.
 
         Reference: Dvoretzky, Kiefer & Wolfowitz 1956 with the constant of Massart 1990. The band accounts for the
         choice of samples, not for attacks that miss the nearest adversarial.
@@ -152,15 +152,15 @@ class Curve:
         return math.sqrt(math.log(2 / (1 - confidence)) / (2 * self.n))
 
     def area(self, eps: float) -> float:
-        """Return ∫ R from 0 to eps; divided by eps it is the mean robust error up to eps."""
+        """Return the area ∫ R from 0 to eps; divided by eps it is the mean robust error up to eps."""
         _positive(eps)
         return float(eps - np.minimum(self.distances, eps).mean())
 
     def slope(self, eps: float, width: float | None = None) -> Slope:
-        """Test whether samples gather just beyond a radius, such as the one used in training.
+        """Test whether more samples break just above a radius, such as that of adversarial training, than just below.
 
-        `width` (default: half of eps) is how far to look on either side, at most eps: the exact test needs equal
-        widths. Misclassified samples are left out.
+        Samples within `width` (default: half of eps) on either side are counted; it is at most eps, since the exact
+        test needs equal widths. Misclassified samples are left out.
         """
         _positive(eps)
         w = eps / 2 if width is None else width
@@ -168,7 +168,7 @@ class Curve:
             raise InputError(
                 expected=f"a width above 0 and at most eps = {eps:.4g}",
                 got=f"{w:.4g}",
-                remedy="Omit `width` for half of eps; radii below 0 do not exist.",
+                remedy="Omit `width` for half of eps.",
             )
         d = self.distances
         below = int(((d > max(eps - w, 0.0)) & (d <= eps)).sum())
@@ -177,31 +177,29 @@ class Curve:
     def paired(self, other: "Curve") -> tuple[Values, Values]:
         """Return the distances of the samples that both curves contain, in the same order."""
         if self.norm != other.norm:
-            raise InputError(
-                expected=f"two curves in {self.norm}", got=other.norm, remedy="Compare curves of one norm."
-            )
+            raise InputError(expected=f"two curves in {self.norm}", got=other.norm, remedy="Measure both in one norm.")
         ids, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
         if not len(ids):
             raise InputError(
-                expected="curves with common samples", got="no id in both", remedy="Evaluate both on the same data."
+                expected="curves with common samples", got="no common id", remedy="Measure both on the same data."
             )
         pairs = zip(here, there, strict=True) if self.hashes and other.hashes else ()
         if any(self.hashes[i] != other.hashes[j] for i, j in pairs):
             raise InputError(
-                expected="the same input for the same sample id in both Runs",
+                expected="the same input for the same sample id in both curves",
                 got="different inputs",
-                remedy="Evaluate both on the same data.",
+                remedy="Measure both on the same data.",
             )
         return self.distances[here], other.distances[there]
 
     def crossings(self, other: "Curve", confidence: float = CONFIDENCE) -> "Crossings":
-        """Return where this curve and another one cross, and whether that is more than chance."""
+        """Return where this curve and another curve cross, and which of these crossings are significant."""
         from brinell.curves.crossings import crossings
 
         return crossings(self, other, confidence)
 
     def area_difference(self, other: "Curve", eps: float, confidence: float = CONFIDENCE) -> Difference:
-        """Return this curve's area minus the other's, over eps, with a paired interval; below 0: more robust."""
+        """Return (this area − other area) / eps with a paired interval; below 0 this curve's model is more robust."""
         a, b = (np.minimum(d, eps) / eps for d in self.paired(other))
         gap = b - a
         half = _deviations(confidence) * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
@@ -215,7 +213,7 @@ class Curve:
             raise RunError(
                 expected=f"a Run with one radius in {self.norm}",
                 got=f"{norm} with eps {eps}",
-                remedy="Evaluate with a threat in the curve's norm.",
+                remedy=f"Evaluate with a threat {self.norm}(eps).",
             )
         known = np.isin(self.ids, np.asarray(run.rows()["sample_id"]))
         by_curve, by_run = self.broken(eps), ~np.isin(self.ids, run.survivors())
@@ -224,10 +222,10 @@ class Curve:
         return Agreement(float(eps), alike, *(tuple(self.ids[m].tolist()) for m in (only_run, only_curve)))
 
     def joined(self, other: "Curve") -> "Curve":
-        """Return the curve of the smaller distance of every sample; both must be of the same model and samples."""
+        """Return the curve with the smaller distance of every sample; both must have the same model and samples."""
         if not np.array_equal(self.ids, other.ids):
             raise InputError(
-                expected="curves of the same samples", got="other ids", remedy="Measure both on one problem."
+                expected="curves with equal sample ids", got="other ids", remedy="Measure both on one problem."
             )
         best = np.minimum(self.distances, self.paired(other)[1])
         return replace(self, distances=best, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks))))
@@ -243,7 +241,7 @@ class Curve:
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "Curve":
-        """Return the curve of `to_json`.
+        """Return the curve that `to_json` stored.
 
         >>> c = Curve("L2", np.array([4, 7]), np.array([0.5, np.inf]), "mine")
         >>> Curve.from_json(c.to_json()).distances.tolist()
@@ -256,13 +254,13 @@ class Curve:
         return Curve(stored["norm"], ids, np.asarray(d, dtype=np.float64), name, path=path, **lists)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one line per sample (.csv: id and distance, inf where unresolved) or everything (.json)."""
+        """Write a .csv file (a line per sample: id and distance, inf if unresolved) or all fields as .json."""
         file = Path(path)
         if file.suffix == ".json":
             file.write_text(json.dumps(self.to_json()))
             return
         if file.suffix != ".csv":
-            raise InputError(expected="a file named .csv or .json", got=file.name, remedy="For pictures use plot.")
+            raise InputError(expected="a path ending in .csv or .json", got=file.name, remedy="Use plot for pictures.")
         with file.open("w", newline="") as f:
             writer = csv.writer(f)
             writer.writerow(["sample_id", "distance"])
@@ -272,9 +270,9 @@ class Curve:
         self, path: str | os.PathLike[str], others: Sequence["Curve"] = (),
         *, marks: Sequence[float] = (), title: str = "", limit: float | None = None,
     ) -> Path:  # fmt: skip
-        """Draw this curve and others (one panel per norm) as .svg, .png or .pdf; `marks` are dashed lines at radii.
+        """Draw this curve and others (one panel per norm) as .svg, .png or .pdf; `marks` are radii for dashed lines.
 
-        It needs matplotlib, the extra `report`.
+        `limit` is the largest radius shown. It needs matplotlib: pip install 'brinell[report]'.
         """
         from brinell.curves.plot import plot
 
@@ -310,4 +308,4 @@ def _deviations(confidence: float) -> float:
 
 def _positive(eps: float) -> None:
     if not (eps > 0 and math.isfinite(eps)):
-        raise InputError(expected="a finite radius above 0", got=f"{eps}", remedy="E.g. 8/255.")
+        raise InputError(expected="a finite radius above 0", got=f"{eps}", remedy="Pass e.g. 8/255.")

@@ -1,4 +1,4 @@
-"""Measure a robustness curve: an evaluation without a radius, combined with existing Runs."""
+"""Measure a robustness curve by an evaluation without a radius, combined with the distances of existing Runs."""
 
 import math
 import os
@@ -35,7 +35,7 @@ def curve(
     Method: every attack of the plan runs on every correctly classified sample; the smallest verified distance counts.
     `known` are Runs of the same model: their adversarials, in any norm and with any radius, bound the distances too,
     and stages of the plan that they contain for these samples are not repeated. `options` are those of
-    `brinell.Execution`. All else is as in `brinell.evaluate`; the Run is stored in `out`.
+    `brinell.Execution`. The other arguments are those of `brinell.evaluate`; the Run is stored in `out`.
 
     >>> import brinell
     >>> c = curve("demo", brinell.data.load("demo", 16), "Linf", "minimal-quick", progress=False)
@@ -71,7 +71,7 @@ def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:
 
 
 def _without(plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, execution: Execution) -> Plan | None:
-    """Return the plan without the stages that the Runs contain for all samples; None if nothing remains."""
+    """Return the plan without the stages that the Runs contain for all samples; None if no stage remains."""
     held: set[str] = set()
     classes = None
     for run in runs:
@@ -93,13 +93,13 @@ def _covers(run: Run, ids: Any) -> bool:
 
 
 def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
-    """Return a Run's smallest distances in the threat's norm, by sample id."""
+    """Return a dict from sample id to the smallest distance, in the threat's norm, that a Run contains."""
     changed = [i for i, (h, _) in coerce.stored_samples(run).items() if hashes.get(i, h) != h]
     if changed:
         raise RunError(
             expected="Runs of the same samples",
             got=f"another input under id {changed[0]} in {run.path}",
-            remedy="Use Runs of the same data.",
+            remedy="Pass in `known` only Runs on these data.",
         )
     if run.identity.threat.norm == threat.norm.name:
         return {i: d for i, d in smallest_distances(run).items() if i in hashes}
@@ -108,7 +108,7 @@ def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) 
 
 
 def _measured(run: Run, threat: Threat, data: Problem) -> dict[int, float]:
-    """Return, by sample id, the distances of a Run's adversarials in the threat's norm."""
+    """Return a dict from sample id to the distance of the Run's adversarial, computed in the threat's norm."""
     adv = run.adversarials()
     place = {int(i): k for k, i in enumerate(adv.ids)}
     distances: dict[int, float] = {}

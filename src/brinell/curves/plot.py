@@ -20,7 +20,7 @@ UNITS = {
 def plot(
     curves: Sequence[Curve], path: Path, *, marks: Sequence[float] = (), title: str = "", limit: float | None = None
 ) -> Path:
-    """Draw one panel per norm, one colour per model: step functions with bands, radii as dashed lines."""
+    """Draw curves with bands, one panel per norm and one colour per model; `marks` are radii for dashed lines."""
     check_plot_path(path, "Curve.save writes .csv and .json.")
     plt = load_pyplot()
     norms = list(dict.fromkeys(c.norm for c in curves))
@@ -42,7 +42,7 @@ def plot(
 
 
 def _limit(curves: Sequence[Curve]) -> float:
-    """Return the radius that breaks 95 % of the samples of the most robust model."""
+    """Return the largest radius to show: of the most robust model, 95 % of the broken samples break within it."""
     ends = [np.quantile(c.distances[np.isfinite(c.distances)], 0.95) for c in curves if np.isfinite(c.distances).any()]
     return float(max(ends, default=1.0)) or 1.0
 

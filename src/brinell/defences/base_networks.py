@@ -1,4 +1,4 @@
-"""Small networks for the defences, trained in seconds on part of the demo images, always the same."""
+"""Small networks for the defences, trained in seconds on part of the demo images with fixed seeds."""
 
 import math
 from functools import cache
@@ -22,7 +22,7 @@ TRAP, COARSE, LONGER = 0.05, 4, 15
 
 
 def held_out_images(n: int) -> Problem:
-    """Return the first n demo images, which no network is trained on.
+    """Return the first n held-out demo images, which no network is trained on.
 
     >>> len(held_out_images(8))
     8
@@ -32,18 +32,18 @@ def held_out_images(n: int) -> Problem:
 
 
 def calibration_images() -> Problem:
-    """Return held-out images for detector thresholds; not among the first 150."""
+    """Return the held-out images after the first 150, for detector thresholds."""
     return held_out_images(HELD_OUT)[JUDGED:]
 
 
 def training_data() -> tuple[Tensor, Tensor]:
-    """Return the training images and labels."""
+    """Return the demo images and labels that are not held out, for training."""
     x, y = demo()
     return x[HELD_OUT:], y[HELD_OUT:]
 
 
 def _start(net: nn.Module, seed: int) -> None:
-    """Initialise with keyed uniform weights of the variance of He et al. 2015, and zero biases."""
+    """Initialise the network with keyed uniform weights, with the variance of He et al. 2015, and zero biases."""
     with torch.no_grad():
         for i, (name, p) in enumerate(net.named_parameters()):
             if p.ndim > 1:
@@ -83,7 +83,7 @@ def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | N
 
 @cache
 def plain_network(seed: int = 0) -> Any:
-    """Return the demo architecture without adversarial training, undefended."""
+    """Return the demo architecture, trained without adversarial training and without a defence."""
     return train(DemoNet(), seed)
 
 
@@ -127,14 +127,14 @@ def tanh_network() -> Any:
 
 @cache
 def trapdoor_network() -> tuple[Any, Tensor]:
-    """Return the demo architecture with a trapdoor for every class, and their patterns."""
+    """Return the demo architecture, trained with a trapdoor pattern for every class, and the patterns."""
     cells = rng.signs(rng.keys(5, torch.arange(10)), (1, 28 // COARSE, 28 // COARSE))
     traps = TRAP * cells.repeat_interleave(COARSE, 2).repeat_interleave(COARSE, 3)
     return train(DemoNet(), 0, LONGER, traps), traps
 
 
 def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:
-    """Return the end points of PGD on cross-entropy, to fit detectors to."""
+    """Return the last iterates of Linf PGD on cross-entropy, as training data for detectors."""
     z = x
     for _ in range(steps):
         z = z.detach().requires_grad_(True)

@@ -22,8 +22,8 @@ CAUGHT, MISSED = "caught", "missed"
 class Evaluation:
     """One evaluation of a defence: the model with the gradients that the attack used, and the attack plan.
 
-    `readout` and `layer` are options of the binarization test. With `predicted` the attack used the model's own
-    prediction instead of the true label.
+    `readout` and `layer` are options of the binarization test. With `predicted` the attack used the model's
+    own prediction instead of the true label.
     """
 
     how: str
@@ -38,8 +38,8 @@ class Evaluation:
 class Defence:
     """A broken defence: the paper it imitates, its original and its stronger evaluation.
 
-    `expected` is the binarization test outcome of the original evaluation. `kappa` fixes the closeness of the test;
-    otherwise the stronger evaluation determines it.
+    `expected` is "caught" if the original evaluation should fail the binarization test, else "missed". `kappa` fixes
+    the closeness of the test; otherwise the stronger evaluation determines it.
     """
 
     name: str
@@ -86,7 +86,7 @@ def _defence(
 
 
 def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassifier]:
-    """Use the same model for both evaluations: the flaw lies in the attack alone."""
+    """Return a builder that ignores `stronger`: both evaluations use one model, and the flaw lies in the attack."""
 
     def either(_: bool) -> TorchClassifier:
         return build()

@@ -1,4 +1,4 @@
-"""The detectors of the defences, and how they are fitted."""
+"""The detectors of the defences, and functions that fit them."""
 
 from functools import cache
 from typing import Any
@@ -17,9 +17,9 @@ FLOOR = 1e-3
 
 
 class Shaken(nn.Module):
-    """How much the predicted class loses to the others under fixed noise, compared with the clean input.
+    """Detector score: how much the logit of another class gains on the predicted class when fixed noise is added.
 
-    It imitates the statistical test of Roth et al. 2019: adversarials lie close to their true class.
+    It imitates the statistical test of Roth et al. 2019: noise moves adversarials back to their true class.
     """
 
     def __init__(self, net: nn.Module, deviation: float, copies: int = 8) -> None:
@@ -38,7 +38,7 @@ class Shaken(nn.Module):
 
 
 class LeaveOneOut(nn.Module):
-    """A linear score of how the features change when one patch after another is occluded.
+    """Detector score: a linear function of how much the features change when each image patch is occluded.
 
     It imitates ML-LOO (Yang et al. 2020): attributions of adversarials have different quantiles and dispersion. The
     score is a logistic regression between clean images and adversarials (`fit`).
@@ -54,7 +54,7 @@ class LeaveOneOut(nn.Module):
         self.register_buffer("bias", torch.zeros(()))
 
     def statistics(self, x: Tensor) -> Tensor:
-        """Return sorted log-attributions, their interquartile range, median deviation and standard deviation."""
+        """Return, per row, sorted log-attributions, their interquartile range, median and standard deviations."""
         masks: Any = self.masks
         n = len(masks)
         every = torch.cat([x[:, None], x[:, None] * masks], 1)
@@ -77,7 +77,7 @@ class LeaveOneOut(nn.Module):
 
 
 def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 30) -> tuple[Tensor, Tensor]:
-    """Return weights and bias of a logistic regression on standardised features, by Newton's method in float64.
+    """Return weights and bias of a logistic regression between `zeros` and `ones`, by Newton's method in float64.
 
     >>> weight, bias = fit_logistic(torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [3.0]]))
     >>> (torch.tensor([[1.4], [1.6]]) @ weight + bias > 0).tolist()
@@ -97,9 +97,9 @@ def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 
 
 
 class Signature(nn.Module):
-    """Cosine similarity of the features to those that the predicted class's trapdoor produces.
+    """Detector score: cosine similarity of the features to those of the trapdoor of the predicted class.
 
-    It imitates Shan et al. 2020: a gradient-based attack falls into a trapdoor and shows its signature.
+    It imitates Shan et al. 2020: gradient attacks find the trapdoor, whose features (signature) give them away.
     """
 
     def __init__(self, body: nn.Module, signatures: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The layers of the defences, with the gradients of the original and of the stronger evaluation."""
+"""The layers that the defences add, with the gradients of the original or of the stronger evaluation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ STEEP = 1e5
 
 
 class Defended(nn.Module):
-    """Features, a linear readout, and what the defence does with the logits."""
+    """A defended network: features, a linear readout, and the function that the defence applies to the logits."""
 
     def __init__(self, body: nn.Module, head: nn.Module, after: nn.Module | None = None) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Thermometer(nn.Module):
         return (x > self.thresholds(x)).float()
 
     def thresholds(self, x: Tensor) -> Tensor:
-        """Return the lower end of each level's interval."""
+        """Return the thresholds of the levels, shaped for broadcasting with x."""
         return (torch.arange(self.levels, device=x.device, dtype=x.dtype) / self.levels).view(1, -1, 1, 1)
 
     def ramps(self, x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Thermometer(nn.Module):
 
 
 def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
-    """Return a convolution over thermometer channels that equals `conv` on the quantised value."""
+    """Return a convolution on thermometer channels with the output that `conv` has on the quantised image."""
     wide = nn.Conv2d(levels, conv.out_channels, 4, 2, 1)
     wide.weight = nn.Parameter(conv.weight.detach().expand(-1, levels, -1, -1) / levels, requires_grad=False)
     wide.bias = conv.bias
@@ -66,7 +66,7 @@ def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
 
 
 class Winners(nn.Module):
-    """k-winners-take-all: only the largest share of a layer's activations is kept (Xiao et al. 2020)."""
+    """k-winners-take-all: keep the largest activations (a `share` of them), set the others to 0 (Xiao et al. 2020)."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Winners(nn.Module):
 
 
 def quantised(levels: int) -> Function:
-    """Return a function that rounds to `levels` levels."""
+    """Return a function that rounds values in [0, 1] to `levels` equally spaced levels."""
 
     def round_off(x: Tensor) -> Tensor:
         return (x * (levels - 1)).round() / (levels - 1)
@@ -88,7 +88,7 @@ def quantised(levels: int) -> Function:
 
 
 def cosines(n: int) -> Tensor:
-    """Return the orthonormal discrete cosine transform of n values, (n, n)."""
+    """Return the matrix (n, n) of the orthonormal discrete cosine transform."""
     k = torch.arange(n, dtype=torch.float64)
     basis = (math.pi / n * (k[None] + 0.5) * k[:, None]).cos() * math.sqrt(2 / n)
     basis[0] /= math.sqrt(2)
@@ -120,14 +120,14 @@ class Jpeg(nn.Module):
 
 
 class Draws(nn.Module):
-    """Keyed noise for a randomised defence: a new draw at every call, the same sequence in every new copy."""
+    """Keyed noise for a randomised defence: a new draw at every call, the same sequence in every new instance."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed, self.calls = seed, 0
 
     def keys(self, x: Tensor) -> Tensor:
-        """Return one new key per row."""
+        """Return a key for the noise of every row, different at every call."""
         self.calls += 1
         return rng.keys(self.seed, torch.arange(len(x), device=x.device) + (self.calls << 24))
 
@@ -146,7 +146,7 @@ class Noise(Draws):
 class Mixup(nn.Module):
     """Mean features over mixtures of the input with every image of a pool (mixup inference, Pang et al. 2020).
 
-    The original draws from a large pool. Using the whole of a small pool removes the noise and keeps the flaw.
+    The original draws images from a large pool. Using all images of a small pool removes the noise and keeps the flaw.
     """
 
     def __init__(self, body: nn.Module, pool: Tensor, share: float) -> None:
@@ -162,7 +162,7 @@ class Mixup(nn.Module):
 
 
 class Averaged(nn.Module):
-    """Mean features over several random copies of the input."""
+    """Mean features over several copies of the input, each changed by the module `random`."""
 
     def __init__(self, body: nn.Module, random: nn.Module, copies: int) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Averaged(nn.Module):
 class Vote(nn.Module):
     """An ensemble of networks with one vote each; the output counts votes per class.
 
-    Without `stronger` the gradient is that of the saturated softmax, with it that of the mean logits.
+    Its gradient is that of the saturated softmax or, with `stronger`, that of the summed logits (BPDA).
     """
 
     def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, stronger: bool) -> None:
@@ -219,7 +219,7 @@ class ScaledLogits(nn.Module):
 
 
 class Codes(nn.Module):
-    """Bits squashed to (−1, 1) and compared with the code of every class (Verma & Swami 2019)."""
+    """Logits of error-correcting codes: bits squashed to (−1, 1), times the code of each class (Verma & Swami 2019)."""
 
     def __init__(self, codes: Tensor, gain: float, stronger: bool) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class Codes(nn.Module):
 
 
 def squash(gain: float, stronger: bool) -> nn.Module:
-    """Return a saturated tanh; `stronger` gives it the gradient 1 (BPDA)."""
+    """Return the module tanh(gain · x), which saturates; `stronger` gives it the gradient 1 (BPDA)."""
 
     def flat(x: Tensor) -> Tensor:
         return (gain * x).tanh()
@@ -251,7 +251,7 @@ class _Function(nn.Module):
 
 
 def module(function: Function) -> nn.Module:
-    """Return a function as a module."""
+    """Return a module that applies the function to its input."""
     return _Function(function)
 
 
@@ -269,7 +269,7 @@ class Prototypes(nn.Module):
 
 
 class OwnStatistics(nn.Module):
-    """Batch normalisation in train mode on a single image: it normalises by that image's statistics."""
+    """Batch normalisation that normalises each image by its own statistics, as train mode does for a single image."""
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()

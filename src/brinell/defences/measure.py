@@ -1,4 +1,4 @@
-"""Measure both evaluations of each defence: binarization test score and reported robust accuracy."""
+"""Measure the original and the stronger evaluation of each defence: binarization test and robust accuracy."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ SAMPLES = 32
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """One evaluation: its binarization test, and the robust accuracy it reports.
+    """One evaluation of a defence: its binarization test, and the robust accuracy that it reports.
 
     For a defence with a detector, `test` is the worse of two tests; `tests` has both.
     """
@@ -32,7 +32,7 @@ class EvaluationResult:
 
     @property
     def score(self) -> Proportion:
-        """The share of known adversarials that it found."""
+        """The score of the binarization test: the share of samples on which the attack found an adversarial."""
         return self.test.level.score
 
     @property
@@ -73,7 +73,7 @@ class DefenceResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the test has the expected outcome."""
+        """Whether the original evaluation is caught or missed as the catalogue expects."""
         return self.caught == (self.defence.expected == CAUGHT)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Build the defended classifiers; `stronger` selects the gradients of the stronger evaluation."""
+"""Build the defended classifiers; `stronger` gives them the gradients of the stronger evaluation."""
 
 from functools import cache
 from typing import Any
@@ -85,7 +85,7 @@ def ensemble(stronger: bool) -> TorchClassifier:
 
 @cache
 def _code_head() -> tuple[nn.Linear, Tensor]:
-    """Return keyed class codes, and the linear map from features to bits that fits them best."""
+    """Return the linear layer that best maps features to the bits of class codes, and the random codes."""
     body, _ = layers.split_head(plain_network())
     x, y = training_data()
     codes = rng.signs(rng.keys(1, torch.arange(10)), (BITS,))
@@ -136,7 +136,7 @@ def saturated(stronger: bool) -> TorchClassifier:
 
 
 def _with_detector(net: Any, detector: nn.Module, name: str, data: Problem) -> TorchClassifier:
-    """Return a network whose detector rejects at most 5 % of these clean images."""
+    """Return the network with the detector, calibrated to reject at most 5 % of the clean images `data`."""
     body, head = layers.split_head(net)
     module = layers.Defended(body, head).eval().requires_grad_(False)
     return calibrated(wrap(module, detector=detector.eval().requires_grad_(False), name=name), data, rate=0.05)

@@ -36,9 +36,9 @@ class SquashedHeads:
 
 @dataclass(frozen=True)
 class Squashed:
-    """The widest-margin readout of every layer, squashed like a vote or a code bit: flat where the answer is clear.
+    """A readout that squashes the widest-margin readout of every layer by a tanh, like a vote or the bit of a code.
 
-    The gain is in units of margins, so that the clean point lies where the tanh is flat. `stronger` gives the tanh the
+    `gain` is in units of the margin, so that the clean point lies where the tanh is flat. `stronger` gives the tanh the
     gradient 1 (BPDA).
     """
 

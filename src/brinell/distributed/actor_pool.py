@@ -19,7 +19,7 @@ THREADS = 2
 
 
 class RayBackend:
-    """Runs jobs one after another on the same workers."""
+    """The executor for Ray: runs jobs one after another on the same workers."""
 
     def __init__(self, pool: "ActorPool", unit: int | None) -> None:
         self._pool, self._unit = pool, unit

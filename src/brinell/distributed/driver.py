@@ -35,7 +35,7 @@ class WorkerJoined(NamedTuple):
 
 
 class WorkerReported(NamedTuple):
-    """A worker has sent rows of its unit."""
+    """A worker has sent a report with rows of its unit."""
 
     worker: int
     report: WorkerReport
@@ -59,14 +59,14 @@ WorkerEvent = WorkerJoined | WorkerReported | WorkerFinished | WorkerDied
 
 @runtime_checkable
 class WorkerPool(Protocol):
-    """Workers numbered from 0."""
+    """The protocol of a pool of workers, numbered from 0."""
 
     @property
     def count(self) -> int:
         """The number of workers requested."""
 
     def free(self) -> list[int]:
-        """Return the workers that are ready, and replace those that still work for an earlier job."""
+        """Replace workers that still work for an earlier job, and return the numbers of those that are ready."""
 
     def assign(self, worker: int, unit: WorkUnit) -> None:
         """Send a unit to a ready worker."""
@@ -75,7 +75,7 @@ class WorkerPool(Protocol):
         """Tell a worker that another worker took over these samples of its unit."""
 
     def start(self, worker: int) -> None:
-        """Start a worker in the place of one that crashed."""
+        """Start a new worker under the number of one that crashed."""
 
     def poll(self, seconds: float) -> list[WorkerEvent]:
         """Return new events; wait at most `seconds` for the first one."""
@@ -83,7 +83,7 @@ class WorkerPool(Protocol):
 
 @dataclass
 class Driver:
-    """Runs one job on many workers; `parts` is the main loop."""
+    """Runs one job on many workers; `run` is the main loop."""
 
     job: AttackJob
     pool: WorkerPool
@@ -109,7 +109,7 @@ class Driver:
         )
 
     def run(self) -> Iterator[FinishedRows]:
-        """Yield every row once, in the order of arrival."""
+        """Run the job and yield every row once, in the order of arrival."""
         self.job.listener(StageStarted(self.job.plan.name, self.job.total, _queries(self.job.stages)))
         self.idle |= set(self.pool.free())
         started, notified = self.clock(), bool(self.idle)
@@ -166,7 +166,7 @@ class Driver:
             raise RunError(
                 expected=f"Brinell {version()} on every worker",
                 got=f"version {worker_version} on a worker",
-                remedy="Install the same version on every machine.",
+                remedy=f"Install it on every machine: pip install brinell=={version()}.",
             )
         self.job.workers.append({k: v for k, v in event.environment.items() if k not in NOT_STORED})
         self.idle.add(event.worker)

@@ -57,16 +57,16 @@ class Ray:
             )
         for name, value in (("threads", self.threads), ("unit", self.unit)):
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(expected=f"{name} of at least 1", got=f"{value}", remedy="Leave it out.")
+                raise InputError(expected=f"{name} of at least 1", got=f"{value}", remedy=f"Omit {name}.")
         if (self.address or "").startswith("ray://"):
             raise InputError(
-                expected="the address of a cluster this machine belongs to",
-                got=f"{self.address}, the address of a remote client",
+                expected="the address of a cluster that this machine belongs to",
+                got=f"{self.address}, which is for clients outside the cluster",
                 remedy="Run on the head node with address='auto', e.g. by ray job submit.",
             )
 
     def _requested(self) -> tuple[str | None, int | None]:
-        """Return the device type and the number of workers; None for the number means one per GPU."""
+        """Return the device type (None: invalid `workers`) and the number of workers (None: one per GPU)."""
         if isinstance(self.workers, int):
             return "cpu", self.workers
         kind, colon, number = self.workers.partition(":")
@@ -88,7 +88,7 @@ class Ray:
             raise InputError(
                 expected="workers on the same device type as the model",
                 got=f"workers on the CPU and a model on {device}",
-                remedy="Use workers='gpu', or move the model to the CPU.",
+                remedy="Use workers='gpu', or move the model: net.cpu().",
             )
         threads = self.threads or torch.get_num_threads()
         packed, local = serialize(context, plan), self._local(ray, threads)
@@ -101,7 +101,7 @@ class Ray:
                 pool.close()
 
     def _local(self, ray: Any, threads: int) -> dict[str, Any] | None:
-        """Return the resources of a local cluster to start, or None if there is already a cluster."""
+        """Return ray.init's resources for a new local cluster, or None if a cluster is running or has an address."""
         kind, number = self._requested()
         if ray.is_initialized() or self.address or os.environ.get("RAY_ADDRESS"):
             return None
@@ -125,13 +125,13 @@ def _require_gpus(available: int, wanted: int) -> None:
         raise InputError(
             expected=f"{wanted} GPU{'s' * (wanted > 1)} or more",
             got=f"{available or 'none'}",
-            remedy="Use workers=N for N processes on the CPU, or the address of a cluster with GPUs.",
+            remedy="Use workers=N for N processes on the CPU, or pass the address= of a cluster with GPUs.",
         )
 
 
 @contextmanager
 def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> Iterator[None]:
-    """Use this process's connection to Ray, connect to a running cluster, or start a local one."""
+    """Use this process's connection to Ray, or connect to a running or a new local cluster and disconnect on exit."""
     if ray.is_initialized():
         yield
         return
@@ -153,7 +153,7 @@ def _connected(ray: Any, address: str | None, local: dict[str, Any] | None) -> I
 
 @contextmanager
 def _variables(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes started inside, and restore them afterwards."""
+    """Set environment variables for processes started in the with block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -40,7 +40,7 @@ class SampleLedger:
             yield from (i for i, wanted in zip(ids, unfinished, strict=True) if wanted)
 
     def unit(self, ids: Sequence[int]) -> WorkUnit:
-        """Return these samples with their threat and their known rows, ready to send to a worker."""
+        """Return these samples with their threat and their known outcomes, ready to send to a worker."""
         places = [self._held[i] for i in ids]
         chunk = Chunk(
             torch.tensor(ids),
@@ -51,7 +51,7 @@ class SampleLedger:
         return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
 
     def accept(self, part: FinishedRows) -> tuple[FinishedRows | None, list[int]]:
-        """Return the new rows of a part and the samples that they finish; drop rows that another worker sent before."""
+        """Return the new rows of a part, and the ids they finish; leave out rows that another worker sent before."""
         new = [
             i in self._held and i not in self._fell.get(attack, {})
             for i, attack in zip(part.table["sample_id"].to_pylist(), part.table["attack"].to_pylist(), strict=True)
@@ -67,7 +67,7 @@ class SampleLedger:
         return part, [i for i, wanted in zip(ids, unfinished, strict=True) if not wanted]
 
     def release(self, ids: Sequence[int]) -> None:
-        """Forget these samples because they are finished, and count them."""
+        """Count these samples as finished (and broken), and free their memory."""
         for i in ids:
             if self._held.pop(i, None) is not None:
                 self.finished += 1
@@ -88,7 +88,7 @@ class SampleLedger:
 
 
 def _filter(part: FinishedRows, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FinishedRows:
-    """Return the part with only the rows in `keep`. Its adversarials belong to its counted rows, in the same order."""
+    """Return the rows in the mask `keep`, and the adversarials of those that count as broken, in the same order."""
     table = part.table.filter(pa.array(keep))
     if part.ids is None or part.x is None:
         return FinishedRows(table)

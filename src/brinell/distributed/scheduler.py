@@ -21,10 +21,10 @@ RECENT = 101
 
 @dataclass(eq=False)
 class Lease:
-    """Samples assigned to a worker, in order.
+    """The samples assigned to a worker, in the order of its work.
 
     `unfinished` holds the samples that are neither finished nor taken over by another worker. `taken_from` is the
-    worker that had these samples before.
+    worker that these samples were taken from, if any.
     """
 
     worker: int
@@ -37,13 +37,13 @@ class Lease:
         self.unfinished = dict.fromkeys(self.samples)
 
     def remaining_seconds(self, now: float, pace: float) -> float:
-        """Estimate the seconds until the lease is finished, given that other workers need `pace` seconds per sample."""
+        """Return the estimated seconds until the lease is finished; `pace` is the usual seconds per sample."""
         measured = (now - self.started) / max(len(self.samples) - len(self.unfinished), 1)
         return len(self.unfinished) * max(measured, pace)
 
 
 class UnitScheduler:
-    """Assigns each sample to one worker, and to a second one if the first is late, until all are finished.
+    """Assigns each sample to one worker, and to a second worker if the first is late, until all are finished.
 
     `samples` are ids, read on demand; `total` is an upper bound of their number. A unit has at least `block` samples
     and at most `largest`; `fixed` gives all units one size. Without `overlap` no worker takes over samples of another.
@@ -78,9 +78,9 @@ class UnitScheduler:
         return self._exhausted and not self._returned and not self._holders
 
     def lease(self, worker: int, now: float) -> Lease | None:
-        """Return samples for an idle worker, or None if there is nothing useful to do now.
+        """Return a lease of samples for an idle worker, or None if there is nothing useful to do now.
 
-        If `lease.taken_from` is set, that worker had these samples until now and may drop them.
+        If `taken_from` of the lease is set, that worker had these samples until now and may drop them.
         """
         assert worker not in self._leases, "a worker has at most one lease"
         samples = self._take_returned() or self._take_unread()
@@ -95,7 +95,7 @@ class UnitScheduler:
                 lease.unfinished.pop(i, None)
 
     def end(self, worker: int, now: float) -> list[int]:
-        """End a worker's lease and return the samples that this finishes."""
+        """End a worker's lease; return its samples that were not marked as finished before, and mark them."""
         lease = self._leases.pop(worker)
         self._paces.append((now - lease.started) / len(lease.samples))
         finished = list(lease.unfinished)
@@ -137,7 +137,7 @@ class UnitScheduler:
         return lease
 
     def _take_over(self, worker: int, now: float) -> Lease | None:
-        """Return the tail of the lease with most time left or, if all are small, what is left of a late one."""
+        """Lease the last samples of the lease with most time left; if all are small, the unfinished of a late lease."""
         pace = statistics.median(self._paces) if self._paces else 0.0
         leases = sorted(self._leases.values(), key=lambda other: -other.remaining_seconds(now, pace))
         for other in leases:
@@ -149,7 +149,7 @@ class UnitScheduler:
         return None
 
     def _is_late(self, lease: Lease, now: float, pace: float) -> bool:
-        """Return whether a second worker, never a third, should repeat the unfinished samples of the lease."""
+        """Return whether the lease is late and no second worker repeats its unfinished samples yet."""
         slow = now - lease.started > LATE * pace * max(len(lease.samples), self._block)
         return slow and bool(lease.unfinished) and all(len(self._holders[i]) == 1 for i in lease.unfinished)
 

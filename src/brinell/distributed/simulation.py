@@ -29,7 +29,7 @@ class World:
 
 @dataclass(frozen=True)
 class ClusterEstimate:
-    """Predicted seconds and cost of an evaluation on a cluster.
+    """Predicted seconds and cost of an evaluation on a cluster, in the currency of `price_per_hour`.
 
     `efficiency` is the ideal time (equal workers that never wait) divided by the predicted time.
     """
@@ -57,9 +57,9 @@ def estimate(
 ) -> ClusterEstimate:
     """Predict the time and cost of an evaluation from the throughput and the hourly price of one worker.
 
-    From an earlier Run, `passes_per_sample` is `run.cost.forwards_per_sample` and `passes_per_second` is its forward
-    passes divided by its `wall_seconds`. A partly filled block takes as long as a full one, so more workers than blocks
-    do not help.
+    From an earlier Run, `passes_per_sample` is `run.cost.forwards_per_sample` and `passes_per_second` is the forward
+    passes of the Run divided by its `wall_seconds`. A partly filled block takes as long as a full one, so more workers
+    than blocks do not help.
 
     >>> print(estimate(51_200, 10, passes_per_sample=100, passes_per_second=1000, price_per_hour=3))
     10 workers: 0.142 h, cost 4.267, efficiency 100 %
@@ -78,7 +78,7 @@ CHECKS = 20
 
 
 class _Simulation:
-    """A queue of events: a worker is ready or has finished a block, or the driver checks for late workers."""
+    """Runs the scheduler on a queue of events: a worker is ready or finished a block; the driver checks for delays."""
 
     def __init__(
         self, n: int, workers: int, block: int, block_seconds: float, world: World, rng: random.Random

@@ -22,7 +22,7 @@ from brinell.evaluation.rows import FinishedRows
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """New rows, and the batch sizes to which the worker had to shrink its model queries."""
+    """New rows of a worker (`part`), and block sizes to which it had to shrink after a lack of memory (`shrunk`)."""
 
     part: FinishedRows | None
     shrunk: tuple[int, ...] = ()
@@ -31,8 +31,8 @@ class WorkerReport:
 class Worker:
     """Attacks units with its own copy of the model, built once from the serialized stage context and plan.
 
-    `device` None leaves the model on its device. `threads` is the number of threads of the driver, because on a CPU
-    it determines how sums are rounded.
+    `device=None` leaves the model on its device. `threads` must be the number of threads of the driver, because on a
+    CPU it determines how sums are rounded.
     """
 
     def __init__(self, packed: bytes, device: str | None, threads: int) -> None:
@@ -59,7 +59,7 @@ class Worker:
         return {"pid": os.getpid(), **environment(device)}
 
     def work(self, unit: WorkUnit, number: int) -> Iterator[WorkerReport]:
-        """Attack a unit and yield its rows as they are finished; `number` counts this worker's units."""
+        """Attack a unit and yield reports with its rows as samples finish; `number` counts the units of this worker."""
         # Threads and precision are settings of the current thread, which may differ from that of `build_model`.
         torch.set_num_threads(self._threads)
         dropped = self._dropped.setdefault(number, set())
@@ -70,7 +70,7 @@ class Worker:
             yield self._report(None)
 
     def drop(self, number: int, ids: list[int]) -> None:
-        """Skip samples of a unit that another worker took over; called while `work` runs, harmless otherwise."""
+        """Skip samples of unit `number` that another worker took over; it has an effect only while `work` runs."""
         self._dropped.setdefault(number, set()).update(ids)
 
     def _report(self, part: FinishedRows | None) -> WorkerReport:
@@ -83,7 +83,7 @@ class Worker:
 
 
 def _unpack(packed: bytes) -> tuple[StageContext, Plan]:
-    remedy = "Install the package the model comes from on every machine, or define it in the script itself."
+    remedy = "Install the package of the model on every machine, or define the model in your script."
     # The user's classes may raise anything.
     with reported_as(ModelError, Exception, expected="a model that every worker can build", remedy=remedy):
         context, plan = pickle.loads(packed)

@@ -46,7 +46,7 @@ def _no_model(given: Any, missing: list[str]) -> ModelError:
         got = f"{type(given).__name__} with {len(given)} entries"
         remedy = "These are weights: build the network, then net.load_state_dict(weights) and net.eval()."
     elif given is None:
-        remedy = "Check that the function that builds the model ends with return net."
+        remedy = "Check that the function that builds the model returns it."
     elif isinstance(given, type) and issubclass(given, nn.Module):
         got, remedy = f"the class {given.__name__}", f"Create an instance: {given.__name__}(…).eval()."
     elif callable(given):

@@ -201,7 +201,7 @@ def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Fea
             rows = layer(x)
         if not isinstance(rows, Tensor) or rows.ndim < 1 or len(rows) != len(x):
             raise ModelError(
-                expected=f"a function layer that returns one row of features per input ({len(x)})",
+                expected=f"a function layer that returns one row of finite features per input ({len(x)})",
                 got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
                 remedy="Return a tensor of shape (inputs, features).",
             )

@@ -1,4 +1,4 @@
-"""Gradients that vanish because of the scale of the logits, and what an attack finds at each scale."""
+"""Find gradients that vanish because of the scale of the logits, and run an attack at each scale."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,10 +60,10 @@ class DividedLogits(DelegatingClassifier):
 
 @dataclass(frozen=True)
 class LogitScale:
-    """The logits divided by `scale`: the share of gradient coordinates that are exactly 0, and what the attack leaves.
+    """The logits divided by `scale`: the share of gradient coordinates that are exactly 0, and the robust accuracy.
 
-    `zeros` is the mean over correctly classified samples, at the samples themselves. `vanished` counts those whose
-    gradient is 0 in every coordinate.
+    `zeros` is the mean over correctly classified samples, at the samples themselves. `vanished` counts the samples
+    whose gradient is 0 in every coordinate.
     """
 
     scale: float
@@ -111,7 +111,7 @@ class LogitScales:
         return AnalysisReport("logit-scale", "Scale of the logits", summary, (Table(title, columns, rows),), (figure,))
 
     def to_csv(self) -> str:
-        """Return one line per scale."""
+        """Return CSV text with one line per scale."""
         lines = ["scale,zeros,vanished,robust,n"]
         lines += [f"{s.scale:g},{s.zeros:.6g},{s.vanished.k},{s.robust.k},{s.robust.n}" for s in self.scales]
         return "\n".join(lines) + "\n"
@@ -128,7 +128,7 @@ def logit_scales(
     """Return the share of zero gradient coordinates, and the robust accuracy, with the logits divided by each scale.
 
     Method: dividing all logits by a positive number changes no decision. Large logits saturate the cross-entropy: its
-    gradient is 0 in finite arithmetic, and the attack stands still. A scale below 1 enlarges the logits. Gradients are
+    gradient is 0 in finite arithmetic, and the attack cannot move. A scale below 1 enlarges the logits. Gradients are
     those of the attack's loss at correctly classified samples, in float32. `options` are `seed`, `slots` and `device`.
     Cost: one attack on every sample per scale. Reference: Croce & Hein 2020, fig. 2.
 
@@ -139,7 +139,9 @@ def logit_scales(
     """
     if not scales or not all(0 < s < float("inf") for s in scales):
         raise InputError(
-            expected="positive numbers to divide the logits by", got=f"{list(scales)}", remedy="For example 1, 10, 100."
+            expected="positive numbers to divide the logits by",
+            got=f"{list(scales)}",
+            remedy="Pass e.g. scales=[1, 10, 100].",
         )
     execution = Execution.from_options(options, ComputeOptions)
     model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
@@ -161,7 +163,7 @@ def _at_scale(
 def _zero_gradients(
     model: Classifier, data: Problem, loss: str, correct: torch.Tensor
 ) -> tuple[torch.Tensor, Proportion]:
-    """Return the share of zero coordinates per correctly classified sample, and how many have no gradient at all."""
+    """Return the share of zero coordinates per correctly classified sample, and how many have a gradient of 0."""
     oracle, shares = Oracle(model, default_block(model.device)), []
     with precisions.exact(model.device):
         for chunk in data.chunks(default_block(model.device)):

@@ -41,7 +41,7 @@ SHOWN = 100
 
 @dataclass(frozen=True)
 class Trace:
-    """One attack: the best loss so far and the number of samples still robust, for the start and after every step.
+    """One attack: the best loss so far and the number of samples still robust, at the start and after every step.
 
     `best_loss` is the mean over correctly classified samples of the largest loss so far. `rel_step` is the step size
     as a multiple of eps, None for adaptive steps. `n` counts all samples, misclassified ones too.
@@ -65,7 +65,7 @@ class Trace:
 
     @property
     def name(self) -> str:
-        """The attack with its step size, or with its budget where the steps depend on it."""
+        """The attack with its step size or, for adaptive steps, with its number of steps."""
         return f"{self.attack}, {f'{self.steps} steps' if self.rel_step is None else step_text(self.rel_step)}"
 
     def accuracy(self, step: int) -> Proportion:
@@ -74,7 +74,7 @@ class Trace:
 
 
 def step_text(rel_step: float) -> str:
-    """Return a step size as the paper writes it.
+    """Return a step size as text, as a fraction or multiple of eps.
 
     >>> [step_text(v) for v in (0.25, 2.0, 0.1, 1.0)]
     ['eps/4', '2 eps', 'eps/10', 'eps']
@@ -96,7 +96,7 @@ class Traces:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The losses of the traces, in their order."""
+        """The names of the losses, each once, in the order of the traces."""
         return tuple(dict.fromkeys(t.loss for t in self.traces))
 
     def at_budget(self, attack: str, loss: str, rel_step: float | None, budget: int) -> Trace | None:
@@ -143,7 +143,7 @@ class Traces:
         return tuple(figures)
 
     def to_csv(self) -> str:
-        """Return one line per trace and iteration: attack, loss, step size, budget, iteration, best loss, accuracy."""
+        """Return CSV text, one line per trace and iteration: attack, loss, step size, budget, iteration, best loss, accuracy."""
         lines = ["attack,loss,rel_step,steps,iteration,best_loss,robust,n"]
         for t in self.traces:
             rel = "" if t.rel_step is None else f"{t.rel_step:g}"
@@ -164,14 +164,14 @@ def _loss_cell(t: Trace | None) -> Cell:
 
 
 def _series(t: Trace, values: Sequence[float]) -> Series:
-    """Return at most about SHOWN points of a trace."""
+    """Return the values of a trace for a figure, at most about `SHOWN` of them."""
     at = np.unique(np.linspace(0, t.steps, min(t.steps, SHOWN) + 1).round().astype(int)).tolist()
     return Series(t.name, tuple(at), tuple(float(f"{values[i]:.5g}") for i in at))
 
 
 @dataclass(frozen=True)
 class _Traced:
-    """An attack to trace, and how it is named in the result."""
+    """An attack to trace, and its name in the result."""
 
     name: str
     rel_step: float | None
@@ -206,7 +206,7 @@ def trace(
         raise InputError(
             expected="at least one attack, loss and number of steps",
             got=f"attacks {list(attacks)}, losses {list(losses)}, steps {list(steps)}",
-            remedy="Leave them out for the defaults.",
+            remedy="Omit attacks, losses and steps for the defaults.",
         )
     stages = tuple(Stage(t.attack, label=f"trace-{i}") for i, t in enumerate(chosen))
     with precisions.exact(model.device), show_progress(progress) as listener:
