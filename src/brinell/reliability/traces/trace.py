@@ -143,7 +143,7 @@ class Traces:
         return tuple(figures)
 
     def to_csv(self) -> str:
-        """Return CSV text, one line per trace and iteration: attack, loss, step size, budget, iteration, best loss, accuracy."""
+        """Return CSV text with one line per trace and iteration: its settings, the best loss and the accuracy."""
         lines = ["attack,loss,rel_step,steps,iteration,best_loss,robust,n"]
         for t in self.traces:
             rel = "" if t.rel_step is None else f"{t.rel_step:g}"
