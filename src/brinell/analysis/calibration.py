@@ -69,7 +69,7 @@ class Reliability:
 
     @property
     def tendency(self) -> str:
-        """ "overconfident" or "underconfident"; "calibrated" if chance explains the error."""
+        """The kind of error: "overconfident" or "underconfident"; "calibrated" if `ece` is at most `chance`."""
         if self.ece.value <= self.chance:
             return "calibrated"
         return "overconfident" if self.confidence > self.accuracy.value else "underconfident"
@@ -148,7 +148,7 @@ def calibration(
 def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
     """Return the calibration of the predictions on one kind of inputs, called `name` in the result."""
     if len(predictions) < 2:
-        raise InputError(expected="at least 2 samples", got=f"{len(predictions)}", remedy="Pass more, best hundreds.")
+        raise InputError(expected="at least 2 samples", got=f"{len(predictions)}", remedy="Pass hundreds.")
     right, gaps = predictions.right, logit_gaps(predictions.logits)
     confidence = confidence_at(gaps, 1.0)
     temperature, scaled = least_error(gaps, right, bins)

@@ -205,7 +205,7 @@ def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _blurred(x: Tensor, axis: int) -> Tensor:
-    """Convolve with a Gaussian along one axis, with periodic boundary."""
+    """Return x convolved with a Gaussian along one axis, with periodic boundary."""
     size = x.shape[axis]
     far = torch.minimum(torch.arange(size), size - torch.arange(size)).double()
     weight = torch.exp(-((far / max(WIDTH * size / 2, 0.5)) ** 2) / 2)

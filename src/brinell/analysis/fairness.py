@@ -54,7 +54,7 @@ class Fairness:
         return max(self.classes, key=lambda c: c.robust.value)
 
     def findings(self) -> AnalysisReport:
-        """Return tables of classes and spreads, and a figure."""
+        """Return a table of the classes, a table of the two spreads, and a figure."""
         classes = tuple((c.name, c.clean.n, percent(c.clean), percent(c.robust)) for c in self.classes)
         spreads = tuple(
             (name, "" if s.rsd is None else percent(s.rsd), f"{s.p_value:.3g}")
@@ -85,7 +85,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
 
     Method: standard deviation of the class accuracies (divisor: number of classes) over their mean. Interval: basic
     bootstrap within classes. p-value: simulation with one common accuracy and the same numbers of samples per class.
-    Interval and p-value are keyed by the seed. Cost: none. Reference: Croce et al. 2021, sec. 4.
+    Interval and p-value are keyed by the seed. Cost: no forward passes. Reference: Croce et al. 2021, sec. 4.
 
     >>> classes = fairness("tests/results/golden_run_v1").classes
     >>> sum(c.robust.n for c in classes), sum(c.robust.k for c in classes)
@@ -96,7 +96,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     clean = table.filter(is_evidence(table, Evidence.CLEAN))
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
-        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Evaluate again with --resume.")
+        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Continue it with --resume.")
     if names and len(names) <= labels.max():
         raise InputError(
             expected=f"a name for each of the classes 0..{labels.max()}",

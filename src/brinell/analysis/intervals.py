@@ -39,7 +39,7 @@ def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Fl
 
 
 def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
-    """Yield one random key per draw, in batches small enough for the memory."""
+    """Yield one random key per draw, in batches that draw at most VALUES_PER_BATCH numbers (at least one key)."""
     key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
     yield from key.split(max(1, VALUES_PER_BATCH // n))
 

@@ -93,7 +93,7 @@ class Predictions:
 
 
 def read_chunks(problem: Problem) -> Iterator[Chunk]:
-    """Yield the samples in order, in chunks small enough for the memory."""
+    """Yield the samples in order, in chunks of at most 4,096 samples, fewer if the inputs are large."""
     blocks = VALUES // (LEAST * math.prod(problem.shape()))
     return problem.chunks(LEAST * max(1, min(MOST // LEAST, blocks)))
 
@@ -101,7 +101,7 @@ def read_chunks(problem: Problem) -> Iterator[Chunk]:
 def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Predictions:
     """Return the classifier's predictions, in float32 and with a fixed batch shape.
 
-    `labelled=False` ignores the labels. Cost: one forward per sample.
+    `labelled=False` skips the check that all labels are classes of the model. Cost: one forward per sample.
     """
     model_checks.check_train_mode(classifier)
     ids, labels, logits = [], [], []

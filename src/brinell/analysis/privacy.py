@@ -60,7 +60,7 @@ class Leakage:
 
     @property
     def gap(self) -> Difference:
-        """The generalisation gap: classification accuracy on members minus that on others."""
+        """The generalisation gap: classification accuracy on members minus accuracy on others."""
         return independent_difference(self.members, self.others)
 
 
@@ -140,7 +140,7 @@ def leakage(members: Predictions, others: Predictions, name: str = "clean", seed
     if min(len(members), len(others)) < 2:
         raise InputError(
             expected="at least 2 members and 2 others",
-            got=f"{len(members)} and {len(others)}",
+            got=f"{len(members)} members and {len(others)} others",
             remedy="Pass more samples: one half chooses the threshold, the other half tests it.",
         )
     member_scores, other_scores = members.true_confidence, others.true_confidence
@@ -184,7 +184,7 @@ def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tup
 
 
 def _beyond(called: tuple[Bools, Bools], label: tuple[Bools, Bools]) -> Difference:
-    """Return the accuracy of inference from confidence minus that from correctness; members and others count half.
+    """Return the accuracy of inference from confidence minus from correctness; members and others count half each.
 
     Method: the squared half-widths of the two groups' paired Newcombe intervals add up, as in `mean_of_two`.
     """

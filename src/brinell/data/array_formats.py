@@ -28,7 +28,7 @@ def _empty(*_: Any) -> Any:
 def _latin(text: str, encoding: str) -> bytes:
     """Return the bytes that an old pickle stores as Latin-1 text; raise an error for another encoding."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"the file asks for the encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"the pickle uses the encoding {encoding!r}, not latin1")
     return text.encode("latin-1")
 
 
@@ -48,7 +48,7 @@ class _Arrays(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"the file asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"the pickle calls {module}.{name}, which is not allowed")
         return ALLOWED[module, name]
 
 
@@ -62,7 +62,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
 
 
 def cifar(path: Path, labels: bytes) -> tuple[Any, Any]:
-    """Read byte images (n, 3, 32, 32) and labels of one CIFAR batch without running code in the pickle."""
+    """Return byte images (n, 3, 32, 32) and labels (n,) of a CIFAR pickle; `labels` is their key. No code is run."""
     try:
         with open(path, "rb") as file:
             stored = _Arrays(file, encoding="bytes").load()
@@ -78,9 +78,9 @@ def cifar(path: Path, labels: bytes) -> tuple[Any, Any]:
 
 
 def idx(path: Path, rank: int) -> Any:
-    """Read the bytes of an idx file, compressed or not: two zeros, 8 for bytes, the rank, big-endian sizes, the data.
+    """Return the byte array with `rank` axes of an idx file, compressed or not.
 
-    No more bytes are decompressed than the sizes declare.
+    Format: two zeros, 8 for bytes, the rank, big-endian sizes, the data. No more bytes are decompressed than declared.
     """
     try:
         with path.open("rb") as file:
@@ -88,7 +88,7 @@ def idx(path: Path, rank: int) -> Any:
         with gzip.open(path) if packed else path.open("rb") as file:
             start = file.read(4)
             if start != bytes((0, 0, 8, rank)):
-                raise ValueError(f"the file starts with {start!r}")
+                raise ValueError(f"the file starts with {start!r}, not {bytes((0, 0, 8, rank))!r}")
             shape = tuple(int(n) for n in np.frombuffer(file.read(4 * rank), ">u4", count=rank))
             values = file.read(math.prod(shape))
             if file.read(1):
@@ -99,7 +99,7 @@ def idx(path: Path, rank: int) -> Any:
 
 
 def mapped(path: Path) -> Any:
-    """Memory-map the array of a .npy file."""
+    """Return the memory-mapped array of a .npy file."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except DAMAGE as error:
@@ -107,7 +107,7 @@ def mapped(path: Path) -> Any:
 
 
 def images(path: Path) -> Any:
-    """Memory-map byte images (n, 32, 32, 3) of a .npy file as (n, 3, 32, 32)."""
+    """Return byte images (n, 32, 32, 3) of a .npy file, memory-mapped, as (n, 3, 32, 32)."""
     x = mapped(path)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1:] != (32, 32, 3):
         raise unreadable(path, ValueError(f"the file holds {x.dtype} of shape {x.shape}, not bytes (n, 32, 32, 3)"))
@@ -115,7 +115,7 @@ def images(path: Path) -> Any:
 
 
 def labels(path: Path, n: int) -> Any:
-    """Read the n labels of a .npy file."""
+    """Return the n labels of a .npy file as int64."""
     y = mapped(path)
     if y.shape != (n,) or y.dtype.kind not in "iu":
         raise unreadable(path, ValueError(f"the file holds {y.dtype} of shape {y.shape}, not {n} labels"))

@@ -98,7 +98,7 @@ def _refuse_options(given: dict[str, Any], known: tuple[str, ...], what: str) ->
     wrong = [k for k in given if k not in known]
     if wrong:
         raise InputError(
-            expected=f"{'only ' * bool(known)}{', '.join(known) or 'no options'} for {what}",
+            expected=f"{'only the options ' * bool(known)}{', '.join(known) or 'no options'} for {what}",
             got=", ".join(f"{k}={given[k]}" for k in wrong),
             remedy=f"Omit {' and '.join(wrong)}.",
         )

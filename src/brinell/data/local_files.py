@@ -19,9 +19,9 @@ SPLITS = ("train", "test")
 
 
 def read(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]:
-    """Read the arrays x (bytes, or floats in [0, 1]) and y of a .npz or .safetensors file or of a published folder.
+    """Return the arrays x (bytes, or floats in [0, 1]) and y of a file (.npz, .safetensors) or of a data set's folder.
 
-    A folder holds `data_batch_1` … `test_batch` (CIFAR-10), `train` and `test` (CIFAR-100), or idx files such as
+    The folder holds `data_batch_1` … `test_batch` (CIFAR-10), `train` and `test` (CIFAR-100), or idx files such as
     `train-images-idx3-ubyte.gz` (MNIST, Fashion-MNIST). `split` is "train" or "test" and applies to folders.
     """
     one_of("a split", split, SPLITS)
@@ -40,7 +40,7 @@ def read(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]
 
 
 def _layout(path: Path, split: str) -> Any:
-    """Return the published layout whose first file is in the folder, or None."""
+    """Return the layout (CIFAR-10, CIFAR-100 or MNIST) whose first file of the split is in the folder, or None."""
     layouts = [SETS[name].layout for name in ("cifar10", "cifar100", "mnist")]
     firsts = ((layout, present(path, layout.files(Subset(split))[0])) for layout in layouts)
     return next((layout for layout, file in firsts if file is not None and file.is_file()), None)

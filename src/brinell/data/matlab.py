@@ -21,7 +21,7 @@ PARTS = 4
 
 
 def read_mat(path: Path, *names: str) -> list[Any]:
-    """Return the arrays with these names from a MATLAB file."""
+    """Return the arrays called `names` from a MATLAB file, in this order."""
     try:
         raw = memoryview(path.read_bytes())
         order = {b"IM": "<", b"MI": ">"}.get(bytes(raw[126:HEAD]))

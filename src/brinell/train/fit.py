@@ -138,7 +138,7 @@ def _data(
 
 def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
     if isinstance(threat.eps, torch.Tensor):
-        raise ThreatError(expected="one eps for all samples", got=f"{len(threat.eps)}", remedy="Pass a single number.")
+        raise ThreatError(expected="one eps for all samples", got=f"{len(threat.eps)} values", remedy="Pass one.")
     if threat.unlimited:
         raise ThreatError(
             expected="a threat with a radius", got=f"{threat}", remedy=f"Write {threat.norm.name}(eps) with a number."

@@ -56,7 +56,7 @@ def as_points(x: Tensor) -> Tensor:
 
 
 def as_samples(data: Any, split: str = "train") -> TrainingSamples:
-    """Load samples from (x, y), a Problem, the name of a data set, a file or a published folder.
+    """Load samples from (x, y), a Problem, the name of a data set, a file or a folder (see `load`).
 
     x holds bytes or floats in [0, 1]. `split` ("train" or "test") selects a part of a named data set or folder.
     """

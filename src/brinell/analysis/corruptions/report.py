@@ -89,7 +89,7 @@ class CorruptionReport:
         return None if baseline is None else self._weighted(self._weights(baseline.error))
 
     def relative_mce(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
-        """Return the relative mean corruption error: corrupted minus clean error, divided by that of the baseline.
+        """Return the relative mCE: corrupted minus clean error, divided by the same difference for the baseline.
 
         It is averaged over corruptions; the baseline's errors are taken as exact. Return None if there is no baseline,
         or if the clean error of the baseline or of this model is unknown. Method of the interval: the intervals of
@@ -109,7 +109,7 @@ class CorruptionReport:
         return MeanAccuracy(value, low, high, min(all_.n, clean.n))
 
     def _weights(self, error: Callable[[str, list[int]], float]) -> dict[str, float]:
-        """Return, by corruption, the factor of the model's error in the mCE: 1 / (corruptions · baseline's `error`)."""
+        """Return by corruption the factor of the model's error in the mean: 1 / (number of corruptions · `error`)."""
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
         return {name: 1 / (len(self.names) * error(name, at[name])) for name in self.names}
 

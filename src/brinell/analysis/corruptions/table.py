@@ -125,7 +125,7 @@ def _correct_bits(classifier: Classifier, problem: Problem) -> Iterator[str]:
 
 
 def chunk_size(classifier: Classifier, problem: Problem) -> int:
-    """Return how many samples to read at a time: as many whole blocks as fit in the memory."""
+    """Return how many samples to read at a time: whole blocks with at most VALUES input values, but at least one."""
     block = default_block(classifier.device)
     return block * max(1, VALUES // (block * math.prod(problem.shape())))
 

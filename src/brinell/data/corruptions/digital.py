@@ -50,7 +50,7 @@ def saturate(x: Images, key: Keys, factor: float, more: float) -> Images:
 
 
 def contrast(x: Images, key: Keys, factor: float) -> Images:
-    """Multiply the difference of every value to the mean of its channel by `factor`."""
+    """Multiply the difference between every value and the mean of its channel by `factor`."""
     mean = x.double().mean((2, 3), keepdim=True).float()
     return (x - mean) * factor + mean
 

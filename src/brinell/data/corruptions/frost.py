@@ -88,7 +88,7 @@ def _drawn(key: Keys) -> Float[Tensor, "1 n n"]:
 
 
 def _plotted(starts: Tensor, turns: Tensor, lengths: Tensor, brights: Tensor) -> Float[Tensor, "1 n n"]:
-    """Draw straight lines that fade to half of their brightness towards the end."""
+    """Return a picture of straight lines that fade to half of their brightness towards the end."""
     t = torch.linspace(0, 1, int(STEM * DENSITY), dtype=torch.float64)
     ways = torch.stack([turns.cos(), turns.sin()], 1)
     points = (starts[:, None] + (lengths[:, None] * t)[:, :, None] * ways[:, None]).round().long()

@@ -38,7 +38,7 @@ class Corruption:
     common: bool = True
 
     def constants(self, severity: int, side: int) -> Numbers:
-        """Return the constants of a severity for images whose shorter side has this many pixels."""
+        """Return the constants of a severity for images whose shorter side has `side` pixels."""
         return (self.small if side <= SMALL else self.large)[severity - 1]
 
 
@@ -162,7 +162,7 @@ def check(name: str, severity: int) -> None:
 def _images(x: Tensor) -> Images:
     if not x.is_floating_point() or x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < 8:
         raise InputError(
-            expected="images as floating point of shape (n, 1 or 3, height, width), at least 8 pixels each way",
+            expected="images as floating point of shape (n, 1 or 3, height, width), at least 8 x 8 pixels",
             got=f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}",
             remedy="Pass grey or RGB images in this shape: corruptions are defined for these only.",
         )
