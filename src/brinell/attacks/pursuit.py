@@ -274,7 +274,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(attempt > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
 
     def _thin(self, run: Any, p: Batch, ball: Ball) -> Any:
-        """In sparse norms, limit the first steps to `CROWD` · eps coordinates, about as many as eps can pay for."""
+        """In sparse norms, limit the first steps to `CROWD` · eps coordinates, about as many as eps can move."""
         if not ball.norm.sparse:
             return run
         return replace(run, density=(CROWD * ball.eps / flat(p.x).shape[1]).clamp(max=SHARE))

@@ -25,9 +25,9 @@ SIGNED = (*SIGNED_MARGINS, "dlr", "dlr-targeted")
 class Joint(Wrapper[Any]):
     """Make an attack maximise a joint loss of its classification loss and the detector's score.
 
-    Method: `how` combines loss and score with the `weight` w. "hinge" is min(loss, 0) + w · min(−score, 0), so that a
-    surplus in one condition does not compensate for the other, and equals "min" once both are met; "min" is
-    min(loss, −w · score); "sum" is loss − w · score. "hinge" and "min" need a loss that is
+    Method: `how` combines loss and score with `weight` w. "sum" is loss − w · score. "min" is min(loss, −w · score).
+    "hinge" is min(loss, 0) + w · min(−score, 0), so that a surplus in one condition does not compensate for the other;
+    once the input is misclassified and accepted, "hinge" equals "min". "hinge" and "min" need a loss that is
     positive exactly at misclassified points (margins and DLR). The wrapped attack receives the joint loss and its
     gradient in the response and is otherwise unchanged; it may be a black-box attack. Cost per step: that of the
     wrapped attack, plus a second backward pass if it uses gradients. Reference: Carlini & Wagner 2017, Adversarial

@@ -24,9 +24,9 @@ class PGD(Attack[PGDState]):
     """Take steps of length `rel_step · eps` from a uniform random start. Every iterate counts, not only the last one.
 
     Method: x ← P(x + rel_step · eps · steepest(g)), where g is the gradient or, with momentum μ, g ← μ g + ∇/‖∇‖₁. In
-    L1 a step moves the share `density` of the coordinates. `MomentumPGD` has the momentum of Auto-PGD instead. Cost per
-    step: one forward and one backward pass; one more of each for the start. Reference: Madry et al. 2018; momentum:
-    Dong et al. 2018; sparse L1 steps: Tramèr & Boneh 2019.
+    L1 a step moves the share `density` of the coordinates. `MomentumPGD` has the momentum of Auto-PGD instead.
+    Cost per step: one forward and one backward pass; one more of each for the start. Reference: Madry et al. 2018;
+    momentum: Dong et al. 2018; sparse L1 steps: Tramèr & Boneh 2019.
     Limits: a badly chosen step size stalls or oscillates, and the attack does not notice. Cross-entropy vanishes on
     saturated logits. Do not use it as the only attack.
 

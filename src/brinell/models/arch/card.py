@@ -18,7 +18,7 @@ def _norm(width: int) -> nn.BatchNorm2d:
 
 @shown_as("Block")
 class CardBlock(nn.Module):
-    """Two 3×3 convolutions after batch normalisation; every shortcut starts after the first activation."""
+    """Two 3×3 convolutions, each after batch normalisation; every shortcut starts after the first activation."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()

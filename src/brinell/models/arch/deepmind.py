@@ -56,7 +56,7 @@ class Squeeze(nn.Module):
 
 @shown_as("Block")
 class DeepmindBlock(nn.Module):
-    """Two 3×3 convolutions after batch normalisation, with "SAME" padding; a shortcut only if the width changes."""
+    """Two 3×3 convolutions, each after batch normalisation, with "SAME" padding; a shortcut layer if widths differ."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class DeepmindWideResNet(NormalizedNetwork):
 
 @shown_as("PreActBlock")
 class DeepmindPreActBlock(nn.Module):
-    """Two 3×3 convolutions after batch normalisation; the shortcut is a 3×3 convolution of the raw input."""
+    """Two 3×3 convolutions, each after batch normalisation; the shortcut is a 3×3 convolution of the block's input."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Two 3×3 convolutions after batch normalisation; a shortcut that changes shape starts after the first one."""
+    """Two 3×3 convolutions, each after normalisation and ReLU; a shortcut that reshapes starts after the first ReLU."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()

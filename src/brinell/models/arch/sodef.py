@@ -38,7 +38,7 @@ class Flow(nn.Module):
     """The solution of the ODE at time 5.
 
     Method: Runge-Kutta of order four with a fixed step. The published adaptive step depends on the whole batch, so the
-    logits of a row would depend on the other rows. Both approximate the same solution.
+    logits of a row would depend on the other rows. Fixed and adaptive steps approximate the same solution.
     """
 
     def __init__(self, width: int) -> None:

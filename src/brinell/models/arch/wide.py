@@ -13,7 +13,7 @@ STEM, STRIDES = 16, (1, 2, 2)
 
 
 class WideBlock(nn.Module):
-    """Two 3×3 convolutions after batch normalisation; if the width changes, the shortcut starts after activation."""
+    """Two 3×3 convolutions, each after normalisation; if widths differ, the shortcut starts after an activation."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: nn.Module) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class WideBlock(nn.Module):
 
 
 class NestedBlock(WideBlock):
-    """A wide block whose shortcut is in a sequence of one, as Huang et al. 2022 store it."""
+    """A wide block whose shortcut is the only entry of an nn.Sequential, as in the checkpoints of Huang et al. 2022."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: nn.Module) -> None:
         super().__init__(inside, outside, stride, act)

@@ -91,14 +91,14 @@ def load(
 
 
 def _own(card: Card, checkpoint: str | os.PathLike[str] | None) -> list[Path]:
-    """Return the user's checkpoint as the list of the card's files; [] without one."""
+    """Return the user's checkpoint as a list of one path, in place of the card's files; [] if `checkpoint` is None."""
     if checkpoint is None:
         return []
     path = Path(checkpoint)
     if len(card.files) != 1 or not path.is_file():
         got = "one file" if path.is_file() else f"{path}, which is not a file"
         raise ModelError(
-            expected=f"a checkpoint file for {card.name}, which has {len(card.files)}",
+            expected=f"a checkpoint file for {card.name}, whose weights are {len(card.files)} file(s)",
             got=got,
             remedy="Check the path. Weights of an ensemble go into a folder: brinell.models.zoo.load(name, folder=…).",
         )
