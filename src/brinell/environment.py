@@ -21,7 +21,7 @@ def version() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the working directory, if it is a git checkout."""
+    """Return the git commit of the working directory; None if it is no git checkout."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd())
     except (OSError, subprocess.SubprocessError):
@@ -30,7 +30,7 @@ def _commit() -> str | None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return facts about this machine and installation."""
+    """Return versions, hardware and git commit of this evaluation, for the manifest."""
     cuda = device.type == "cuda"
     return {
         "brinell": version(),

@@ -31,7 +31,7 @@ class InputError(BrinellError, ValueError):
 
 
 class ThreatError(InputError):
-    """An invalid threat model: a negative eps, an eps in 0-255 units, an unknown norm."""
+    """An invalid threat: a negative eps, an eps in 0-255 units, an unknown norm."""
 
 
 class ModelError(BrinellError):
@@ -43,7 +43,7 @@ class PlanError(BrinellError, ValueError):
 
 
 class RunError(BrinellError):
-    """A Run on disk that is missing, damaged, in use, or of another evaluation."""
+    """A Run on disk that is missing, damaged, in use, or does not fit the evaluation."""
 
 
 class MissingExtra(BrinellError, ImportError):  # noqa: N818
@@ -51,7 +51,7 @@ class MissingExtra(BrinellError, ImportError):  # noqa: N818
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:
-    """Import an optional dependency, or raise an error that names the extra to install."""
+    """Return an optional dependency as a module, or raise an error that names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -69,7 +69,7 @@ def first_line(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the type and the first line of an error.
+    """Return the class of an error and the first line of its message.
 
     >>> error_text(KeyError("weight"))
     "KeyError: 'weight'"
@@ -95,7 +95,7 @@ def reported_as(kind: type[BrinellError], *causes: type[Exception], expected: st
 
 
 def did_you_mean(value: object, known: Iterable[object], otherwise: str = "Check the spelling.") -> str:
-    """Return a question that offers the most similar names, ignoring case, or `otherwise` if there are none.
+    """Return a question that offers the most similar known names, ignoring case; `otherwise` if none is similar.
 
     >>> did_you_mean("Linfty", ["Linf", "L2"]), did_you_mean("PGD20", ["cw20", "pgd20"]), did_you_mean("x", ["abc"])
     ("Did you mean 'Linf'?", "Did you mean 'pgd20'?", 'Check the spelling.')
@@ -107,7 +107,7 @@ def did_you_mean(value: object, known: Iterable[object], otherwise: str = "Check
 
 
 def one_of(what: str, value: T, known: Iterable[T]) -> T:
-    """Return the value if it is a known name, else raise a PlanError that offers similar ones.
+    """Return the value if it is a known name, else raise a PlanError that offers similar names.
 
     >>> one_of("a colour", "red", ["red", "blue"])
     'red'

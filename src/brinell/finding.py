@@ -1,4 +1,4 @@
-"""The one type for everything that a check, a probe, a rule of the verdict, an audit or a verification reports."""
+"""The type for everything that a check, a probe, a rule of the verdict, an audit or a verification reports."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,17 +36,17 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the level is "ok": nothing is wrong."""
         return self.level == "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that are set, for a manifest or a script."""
+        """Return the fields that are set as a dict, for a manifest or a script."""
         given = {key: value for key, value in vars(self).items() if value is not None and value != ""}
         return {"name": self.name, "level": self.level, "message": self.message, **given}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Finding":
-        """Return a stored check, or a stored item of a probe, whose keys are `sentence` and `mitigation`.
+        """Return the finding of a stored check, or of a stored probe, which has the keys `sentence` and `mitigation`.
 
         An unknown level counts as a warning.
 
@@ -61,7 +61,7 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """Return the worst level of all findings, "ok" for none.
+    """Return the worst level of all findings, "ok" if there are none.
 
     >>> worst([Finding("a", "ok", ""), Finding("b", "fail", ""), Finding("c", "warn", "")])
     'fail'

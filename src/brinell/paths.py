@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """Return the cache folder; it may not exist yet.
+    """Return the path of the cache folder, which may not exist yet.
 
     >>> os.environ["BRINELL_HOME"] = "/data/brinell"
     >>> home().as_posix()

@@ -40,4 +40,4 @@ def test_serve(brinell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert code == 0 and text.startswith("http://127.0.0.1:") and opened == [text.split()[0]]
     assert brinell("leaderboard", "serve", str(tmp_path), "--no-open", "--port", "0")[0] == 0 and len(opened) == 1
     code, _, error = brinell("leaderboard", "serve", str(tmp_path / "none"))
-    assert code == 2 and "Build it first" in error
+    assert code == 2 and "Build the site with" in error

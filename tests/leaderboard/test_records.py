@@ -162,7 +162,7 @@ def test_a_folder_of_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\nb"])
 def test_a_name_is_one_part_of_a_file_name(name: str) -> None:
-    with pytest.raises(InputError, match="Name the model"):
+    with pytest.raises(InputError, match="Pass another name"):
         Record("cifar10", "Linf", name)
 
 

@@ -517,7 +517,7 @@ def test_folders_of_other_things_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a file"):
         build(out=tmp_path / "index.html")
     assert (tmp_path / "index.html").read_text() == "somebody's page"
-    with pytest.raises(InputError, match="at least one record"):
+    with pytest.raises(InputError, match="at least one Run or record"):
         build(out=tmp_path / "new", with_published=False)
     assert not (tmp_path / "new").exists()
 

@@ -1,7 +1,7 @@
 """Download published files and unpack archives: a file is complete and checked, or absent.
 
-`cache` keeps a file and its digest, `download` transfers it and resumes a broken connection, `archive` unpacks it
-safely. Data sets and model zoos call `obtain` and `unpack`.
+`cache` keeps a file and its digest, `download` transfers it and resumes after a broken connection, `archive` unpacks
+it safely. Data sets and model zoos call `obtain` and `unpack`.
 """
 
 from brinell.fetch.archive import unpack

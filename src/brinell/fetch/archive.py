@@ -1,4 +1,4 @@
-"""Unpack archives below one folder and nowhere else."""
+"""Unpack archives into one folder and never outside it."""
 
 import contextlib
 import os
@@ -22,11 +22,11 @@ KIND, LINK = 0o170000, 0o120000
 
 
 def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], inspect: Callable[[Path], None]) -> None:
-    """Unpack a tar or zip archive into a folder; if anything is wrong, raise an error and leave nothing behind.
+    """Unpack a tar or zip archive into a folder; if anything is wrong, raise an `error` and leave nothing behind.
 
-    Method: members are first unpacked into a hidden folder. Links, devices and names that lead outside are refused.
-    `inspect` sees the whole content and may raise an error to refuse it. Existing files in the folder are kept; the
-    remains of a killed process are removed.
+    Method: members are first unpacked into a hidden folder. Links, devices and names that lead out of the folder are
+    refused. `inspect` gets the hidden folder and may raise an error to refuse it. Existing files in `into` are kept;
+    hidden folders of killed processes are removed.
     """
     into.mkdir(parents=True, exist_ok=True)
     with _exclusive_access(into), tempfile.TemporaryDirectory(prefix=HIDDEN, dir=into) as hidden:
@@ -66,7 +66,7 @@ def _write(place: Path, file: IO[bytes] | None) -> None:
 
 
 def _members(archive: Path, what: str, error: type[BrinellError]) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
-    """Yield the checked name and the content of every member, None for folders."""
+    """Yield the checked path and the open file of every member; the file is None for folders."""
 
     def refused(name: str, why: str) -> BrinellError:
         return error(

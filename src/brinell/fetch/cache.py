@@ -1,4 +1,4 @@
-"""Keep published files: each is complete and checked, or absent."""
+"""Keep downloaded files in a cache: each is complete and checked, or absent."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ HEAD_BYTES, BYTE_ORDER, SHOWN = 512, b"\xef\xbb\xbf", 16
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file to download: what it is in words, its path, its URLs, and its digest if known.
+    """A file to download: what it is in words, its path on disk, its URLs, and its digest if known.
 
     `digest` is "sha256:…" or "md5:…". `mirrored` is the file's name on a mirror. Errors have the class `error`.
     """
@@ -36,7 +36,7 @@ class Wanted:
 
 
 def offline() -> bool:
-    """Return whether downloads are forbidden: BRINELL_OFFLINE is set to anything but a word for no."""
+    """Return whether downloads are forbidden: BRINELL_OFFLINE is set, and not to 0, false, no or off."""
     return os.environ.get("BRINELL_OFFLINE", "").strip().lower() not in NO
 
 
@@ -55,7 +55,7 @@ def _hash(kind: str, path: Path) -> str:
 
 
 def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
-    """Refuse an empty file or a web page, which hosts send when a file is gone or requested too often."""
+    """Raise an error for an empty file or a web page, which hosts send if a file is gone or requested too often."""
     with path.open("rb") as f:
         start = f.read(HEAD_BYTES).removeprefix(BYTE_ORDER).lstrip().lower()
     if not start or start.startswith(PAGE):
@@ -69,9 +69,9 @@ def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
 def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None = None) -> Path:
     """Return the path of the file; download it if it is absent, and check it in any case.
 
-    Method: sources are tried in turn, the mirror BRINELL_MIRROR first, none with BRINELL_OFFLINE. `inspect` sees every
-    new file before it gets its name, and raises an error to refuse it. A file without a digest is trusted the first
-    time and must not change afterwards.
+    Method: sources are tried in turn, the mirror BRINELL_MIRROR first, none with BRINELL_OFFLINE. `inspect` gets the
+    path of every new file before it is accepted, and raises an error to refuse it. A file without a digest is trusted
+    the first time and must not change afterwards.
     """
     path = wanted.path
     if not path.exists():
@@ -109,7 +109,7 @@ def _compare(got: Path, wanted: Wanted) -> None:
         raise wanted.error(
             expected=f"{wanted.what} with {kind} {digest[:SHOWN]}…",
             got=f"a file with {actual[:SHOWN]}…",
-            remedy=f"It changed or is damaged. If you trust the new one, delete {wanted.path} and {wanted.lock.name}.",
+            remedy=f"It changed or is damaged. To download it again, delete {wanted.path} and {wanted.lock.name}.",
         )
 
 
@@ -131,7 +131,7 @@ def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progres
     if offline():
         raise wanted.error(
             expected=f"{wanted.what} at {wanted.path}",
-            got="no such file, and no download, since BRINELL_OFFLINE is set",
+            got="no such file, and downloads are off since BRINELL_OFFLINE is set",
             remedy=f"Unset BRINELL_OFFLINE, or {by_hand}",
         )
     raise wanted.error(
@@ -142,7 +142,7 @@ def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progres
 
 
 def _keep(part: Path, wanted: Wanted, inspect: Callable[[Path], None]) -> None:
-    """Check the downloaded file, then give it its name in one step."""
+    """Check the downloaded file, then move it to its path in one step."""
     refuse_page(part, wanted.what, wanted.error)
     _compare(part, wanted)
     inspect(part)

@@ -1,4 +1,4 @@
-"""Download one file over HTTP; a broken connection is resumed."""
+"""Download one file over HTTP, and resume after a broken connection."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ PARTIAL, RANGE_NOT_SATISFIABLE = 206, 416
 
 
 def part_of(path: Path, url: str) -> Path:
-    """Return the path of the partial file of one source; sources are never mixed."""
+    """Return the path of the partial file for one URL; partial files of different URLs are never mixed."""
     return path.with_name(f".{path.name}.{hashlib.sha256(url.encode()).hexdigest()[:12]}.part")
 
 
@@ -32,14 +32,14 @@ def _tag(part: Path) -> Path:
 
 
 def discard(part: Path) -> None:
-    """Remove a partial file and its tag."""
+    """Remove a partial file and the file with its version (ETag or date)."""
     part.unlink(missing_ok=True)
     _tag(part).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def claimed(part: Path) -> Iterator[Path]:
-    """Lock the partial file and yield its path; if another process holds the lock, yield a private path."""
+    """Lock the partial file and yield its path; if another process has locked it, yield a path of its own."""
     fd = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     claimed_part = part
     try:
@@ -57,7 +57,7 @@ def claimed(part: Path) -> Iterator[Path]:
 
 
 def transfer(url: str, part: Path, progress: Progress | None = None) -> None:
-    """Download the whole file; resume a broken connection a few times, then raise an OSError."""
+    """Download the file at `url` to `part`; try three times, resuming after a broken connection, then raise."""
     for attempt in range(TRIES):
         try:
             if _stream(url, part, progress):
@@ -67,11 +67,11 @@ def transfer(url: str, part: Path, progress: Progress | None = None) -> None:
         except (OSError, HTTPException):
             if attempt == TRIES - 1:
                 raise
-    raise ConnectionError(f"the connection broke {TRIES} times")
+    raise ConnectionError(f"the connection broke {TRIES} times before the file was complete")
 
 
 def _request(url: str, part: Path) -> tuple[urllib.request.Request, int]:
-    """Return a request for the missing bytes, or for the whole file if the version of the partial one is unknown."""
+    """Return a request for the bytes after those in `part`, and their number: 0 if the version of `part` is unknown."""
     have = part.stat().st_size if part.exists() and _tag(part).exists() else 0
     headers = {"User-Agent": "brinell"}
     if have:

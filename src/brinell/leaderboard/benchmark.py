@@ -56,13 +56,14 @@ def benchmark(
 ) -> Record:
     """Measure a model under the rules of a leaderboard, and return its record.
 
-    A model that violates a restriction is refused; with `strict=False` it is measured and the record states the
-    violation. Then the plan of the leaderboard runs on the first `n` samples. The Run is in `out`, with a
-    `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a folder. `corrupted`
-    is the folder of the corrupted set, or a function from corruption and severity to a Problem. `preprocessing` turns
-    images into inputs (`brinell.data.load`); models of the zoo bring theirs. `eps` replaces the leaderboard's radius;
-    the record states it. `about` holds facts such as authors, venue and link (`brinell.leaderboard.records.ABOUT`).
-    `resume` and the following arguments are those of `brinell.evaluate`, `options` those of `brinell.Execution`.
+    A model that violates a restriction of the leaderboard is refused; with `strict=False` it is measured and the
+    record states the violation. Then the plan of the leaderboard runs on the first `n` samples. The Run is written to
+    `out`, with a `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a
+    folder. `corrupted`, for the threat "corruptions", is the folder of the corrupted data, or a function from
+    corruption and severity to a Problem. `preprocessing` turns images into inputs (`brinell.data.load`); models of the
+    zoo have their own. `eps` replaces the leaderboard's radius; the record states it. `about` holds facts such as
+    authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume`, `progress` and `launch` are those of
+    `brinell.evaluate`, `options` those of `brinell.Execution`.
 
     >>> import brinell
     >>> record = brinell.benchmark("demo", "demo", "Linf", n=4, eps=0.5, progress=False)
@@ -73,7 +74,7 @@ def benchmark(
     execution = Execution.from_options(options)
     chosen, model = find_leaderboard(dataset, threat), coerce.as_classifier(classifier, execution.device)
     if chosen.ball is None and eps is not None:
-        raise InputError(expected="no eps for corruptions", got=f"{eps}", remedy="Leave it out.")
+        raise InputError(expected="no eps for corruptions", got=f"eps={eps}", remedy="Leave out eps (--eps).")
     model_checks.check_train_mode(model)
     label = name or _label(model)
     own = model.name.startswith(f"{chosen.name}/")  # a model of the zoo on its own leaderboard
@@ -114,7 +115,9 @@ def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = N
         problem = coerce.as_problem(data)[:wanted]
     _require_listed(chosen, problem)
     if n is not None and len(problem) < n:
-        raise InputError(expected=f"at least {n} samples", got=f"{len(problem)}", remedy="Leave n out, or lower it.")
+        raise InputError(
+            expected=f"at least {n} samples in the data", got=f"{len(problem)}", remedy="Lower n, or leave it out."
+        )
     return problem
 
 
@@ -132,7 +135,7 @@ def _require_listed(chosen: Leaderboard, problem: Problem) -> None:
 def _count(chosen: Leaderboard, n: int | None) -> int:
     if n is not None and not 1 <= n <= chosen.points:
         expected = f"n from 1 to {chosen.points:,}, the samples of {chosen.name}"
-        raise InputError(expected=expected, got=f"{n}", remedy="Leave it out for all of them.")
+        raise InputError(expected=expected, got=f"{n}", remedy="Leave n out for all samples.")
     return chosen.points if n is None else n
 
 
@@ -142,14 +145,14 @@ def _label(model: Classifier) -> str:
 
 
 def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, only: str = "") -> tuple[str, ...]:
-    """Return the violated restrictions as sentences; raise an error if `strict`."""
+    """Return the violated restrictions, or only the one named `only`, as sentences; raise a ModelError if `strict`."""
     failed = (c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name))
     sentences = tuple(f"{c.name}: {c.message}" for c in failed)
     if sentences and strict:
         raise ModelError(
             expected="a model that satisfies the restrictions of the leaderboard",
             got=" ".join(sentences).rstrip("."),
-            remedy="Use brinell evaluate, or strict=False (--anyway): the record then states the violation.",
+            remedy="Use brinell evaluate, or pass strict=False (--anyway): the record then states the violation.",
         )
     return sentences
 
@@ -165,7 +168,7 @@ def _corrupted(
     folder: Path,
     resume: bool,
 ) -> Record:
-    """Return a record of the mean accuracy over all corruptions and severities; nothing is attacked."""
+    """Measure the mean accuracy over all corruptions and severities, without attacks, and return its record."""
     n = len(problem)
     violated = _violated(model, problem, Linf("1/255"), strict, only=DETERMINISTIC)
     fingerprint = model.fingerprint
@@ -191,7 +194,7 @@ def _corrupted(
 
 
 def _cell(chosen: Leaderboard, n: int, root: Any, corruption: str, severity: int) -> Problem:
-    """Load one corruption at one severity from the corrupted version of the data set."""
+    """Load the first n samples of one corruption at one severity from the corrupted version of the data set."""
     where: dict[str, Any] = {} if root is None else {"root": root}
     if chosen.listed:
         where["paths"] = ROBUSTBENCH

@@ -11,7 +11,7 @@ CORRUPTED = "corruptions"
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """One leaderboard; `ball` is None if inputs are corrupted instead of attacked.
+    """One leaderboard with `points` samples; `ball` is None if inputs are corrupted instead of attacked.
 
     `listed` says that its samples are those of RobustBench's list of 5,000 ImageNet pictures, in that order.
 
@@ -28,7 +28,7 @@ class Leaderboard:
 
     @property
     def name(self) -> str:
-        """The data set and the threat, as in the names of the zoo."""
+        """The data set and the threat, such as "cifar10/Linf", as in the names of zoo models."""
         return f"{self.dataset}/{self.threat}"
 
 
@@ -47,7 +47,7 @@ LEADERBOARDS = (
 
 
 def find_leaderboard(dataset: str, threat: str) -> Leaderboard:
-    """Return the leaderboard of a data set and a threat; an error lists all leaderboards."""
+    """Return the leaderboard of a data set and a threat; raise an InputError that lists all leaderboards."""
     leaderboard = next((b for b in LEADERBOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
     if leaderboard is not None:
         return leaderboard
@@ -56,5 +56,7 @@ def find_leaderboard(dataset: str, threat: str) -> Leaderboard:
     raise InputError(
         expected=f"a leaderboard among {', '.join(names)}",
         got=f"{dataset}/{threat}",
-        remedy=f"Did you mean {' or '.join(near)}?" if near else "Use brinell evaluate for other threats.",
+        remedy=f"Did you mean {' or '.join(near)}?"
+        if near
+        else "Choose one of these, or use brinell evaluate for other data and threats.",
     )

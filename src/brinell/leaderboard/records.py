@@ -108,41 +108,43 @@ class Record:
         parts = (self.dataset, self.threat, self.name)
         if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
             raise InputError(
-                expected="dataset, threat and name of letters, digits and . + - _, as in file names",
+                expected="dataset, threat and name of letters, digits, spaces and . + - _, starting with none of . + -",
                 got=repr("/".join(parts)),
-                remedy="Name the model, e.g. Mine2026Better_WRN-28-10.",
+                remedy="Pass another name, e.g. Mine2026Better_WRN-28-10.",
             )
         if self.status not in get_args(Status):
             raise InputError(
-                expected=f"a status among {', '.join(get_args(Status))}", got=repr(self.status), remedy="Correct it."
+                expected=f"a status among {', '.join(get_args(Status))}",
+                got=repr(self.status),
+                remedy="Use one of these.",
             )
 
     @property
     def key(self) -> str:
-        """The name of the model in the zoo, "data/threat/model"."""
+        """The name of the model as in the zoo, "data/threat/model"."""
         return f"{self.dataset}/{self.threat}/{self.name}"
 
     @property
     def best(self) -> float | None:
-        """The lowest known robust accuracy, else the accuracy under corruptions; leaderboards sort by it."""
+        """The lowest known robust accuracy, else the accuracy under corruptions; leaderboards sort by this number."""
         known = [value for value in (self.external, self.autoattack) if value is not None]
         return min(known, default=self.corruptions)
 
     @property
     def overestimation(self) -> float | None:
-        """The reported minus the best known robust accuracy, in percentage points."""
+        """The reported minus the best known robust accuracy, in percentage points; None if one is unknown."""
         if self.reported is None or self.best is None:
             return None
         return round(self.reported - self.best, 2)
 
     @property
     def year(self) -> int | None:
-        """The year of the venue: its last four-digit number."""
+        """The year of the venue: the last number from 1900 to 2099 in its name; None without one."""
         found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
         return int(found[-1]) if found else None
 
     def check(self) -> "Record":
-        """Return the record, or raise a RunError if a field has a wrong type or a number is not finite."""
+        """Return the record, or raise a RunError if a field has a wrong type or a number is out of range."""
         r = self
         numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
         numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
@@ -156,14 +158,14 @@ class Record:
         wrong += [f for f in LISTS_OF_NUMBERS if len(getattr(r, f) or (0, 0)) != 2]
         if wrong:
             raise RunError(
-                expected=f"a record of {r.key} with texts, finite numbers, percentages from 0 to 100 and flags",
-                got=f"other values in {', '.join(wrong)}",
-                remedy="Correct them, or leave the record out.",
+                expected=f"a record of {r.key} with valid texts, flags, finite numbers and percentages from 0 to 100",
+                got=f"invalid values in {', '.join(wrong)}",
+                remedy="Correct these fields, or leave the record out.",
             )
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the public leaderboard under its names, then the fields that only Brinell has."""
+        """Return the record as JSON-compatible data: the fields of RobustBench under its names, then Brinell's own."""
         return {
             "name": self.title or self.name,
             **{theirs: getattr(self, ours) for ours, theirs in PLAIN.items()},
@@ -179,7 +181,7 @@ class Record:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
-        """Read a record of `to_json` or of the public leaderboard; `known` holds fields that `stored` lacks."""
+        """Return the record from the data of `to_json` or of RobustBench; `known` has fields that `stored` lacks."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
         percentages = {ours: stored[theirs] for ours, theirs in PERCENTAGES.items() if theirs in stored}
         fields |= {ours: None if text is None else float(text) for ours, text in percentages.items()}
@@ -193,7 +195,7 @@ class Record:
         return cls(**{**known, **fields})
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record as JSON to this file, or to dataset/threat/name.json in this folder.
+        """Write the record as JSON to a .json file, or to dataset/threat/name.json in a folder; return the file's path.
 
         Of the path of the Run only the last folder is written: records are shared, and local paths are private.
         """
@@ -208,7 +210,7 @@ class Record:
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read a record; files of the public leaderboard are read too, from a folder dataset/threat/."""
+    """Return the record in a JSON file; a file of RobustBench must be in a folder dataset/threat/."""
     place = Path(path)
     above = place.resolve().parent
     known = {"dataset": above.parent.name, "threat": above.name, "name": place.stem, "status": "published"}
@@ -219,7 +221,7 @@ def read(path: str | os.PathLike[str]) -> Record:
         raise RunError(
             expected=f"a leaderboard record in {place}",
             got=error_text(error),
-            remedy="Restore the file, or measure the model again.",
+            remedy="Restore the file from a copy, or measure the model again with brinell benchmark.",
         ) from error
 
 
@@ -240,7 +242,7 @@ def _is_record(path: Path) -> bool:
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
-    """Sort records by the best known robust accuracy, highest first; records without one come last.
+    """Return the records sorted by the best known robust accuracy, highest first; records without one come last.
 
     >>> [r.name for r in ranked(r for r in published() if (r.dataset, r.threat) == ("cifar10", "L2"))][0]
     'Wang2023Better_WRN-70-16'
@@ -255,7 +257,7 @@ def _published() -> tuple[Record, ...]:
 
 
 def published() -> list[Record]:
-    """Return the 236 records of the public leaderboard RobustBench as published; none was run again.
+    """Return the 236 records of the public leaderboard RobustBench as published; Brinell has not run them again.
 
     >>> carmon = find(published(), "cifar10/Linf/Carmon2019Unlabeled")
     >>> carmon.status, carmon.clean, carmon.best, carmon.year
@@ -278,14 +280,16 @@ def _line(row: Mapping[str, str]) -> Record:
 
 
 def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
-    """Return the record of a finished Run; `about` holds further fields among `ABOUT`."""
+    """Return the record of a finished Run; `about` holds facts about the model, with the keys `ABOUT`."""
     with_facts(Record(dataset, threat, name), about)
     if not run.finished:
-        raise RunError(expected="a finished Run for a record", got=f"{run.path}, unfinished", remedy="Resume it first.")
+        raise RunError(
+            expected="a finished Run", got=f"{run.path}, unfinished", remedy="Finish it with brinell evaluate --resume."
+        )
     identity, verdict = run.identity, run.verdict
     if identity.threat.mask is not None:
         raise RunError(
-            expected="a Run under a common threat", got=f"{run.path}, with a mask", remedy="Evaluate without the mask."
+            expected="a Run without a mask", got=f"{run.path}, with a mask", remedy="Evaluate without the mask."
         )
     measured = Record(
         dataset,
@@ -313,7 +317,7 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
 
 
 def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
-    """Add facts about the model to a record; measured fields cannot be set.
+    """Return the record with facts about the model added; raise an InputError for keys that are not in `ABOUT`.
 
     >>> with_facts(Record("demo", "Linf", "Mine"), {"venue": "ICML 2026", "reported": 61.5}).year
     2026
@@ -321,29 +325,29 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
     unknown = sorted(set(about or {}) - set(ABOUT))
     if unknown:
         raise InputError(
-            expected=f"facts among {', '.join(ABOUT)}", got=", ".join(unknown), remedy="Everything else is measured."
+            expected=f"facts among {', '.join(ABOUT)}", got=", ".join(unknown), remedy="Leave the others out of about."
         )
     return replace(record, **(about or {})).check()
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
-    """Return the record as verified; if `bound` is below its robust accuracy, `bound` becomes its `external`."""
+    """Return the record with status "verified"; a `bound` below its robust accuracy becomes its `external`."""
     more = record.autoattack is None or percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=percent(bound.value) if more else record.external)
 
 
 def percent(share: float) -> float:
-    """Return a share in per cent, as records store it."""
+    """Return a share in per cent, rounded to two decimals as in records."""
     return round(100 * share, 2)
 
 
 def interval_of(p: Proportion) -> Interval:
-    """Return the interval of a share in per cent."""
+    """Return the 95 % interval of a proportion in per cent."""
     return percent(p.low), percent(p.high)
 
 
 def _fits(field: str, value: object) -> bool:
-    """Return whether a number fits its field: finite, and between 0 and 100 for percentages."""
+    """Return whether a number fits its field: finite, percentages from 0 to 100, counts not negative."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return False
     share = field in PERCENTAGES and field not in RELATIVE

@@ -1,4 +1,4 @@
-"""The remedy for each reason of a verdict, in one sentence."""
+"""The remedy for each finding of a verdict, in a sentence or two."""
 
 ADVICE = {
     "failed-check": "Correct the model (evaluation mode, logits instead of probabilities, samples independent "
@@ -27,7 +27,7 @@ ADVICE = {
 
 
 def advice(docs: str) -> str:
-    """Return the remedy for a reason, given its page and anchor in the documentation.
+    """Return the remedy for a finding of the verdict, given its page and anchor in the documentation; "" if unknown.
 
     >>> advice("verdict.md#unfinished")[:10]
     'Continue w'

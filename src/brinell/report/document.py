@@ -1,4 +1,4 @@
-"""The page of one or several Runs: figures, tables and text."""
+"""The HTML page about one or several Runs: figures, tables and text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class View:
 def document(
     runs: Sequence[Run], problem: SampleSource | None = None, classes: Sequence[str] = (), title: str = ""
 ) -> str:
-    """Return one self-contained page about the Runs."""
+    """Return one self-contained HTML page about the Runs."""
     several = len(runs) > 1
     names = labels(list(runs))
     views = [
@@ -86,7 +86,7 @@ def document(
 
 
 def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: Sequence[str], share: int = 1) -> View:
-    """Compute what the page shows of one Run; the space for images is divided among `share` Runs."""
+    """Compute what the page shows of one Run; `share` is the number of Runs that share the space for images."""
     s, names = sample_outcomes(run), figures.class_names(run, classes)
     radius, minimum_norm = figures.radius(run), figures.minimum_norm(run)
     cost, cost_table = figures.costs(run)
@@ -127,7 +127,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
 
 
 def gauge(clean: Proportion, robust: Proportion) -> str:
-    """Draw a bar from 0 to 100 with the clean accuracy behind the robust accuracy, and their intervals.
+    """Return an SVG bar from 0 to 100 % with the clean accuracy behind the robust accuracy, and their intervals.
 
     >>> gauge(Proportion(9, 10), Proportion(5, 10)).startswith("<svg")
     True
@@ -190,7 +190,7 @@ def _together(views: Sequence[View]) -> list[Figure]:
 
 
 def _facts(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return what identifies the evaluation, the most important first."""
+    """Return what identifies the evaluation as (name, text) pairs, the most important first."""
     identity, seconds = run.identity, run.wall_seconds
     return _filled(
         {

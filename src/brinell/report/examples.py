@@ -31,7 +31,7 @@ class SampleSource(Protocol):
 
 @dataclass(frozen=True)
 class Example:
-    """One adversarial example: its facts, and its images as data URIs."""
+    """One adversarial example: what its row stores, and its images as data URIs."""
 
     sample: int
     label: str
@@ -48,13 +48,13 @@ class Example:
 
     @property
     def bytes(self) -> int:
-        """The size of its images in characters."""
+        """The length of its images' data URIs in characters."""
         return len(self.adversarial) + len(self.original) + len(self.difference)
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Groups of examples, and a note about what is missing."""
+    """Groups of examples, each with title and explanation, and a note on what is not shown."""
 
     groups: tuple[tuple[str, str, tuple[Example, ...]], ...] = ()
     note: str = ""
@@ -99,7 +99,7 @@ def adversarial_examples(
 
 
 def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[str, str, Ints]]:
-    """Return title, explanation and indices into `s` of every group of examples; no sample appears twice."""
+    """Return title, explanation and indices into `s` of each group of examples; no sample is in two groups."""
     effort: Floats
     if minimum_norm(run):
         effort = s.distance[broken]
@@ -123,7 +123,7 @@ def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[s
 
 
 def find_originals(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, Image]:
-    """Return the inputs of the ids in `hashes`; each must have the hash that the Run stores."""
+    """Return the clean inputs of the ids in `hashes`, by id; raise an InputError if a hash differs from the Run's."""
     originals: dict[int, Image] = {}
     for chunk in data.chunks(CHUNK):
         ids = np.asarray(chunk.ids)
@@ -131,9 +131,9 @@ def find_originals(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, I
             i, x = int(ids[place]), np.ascontiguousarray(np.asarray(chunk.x[place], dtype=np.float32))
             if hashlib.sha256(x.tobytes()).hexdigest() != hashes[i]:
                 raise InputError(
-                    expected="the data of the Run",
+                    expected="the data that the Run was made from",
                     got=f"another input with the id {i}",
-                    remedy="Pass the same data with the same preprocessing, or leave it out.",
+                    remedy="Pass the same data with the same preprocessing, or leave out problem= (--data).",
                 )
             originals[i] = x
         if len(originals) == len(hashes):
@@ -171,7 +171,7 @@ def _with_images(example: Example, x: Image, original: Image | None) -> Example:
 
 
 def _bytes(x: Image, levels: int = 256) -> npt.NDArray[np.uint8]:
-    """Return bytes, height by width by channels, downsampled by averaging if the image is too large."""
+    """Return the image as uint8, height by width by channels, downsampled by averaging if it is too large."""
     image = x[None] if x.ndim == 2 else x
     factor = -(-max(image.shape[1:]) // LARGEST)
     if factor > 1:

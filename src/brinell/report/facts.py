@@ -6,7 +6,7 @@ from brinell.results import Audit, Proportion, Run
 
 
 def proportion(p: Proportion) -> dict[str, Any]:
-    """Return a share with its interval and counts.
+    """Return a proportion as a dict: its value, 95 % interval, n and k.
 
     >>> proportion(Proportion(1, 4))["value"]
     0.25
@@ -15,7 +15,7 @@ def proportion(p: Proportion) -> dict[str, Any]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """Return accuracies, cost, audit, verdict, and what was evaluated.
+    """Return a Run as JSON-compatible data: accuracies, cost, audit, verdict, and what was evaluated.
 
     >>> facts(Run.open("tests/results/golden_run_v1"))["robust_accuracy"]["k"]
     2

@@ -31,14 +31,14 @@ CLASS_NAMES = {"demo": FASHION, "fashion-mnist": FASHION, "cifar-10-batches-py":
 
 
 def stages(run: Run) -> Waterfall:
-    """Return the clean accuracy and the accuracy after each attack of the plan."""
+    """Return a waterfall of the clean accuracy and the accuracy after each attack of the plan."""
     after = [(CLEAN, run.clean_accuracy), *run.accuracy_after()]
     levels = tuple(WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in after)
     return Waterfall("Accuracy after each attack", SHARE, levels, "robust")
 
 
 def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
-    """Return the clean and robust accuracy of every class, or of the least robust classes if there are many."""
+    """Return the clean and robust accuracy of every class, at most the 24 least robust; None for a single class."""
     labels = np.unique(s.label)
     if len(labels) < 2:
         return None
@@ -52,19 +52,19 @@ def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
 
 
 def margins(s: SampleOutcomes) -> Histogram | None:
-    """Return a histogram of the clean margins of robust, broken and misclassified samples."""
+    """Return a histogram of the clean margins of robust, broken and misclassified samples; None without samples."""
     parts = (s.clean_margin[s.robust], s.clean_margin[s.broken], s.clean_margin[~s.correct])
     return _histogram("Margins before the attack", "best wrong logit − true logit", OUTCOMES, parts)
 
 
 def largest_margins(s: SampleOutcomes) -> Histogram | None:
-    """Return a histogram of the largest margin under attack of robust and of broken samples."""
+    """Return a histogram of the largest margin under attack, of robust and of broken samples; None without samples."""
     parts = (s.largest_margin[s.robust], s.largest_margin[s.broken])
     return _histogram("Largest margin under attack", "best wrong logit − true logit", OUTCOMES[:2], parts)
 
 
 def distances(s: SampleOutcomes) -> Histogram | None:
-    """Return a histogram of the distances of the adversarials; None if nearly all lie on the surface of the ball."""
+    """Return a histogram of the adversarials' distances; None if none exist or nearly all lie on the ball's surface."""
     found = s.distance[s.broken & np.isfinite(s.distance)]
     if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
         return None
@@ -72,7 +72,7 @@ def distances(s: SampleOutcomes) -> Histogram | None:
 
 
 def count_on_surface(s: SampleOutcomes) -> tuple[int, int]:
-    """Return how many adversarials are within 1 % of the largest distance, and how many there are."""
+    """Return how many adversarials are within 1 % of the largest distance, and how many adversarials there are."""
     found = s.distance[s.broken & np.isfinite(s.distance)]
     return int((found >= SURFACE * found.max()).sum()) if len(found) else 0, len(found)
 
@@ -107,7 +107,7 @@ def costs(run: Run) -> tuple[Figure, Table]:
 
 
 def breaks(run: Run, s: SampleOutcomes) -> Table:
-    """Return, per attack, how many samples it attacked, broke, broke first, and alone broke, and the median passes."""
+    """Return a table, one row per attack: samples attacked, broken, broken first, broken by it alone; median passes."""
     table, rows = run.rows(), []
     verified = counted(table)
     at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
@@ -124,7 +124,7 @@ def breaks(run: Run, s: SampleOutcomes) -> Table:
 
 
 def first_breaks(content: Table) -> Figure | None:
-    """Return how many samples each attack was the first to break, if there are several attacks."""
+    """Return a figure of how many samples each attack was the first to break; None for a single attack."""
     if len(content.rows) < 2:
         return None
     names, counts = (tuple(row[i] for row in content.rows) for i in (0, BREAKS.index("first")))
@@ -151,7 +151,7 @@ def overlap(run: Run) -> Figure | None:
 
 
 def confusion(run: Run, s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
-    """Return, for each true class, how often its broken samples are predicted as each class."""
+    """Return a matrix that counts broken samples by true class and predicted class; None beyond 20 classes."""
     where = s.row[s.broken & (s.row >= 0)]
     taken = run.rows()["adv_pred"].take(where.tolist()).to_pylist() if len(where) else []
     pairs = [(int(a), int(b)) for a, b in zip(s.label[s.broken & (s.row >= 0)], taken, strict=True) if b is not None]
@@ -177,25 +177,25 @@ def minimum_norm(run: Run) -> bool:
 
 
 def bar_series(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Series:
-    """Return bars in per cent, with their intervals."""
+    """Return proportions as bars in per cent, with their 95 % intervals."""
     return Series(name, tuple(x), *(tuple(100 * getattr(p, end) for p in shares) for end in ("value", "low", "high")))
 
 
 def class_names(run: Run, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the given class names, else those of a well-known data set, else none; a Run stores only class numbers."""
+    """Return the given class names, else those of a well-known data set, else (); a Run stores only class numbers."""
     count = run.identity.model.classes
     if given and count is not None and len(given) != count:
         raise InputError(
             expected=f"{count} class names",
-            got=f"{len(given)}",
-            remedy="Give one name per class, in the order of the class numbers.",
+            got=f"{len(given)} names",
+            remedy="Pass one name per class, in the order of the class numbers.",
         )
     known = CLASS_NAMES.get(str(run.identity.data.name), ())
     return tuple(given) or (known if len(known) == count else ())
 
 
 def name_of(label: int, names: Sequence[str]) -> str:
-    """Return the name of a class, or its number.
+    """Return the name of a class, or its number if it has no name.
 
     >>> name_of(1, ("cat", "dog")), name_of(7, ("cat", "dog"))
     ('dog', '7')
@@ -210,7 +210,7 @@ def _share(marks: Bools) -> Proportion:
 def _histogram(
     title: str, x: str, names: Sequence[str], parts: Sequence[Floats], low: float | None = None
 ) -> Histogram | None:
-    """Return stacked counts in round bins; the outermost bins include all values beyond them."""
+    """Return stacked counts in bins with round edges; the outermost bins include all values beyond them."""
     parts = [p[np.isfinite(p)] for p in parts]
     every = np.concatenate(parts)
     if not len(every):
@@ -225,7 +225,7 @@ def _histogram(
 
 
 def _steps(found: Floats) -> tuple[Floats, Floats]:
-    """Return the radii, from 0, at which the share of broken samples grows, thinned; and that share in per cent."""
+    """Return the radii, from 0, at which the share of broken samples grows, and these shares in per cent; thinned."""
     x, count = np.unique(np.concatenate([[0.0], found[np.isfinite(found)]]), return_counts=True)
     count[0] -= 1  # the leading zero is not a sample
     y = 100 * np.cumsum(count) / max(len(found), 1)

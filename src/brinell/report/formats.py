@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
-    """Compare every pair of Runs on their common samples; a string says why a pair cannot be compared."""
+    """Compare every pair of Runs; return their indices and the comparison, or a string why they cannot be compared."""
     compared: list[tuple[int, int, Comparison | str]] = []
     for (i, a), (j, b) in combinations(enumerate(runs), 2):
         try:
@@ -40,7 +40,7 @@ def as_json(runs: Sequence[Run]) -> str:
 
 
 def as_csv(runs: Sequence[Run]) -> str:
-    """Return one line per Run and stage as CSV."""
+    """Return one CSV line per Run and stage, the clean pass included."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -77,7 +77,7 @@ def as_markdown(runs: Sequence[Run]) -> str:
 
 
 def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | None = None) -> str:
-    """Return one JUnit suite per Run: its verdict, its checks and, if requested, the release gate."""
+    """Return one JUnit test suite per Run: its verdict, its checks and, if requested, the release gate."""
     root = ElementTree.Element("testsuites", name="brinell")
     for name, run in zip(labels(list(runs)), runs, strict=True):
         cases = _cases(run, percent, require)
@@ -97,7 +97,7 @@ def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | N
 
 
 def _cases(run: Run, percent: float | None, require: str | None) -> list[tuple[str, str, bool]]:
-    """Return name, message and whether it failed, for the gate and every check."""
+    """Return name, message and whether it failed, for each test of the release gate and each check."""
     failed = {f.name: f"{f.message} {f.remedy}".strip() for f in check_gate(run, percent, require)}
     invalid = {"verdict": str(run.verdict)} if run.verdict.level == "invalid" else {}
     passed = {"verdict": str(run.verdict)}
@@ -128,7 +128,7 @@ def _difference(c: Comparison | str, a: str, b: str) -> str:
 
 
 def _cell(value: object) -> str:
-    """Escape text so that it neither ends a cell nor becomes markup."""
+    """Escape text for a cell of a Markdown table."""
     text = " ".join(str(value).split())
     for sign in "\\`*_{}[]<>|":
         text = text.replace(sign, f"\\{sign}")
@@ -136,5 +136,5 @@ def _cell(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace the characters that XML does not allow."""
+    """Replace the characters that XML does not allow by spaces."""
     return "".join(c if c in "\t\n\r" or (ord(c) >= 32 and ord(c) not in (0xFFFE, 0xFFFF)) else " " for c in text)

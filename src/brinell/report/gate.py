@@ -10,7 +10,7 @@ REQUIRABLE = VERDICT_LEVELS[:-1]
 
 
 def required_verdict(fail_under: float | None, require: str | None) -> VerdictLevel | None:
-    """Return the worst verdict that passes: the required one, "reliable" if only a percentage is given, else None.
+    """Return the worst verdict that passes: `require`, "reliable" if only `fail_under` is given, else None.
 
     >>> required_verdict(45.0, None), required_verdict(45.0, "suspicious"), required_verdict(None, None)
     ('reliable', 'suspicious', None)
@@ -22,9 +22,9 @@ def required_verdict(fail_under: float | None, require: str | None) -> VerdictLe
 
 
 def check_gate(run: Run, fail_under: float | None = None, require: str | None = None) -> list[Finding]:
-    """Return the findings that keep a Run from passing: unfinished, too weak a verdict, too low an accuracy.
+    """Return why a Run does not pass the gate: it is unfinished, its verdict is too bad or its accuracy too low.
 
-    Without a percentage and a verdict every Run passes. With one of them an unfinished Run never passes. The lower
+    Without `fail_under` and `require` every Run passes. With one of them an unfinished Run never passes. The lower
     bound of the 95 % interval of the robust accuracy must reach `fail_under`, in per cent.
 
     >>> run = Run.open("tests/results/golden_run_v1")
@@ -52,21 +52,23 @@ def check_gate(run: Run, fail_under: float | None = None, require: str | None = 
 
 
 def accuracy_name(percent: float) -> str:
-    """Return the name of the finding about the robust accuracy."""
+    """Return the name of the finding about a robust accuracy that is too low."""
     return f"robust accuracy of at least {percent:g} %"
 
 
 def check_percent(percent: float | None) -> None:
-    """Refuse a share in place of per cent: 0.45 would let nearly every Run pass."""
+    """Raise an InputError for a fraction such as 0.45 instead of 45 per cent: nearly every Run would pass."""
     if percent is not None and not (percent == 0 or 1 <= percent <= 100):
         raise InputError(
-            expected="--fail-under in per cent, from 1 to 100", got=f"{percent:g}", remedy="Write 45 for 45 %."
+            expected="--fail-under in per cent, 0 or 1 to 100",
+            got=f"{percent:g}",
+            remedy="Write 45 for 45 %.",
         )
 
 
 def _verdict(run: Run, wanted: VerdictLevel) -> Finding:
     level = run.verdict.level
-    remedy = "Follow the reasons and evaluate again"
+    remedy = "Correct what the reasons name and evaluate again"
     if level in REQUIRABLE:
         remedy += f", or accept it with --require {level}"
     accepted = " or ".join(VERDICT_LEVELS[: VERDICT_LEVELS.index(wanted) + 1])

@@ -1,4 +1,4 @@
-"""The outcome of every sample of a Run, as columns."""
+"""The outcome of every sample of a Run, as arrays."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,12 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class SampleOutcomes:
-    """One entry per sample, sorted by id.
+    """Arrays with one entry per sample, sorted by id.
 
-    `stage` is the position in the plan of the first attack that broke the sample, or -1. `row` is the row of its
-    nearest stored adversarial, or -1, and `distance` its distance. `largest_margin` is the largest
-    margin that an attack reached inside the threat. Missing distances and margins are nan.
+    `stage` is the position in the plan of the first attack that broke the sample, or -1. `row` is the index in
+    `run.rows()` of the attack row that broke it at the smallest distance, or -1, and `distance` this distance.
+    `largest_margin` is the largest margin that an attack reached inside the threat. Missing distances and margins are
+    nan.
     """
 
     ids: Ints
@@ -39,7 +40,7 @@ class SampleOutcomes:
 
     @property
     def broken(self) -> Bools:
-        """Whether a sample was classified correctly and then broken by an attack."""
+        """For each sample, whether it was classified correctly and then broken by an attack."""
         return self.correct & ~self.robust
 
 

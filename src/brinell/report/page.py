@@ -1,4 +1,4 @@
-"""Self-contained pages: style, script and images are inside, and nothing is fetched."""
+"""Self-contained HTML pages: style, script and images are inside, and nothing is fetched."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -29,7 +29,7 @@ def page(
     style: str = "",
     script: str = "",
 ) -> str:
-    """Return a page around a body of markup; `contents` are the ids and names of its sections.
+    """Return an HTML page around `body`, which is markup; `contents` are the ids and names of its sections.
 
     `style` and `script` are added to the style and script of every page.
 
@@ -45,12 +45,12 @@ def page(
 
 
 def render(template: str, *, package: str = PACKAGE, **values: object) -> str:
-    """Fill in a template from the folder `files` of a package; escape every value unless it is `markup`."""
+    """Fill in a template from the folder `files` of a package; escape every value that `markup` has not marked."""
     return str(_environment(package).get_template(template).render(**values))
 
 
 def markup(text: str) -> Any:
-    """Mark text as markup, so that it is not escaped again."""
+    """Mark text as HTML markup, so that templates do not escape it."""
     try:
         from markupsafe import Markup
     except ImportError:
@@ -65,7 +65,7 @@ def asset(name: str, package: str = PACKAGE) -> str:
 
 
 def own_version() -> str:
-    """Return the version of Brinell that made the page."""
+    """Return the version of Brinell, which made the page."""
     try:
         return version("brinell")
     except PackageNotFoundError:
@@ -78,7 +78,9 @@ def _marked(function: Callable[..., str]) -> Callable[..., Any]:
 
 def _missing() -> MissingExtra:
     return MissingExtra(
-        expected="jinja2 for a page", got="no such package", remedy="Install it: pip install 'brinell[report]'."
+        expected="jinja2 for an HTML page",
+        got="an installation without it",
+        remedy="Install it: pip install 'brinell[report]'.",
     )
 
 

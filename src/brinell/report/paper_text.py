@@ -15,7 +15,7 @@ def label(run: Run) -> str:
 
 
 def labels(runs: list[Run]) -> list[str]:
-    """Return distinct names of the Runs: the model, with plan, folder or path if needed."""
+    """Return distinct names of the Runs: the model, with the plan, folder or path where models repeat."""
     names = [label(run) for run in runs]
     plans = [f"{name}, {run.identity.plan.name}" for name, run in zip(names, runs, strict=True)]
     folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]
@@ -27,7 +27,7 @@ def labels(runs: list[Run]) -> list[str]:
 
 
 def threat_text(run: Run) -> str:
-    """Return the threat in short.
+    """Return the threat as short text.
 
     >>> threat_text(Run.open("tests/results/golden_run_v1"))
     'Linf, eps = 8/255'
@@ -73,7 +73,7 @@ def bibtex(runs: list[Run]) -> str:
 
 
 def _cited(work: str) -> str:
-    """Return the entry of a work as plans cite it: an optional topic, authors, year, title."""
+    """Return the BibTeX entry of a work that a plan cites as "topic: authors year, title"; the topic is optional."""
     match = CITED.match(work)
     if not match:
         return _entry("misc", _key(work), note=_tex(work))

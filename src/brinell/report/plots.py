@@ -1,4 +1,4 @@
-"""The figures of a report, drawn with matplotlib for notebooks and papers."""
+"""The figures of a report, drawn with matplotlib for notebooks and papers; each function returns the axes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,17 +21,17 @@ def accuracy(run: Run, axes: Any = None) -> Any:
 
 
 def classes(run: Run, axes: Any = None, names: Sequence[str] = ()) -> Any:
-    """Draw the accuracy of every class."""
+    """Draw the clean and the robust accuracy of every class."""
     return draw(_drawable(figures.classes(sample_outcomes(run), figures.class_names(run, names)), run), axes)
 
 
 def margins(run: Run, axes: Any = None) -> Any:
-    """Draw the margins of the clean inputs."""
+    """Draw a histogram of the margins of the clean inputs."""
     return draw(_drawable(figures.margins(sample_outcomes(run)), run), axes)
 
 
 def distances(run: Run, axes: Any = None) -> Any:
-    """Draw the robustness curve, or the distances of the adversarials."""
+    """Draw the robustness curve if the threat has no radius, else a histogram of the adversarials' distances."""
     outcomes = sample_outcomes(run)
     if figures.minimum_norm(run):
         return draw(figures.curve([("", outcomes)], str(run.identity.threat.norm)), axes)
@@ -39,7 +39,7 @@ def distances(run: Run, axes: Any = None) -> Any:
 
 
 def cost(run: Run, axes: Any = None) -> Any:
-    """Draw the passes of every stage."""
+    """Draw the number of forward and backward passes of every stage."""
     return draw(figures.costs(run)[0], axes)
 
 
@@ -68,7 +68,7 @@ def _drawable(figure: Any, run: Run) -> Any:
         raise InputError(
             expected="samples that this figure can show",
             got=f"none in {run.path}",
-            remedy="Write the report of the Run: it says why.",
+            remedy="Write the report of the Run, which says why: brinell report FOLDER.",
         )
     return figure
 

@@ -25,7 +25,7 @@ def text(
     fail_under: float | None = None,
     require: str | None = None,
 ) -> str:
-    """Return the report of one or several Runs as html, md, json, csv or junit.
+    """Return the report of one or several Runs as text in the format html, md, json, csv or junit.
 
     `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`.
 
@@ -33,7 +33,7 @@ def text(
     '| run | threat | plan | clean accuracy | robust accuracy | verdict |'
     """
     if not runs:
-        raise InputError(expected="at least one Run", got="none", remedy="Name the folder of a Run.")
+        raise InputError(expected="at least one Run", got="none", remedy="Pass a Run or its folder.")
     one_of("a format", format, FORMATS)
     if problem is not None and not isinstance(problem, SampleSource):
         raise InputError(
@@ -55,9 +55,10 @@ def write(
     classes: Sequence[str] = (),
     title: str = "",
 ) -> Path:
-    """Write the report of one or several Runs to a file; the ending of the file is the default format.
+    """Write the report of one or several Runs to a file and return its path; its ending gives the default format.
 
-    `problem` is the data of the Runs; with it the page shows originals beside adversarials. `classes` are class names.
+    `problem` is the data of the Runs; with it the page shows clean inputs beside adversarials. `classes` are class
+    names.
     """
     path = Path(path)
     many = [runs] if isinstance(runs, Run) else list(runs)
@@ -66,26 +67,28 @@ def write(
 
 
 def save(path: Path, made: str) -> Path:
-    """Write a finished report to a file."""
+    """Write the text of a report to a file and return its path."""
     try:
         path.write_text(made, encoding="utf-8")
     except OSError as error:
         raise InputError(
-            expected="a file that can be written", got=f"{path} ({error.strerror})", remedy="Create its folder first."
+            expected="a file that can be written",
+            got=f"{path} ({error.strerror})",
+            remedy="Create its folder first.",
         ) from error
     return path
 
 
 def format_of(path: Path) -> str:
-    """Return the format of a file by its ending.
+    """Return the report format that the ending of a file means; raise an InputError if it means none.
 
     >>> format_of(Path("report.xml"))
     'junit'
     """
     if path.suffix.lower() not in ENDINGS:
         raise InputError(
-            expected=f"a file named {', '.join(ENDINGS)}",
+            expected=f"a file that ends in {', '.join(ENDINGS)}",
             got=path.name,
-            remedy="Use one of these endings, or --format.",
+            remedy="Use one of these endings, or pass format= (--format).",
         )
     return ENDINGS[path.suffix.lower()]

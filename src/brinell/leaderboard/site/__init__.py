@@ -2,7 +2,7 @@
 
 - `pages`: build the site; `server`: serve it locally; `files/`: templates, style and script.
 - `entries`: collect records and Runs; `boards`: group and rank them; `columns`: the table of a board.
-- `charts`: the charts of a board; `sanitise`: make foreign text safe.
+- `charts`: the charts of a board; `sanitise`: make text from records safe.
 """
 
 from brinell.leaderboard.site.pages import build

@@ -47,7 +47,7 @@ class Board:
 
     @property
     def slug(self) -> str:
-        """The file name of the board's page without its ending; a standard radius is left out."""
+        """The file name of the board's page without its ending; it omits the radius of a standard board."""
         return re.sub(r"[^\w.+-]+", "-", f"{self.dataset}-{self.threat}" + self._other_eps("-eps-"))
 
     @property
@@ -57,19 +57,19 @@ class Board:
 
     @property
     def short(self) -> str:
-        """A name for navigation."""
+        """The name of the board in the navigation."""
         return f"{self.data_name} {self.threat}" + self._other_eps(" ")
 
     @property
     def title(self) -> str:
-        """A name for headings."""
+        """The name of the board in headings."""
         if self.corruptions:
             return f"{self.data_name}, common corruptions"
         return f"{self.data_name}, {self.threat}" + (f", eps = {self.eps}" if self.eps else "")
 
     @property
     def measure(self) -> str:
-        """What the board is ranked by."""
+        """The name of the number by which the board is ranked."""
         return "accuracy under corruptions" if self.corruptions else "best known robust accuracy"
 
     def _other_eps(self, prefix: str) -> str:
@@ -77,7 +77,7 @@ class Board:
         return "" if standard or not self.eps else prefix + self.eps
 
     def ranks(self) -> list[int | None]:
-        """Return the rank of every entry: one plus the number of better ranked entries, or None if unranked."""
+        """Return the rank of every entry: one plus the number of ranked entries with a higher accuracy; else None."""
         bests = [e.record.best for e in self.entries if e.ranked]
         return [
             None if not e.ranked else 1 + sum(b > e.record.best for b in bests)  # type: ignore[operator]
@@ -86,7 +86,7 @@ class Board:
 
 
 def boards(entries: Iterable[BoardEntry]) -> list[Board]:
-    """Group the entries into boards: the standard boards first, then others by name.
+    """Group the entries into boards by data set, threat and radius: the standard boards first, then others by name.
 
     >>> from brinell.leaderboard.site.entries import collect
     >>> [(b.slug, len(b.entries)) for b in boards(collect())][:2]
@@ -99,7 +99,7 @@ def boards(entries: Iterable[BoardEntry]) -> list[Board]:
 
 
 def radius(entry: BoardEntry) -> str:
-    """Return the radius of the board of an entry as text; empty for corruptions.
+    """Return the radius of an entry's board as text: the standard radius if within 2 % of it; "" for corruptions.
 
     >>> from brinell.leaderboard.records import Record
     >>> [radius(BoardEntry(Record("cifar10", "Linf", "m", eps=eps))) for eps in ("8/255", "0.031", "4/255", None)]

@@ -14,14 +14,14 @@ HOW_YEAR = "The year is the last four-digit number of the venue; records without
 
 
 def board_charts(board: Board) -> list[str]:
-    """Return the charts of a board as markup, without empty charts."""
+    """Return the charts of a board as HTML markup, without empty charts."""
     records, ranked = [e.record for e in board.entries], _ranked(board)
     made = (_scatter(board, records), _years(board, ranked), _over(board, records))
     return [text for text in made if text]
 
 
 def progress_chart(boards: Sequence[Board]) -> str:
-    """Return a chart of the best known robust accuracy by year, one line per board; empty without years."""
+    """Return a chart of the highest best known robust accuracy by year, one line per board; "" without years."""
     lines = [(b, _best_by_year(_ranked(b))) for b in boards if not b.corruptions]
     lines = [(b, best) for b, best in lines if len(best) > 1]
     if not lines:
@@ -84,7 +84,7 @@ def _years(board: Board, records: Sequence[Record]) -> str:
 
 
 def _best_by_year(records: Sequence[Record]) -> dict[int, tuple[float, str]]:
-    """Return the best accuracy so far and its model, for every year from the first to the last."""
+    """Return, for every year from the first to the last, the highest accuracy so far and the name of its model."""
     dated = [(r.year, r.best, title(r)) for r in records if r.year is not None and r.best is not None]
     years = [y for y, *_ in dated]
     every = range(min(years), max(years) + 1) if years else ()

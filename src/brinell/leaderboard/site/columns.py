@@ -1,4 +1,4 @@
-"""The columns of a board: meaning, cell markup and sort key."""
+"""The columns of a board: explanation, cell markup and sort key."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class BoardRow:
-    """An entry in the table of a board; `page` is the page of its Run."""
+    """An entry in the table of a board; `page` is the path of the page of its Run, None without a Run."""
 
     board: Board
     entry: BoardEntry
@@ -44,7 +44,7 @@ class BoardRow:
 
     @property
     def statuses(self) -> list[str]:
-        """The status of the record, and "external" if the best known accuracy is external."""
+        """The status of the record, and "external" if the best known accuracy is not from the leaderboard's attacks."""
         return [self.record.status, *(["external"] if self.entry.external else [])]
 
 
@@ -53,7 +53,7 @@ Sortable = int | float | str | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `value` is the sort key (None sorts last); `cell` makes markup of a row and its value.
+    """A column: `value` returns the sort key of a row (None sorts last), and `cell` the markup for a row and its key.
 
     `unknown` is the markup of None. `up` sorts ascending at the first click. Unless `always`, the column is left out
     if no row has a value.
@@ -70,7 +70,7 @@ class Column:
     unknown: str = NOTHING
 
     def shown(self, row: BoardRow) -> str:
-        """Return the cell as markup."""
+        """Return the markup of the column's cell in a row."""
         value = self.value(row)
         if value is None:
             return self.unknown
@@ -80,7 +80,7 @@ class Column:
 
 
 def columns(rows: list[BoardRow]) -> list[Column]:
-    """Return the permanent columns, and those for which a row has a value."""
+    """Return the columns to show: those marked `always`, and those for which some row has a value."""
     corruptions = any(r.board.corruptions for r in rows)
     return [
         c
@@ -97,7 +97,7 @@ def venue(record: Record) -> str:
 
 
 def series(record: Record) -> str:
-    """Return the venue without its date, for filters.
+    """Return the venue without its date, such as "ICLR", for filters.
 
     >>> [series(Record("d", "t", "m", venue=v)) for v in ("arXiv, Mar 2021", "ICLR 2020", "TMLR, Aug 2024", "N/A")]
     ['arXiv', 'ICLR', 'TMLR', '']
@@ -111,7 +111,7 @@ def title(record: Record) -> str:
 
 
 def flag_text(flag: bool | None) -> str | None:
-    """Return yes or no; None if unknown."""
+    """Return "yes" or "no"; None if unknown."""
     return None if flag is None else "yes" if flag else "no"
 
 
@@ -120,7 +120,7 @@ def _tag(text: str, explanation: str, kind: str = "") -> str:
 
 
 def breakable(text: str) -> str:
-    """Return a name as markup that breaks between its parts, not inside a word.
+    """Return a name as markup that may wrap between its parts, but not inside a word.
 
     >>> breakable("Wang2023Better_WRN-70-16"), breakable("AutoAttack")
     ('Wang2023<wbr>Better_<wbr>WRN-70-16', 'Auto<wbr>Attack')

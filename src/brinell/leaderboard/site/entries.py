@@ -34,15 +34,15 @@ class BoardEntry:
 
     @property
     def ranked(self) -> bool:
-        """Whether the entry is ranked: it has an accuracy, and the verdict of its Run is reliable."""
+        """Whether the entry is ranked: it has an accuracy, and its verdict is reliable or, without a Run, unknown."""
         return self.record.best is not None and self.record.verdict in (None, "reliable")
 
 
 def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_published: bool = True) -> list[BoardEntry]:
-    """Collect published records, then those of a folder, then Runs; later ones replace equal earlier ones.
+    """Collect published records, records in a folder, and Runs, in this order; later entries replace equal ones.
 
-    Two entries are equal if model, threat, radius, and Run (or status, without a Run) are equal. Runs with a record in
-    the folder are read as Runs.
+    Two entries are equal if model, threat, radius, and Run (or status, without a Run) are equal. If the folder has a
+    Run beside a record, the entry has both.
 
     >>> len(collect())
     236
@@ -50,7 +50,7 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
     entries = [BoardEntry(r) for r in published()] if with_published else []
     if folder is not None:
         if not Path(folder).is_dir():
-            raise InputError(expected="a folder of records", got=str(folder), remedy="Check the path.")
+            raise InputError(expected="a folder of records", got=f"{folder}, no folder", remedy="Pass a folder.")
         entries += [BoardEntry(r) for r in read_folder(folder)]
         beside = (path.parent for path in sorted(Path(folder).rglob(RECORD)))
         entries += [entry_of_run(path) for path in beside if (path / MANIFEST).exists()]
@@ -77,20 +77,20 @@ def entry_of_run(path: Path) -> BoardEntry:
         raise RunError(
             expected=f"a record that agrees with its Run, {run.path}",
             got=", ".join(differences),
-            remedy=f"Write {RECORD} again, or remove it.",
+            remedy=f"Correct these fields in {RECORD}, or delete the file.",
         )
     missing = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
     return BoardEntry(replace(record, **missing), run)
 
 
 def _record_of(run: Run) -> Record:
-    """Return a record from the manifest alone; the name of a zoo model names its data set."""
+    """Return a record for a Run without a record file; a zoo model's name, "data/threat/model", gives the data set."""
     threat = run.identity.threat
     if threat.eps is None:
         raise RunError(
             expected="a Run at one radius for a leaderboard",
-            got=f"{run.path}, which has none",
-            remedy="Evaluate at a radius (--eps).",
+            got=f"{run.path}, whose threat has no radius",
+            remedy="Evaluate with a radius (--eps).",
         )
     *above, name = (run.identity.model.name or run.path.name).split("/")
     dataset = above[0] if len(above) == 2 else run.identity.data.name or "unnamed"
@@ -99,5 +99,5 @@ def _record_of(run: Run) -> Record:
 
 
 def _part(text: str) -> str:
-    """Replace characters that are not safe in file names."""
+    """Return the text with unsafe characters for file names replaced by "-"."""
     return re.sub(r"[^\w.+ -]+", "-", Path(text).name if "." in text else text).strip(" .-+") or "unnamed"

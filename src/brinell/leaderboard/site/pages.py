@@ -33,7 +33,7 @@ FILTERS = (("architecture", "Architecture"), ("venue", "Venue"), ("extra", "Extr
 
 @dataclass(frozen=True)
 class Site:
-    """The result of a build: the folder, the records per board, and the number of Runs."""
+    """The result of a build: the folder, the number of records per board, and the number of Runs."""
 
     path: Path
     boards: dict[str, int]
@@ -52,9 +52,10 @@ def build(
     with_published: bool = True,
     report: Callable[[Run], str] | None = None,
 ) -> Site:
-    """Build a static site from Runs, a folder of records and the published records; replace an older site.
+    """Build a static site in the folder `out` from Runs, a folder of records and the published records.
 
-    `report` makes the full report of a Run; the page of the Run links to it.
+    An older site in the folder is replaced. `report` returns the full report of a Run as HTML, to which the Run's page
+    links.
 
     Cost: no model is evaluated; every Run is read and hashed once.
 
@@ -69,12 +70,14 @@ def build(
     _check_folder(folder)
     found = boards(collect(runs, records, with_published))
     if not found:
-        remedy = "Give Runs, or keep the published records."
-        raise InputError(expected="at least one record", got="no Run and no record", remedy=remedy)
+        remedy = "Pass folders of Runs or records, or leave out --no-published."
+        raise InputError(expected="at least one Run or record", got="none", remedy=remedy)
     twice = [slug for slug, count in Counter(b.slug.lower() for b in found).items() if count > 1]
     if twice:
         raise InputError(
-            expected="distinct names of data sets and threats", got=f"two boards {twice[0]}", remedy="Rename one."
+            expected="distinct file names of boards",
+            got=f"two boards with the name {twice[0]}",
+            remedy="Change the data set or the threat in the records of one board.",
         )
     files, count = _files(found, report)
     _write(folder, files)
@@ -82,7 +85,7 @@ def build(
 
 
 def rows(board: Board) -> list[BoardRow]:
-    """Return the entries of a board in order, each with its rank, a unique id and its page."""
+    """Return the entries of a board in order, each with its rank, a unique HTML id and the path of its Run's page."""
     taken, made = Counter(TAKEN), []
     for entry, rank in zip(board.entries, board.ranks(), strict=True):
         name = "-".join(entry.record.name.split())
@@ -104,7 +107,7 @@ def page_of(row_key: str, run_hash: str | None) -> str:
 
 
 def _files(found: list[Board], report: Callable[[Run], str] | None) -> tuple[dict[str, str], int]:
-    """Return every file of the site by name, and the number of Runs with a page."""
+    """Return the text of every file of the site by path, and the number of Runs with a page."""
     files, count = {HOME: _home(found)}, 0
     for board in found:
         of_board = rows(board)
@@ -149,7 +152,7 @@ def _board(board: Board, of_board: list[BoardRow], every: list[Board]) -> str:
 
 
 def _cell(column: Column, row: BoardRow) -> tuple[Column, str | None, Any]:
-    """Return the column, the sort key and the markup of a cell."""
+    """Return the column, and the sort key and markup of its cell in a row."""
     value = column.value(row)
     key = None if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
     return column, key, markup(column.shown(row))
@@ -181,7 +184,7 @@ def _run_summary(row: BoardRow, run: Run, report: str | None) -> str:
 
 
 def _run_facts(row: BoardRow, run: Run) -> dict[str, str]:
-    """Return the settings of the Run, without details of the machine."""
+    """Return the settings and cost of the Run by name, with the versions and the device it ran on."""
     identity, cost, where = run.identity, run.cost, run.environment
     made = {"brinell": where.brinell, "torch": where.torch, "device": where.device}
     facts = {
@@ -200,10 +203,14 @@ def _run_facts(row: BoardRow, run: Run) -> dict[str, str]:
 
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise InputError(expected="a folder for the site", got=f"{folder}, a file", remedy="Choose another.")
+        raise InputError(expected="a folder for the site", got=f"{folder}, a file", remedy="Pass a folder with --out.")
     if folder.exists() and any(folder.iterdir()) and not (folder / INDEX).is_file():
         got = f"{folder}, which holds other files"
-        raise InputError(expected="an empty folder or an older site", got=got, remedy="Choose another.")
+        raise InputError(
+            expected="a new or empty folder, or one with an older site to replace",
+            got=got,
+            remedy="Pass another with --out.",
+        )
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
@@ -217,7 +224,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 
 def _listed(folder: Path) -> set[str]:
-    """Return the files of an older site; ignore names that lead out of the folder."""
+    """Return the paths of the files of an older site; ignore paths that lead out of the folder."""
     try:
         names = json.loads((folder / INDEX).read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError):

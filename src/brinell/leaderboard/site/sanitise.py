@@ -1,4 +1,4 @@
-"""Make foreign text safe: only text and links remain."""
+"""Make text from records safe for a page: only text and links remain."""
 
 import re
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ SCHEMES = ("http", "https")
 
 
 def safe_link(text: str) -> str | None:
-    """Return the address if it is a web address; None for everything else, such as scripts.
+    """Return the text if it is an http or https address; None for everything else, such as scripts.
 
     >>> safe_link("https://arxiv.org/abs/2003.01690"), safe_link("javascript:alert(1)"), safe_link("//example.org")
     ('https://arxiv.org/abs/2003.01690', None, None)
@@ -65,7 +65,7 @@ def _pieces(text: str | None) -> list[tuple[str, str | None]]:
 
 
 class _Reader(HTMLParser):
-    """Collects pieces of text, each with the address it links to."""
+    """Collects the pieces of text in HTML, each with the address it links to, or None."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -17,7 +17,7 @@ DARKEST = 0.5  # largest opacity at which the text of a cell is readable in both
 
 
 def bar_chart(figure: Figure) -> tuple[str, int]:
-    """Draw groups of horizontal bars, one bar per series, with error bars; return markup and height."""
+    """Draw groups of horizontal bars, one bar per series, with error bars; return SVG markup and height in pixels."""
     names = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     count = max(len(figure.series), 1)
     thick = 18.0 if count == 1 else 14.0
@@ -40,7 +40,7 @@ def bar_chart(figure: Figure) -> tuple[str, int]:
 
 
 def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
-    """Draw full bars for the first and the last level, and floating bars for the drop of each stage."""
+    """Draw full bars for the first and last level, floating bars for each drop; return SVG markup and height."""
     slot, thick = 30.0, 20.0
     first, *rest = figure.levels
     names = [first.name, *(level.name for level in rest), figure.last]
@@ -75,7 +75,7 @@ def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
 
 
 def matrix_chart(figure: Figure) -> tuple[str, int]:
-    """Draw cells shaded by their value, one row per series."""
+    """Draw cells shaded by their value, one row per series; return SVG markup and height in pixels."""
     columns = list(dict.fromkeys(str(x) for s in figure.series for x in s.x))
     left = _left([s.name for s in figure.series])
     wide = (WIDTH - left - SLANT) / max(len(columns), 1)
@@ -97,7 +97,7 @@ def matrix_chart(figure: Figure) -> tuple[str, int]:
 
 
 def _heads(columns: Sequence[str], left: float, wide: float) -> tuple[str, float]:
-    """Return the column names, slanted if they are wider than a column, and their height."""
+    """Return the column names as SVG markup, slanted if wider than a column, and their height in pixels."""
     longest = max([len(c) for c in columns], default=0)
     slanted = longest * LETTER > wide
     every = max(1, -(-16 // max(int(wide), 1))) if slanted else 1  # at least one line of text apart

@@ -29,8 +29,8 @@ def chart(
     """Return the figure as an HTML `<figure>`: caption, legend, SVG, a note, and a collapsed table of its data.
 
     `files/theme.css` sets colours and fonts; `files/charts.js` adds tooltips and zoom. Without the script, the native
-    titles of the points show their values. `key` distinguishes equal figures on one page. `labels` name the points of
-    a line, step or point chart: one sequence per series.
+    titles of the points show their values. `key` distinguishes equal figures on one page, and `lines` are reference
+    lines. `labels` name the points of a line, step or point chart: one sequence per series.
 
     >>> from brinell.results.analyses import Series
     >>> text = chart(Figure("Errors", "line", "eps", "error (%)", (Series("net", (0.0, 0.1), (10.0, 80.0)),)))
@@ -157,12 +157,12 @@ def _legend(figure: AnyFigure) -> str:
 
 
 def _head(name: str) -> str:
-    """Return the head of a column; a narrow screen may break the longest words."""
+    """Return a column heading as markup, in which a narrow screen may break long words."""
     return escape(name).replace("wards", "<wbr>wards")
 
 
 def _kept(content: Table, column: int) -> str | None:
-    """Return the CSS class that keeps a column's short names on one line."""
+    """Return the CSS class that keeps a column on one line if all its cells are short, else None."""
     return "keep" if content.rows and all(len(str(row[column])) <= SHORT for row in content.rows) else None
 
 

@@ -25,14 +25,16 @@ def load_pyplot(*, shown: bool = False) -> Any:
 
 
 def check_plot_path(path: Path | None, remedy: str = "Give the file one of these endings.") -> None:
-    """Raise an error if no figure can be written to `path`, before hours of computation.
+    """Raise an error if the ending of `path` is no figure format or matplotlib is missing; call it before computing.
 
     >>> check_plot_path(None)
     """
     if path is None:
         return
     if path.suffix not in SUFFIXES:
-        raise InputError(expected=f"a figure as {', '.join(SUFFIXES)}", got=str(path), remedy=remedy)
+        raise InputError(
+            expected=f"a file for the figure that ends in {', '.join(SUFFIXES)}", got=str(path), remedy=remedy
+        )
     if find_spec("matplotlib") is None:
         raise _missing()
 
@@ -43,7 +45,7 @@ def reproducible_style(plt: Any, font_size: int = 10) -> Any:
 
 
 def save(plt: Any, figure: Any, path: Path) -> Path:
-    """Write the figure without a date, and close it."""
+    """Write the figure to `path` without a date, close it, and return `path`."""
     figure.tight_layout()
     figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)

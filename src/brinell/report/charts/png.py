@@ -12,10 +12,10 @@ COLOUR = {1: 0, 3: 2}  # number of channels and PNG colour type: grey, RGB
 
 
 def png(image: npt.NDArray[np.uint8]) -> bytes:
-    """Encode an image of bytes, height by width by 1 or 3 channels.
+    """Return a uint8 image, height by width by 1 or 3 channels, as the bytes of a PNG file.
 
     Method: eight bits per channel; each line is stored unfiltered or as differences to the previous pixel, whichever
-    has the smaller sum.
+    has the smaller sum of absolute values.
     Reference: PNG specification (ISO/IEC 15948).
 
     >>> png(np.zeros((2, 3, 1), np.uint8))[:8] == SIGNATURE
@@ -28,7 +28,7 @@ def png(image: npt.NDArray[np.uint8]) -> bytes:
 
 
 def data_uri(image: npt.NDArray[np.uint8]) -> str:
-    """Return the image as a data URI."""
+    """Return the image as the data URI of a PNG file."""
     return "data:image/png;base64," + base64.b64encode(png(image)).decode()
 
 

@@ -23,7 +23,7 @@ class AxisScale:
     stop: float
 
     def __call__(self, value: float) -> float:
-        """Return the position of a value."""
+        """Return the position of a value in pixels."""
         return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.stop - self.start)
 
 
@@ -41,7 +41,7 @@ def step(low: float, high: float, count: int = 5) -> float:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return the round numbers from low to high.
+    """Return the round numbers from low to high, about `count` of them.
 
     >>> ticks(0.0, 1.0), ticks(-3.0, 11.0)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.5, 0.0, 2.5, 5.0, 7.5, 10.0])
@@ -53,7 +53,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def tick_text(value: float, size: float) -> str:
-    """Format a tick with as few digits as the distance between ticks allows.
+    """Format a tick with as few digits as `size`, the distance between ticks, allows.
 
     >>> tick_text(0.2, 0.2), tick_text(20.0, 20.0), tick_text(12000.0, 2000.0), tick_text(0.00002, 0.00001)
     ('0.2', '20', '12,000', '2e-05')
@@ -68,7 +68,7 @@ def tick_text(value: float, size: float) -> str:
 
 
 def number(value: object) -> str:
-    """Format the cell of a table: integers in groups of three, other numbers with four digits.
+    """Format a table cell: integers with commas, other numbers with four digits, and "–" for None and nan.
 
     >>> number(12345), number(0.0313725), number(float("nan")), number(None), number("as it is")
     ('12,345', '0.03137', '–', '–', 'as it is')

@@ -8,7 +8,7 @@ VOID = ("input", "img", "br", "hr", "meta", "link")
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
-    """Return an element around children that are already markup; attributes are escaped, and None omits one.
+    """Return an element around children that are already markup; attributes are escaped, those that are None left out.
 
     >>> element("text", escape("a < b"), x=1.50, class_="axis", data_name='"quoted"')
     '<text x="1.5" class="axis" data-name="&quot;quoted&quot;">a &lt; b</text>'
@@ -22,7 +22,7 @@ def element(name: str, *children: str, **attributes: object) -> str:
 
 
 def path(points: list[tuple[float, float]], close: bool = False) -> str:
-    """Return the path commands through the points.
+    """Return the SVG path commands through the points, back to the first if `close`.
 
     >>> path([(0.0, 0.0), (10.0, 2.25)], close=True)
     'M0 0L10 2.25Z'

@@ -1,4 +1,4 @@
-"""Figures that analyses do not have: waterfalls, histograms, and reference lines."""
+"""Figures that only reports have: waterfalls, histograms, and reference lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MEANINGS = {
 
 
 def colour_classes(names: Sequence[str]) -> list[str]:
-    """Return the colour class of each series: by its name if all names are known, else by its position.
+    """Return the CSS class for the colour of each series: by its name if all names are known, else by its position.
 
     >>> colour_classes(["clean", "robust"]), colour_classes(["robust", "mine"])
     (['clean', 'c0'], ['c0', 'c1'])
@@ -23,7 +23,7 @@ def colour_classes(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class WaterfallLevel:
-    """A level of a waterfall, with its interval if it is known."""
+    """One level of a waterfall, such as the accuracy after an attack, with its interval if it is known."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class WaterfallLevel:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Decreasing levels, one per stage; `last` names the bar of the final level.
+    """Decreasing levels, one per stage; `last` is the name of the bar that repeats the final level.
 
     >>> Waterfall("Accuracy", "accuracy (%)", (WaterfallLevel("clean", 90.0), WaterfallLevel("pgd", 40.0))).drops
     (50.0,)
@@ -67,7 +67,9 @@ class Histogram:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.counts) or any(len(c) != len(self.edges) - 1 for c in self.counts):
-            raise ValueError(f"{self.title}: expected one name per row of counts and one count between every two edges")
+            raise ValueError(
+                f"{self.title}: expected a tuple of counts per name, and a count per bin between two edges"
+            )
 
 
 @dataclass(frozen=True)

@@ -24,21 +24,21 @@ MOST_MARKERS = {"line": 40, "steps": 12}
 
 @dataclass(frozen=True)
 class XYAxes:
-    """The x and y axis in pixels of the plotting area; `names` are the categories of a categorical x axis."""
+    """The x and y axes in pixels of the plotting area; `names` are the categories of a categorical x axis."""
 
     x: AxisScale
     y: AxisScale
     names: tuple[str, ...] = ()
 
     def at(self, x: float | str) -> float:
-        """Return the x position of a value or category."""
+        """Return the x position of a value or category in pixels."""
         return self.x(self.names.index(str(x)) if self.names else float(x))
 
 
 def xy_chart(
     figure: Figure, lines: Sequence[ReferenceLine] = (), labels: Sequence[Sequence[str]] = ()
 ) -> tuple[str, int, dict[str, object]]:
-    """Draw lines, steps or points with bands or error bars; return markup, height and attributes for the zoom."""
+    """Draw lines, steps or points with bands or error bars; return SVG markup, height and attributes for zooming."""
     axes = _figure_axes(figure, lines)
     parts = [_diagonal(axes)] if figure.diagonal else []
     for i, s in enumerate(figure.series):
@@ -48,7 +48,7 @@ def xy_chart(
 
 
 def histogram_chart(figure: Histogram, lines: Sequence[ReferenceLine] = ()) -> tuple[str, int, dict[str, object]]:
-    """Draw stacked bars between edges; return markup, height and attributes for the zoom."""
+    """Draw stacked bars between bin edges; return SVG markup, height and attributes for zooming."""
     tops = [sum(column) for column in zip(*figure.counts, strict=True)]
     low, high = figure.edges[0], figure.edges[-1]
     axes = _axes((low, high), span([0.0, *map(float, tops)]), ())
@@ -64,7 +64,7 @@ def histogram_chart(figure: Histogram, lines: Sequence[ReferenceLine] = ()) -> t
 
 
 def legend_key(i: int, line: bool, tint: str = "") -> str:
-    """Return the swatch of a series in the legend."""
+    """Return the symbol of a series in the legend as SVG: a line with its marker, or a bar."""
     colour = f"c{i % 8}"
     if line:
         marker = element("path", class_=f"dot {colour}", d=SHAPES[i % len(SHAPES)], transform="translate(13 7)")
@@ -171,7 +171,7 @@ def _reference_line(axes: XYAxes, line: ReferenceLine) -> str:
 
 
 def _with_axes(axes: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
-    """Add grid, ticks and labels; the plotting area is a nested SVG, and zooming changes its viewBox."""
+    """Add grid, ticks and labels to a plot, a nested SVG that can be zoomed; return markup, height and attributes."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     size, parts = step(axes.y.low, axes.y.high), []
     for value in ticks(axes.y.low, axes.y.high):
