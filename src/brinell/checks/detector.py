@@ -59,7 +59,7 @@ def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output)
 
 
 def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, answer: Output) -> list[Finding]:
-    """Check that an attack of the plan takes the detector into account and, if it needs them, finds gradients."""
+    """Check that an attack of the plan considers the detector, and that its score has the gradients attacks need."""
     if answer.reject is None:
         return []
     share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))

@@ -88,7 +88,7 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
         why = error_text(error)
-        return Finding("batch shape", "warn", f"the model fails on a batch of one input ({why}); make it work.")
+        return Finding("batch shape", "warn", f"the model fails on a batch of one input ({why}); fix it.")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:
         return Finding("batch shape", "ok", "clean predictions do not depend on the batch shape")

@@ -147,7 +147,7 @@ def spread(values: Numbers, n: int, offset: float) -> Ints:
 
 
 def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
-    """Return n of the positions `at`, spread evenly over the ranks of the clean margins; the seed draws the first."""
+    """Return n of the positions `at`, spread evenly over the ranks of the clean margins; the seed shifts them."""
     offset = float(rng.uniform(rng.keys(seed, torch.tensor([rng.digest("pilot")])), (1,)))
     return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
 

@@ -60,7 +60,7 @@ class Ray:
                 raise InputError(expected=f"{name} of at least 1", got=f"{value}", remedy=f"Omit {name}.")
         if (self.address or "").startswith("ray://"):
             raise InputError(
-                expected="the address of a cluster that this machine belongs to",
+                expected="the address of a cluster this machine belongs to",
                 got=f"{self.address}, which is for clients outside the cluster",
                 remedy="Run on the head node with address='auto', e.g. by ray job submit.",
             )

@@ -110,7 +110,7 @@ IN_PROCESS = InProcess()
 def run_unit(
     context: StageContext, plan: Plan, unit: WorkUnit, dropped: Collection[int] = ()
 ) -> Iterator[FinishedRows]:
-    """Run the stages whose outcomes are not stored on the samples of a unit; yield rows as samples finish.
+    """Run, on the samples of a unit, the stages whose outcomes are not stored yet; yield rows as samples finish.
 
     Samples whose ids are in `dropped` are skipped; an id added during a stage is skipped from the next stage on.
     """

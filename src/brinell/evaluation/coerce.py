@@ -113,7 +113,7 @@ def _part(problem: Problem, part: str) -> Problem:
     except ValueError:
         i, of = 0, 0
     if not 1 <= i <= of:
-        raise InputError(expected="a part such as 2/4", got=repr(part), remedy="Write 1/4 for the first of 4.")
+        raise InputError(expected="a part such as 2/4", got=repr(part), remedy="Write 1/4 for the first quarter.")
     return problem[(i - 1) * len(problem) // of : i * len(problem) // of]
 
 

@@ -47,7 +47,7 @@ def audited(p: Plan, share: float | int) -> Plan:
         )
     if not 0 <= share <= 1:
         raise PlanError(
-            expected="an audit between 0 and 1", got=f"{share}", remedy="Write audit=0.1 for 10 % of the survivors."
+            expected="a share between 0 and 1", got=f"{share}", remedy="Write audit=0.1 for 10 % of the survivors."
         )
 
     def change(stages: Stages) -> Stages:
@@ -105,7 +105,7 @@ def require_suitable(p: Plan, threat: Threat) -> None:
             raise PlanError(
                 expected="a threat with a radius, or minimum-norm attacks",
                 got=f"{s.name} and a threat without a radius",
-                remedy=f"Write {threat.norm.name}(eps), or search the smallest radius: brinell.attacks.Bisect(attack).",
+                remedy=f"Write {threat.norm.name}(eps), or find the smallest radius with brinell.attacks.Bisect(attack).",
             )
 
 

@@ -19,7 +19,7 @@ def run_plan(
     context: StageContext, plan: Plan, c: Clean, known: StoredOutcomes = NOTHING_STORED,
     *, individual: bool = False, everyone: bool = False, dropped: Collection[int] = (),
 ) -> Iterator[FinishedRows]:  # fmt: skip
-    """Run the stages whose outcomes are not stored on the samples of a chunk; yield rows as samples finish.
+    """Run, on the samples of a chunk, the stages whose outcomes are not stored yet; yield rows as samples finish.
 
     `known` are the stored outcomes. `individual`: every attack runs on every correctly classified
     sample. `everyone`: audits attack all survivors. `dropped` are ids of samples that another worker

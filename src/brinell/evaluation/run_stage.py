@@ -80,7 +80,7 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
 
 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
-    """Return the oracle with the stage's block size, which depends on early ends of samples and on several attempts."""
+    """Return the oracle with the stage's block size: another for attacks that end early or make several attempts."""
     if stage.attack.abandons_early:
         return context.oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
