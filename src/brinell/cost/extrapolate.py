@@ -161,7 +161,7 @@ def _escalation(
 
 
 def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
-    """Return `low` and `high` of `Estimate`: plus or minus two sampling errors, and none or twice the late successes."""
+    """Return `low` and `high` of `Estimate`: plus or minus two sampling errors, and 0 or 2 times the late successes."""
     if pilot is None:
         return 1.0, 1.0
     each = _passes(a, predict_outcomes(a, pilot, NOTHING_STORED, 1.0, everyone=True))

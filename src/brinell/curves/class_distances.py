@@ -162,10 +162,9 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
-    """Find the nearest sample of another class of each in `part`; write distances to `best`, positions to `partner`.
+    """Write each sample's nearest sample of another class to `best` (distance) and `partner` (position).
 
-    `low` are lower bounds (inf: same class). Pairs with the smallest bounds are measured first, then all pairs whose
-    bounds are below the smallest distance found so far.
+    `low` are lower bounds, inf within a class; pairs with small bounds are measured first.
     """
     promising = low.topk(min(FIRST, low.shape[1]), dim=1, largest=False).indices
     known = bounds.exact(part.repeat_interleave(promising.shape[1]), promising.flatten()).view_as(promising)

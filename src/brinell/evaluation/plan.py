@@ -105,7 +105,7 @@ def require_suitable(p: Plan, threat: Threat) -> None:
             raise PlanError(
                 expected="a threat with a radius, or minimum-norm attacks",
                 got=f"{s.name} and a threat without a radius",
-                remedy=f"Write {threat.norm.name}(eps), or find the smallest radius with brinell.attacks.Bisect(attack).",
+                remedy=f"Write {threat.norm.name}(eps), or find a radius with brinell.attacks.Bisect(attack).",
             )
 
 
