@@ -1,12 +1,16 @@
 """Individual mode: one Run with the numbers of a separate evaluation of every attack."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from typer.testing import CliRunner
 
-from brinell import L1, L2, Linf, Plan
+from brinell import L1, L2, Linf, Plan, Run
+from brinell.cli.main import app
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -27,7 +31,10 @@ def test_columns_are_those_of_separate_evaluations(
         theirs = outcome(alone).filter(pc.equal(outcome(alone)["attack"], stage.name))
         assert mine.equals(theirs)
         standing &= set(alone.survivors().tolist())
+        own = dict(together.accuracy_alone())[stage.name]
+        assert (own.k, own.n) == (alone.robust_accuracy.k, 16) == (len(alone.survivors()), 16)
     assert together.survivors().tolist() == sorted(standing)
+    assert any(a.k != b.k for (_, a), (_, b) in zip(together.accuracy_alone(), together.accuracy_after(), strict=True))
     assert len({s.broken for s in together.stages()}) > 1
 
 
@@ -39,3 +46,22 @@ def test_the_chain_breaks_the_same_samples(tiny: Any, images: Any, quiet: Any, c
     assert np.array_equal(chain.survivors(), together.survivors())
     assert [a.k for _, a in chain.accuracy_after()] == [a.k for _, a in together.accuracy_after()]
     assert chain.cost.forwards < together.cost.forwards
+
+
+def test_the_command_shows_the_accuracy_under_each_attack_alone(tmp_path: Path) -> None:
+    """Alone, each attack leaves at least as many samples as all attacks so far; the last two columns say how many."""
+    start = ["evaluate", "--model", "demo", "--data", "demo", "--n", "24", "--eps", "0.1", "--quiet"]
+    chosen = ["--attacks", "pgd-ce,fgsm", "--individual", "--out", str(tmp_path / "run")]
+    text = CliRunner().invoke(app, [*start, *chosen], env={"COLUMNS": "160"}).output
+    run = Run.open(tmp_path / "run")
+    (_, pgd), (_, fgsm) = run.accuracy_alone()
+    assert pgd.k < fgsm.k and run.robust_accuracy.k <= pgd.k
+    line = next(line for line in text.splitlines() if "fgsm" in line)
+    after = run.robust_accuracy
+    assert line.index(f"{100 * after.value:.1f} %") < line.index(f"{100 * fgsm.value:.1f} %")
+    assert f"{100 * fgsm.low:.1f}" in line and "alone" in text
+    stored = json.loads(CliRunner().invoke(app, [*start, *chosen, "--resume", "--json"]).output)
+    assert [s["alone"]["k"] for s in stored["stages"]] == [pgd.k, fgsm.k]
+    assert "accuracy under it alone" in str(run)
+    chain = CliRunner().invoke(app, [*start, "--attacks", "pgd-ce,fgsm"], env={"COLUMNS": "160"}).output
+    assert "alone" not in chain

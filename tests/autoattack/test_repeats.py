@@ -62,6 +62,13 @@ def test_by_hand(tmp_path: Path) -> None:
     assert found.robust.deviation == pytest.approx(robust.std(ddof=1))
     assert (found.robust.passes, found.robust.n) == (4, 4)
     assert run.repeats == found
+    # One attack alone: of "one" sample 1 is fooled in pass 1; of "two" sample 2 keeps its clean row, fooled in pass 2.
+    alone = [repeated(run, [name]) for name in STAGES]
+    expected = [np.array([1, 2, 2, 2]) / 4, np.array([3, 1, 2, 2]) / 4]
+    for one, accuracies in zip(alone, expected, strict=True):
+        assert one is not None and one.clean == found.clean
+        assert one.robust.mean == pytest.approx(accuracies.mean())
+        assert one.robust.deviation == pytest.approx(accuracies.std(ddof=1))
 
 
 def test_of_equals_the_first_counts(tmp_path: Path) -> None:

@@ -20,11 +20,15 @@ def facts(run: Run) -> dict[str, Any]:
     >>> facts(Run.open("tests/results/golden_run_v1"))["robust_accuracy"]["k"]
     2
     """
+    alone = dict(run.accuracy_alone()) if run.identity.individual else {}
     return {
         "path": str(run.path),
         "clean_accuracy": proportion(run.clean_accuracy),
         "robust_accuracy": proportion(run.robust_accuracy),
-        "stages": [{"attack": name, **proportion(p)} for name, p in run.accuracy_after()],
+        "stages": [
+            {"attack": name, **proportion(p), **({"alone": proportion(alone[name])} if name in alone else {})}
+            for name, p in run.accuracy_after()
+        ],
         "cost": {"forwards": run.cost.forwards, "backwards": run.cost.backwards, "seconds": run.cost.seconds},
         "audit": None if run.audit is None else _audit(run.audit),
         "verdict": {

@@ -67,13 +67,21 @@ def as_markdown(runs: Sequence[Run]) -> str:
         cells = (name, threat_text(run), run.identity.plan.name, *accuracies, run.verdict.level)
         lines.append(f"| {' | '.join(_cell(c) for c in cells)} |")
     for name, run in zip(names, runs, strict=True):
-        lines += ["", f"**{_cell(name)}**", "", "| after | accuracy | broken |", "|---|---|---|"]
-        lines.append(f"| {CLEAN} | {run.clean_accuracy} | |")
+        own = dict(run.accuracy_alone()) if run.identity.individual else {}
+        lines += ["", f"**{_cell(name)}**", "", *_head(bool(own))]
+        lines.append(f"| {CLEAN} | {run.clean_accuracy} | |{' |' * bool(own)}")
         for stage, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True):
-            lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |")
+            alone = f" {own.get(stage.attack, '')} |" if own else ""
+            lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |{alone}")
         lines += ["", f"Verdict: {_cell(run.verdict)}", "", _cell(run.sentence())]
     compared = [f"- {_cell(_difference(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
     return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
+
+
+def _head(alone: bool) -> tuple[str, str]:
+    """Return the first two lines of the table of attacks, with or without the accuracy under each attack alone."""
+    columns = ("after", "accuracy", "broken", *(["accuracy alone"] if alone else []))
+    return f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"
 
 
 def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | None = None) -> str:

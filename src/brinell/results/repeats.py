@@ -1,6 +1,7 @@
 """Randomised models: how much the accuracies vary between the judging passes, which decide what is broken."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results.format.schema import Evidence, is_evidence
+from brinell.results.format.schema import CLEAN, Evidence, is_evidence
 from brinell.results.row_queries import ids_of, samples
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ class Repeats:
         return f"clean {clean}, robust {self.robust}"
 
 
-def repeated(run: "Run") -> Repeats | None:
+def repeated(run: "Run", attacks: Sequence[str] | None = None) -> Repeats | None:
     """Return mean and deviation of the accuracies over the judging passes; None if some sample has no such passes.
+
+    `attacks` counts only the rows of these attacks and the clean rows.
 
     Method: each sample is represented by one of its rows, clean or attack: the row that fooled the most passes (of the
     separate selection passes, if these are stored), the first of equals. The accuracy of a pass is the share of
@@ -63,6 +66,8 @@ def repeated(run: "Run") -> Repeats | None:
     True
     """
     table = run.numbers()
+    if attacks is not None:
+        table = table.filter(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())))
     table = table.filter(pc.is_valid(table["judged"]))
     most = np.array([2 * sum(judged) > len(judged) for judged in table["judged"].to_pylist()], dtype=bool)
     broken = np.asarray(table["broken"], dtype=bool)

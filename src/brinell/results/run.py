@@ -168,6 +168,14 @@ class Run:
         names = self.attacks
         return [(name, self._accuracy(names[: i + 1])) for i, name in enumerate(names)]
 
+    def accuracy_alone(self) -> list[tuple[str, Proportion]]:
+        """Return the accuracy under each attack alone, for attacks that attacked every correctly classified sample.
+
+        With `individual=True` these are all attacks of the plan, except those of an audit.
+        """
+        correct = self.clean_accuracy.k
+        return [(s.attack, self._accuracy([s.attack])) for s in self.stages() if s.attacked == correct]
+
     def survivors(self) -> Ids:
         """Return the sorted ids of the survivors: correctly classified samples that no attack broke."""
         return row_queries.survivors(self.numbers())

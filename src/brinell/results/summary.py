@@ -121,6 +121,9 @@ def _stages(run: "Run") -> str:
     lines = [f"{'attack':<{width}}   attacked   broken   accuracy after"]
     for stage, (_, accuracy) in zip(run.stages(), run.accuracy_after(), strict=True):
         lines.append(f"{stage.attack:<{width}}   {stage.attacked:>8}   {stage.broken:>6}   {accuracy}")
+    if run.identity.individual:
+        lines += ["", f"{'attack':<{width}}   accuracy under it alone"]
+        lines += [f"{name:<{width}}   {accuracy}" for name, accuracy in run.accuracy_alone()]
     return "\n".join(lines)
 
 

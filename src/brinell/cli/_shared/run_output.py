@@ -10,7 +10,7 @@ from brinell.cli._shared.options import PrintFlags
 from brinell.cli._shared.terminal import add_row, interval, make_table, print_lines, print_table
 from brinell.cost.budget import Estimate, duration, rounded
 from brinell.report.facts import facts
-from brinell.results import Run
+from brinell.results import Proportion, Run
 from brinell.results.format.manifest import EVADE
 from brinell.results.summary import mask_text
 
@@ -50,11 +50,17 @@ def _stages(run: Run) -> Table:
     identity, threat = run.identity, run.identity.threat
     threat_name = f"{threat.norm}{mask_text(threat.mask)}, eps = {threat.eps_text}"
     title = f"{identity.model.name} · {threat_name} · plan {identity.plan.name}"
-    clean = run.clean_accuracy
-    rows = [("clean", f"{100 * clean.value:.1f} %", interval(clean), "", "")]
+    clean, own = run.clean_accuracy, dict(run.accuracy_alone()) if identity.individual else {}
+    rows = [("clean", *_accuracy(clean), *([""] * 2 if own else []), "", "")]
     for s, (name, p) in zip(run.stages(), run.accuracy_after(), strict=True):
-        rows.append((name, f"{100 * p.value:.1f} %", interval(p), f"{s.attacked:,}", f"{s.broken:,}"))
-    return make_table(title, ("after", ">accuracy", "95 % interval", ">attacked", ">broken"), rows)
+        alone = _accuracy(own.get(name)) if own else ()
+        rows.append((name, *_accuracy(p), *alone, f"{s.attacked:,}", f"{s.broken:,}"))
+    alone_columns = (">alone", "95 % interval") if own else ()
+    return make_table(title, ("after", ">accuracy", "95 % interval", *alone_columns, ">attacked", ">broken"), rows)
+
+
+def _accuracy(p: Proportion | None) -> tuple[str, str]:
+    return ("", "") if p is None else (f"{100 * p.value:.1f} %", interval(p))
 
 
 def _summary(run: Run) -> Table:

@@ -24,7 +24,9 @@ def command(
     part: Annotated[
         str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4. brinell merge joins the parts.")
     ] = None,
-    individual: Annotated[bool, typer.Option("--individual", help="Run every attack on all correct samples.")] = False,
+    individual: Annotated[
+        bool, typer.Option("--individual", help="Run every attack on every sample; show its own accuracy too.")
+    ] = False,
     queries: Annotated[
         int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
     ] = None,
