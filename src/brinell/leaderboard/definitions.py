@@ -47,7 +47,7 @@ LEADERBOARDS = (
 
 
 def find_leaderboard(dataset: str, threat: str) -> Leaderboard:
-    """Return the leaderboard of a data set and a threat; raise an InputError that lists all leaderboards."""
+    """Return the leaderboard of a data set and a threat; if there is none, raise an InputError that lists all."""
     leaderboard = next((b for b in LEADERBOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
     if leaderboard is not None:
         return leaderboard
