@@ -1,7 +1,7 @@
 """Test the attack of an evaluation, to decide whether its robust accuracy can be trusted.
 
 `binarization/` holds the binarization test (`test_attack`): it replaces the readout of a network so that an adversarial
-example is known to exist for every sample, and counts how many the attack finds.
+example is known to exist for every sample, and counts how many the attack finds; `test_attacks` compares several.
 `probes/` holds the indicators of attack failure and small experiments with a known outcome (`probe`).
 `traces/` follows the loss and the accuracy over the iterations of attacks (`trace`), and finds gradients that vanish
 because of the scale of the logits (`logit_scales`).
@@ -15,6 +15,7 @@ from brinell.reliability.attach import WithProbe, WithTest, probe_run, test_run
 from brinell.reliability.binarization.planting import Design
 from brinell.reliability.binarization.readouts import EnsembleReadout, LinearReadout, NeighbourReadout, PrototypeReadout
 from brinell.reliability.binarization.result import BinarizationTest, KappaLevel
+from brinell.reliability.binarization.several import AttackTests, test_attacks
 from brinell.reliability.binarization.test import test_attack
 from brinell.reliability.probes.probe import probe
 from brinell.reliability.probes.result import Probes, Surface
@@ -26,6 +27,7 @@ Ensemble, Linear, Neighbours, Prototypes = EnsembleReadout, LinearReadout, Neigh
 
 __all__ = [
     "ActiveTest",
+    "AttackTests",
     "BinarizationTest",
     "Chance",
     "Design",
@@ -51,6 +53,7 @@ __all__ = [
     "probe",
     "probe_run",
     "test_attack",
+    "test_attacks",
     "test_run",
     "trace",
 ]

@@ -24,8 +24,8 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Reliability": ("expected_clean_accuracy", "test", "probe"),
     "Record": ("name", "about", "anyway"),
     "Difficulty of the test": (
-        "kind", "inner", "boundary", "surface", "gap", "kappa", "curve", "readout", "layer", "reference",
-        "random_queries",
+        "kind", "inner", "boundary", "surface", "gap", "kappa", "curve", "sweep", "values", "readout", "layer",
+        "reference", "random_queries",
     ),
     "Training": (
         "batch", "optimiser", "lr", "momentum", "nesterov", "weight_decay", "schedule", "anneal", "label_smoothing",

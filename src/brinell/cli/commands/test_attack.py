@@ -8,14 +8,19 @@ from rich.console import Console
 from brinell.cli._shared import chosen, options
 from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table
 from brinell.reliability.binarization.result import PLAIN, BinarizationTest
-from brinell.reliability.binarization.test import test_attack as binarization_test
+from brinell.reliability.binarization.several import AttackTests
+from brinell.reliability.binarization.several import test_attacks as binarization_tests
+from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
 
 
 def command(
     *,
     target: options.TargetFlags,
-    plan: Annotated[str, typer.Option(help="Plan to test. brinell plans lists all plans.")] = "apgd",
+    plan: Annotated[
+        list[str] | None,
+        typer.Option(help="Plan to test; default: apgd. Repeat, or list with commas, for several."),
+    ] = None,
     attacks: options.Attacks = None,
     n: options.N = None,
     kind: Annotated[
@@ -33,6 +38,10 @@ def command(
     curve: Annotated[bool, typer.Option("--curve", help="Test every kappa, not only down to the chosen one.")] = (
         False
     ),
+    sweep: Annotated[
+        str | None, typer.Option(help="Measure over the hardness of the test: kappa, or inner (inner points).")
+    ] = None,
+    values: Annotated[str | None, typer.Option(help="Values of the sweep, e.g. 0.5,0.9,0.99 or 49,99,499.")] = None,
     readout: Annotated[str, typer.Option(help="Readout: linear, ensemble, prototypes or neighbours.")] = "linear",
     layer: Annotated[str | None, typer.Option(help="Name of the readout layer, or several: head1,head2.")] = None,
     reference: Annotated[
@@ -41,19 +50,48 @@ def command(
     random_queries: Annotated[
         int | None, typer.Option(help="Queries of the random baseline; default: the query limit of the plan.")
     ] = None,
+    plot: options.Plot = None,
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Test an attack on problems with a known adversarial example; exit code 1 unless the attack passes."""
-    test = binarization_test(
-        *target.load(n), chosen.plan(plan, attacks), kind=kind, inner=inner, boundary=boundary,
-        corners=False if surface else None, gap=gap, kappa=kappa, curve=curve, readout=readout,
-        layer=None if layer is None else [name.strip() for name in layer.split(",")], reference=reference,
-        random_queries=random_queries, progress=output.progress, **compute.arguments(),
+    """Test attacks on problems with a known adversarial example; exit code 1 unless all of them pass."""
+    if plot is not None and sweep is None:
+        raise typer.BadParameter("--plot draws a sweep: add --sweep kappa or --sweep inner.")
+    check_plot_path(plot)
+    names = [name.strip() for text in plan or ["apgd"] for name in text.split(",")]
+    plans = [chosen.plan("", attacks)] if attacks else [chosen.plan(name, None) for name in names]
+    result = binarization_tests(
+        *target.load(n), plans, sweep=sweep, values=None if values is None else _numbers(values), kind=kind,
+        inner=inner, boundary=boundary, corners=False if surface else None, gap=gap, kappa=kappa, curve=curve,
+        readout=readout, layer=None if layer is None else [name.strip() for name in layer.split(",")],
+        reference=reference, random_queries=random_queries, progress=output.progress, **compute.arguments(),
     )  # fmt: skip
-    output.print(test.to_json, lambda console: show(test, console))
-    if not test.passed:
+    if plot is not None:
+        from brinell.analysis.plot import plot as draw
+
+        draw(result.report(), plot)
+    alone = result.tests[0] if len(plans) == 1 and sweep is None else None
+    if alone is not None:
+        output.print(alone.to_json, lambda console: show(alone, console))
+    else:
+        output.print(result.to_json, lambda console: show_several(result, console))
+    if not result.passed:
         raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"--values takes numbers with commas between them, not {text}.") from error
+
+
+def show_several(result: AttackTests, console: Console) -> None:
+    """Print the scores of all attacks in one table, then a paragraph for each attack."""
+    for table in result.report().tables:
+        columns = [f">{name}" for name in table.columns]
+        print_table(make_table(table.title, columns, ([str(c) for c in row] for row in table.rows)), console)
+    print_lines(console, *(line for test in result.tests for line in (str(test), *test.notes)))
 
 
 def show(test: BinarizationTest, console: Console) -> None:

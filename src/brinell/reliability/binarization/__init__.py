@@ -5,4 +5,5 @@ the inputs of a network's last layer; `readouts` fits a two-class readout to the
 `binary_models` joins features and readouts into one two-class classifier per sample. `trials` attacks these classifiers
 with the decision boundary closer or less close to the known adversarial (κ). `result` holds the outcome,
 `BinarizationTest`, and describes it.
+`several` tests several attacks, also over the hardness of the test (`test_attacks`).
 """

@@ -1,7 +1,7 @@
 """Run the binarization test: check whether an attack finds adversarial examples that are known to exist."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,14 @@ from brinell.reliability.binarization.features import Layer, find_features
 from brinell.reliability.binarization.planting import Design, Planted, Search, accepting, plant, score_ascent
 from brinell.reliability.binarization.readouts import as_readout
 from brinell.reliability.binarization.result import DECIDES, INVERTED, PLAIN, REGULAR, BinarizationTest, worse_of
-from brinell.reliability.binarization.trials import TestSpecification, choose_trial, empty_level, imitates, run_levels
+from brinell.reliability.binarization.trials import (
+    Fitted,
+    TestSpecification,
+    choose_trial,
+    empty_level,
+    imitates,
+    run_levels,
+)
 from brinell.results import ROWS
 
 if TYPE_CHECKING:
@@ -95,32 +102,59 @@ def test_attack(
     >>> test.n + test.skipped, test.score > test.rasr
     (8, True)
     """
+    (test,) = run_tests(
+        classifier, problem, threat, (attack,), kind=kind, inner=inner, boundary=boundary, corners=corners, gap=gap,
+        levels=KAPPAS if kappa is None else (kappa,), curve=curve, readout=readout, layer=layer, reference=reference,
+        random_queries=random_queries, progress=progress, **options,
+    )  # fmt: skip
+    return test
+
+
+def run_tests(
+    classifier: Any, problem: Any, threat: Threat, attacks: Iterable[Any],
+    *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
+    gap: float = 0.05, levels: Sequence[float] = KAPPAS, curve: bool = False, readout: Any = "linear",
+    layer: Layer = None, reference: Any = None, random_queries: int | None = None,
+    progress: bool | None = None, **options: "Unpack[ComputeOptions]",
+) -> list[BinarizationTest]:  # fmt: skip
+    """Return the test of every attack, each as `test_attack` gives it, at the closenesses `levels`, hardest first.
+
+    Attacks that are tested on the same points share the fitted readouts, the reference attack and the random points.
+    """
     execution = Execution.from_options(options, ComputeOptions)
     model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
-    bound, chosen, fitting = coerce.as_threat(threat), coerce.as_plan(attack), as_readout(readout)
+    bound, fitting = coerce.as_threat(threat), as_readout(readout)
+    plans = [coerce.as_plan(attack) for attack in attacks]
     _bounded(bound)
     design = Design(inner, boundary, _corners(bound, corners), gap)
-    levels = _levels(kappa)
+    _require_kappas(levels)
     if random_queries is not None and random_queries < 1:
         raise InputError(
             expected="at least 1 query for the random points",
             got=f"{random_queries}",
             remedy="Omit `random_queries` to match the queries of the attack.",
         )
+    fits: dict[tuple[Any, ...], Fitted] = {}
+    tests = []
     with precisions.exact(model.device), show_progress(progress) as listener:
-        # The model and the plan pass the same checks as in an evaluation.
-        prepared = prepare(model, data, bound, _without_audit(chosen), execution, listener)
-        kinds = _kinds(kind, model, prepared)
-        other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
-        chunk = _all(data)
-        plans, notes = _fitted(prepared, model, chunk, (chosen, other))
-        seen = find_features(model, chunk.x[:READOUT_SAMPLES].to(model.device), layer)
-        # Attacks that match the features of another class need reference points of the second class.
-        design = replace(design, beyond=int(any(imitates(s) for p in plans for s in p.stages_for(bound))))
-        q = TestSpecification(
-            model, prepared, chunk, bound, plans, seen, fitting, design, levels, curve, random_queries, tuple(notes)
-        )
-        return worse_of([_test(q, k, listener) for k in kinds])
+        for chosen in plans:
+            if len(plans) > 1:
+                listener(Note(f"Plan {chosen.name}"))
+            # The model and the plan pass the same checks as in an evaluation.
+            prepared = prepare(model, data, bound, _without_audit(chosen), execution, listener)
+            kinds = _kinds(kind, model, prepared)
+            other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
+            chunk = _all(data)
+            pair, notes = _fitted(prepared, model, chunk, (chosen, other))
+            seen = find_features(model, chunk.x[:READOUT_SAMPLES].to(model.device), layer)
+            # Attacks that match the features of another class need reference points of the second class.
+            beyond = int(any(imitates(s) for p in pair for s in p.stages_for(bound)))
+            q = TestSpecification(
+                model, prepared, chunk, bound, pair, seen, fitting, replace(design, beyond=beyond), levels, curve,
+                random_queries, tuple(notes),
+            )  # fmt: skip
+            tests.append(worse_of([_test(q, k, fits, listener) for k in kinds]))
+    return tests
 
 
 # Keep pytest from collecting this function as a test.
@@ -157,7 +191,8 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
     return EVADING
 
 
-def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTest:
+def _fit(q: TestSpecification, kind: str, listener: Listener) -> Fitted:
+    """Draw the points of this kind of test and fit the readouts."""
     started, design, context = time.perf_counter(), q.design, q.prepared.context
     seen = replace(q.features, kind=kind)
     oracle = Oracle(seen, default_block(q.model.device), listener)
@@ -166,8 +201,16 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
     listener(Note(f"Fitting readouts for {len(q.chunk)} samples, {points} points each{what}."))
     planted = _planted(q, kind)
     tasks = build_tasks(oracle, seen, q.readout, design, q.chunk, q.threat, context.seed, planted)
-    fitted = time.perf_counter()
-    trials = [] if tasks is None else run_levels(q, tasks, listener)
+    return Fitted(planted, tasks, time.perf_counter() - started)
+
+
+def _test(q: TestSpecification, kind: str, fits: dict[tuple[Any, ...], Fitted], listener: Listener) -> BinarizationTest:
+    started, design = time.perf_counter(), q.design
+    # What the drawn points depend on; the search for rejected points uses gradients if the plan does.
+    key = (kind, design, q.prepared.context.draws, q.plans[0].needs_gradients)
+    fitted = fits.get(key) or fits.setdefault(key, _fit(q, kind, listener))
+    planted, tasks = fitted.planted, fitted.tasks
+    trials = run_levels(q, fitted, listener)
     chosen = choose_trial(trials)
     held = None if chosen is None else chosen.held
     detector = q.model.detector if isinstance(q.model, TorchClassifier) else None
@@ -177,7 +220,7 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
         model=q.model.name,
         threat=str(q.threat),
         readout=q.readout.name,
-        layer=seen.source,
+        layer=q.features.source,
         inner=design.inner,
         boundary=design.boundary,
         surface="corners" if design.corners else "surface",
@@ -190,7 +233,7 @@ def _test(q: TestSpecification, kind: str, listener: Listener) -> BinarizationTe
         reasons=_reasons(q.chunk, planted, tasks, held, kind),
         warnings=tuple(f"Check {c.name}: {c.message}" for c in q.prepared.checks if c.level in ("warn", "fail")),
         notes=(*q.prepared.notes, *q.notes),
-        cost={"fit_seconds": fitted - started, "seconds": time.perf_counter() - started},
+        cost={"fit_seconds": fitted.seconds, "seconds": time.perf_counter() - started},
         kind=kind,
         detector="" if detector is None or kind == PLAIN else detector.describe(),
         drawn=planted.drawn,
@@ -255,16 +298,14 @@ def _corners(threat: Threat, wanted: bool | None) -> bool:
     return threat.norm.corners if wanted is None else wanted
 
 
-def _levels(kappa: float | None) -> Sequence[float]:
-    if kappa is None:
-        return KAPPAS
-    if not 0 < kappa < 1:
-        raise InputError(
-            expected="a closeness kappa above 0 and below 1",
-            got=f"{kappa}",
-            remedy="Omit `kappa` to choose it automatically, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
-        )
-    return (kappa,)
+def _require_kappas(levels: Sequence[float]) -> None:
+    for kappa in levels:
+        if not 0 < kappa < 1:
+            raise InputError(
+                expected="a closeness kappa above 0 and below 1",
+                got=f"{kappa}",
+                remedy="Omit `kappa` to choose it automatically, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
+            )
 
 
 def _without_audit(p: Plan) -> Plan:

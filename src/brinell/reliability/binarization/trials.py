@@ -1,7 +1,7 @@
 """Run the binarization test at one closeness κ of the decision boundary after another."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import torch
@@ -22,7 +22,7 @@ from brinell.evaluation.verify_points import verify_points
 from brinell.ops.losses import LOSSES
 from brinell.reliability.binarization.binary_models import BinaryTasks
 from brinell.reliability.binarization.features import Features
-from brinell.reliability.binarization.planting import Design
+from brinell.reliability.binarization.planting import Design, Planted
 from brinell.reliability.binarization.readouts import Readout
 from brinell.reliability.binarization.result import KappaLevel
 from brinell.results import ROWS, Proportion
@@ -49,6 +49,31 @@ class TestSpecification:
     curve: bool
     queries: int | None
     notes: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Fitted:
+    """The readouts of one kind of test, and what plans and random points found on them, for further plans."""
+
+    planted: Planted
+    tasks: BinaryTasks | None
+    seconds: float
+    plans: list[tuple[float, Plan, tuple[Tensor, pa.Table]]] = field(default_factory=list)
+    random: dict[tuple[float, int], dict[str, Proportion]] = field(default_factory=dict)
+
+    def attacked(self, kappa: float, plan: Plan, context: StageContext, chunk: Chunk) -> tuple[Tensor, pa.Table]:
+        """Return a mask of the samples that the plan breaks at this κ, and its rows."""
+        for at, known, result in self.plans:
+            if at == kappa and known == plan:
+                return result
+        self.plans.append((kappa, plan, _attacked(context, plan, chunk)))
+        return self.plans[-1][2]
+
+    def random_points(self, kappa: float, queries: int, context: StageContext, chunk: Chunk) -> dict[str, Proportion]:
+        """Return R-ASR at this κ with this many points per sample."""
+        if (kappa, queries) not in self.random:
+            self.random[kappa, queries] = _random(context, chunk, queries)
+        return self.random[kappa, queries]
 
 
 @dataclass(frozen=True)
@@ -94,12 +119,14 @@ def _matched(stages: Stages, rows: pa.Table) -> int:
     return max(min(allowed, POINTS), *total["forwards_sum"].to_pylist())
 
 
-def run_levels(q: TestSpecification, tasks: BinaryTasks, listener: Listener) -> list[KappaTrial]:
+def run_levels(q: TestSpecification, fitted: Fitted, listener: Listener) -> list[KappaTrial]:
     """Return trials at successive κ, hardest first, until an attack breaks almost all samples (`curve`: at all κ)."""
     trials: list[KappaTrial] = []
+    if fitted.tasks is None:
+        return trials
     for kappa in q.levels:
         listener(Note(f"kappa = {kappa:g}"))
-        trials.append(_trial(q, tasks, kappa))
+        trials.append(_trial(q, fitted, fitted.tasks, kappa))
         if _almost_perfect(trials[-1].level) and not q.curve:
             break
     return trials
@@ -120,7 +147,7 @@ def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
     return max(trials, key=lambda t: max(t.level.score.k, t.level.reference.k if t.level.reference else 0))
 
 
-def _trial(q: TestSpecification, tasks: BinaryTasks, kappa: float) -> KappaTrial:
+def _trial(q: TestSpecification, fitted: Fitted, tasks: BinaryTasks, kappa: float) -> KappaTrial:
     """Verify the known adversarial of every sample at this closeness, then run the attacks."""
     (plan, reference), context = q.plans, q.prepared.context
     context = replace(context, oracle=replace(context.oracle, classifier=tasks.classifier(kappa)))
@@ -132,13 +159,12 @@ def _trial(q: TestSpecification, tasks: BinaryTasks, kappa: float) -> KappaTrial
     chunk = Chunk(q.chunk.ids[at], q.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
     context = replace(context, threat=q.threat.subset(at))
     imitated = _beyond(tasks, held, context.oracle)
-    found, rows = _attacked(context, _imitating(plan, q.threat, imitated), chunk)
+    found, rows = fitted.attacked(kappa, _imitating(plan, q.threat, imitated), context, chunk)
     other = None
     if len(q.levels) > 1 or float(found.float().mean()) < ALMOST_PERFECT:
-        same = reference == plan
-        other = found if same else _attacked(context, _imitating(reference, q.threat, imitated), chunk)[0]
+        other, _ = fitted.attacked(kappa, _imitating(reference, q.threat, imitated), context, chunk)
     queries = _matched(plan.stages_for(q.threat), rows) if q.queries is None else q.queries
-    random = _random(context, chunk, queries)
+    random = fitted.random_points(kappa, queries, context, chunk)
     level = KappaLevel(kappa, Proportion.of(found), None if other is None else Proportion.of(other), random, queries)
     return KappaTrial(level, held, found, rows)
 
