@@ -304,7 +304,7 @@ def _require_kappas(levels: Sequence[float]) -> None:
             raise InputError(
                 expected="a closeness kappa above 0 and below 1",
                 got=f"{kappa}",
-                remedy="Omit `kappa` to choose it automatically, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
+                remedy="Omit `kappa` to have it chosen, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
             )
 
 
