@@ -79,7 +79,7 @@ class AttackTests:
             columns = ("attack", "kappa", "n", "score", "R-ASR", "verdict")
             table = Table(title, columns, tuple(self._line(i) for i in range(len(names))))
             return AnalysisReport("binarization", title, f"{summary}.", (table,))
-        rows = tuple(
+        rows: tuple[tuple[Cell, ...], ...] = tuple(
             (self._at(p), p.levels[0].score.n, *(_share(level.score) for level in p.levels), _share(p.rasr))
             for p in self.points
         )
@@ -139,7 +139,7 @@ def test_attacks(
             raise InputError(
                 expected="values together with a sweep", got="values alone", remedy="Add sweep='kappa' or 'inner'."
             )
-        levels = KAPPAS if kappa is None else (kappa,)
+        levels: Sequence[float] = KAPPAS if kappa is None else (kappa,)
         common = {"levels": levels, "curve": curve, "random_queries": random_queries, **options}
         return AttackTests(tuple(run_tests(classifier, problem, threat, plans, inner=inner, **common)))
     one_of("a sweep", sweep, SWEEPS)
