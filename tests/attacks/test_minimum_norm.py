@@ -28,6 +28,7 @@ from brinell.attacks import (  # fmt: skip
     Refine,
     Square,
 )
+from brinell.attacks.catalogue import by_name
 from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.threat import threat
 from brinell.ops.norms import L1, L2, LINF
@@ -131,6 +132,52 @@ def test_alma(norm):
 @pytest.mark.parametrize("norm", [LINF], ids=lambda n: n.name)
 def test_the_papers_search_over_the_radius_of_pgd(norm):
     close(duel(classes=2, n=8), norm, paper_pgd())
+
+
+def search_by_hand(world, rounds: int = 40) -> torch.Tensor:
+    """Foolbox 2.4's search as its documentation describes it, sample by sample."""
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        return (x[None] @ world.first.T + world.offset).relu() @ world.second.T + world.bias
+
+    best = torch.full((len(world.x),), torch.inf)
+    for i, (x, y) in enumerate(zip(world.x, world.y, strict=True)):
+        low, high, eps = 0.0, None, 0.3
+        for turn in range(40):
+            point = x.clone()
+            hit = False
+            for _ in range(rounds):
+                leaf = point.clone().requires_grad_()
+                loss = torch.nn.functional.cross_entropy(logits(leaf), y[None])
+                (g,) = torch.autograd.grad(loss, leaf)
+                point = torch.clamp(x + (point + eps / 30 * g.sign() - x).clamp(-eps, eps), 0, 1)
+                if int(logits(point).argmax()) != int(y):
+                    best[i], hit = torch.minimum(best[i], (point - x).abs().max()), True
+                    break
+            high = eps if hit else high
+            low = low if hit or high is None else eps
+            if high is None and turn >= 19:
+                break
+            eps = eps * 1.5 if high is None else (low + high) / 2
+    return best
+
+
+def test_the_plan_of_the_paper_is_foolboxs_search():
+    world = relu_world(inputs=6, hidden=8, classes=3, n=6)
+    ours = brinell.curve(world.classifier, (world.x, world.y), "Linf", "paper-curves", progress=False).distances
+    theirs = search_by_hand(world).numpy()
+    # If the first radius fails, Foolbox bisects from 0 and Brinell from the first radius.
+    first = theirs <= 0.3
+    assert first.sum() >= 5
+    np.testing.assert_allclose(ours[first], theirs[first], rtol=1e-3)
+
+
+def test_the_plan_of_the_paper_in_every_norm():
+    stages = {n: by_name("paper-curves").stages_for(getattr(brinell, n)()) for n in ("Linf", "L2", "L1")}
+    assert {n: [s.name for s in p] for n, p in stages.items()} == {"Linf": ["pgd-search"], "L2": ["cw"], "L1": ["ead"]}
+    cw, ead = stages["L2"][0].attack, stages["L1"][0].attack
+    assert (cw.steps, cw.rounds, cw.rate, cw.first) == (1000, 10, 5e-3, 1e-2)
+    assert (ead.steps, ead.rounds, ead.rate, ead.beta) == (1000, 10, 1e-2, 1e-2)
 
 
 @pytest.mark.parametrize("attack", [DeepFool(), Refine(FAB(20))], ids=lambda a: a.name)

@@ -23,7 +23,7 @@ def test_list_filters_and_sorts(brinell: Any) -> None:
     names = [c["name"] for c in json.loads(out)]
     wanted = [c for c in cards().values() if c.data == "cifar10" and c.threat == "L2" and c.loadable]
     assert code == 0 and set(names) == {c.name for c in wanted}
-    robust = [cards()[n].best_known or cards()[n].robust_accuracy for n in names]
+    robust = [cards()[n].best_known or cards()[n].robust_accuracy or 0.0 for n in names]
     assert robust == sorted(robust, reverse=True)
 
 

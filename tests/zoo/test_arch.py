@@ -39,6 +39,7 @@ TINY: dict[str, dict[str, Any]] = {
     "resnest": {"blocks": [1, 1, 1, 1]},
     "resnet": {"blocks": [1, 1, 1, 1], "block": "pre-bottleneck"},
     "resnext": {"depth": 11},
+    "small-cnn": {},
     "sodef": {"depth": 10, "width": 1},
     "staged-wide-resnet": {"depths": [1, 1, 1], "widths": [8, 16, 24], "nested": True},
     "wide-resnet": {"depth": 10, "width": 1, "spare": True},

@@ -19,10 +19,10 @@ from brinell.models.zoo.check import CheckedAccuracy
 
 
 def test_names_say_data_threat_and_model() -> None:
-    assert len(cards()) == 207
+    assert len(cards()) == 221
     for name, card in cards().items():
         assert name == card.name and len(name.split("/")) == 3
-        assert card.data in ("cifar10", "cifar100", "fashion-mnist", "imagenet")
+        assert card.data in ("cifar10", "cifar100", "fashion-mnist", "gtsrb", "imagenet", "mnist")
         assert card.threat in ("Linf", "L2", "corruptions")
 
 
@@ -40,15 +40,18 @@ def test_files_have_sources_and_parts_of_their_own() -> None:
 
 def test_accuracies_are_shares_and_robust_ones_are_smaller() -> None:
     for card in cards().values():
-        assert card.clean_accuracy is not None and 0.3 < card.clean_accuracy < 1
+        # The published tables of the small networks are rounded or not at hand.
+        small = card.network is not None and card.network["family"] == "small-cnn"
+        assert small or card.clean_accuracy is not None
+        assert card.clean_accuracy is None or 0.3 < card.clean_accuracy < 1
         if card.robust_accuracy is not None and card.best_known is not None:
             assert 0 <= card.best_known <= card.robust_accuracy < card.clean_accuracy
 
 
 def test_every_network_of_ours_can_be_built_for_the_classes_of_its_data() -> None:
-    classes = {"cifar10": 10, "cifar100": 100, "fashion-mnist": 10, "imagenet": 1000}
+    classes = {"cifar10": 10, "cifar100": 100, "fashion-mnist": 10, "gtsrb": 43, "imagenet": 1000, "mnist": 10}
     ours = [c for c in cards().values() if c.network is not None and c.network["family"] != "timm"]
-    assert len(ours) == 155
+    assert len(ours) == 169
     for card in {json.dumps(c.network): c for c in ours}.values():
         with torch.device("meta"):
             last = list(network(card.network or {}).state_dict().values())[-1]

@@ -5,9 +5,10 @@ from dataclasses import replace
 from brinell.attacks.black_box import HopSkipJump, Square
 from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
 from brinell.attacks.gradient import APGD, FGSM, PGD, MomentumPGD
-from brinell.attacks.minimum_norm import ALMA, DDN, EAD, FAB, FMN, DeepFool
+from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, DeepFool
 from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
+from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Plan, Restarts, Stage, Stages, Targets, stage
 from brinell.errors import one_of
@@ -19,6 +20,7 @@ CROCE_L1 = "Croce & Hein 2021, Mind the box: L1-APGD for sparse adversarial atta
 FAB_PAPER = "Croce & Hein 2020, Minimally distorted adversarial examples"
 MM_PAPER = "Gao et al. 2022, Fast and reliable evaluation of adversarial robustness with minimum-margin attack"
 SQUARE_PAPER = "Andriushchenko et al. 2020, Square attack"
+CURVES_PAPER = "Risse et al. 2021, How to compare adversarial robustness of classifiers from a global perspective"
 HSJ_PAPER = "Chen, Jordan & Wainwright 2020, HopSkipJumpAttack"
 
 # Budgets of Croce & Hein 2020, sec. 5 and of AutoAttack's code: 100 iterations, 9 targets, 5 restarts, 5,000 queries.
@@ -236,14 +238,22 @@ _ALL += [
     ),
     _minimal("minimal-full", "The same, then FMN with 1,000 steps, ALMA, EAD and bisected APGD-T", _MINIMAL, _FULL),
 ]
-_ALL.append(
+_CW = _labelled(CW(), "cw")
+_ALL += [
+    Plan(
+        "paper-curves",
+        # EAD refuses L0, for which the paper has no attack.
+        {"Linf": (_labelled(paper_pgd(), "pgd-search"),), "L2": (_CW,), "L1": (_EAD,), "L0": (_EAD,)},
+        "Smallest distances as in the paper on robustness curves: PGD with a search over eps (Linf), C&W (L2) or EAD",
+        CURVES_PAPER,
+    ),
     Plan(
         "blackbox",
         by_norm((SQUARE, HOP_SKIP_JUMP), (SQUARE,)),
         "Without gradients: Square on the scores, then HopSkipJump on the decisions (Linf, L2), 5,000 queries each",
         f"{SQUARE_PAPER}; {HSJ_PAPER}",
-    )
-)
+    ),
+]
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 

@@ -15,15 +15,16 @@ from brinell.models.demo import demo_net
 from brinell.models.wrap import wrap
 
 # Suffixes of weight files.
-WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras")
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras", ".mat")
 
 
 DEMO = "demo"
 
 
 def load_model(spec: str) -> Any:
-    """Load "demo", a model of the zoo, the output folder of `brinell train`, or FILE.py:FACTORY.
+    """Load "demo", a model of the zoo, a file of its weights, the output folder of `brinell train`, or FILE.py:FACTORY.
 
+    A file of weights is recognised by its sha256.
     FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
 
     >>> load_model("demo").name
@@ -38,6 +39,10 @@ def load_model(spec: str) -> Any:
         return folder.load(spec)
     if spec in zoo.cards():
         return zoo.load(spec)
+    if Path(spec).suffix in WEIGHTS and Path(spec).is_file():
+        card = zoo.card_of_file(Path(spec))
+        if card is not None:
+            return zoo.load(card.name, checkpoint=spec)
     file, _, factory = spec.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():

@@ -2,8 +2,8 @@
 
 One file per family: `resnet` (ResNet, PreAct-ResNet; also the base of the networks that `brinell train` trains),
 `wide` (WideResNet and variants), `deepmind` (the networks of Gowal et al.), `resnext`, `resnest`, `card` (pruned
-networks), `sodef`, `alexnet`, `ensemble`. `inputs` holds their normalisation and base class, `parts` shared layers.
-The names of classes, parameters and submodules enter fingerprints and must not change.
+networks), `sodef`, `alexnet`, `small_cnn`, `ensemble`. `inputs` holds their normalisation and base class, `parts`
+shared layers. The names of classes, parameters and submodules enter fingerprints and must not change.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ from brinell.models.arch.inputs import Inputs, inputs_from
 from brinell.models.arch.resnest import ResNeSt
 from brinell.models.arch.resnet import PreActResNet, ResNet
 from brinell.models.arch.resnext import ResNeXt
+from brinell.models.arch.small_cnn import SmallCNN
 from brinell.models.arch.sodef import Sodef
 from brinell.models.arch.wide import CosineWideResNet, StagedWideResNet, WideResNet
 from brinell.models.demo import DemoNet
@@ -45,6 +46,7 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "resnest": ResNeSt,
     "resnet": ResNet,
     "resnext": ResNeXt,
+    "small-cnn": SmallCNN,
     "sodef": Sodef,
     "staged-wide-resnet": StagedWideResNet,
     "wide-resnet": WideResNet,

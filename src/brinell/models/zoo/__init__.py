@@ -8,6 +8,6 @@ one. The command `brinell zoo` and `brinell.models.load` call this.
 from brinell.models.zoo.card import Card, cards, find
 from brinell.models.zoo.check import CheckedAccuracy, check
 from brinell.models.zoo.fetch import fetch, place
-from brinell.models.zoo.load import build, load
+from brinell.models.zoo.load import build, card_of_file, load
 
-__all__ = ["Card", "CheckedAccuracy", "build", "cards", "check", "fetch", "find", "load", "place"]
+__all__ = ["Card", "CheckedAccuracy", "build", "card_of_file", "cards", "check", "fetch", "find", "load", "place"]

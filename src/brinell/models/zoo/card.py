@@ -28,7 +28,8 @@ class Keys:
     `entry` is the part of the checkpoint that holds the weights; a part "state_dict" is always entered. The rules apply
     in this order: remove the prefixes in `strip`, leave out names that match `drop`, apply the patterns of `rename` if
     its name `when` exists. Names in `absent` may be missing because the network sets them. With `ignore_unknown` the
-    checkpoint may hold more tensors than the network.
+    checkpoint may hold more tensors than the network. `layout` "tensorflow" transposes the weights: there, outputs are
+    the last axis.
     """
 
     entry: str = ""
@@ -37,6 +38,7 @@ class Keys:
     absent: tuple[str, ...] = ()
     ignore_unknown: bool = False
     rename: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = ""
 
 
 @dataclass(frozen=True)

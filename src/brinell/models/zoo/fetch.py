@@ -24,8 +24,8 @@ def place(card: Card, i: int) -> Path:
     if file.sources[0].startswith(PACKAGED):
         return Path(str(resources("brinell.models") / "files" / file.sources[0].removeprefix(PACKAGED)))
     path = home() / "models" / (f"{card.name}.pt" if len(card.files) == 1 else f"{card.name}.pt_m{i}.pt")
-    safe = path.with_name(path.name.removesuffix(".pt") + ".safetensors")
-    return safe if safe.exists() else path
+    others = (path.with_name(path.name.removesuffix(".pt") + end) for end in (".safetensors", ".mat"))
+    return next((other for other in others if other.exists()), path)
 
 
 def address(source: str) -> str:

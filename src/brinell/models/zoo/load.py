@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from brinell.errors import ModelError, import_extra
-from brinell.fetch import Progress
+from brinell.fetch import Progress, sha256
 from brinell.models.arch import network
 from brinell.models.wrap import TorchClassifier, wrap
-from brinell.models.zoo.card import Card, find
+from brinell.models.zoo.card import Card, cards, find
 from brinell.models.zoo.fetch import fetch
 from brinell.models.zoo.weights import fill, read, tensors
 
@@ -103,6 +103,12 @@ def _own(card: Card, checkpoint: str | os.PathLike[str] | None) -> list[Path]:
             remedy="Check the path. Weights of an ensemble go into a folder: brinell.models.zoo.load(name, folder=…).",
         )
     return [path]
+
+
+def card_of_file(file: Path) -> Card | None:
+    """Return the card whose only file of weights is this one, by its sha256; None if there is none."""
+    digest = sha256(file)
+    return next((c for c in cards().values() if [f.sha256 for f in c.files] == [digest]), None)
 
 
 def _files_in(card: Card, folder: Path | None) -> list[Path]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from brinell.errors import ModelError, reported_as
-from brinell.fetch import refuse_page
+from brinell.fetch import is_matlab, matlab_arrays, refuse_page
 from brinell.models.zoo.card import Keys
 
 # Training scripts store options and numpy numbers beside the tensors of a checkpoint. These types cannot run code.
@@ -24,9 +24,11 @@ HARMLESS += [type(np.dtype(kind)) for kind in ("float32", "float64", "int32", "i
 SCALAR = np.float64(0).__reduce__()[0]
 HARMLESS += [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 
+TENSORFLOW = "tensorflow"
+
 
 def read(path: Path, what: str) -> Any:
-    """Read a .safetensors file or a torch checkpoint; refuse a file that would run code."""
+    """Read a .safetensors file, a torch checkpoint or a MATLAB file; refuse a file that would run code."""
     refuse_page(path, f"weights of {what}", ModelError)
     expected = f"weights of {what} that can be read without running code"
     remedy = "The file is damaged or holds more than tensors. If you trust it, convert it to .safetensors."
@@ -34,6 +36,8 @@ def read(path: Path, what: str) -> Any:
     with reported_as(ModelError, Exception, expected=expected, remedy=remedy):
         if _is_safetensors(path):
             return load_file(path)
+        if is_matlab(path):
+            return {name: torch.from_numpy(array) for name, array in matlab_arrays(path).items()}
         with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
             warnings.simplefilter("ignore")  # about unusual versions of the format
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -72,7 +76,16 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
     kept = {k: v for k, v in named if not any(re.search(p, k) for p in keys.drop)}
     if keys.rename and keys.rename["when"] in kept:
         kept = {_renamed(k, keys.rename["patterns"]): v for k, v in kept.items()}
+    if keys.layout == TENSORFLOW:
+        kept = {k: _outputs_first(v) for k, v in kept.items()}
     return {k: v.float() if v.is_floating_point() else v for k, v in kept.items()}
+
+
+def _outputs_first(v: Tensor) -> Tensor:
+    """Turn (height, width, in, out) and (in, out) into torch's order, and the single row of a bias into a vector."""
+    if v.ndim == 4:
+        return v.permute(3, 2, 0, 1)
+    return v.flatten() if v.shape[0] == 1 else v.T
 
 
 def _stripped(name: str, prefixes: tuple[str, ...]) -> str:
