@@ -16,6 +16,7 @@ from torch import nn
 
 import brinell
 from brinell.core.model import Classifier
+from brinell.defences.layers import Noise
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from networks import load_fashion, load_preact18
@@ -48,6 +49,12 @@ def par18() -> Classifier:
 def fashion() -> Classifier:
     """The small Fashion-MNIST network of the golden numbers."""
     return brinell.wrap(load_fashion(str(SHARED / "golden" / "fashion_net.npz")), name="fashion")
+
+
+def noisy_fashion() -> Classifier:
+    """The same network behind Gaussian noise of deviation 0.1 on the input: a randomised defence."""
+    net = load_fashion(str(SHARED / "golden" / "fashion_net.npz"))
+    return brinell.wrap(nn.Sequential(Noise(0.1), net).eval(), name="fashion behind noise 0.1")
 
 
 wk17a, rsl18a, kw_mnist, kw_fashion, sdp_mnist_a_adv, sdp_a_adv, sdp_a_mix = (

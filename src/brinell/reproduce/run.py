@@ -143,7 +143,7 @@ def command(name: str, setup: Setup) -> str:
     parts += _option("--model", [_base(m) for m in models])
     parts += _option("--data", [_base(setup.data)] if setup.data != default.data else [])
     parts += _option("--other", [_base(o) for o in setup.other])
-    for option in ("norm", "eps", "n", "seed"):
+    for option in ("norm", "eps", "n", "seed", "steps"):
         value = getattr(setup, option)
         parts += _option(f"--{option}", [str(value)] if value != getattr(default, option) else [])
     return shlex.join(parts)

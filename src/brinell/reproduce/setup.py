@@ -19,7 +19,8 @@ class Setup:
     """Models, data and a threat by name; the demo model and its images by default.
 
     `models` and `data` are names as in `brinell.evaluate`. `n` takes the first n samples. `other` are further data
-    sets, as NAME=DATA, for exhibits that compare data sets. `out` is the folder for Runs and pictures.
+    sets, as NAME=DATA, for exhibits that compare data sets. `steps` is the largest budget
+    of exhibits over iterations. `out` is the folder for Runs and pictures.
 
     >>> setup = Setup(n=8)
     >>> str(setup.threat), len(setup.problem)
@@ -34,6 +35,7 @@ class Setup:
     other: tuple[str, ...] = ()
     seed: int = 0
     device: str | None = None
+    steps: int | None = None
     out: Path = field(default_factory=lambda: Path("reproduced"))
     progress: bool | None = None
 

@@ -32,6 +32,10 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for tables, pictures and Runs; default: reproduced/NAME.")
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Largest number of attack steps, for figures over iterations."),
+    ] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     output: options.PrintFlags,
@@ -43,7 +47,7 @@ def command(
     folder = out if out is not None else Path("reproduced") / name.replace("/", "-")
     check_plot_path(folder / PICTURE)
     setup = Setup(
-        tuple(model or (DEMO,)), data, norm, eps, n, tuple(other or ()), seed, device, folder, output.progress
+        tuple(model or (DEMO,)), data, norm, eps, n, tuple(other or ()), seed, device, steps, folder, output.progress
     )
     result = reproduce(name, setup)
     output.print(result.to_json, lambda console: show(result, folder, console))
