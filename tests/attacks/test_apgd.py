@@ -167,6 +167,17 @@ def test_an_unchanged_best_loss_halves_at_the_first_checkpoint_in_the_paper_only
     assert last_size([*losses[:22], 0.5, *losses[23:]], 100, None, 22) == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("quirks", [None, "autoattack"])
+def test_after_a_restart_the_next_loss_is_compared_with_that_of_the_discarded_iterate(quirks):
+    """Line 14 of Algorithm 1 would compare it with the best loss, 10: 14 rises of 19 are too few, 15 are enough."""
+    window = [0.1 * i for i in range(15)] + [1.4] * 4
+    losses = [10.0] + [-1.0 - i for i in range(22)] + window + [1.4] * 59
+    assert last_size(losses, 100, quirks, 22) == pytest.approx(1.0) == last_size(losses, 100, quirks, 41)
+    # One rise less, and the step is halved.
+    fewer = [*losses[:24], 0.0, *losses[25:]]
+    assert last_size(fewer, 100, quirks, 41) == pytest.approx(0.5)
+
+
 def test_halving_goes_back_to_the_best_point_and_its_gradient():
     b, steps = 1, 10
     p = Batch(torch.full((b, 4), 0.5), torch.zeros(b).long(), rng.keys(0, torch.arange(b)), torch.full((b,), -1))

@@ -25,7 +25,7 @@ def command(
         str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4. brinell merge joins the parts.")
     ] = None,
     individual: Annotated[
-        bool, typer.Option("--individual", help="Run every attack on every sample; show its own accuracy too.")
+        bool, typer.Option("--individual", help="Run every attack on all correct samples; show its own accuracy.")
     ] = False,
     queries: Annotated[
         int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
