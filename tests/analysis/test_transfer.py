@@ -95,3 +95,35 @@ def test_refusals(runs: dict[str, Run], tmp_path: Path) -> None:
     )
     with pytest.raises(RunError, match="keeps its adversarials"):
         transfer({"a": bare}, {"a": A.classifier}, DATA)
+
+
+class Alternating(torch.nn.Module):
+    """A randomised model: one pass is A, the next its opposite. A pass makes two calls, the first is a check."""
+
+    def __init__(self, world: LinearWorld) -> None:
+        super().__init__()
+        self.weight, self.bias, self.calls = world.weight, world.bias, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        z = x @ self.weight.T + self.bias
+        return z if self.calls % 4 == 0 else -z
+
+
+def test_several_passes_give_mean_and_deviation(runs: dict[str, Run]) -> None:
+    """Two of four passes see A itself on A's adversarials, the two others its opposite."""
+    problem = brinell.Problem(A.x[:32], A.y[:32])
+    part = brinell.evaluate(A.classifier, problem, brinell.Linf(0.03), "pgd20", progress=False)
+    model = brinell.wrap(Alternating(A).eval(), name="alternating")
+    cell = transfer({"a": part}, {"b": model}, problem, passes=4)["a", "b"]
+    x = A.x[:32].clone()
+    adversarials = part.adversarials()
+    x[adversarials.ids] = torch.from_numpy(adversarials.x)
+    z = x.double() @ A.weight.double().T + A.bias.double()
+    one, other = (float((v.argmax(1) == A.y[:32]).double().mean()) for v in (z, -z))
+    assert cell.repeats is not None and (cell.repeats.passes, cell.repeats.n) == (4, 32) and one != other
+    assert cell.repeats.mean == pytest.approx((one + other) / 2)
+    assert cell.repeats.deviation == pytest.approx(np.std([one, other, one, other], ddof=1))
+    assert cell.accuracy.value in (one, other)
+    with pytest.raises(InputError, match="at least 1 pass"):
+        transfer({"a": part}, {"b": model}, problem, passes=0)

@@ -1,7 +1,7 @@
 """Transferability: whether one model's stored adversarials fool another model; it costs forward passes only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Proportion, row_queries
 from brinell.results.analyses import AnalysisReport, Figure, Series, Table
+from brinell.results.repeats import RepeatedAccuracy, spread
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class TransferCell:
 
     `rate`: the share of the source's adversarials that fool the target, over samples both models classify correctly.
     `accuracy`: the target's accuracy on all samples with the source's adversarials in place, the paper's measure.
+    `repeats`: its mean and deviation over several passes, for randomised targets.
     """
 
     source: str
     target: str
     rate: Proportion
     accuracy: Proportion
+    repeats: RepeatedAccuracy | None = None
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,20 @@ class Transferability:
             return tuple((s, *(_cell(getattr(self[s, t], part)) for t in self.targets)) for s in self.sources)
 
         columns = ("source", *self.targets)
-        tables = (
+        tables = [
             Table("Adversarials that fool the target, % (both correct on clean inputs)", columns, matrix("rate")),
             Table("Accuracy of the target on the source's inputs, %", columns, matrix("accuracy")),
-        )
+        ]
+        repeats = [c.repeats for c in self.cells if c.repeats is not None]
+        if repeats:
+            rows = tuple((s, *(_repeats(self[s, t].repeats) for t in self.targets)) for s in self.sources)
+            tables.append(
+                Table(f"Accuracy of the target, mean (deviation) over {repeats[0].passes} passes, %", columns, rows)
+            )
         # A rate without adversarials cannot be drawn; an accuracy always can.
         rates = [self._figure("Transfer of adversarials (%)", "rate")] if all(c.rate.n for c in self.cells) else []
         figures = (*rates, self._figure("Accuracy on the other's inputs (%)", "accuracy"))
-        return AnalysisReport("transfer", "Transferability", self._summary(), tables, figures)
+        return AnalysisReport("transfer", "Transferability", self._summary(), tuple(tables), figures)
 
     def _figure(self, title: str, part: str) -> Figure:
         rows = (
@@ -84,19 +93,26 @@ def _cell(p: Proportion) -> str:
     return f"{percent(p)}, n = {p.n}" if p.n else "n = 0"
 
 
+def _repeats(a: RepeatedAccuracy | None) -> str:
+    return "" if a is None else f"{100 * a.mean:.2f} ({100 * a.deviation:.2f}), n = {a.n}"
+
+
 def transfer(
     runs: Mapping[str, AnyRun],
     classifiers: Mapping[str, Any],
     problem: Any,
     *,
+    passes: int = 1,
     device: torch.device | str | None = None,
 ) -> Transferability:
     """Measure how often the adversarials stored in Runs fool other models.
 
     Method: every stored adversarial (one per sample, the nearest) is shown to every classifier. A classifier with the
     name of a Run must be the model of that Run: the diagonal is 100 % by construction. Further classifiers are further
-    columns. All Runs must hold the problem's samples. Cost: one forward per sample and classifier, and one per sample,
-    Run and classifier; no attack. Reference: Croce et al. 2021, appendix on transferability.
+    columns. All Runs must hold the problem's samples. `passes` above 1 repeats the measurement for randomised models
+    and gives mean and deviation: adversarials of one model are reused on others, as Croce & Hein 2020 do in Table 2
+    (JEM). Cost: one forward per sample and classifier, and `passes` per sample, Run and classifier; no attack.
+    Reference: Croce et al. 2021, appendix on transferability.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 24)
@@ -104,6 +120,8 @@ def transfer(
     >>> transfer({"demo": run}, {"demo": "demo"}, data)["demo", "demo"].rate.value
     1.0
     """
+    if passes < 1:
+        raise InputError(expected="at least 1 pass", got=f"{passes}", remedy="Omit `passes` for a single one.")
     if not runs or not classifiers:
         raise InputError(
             expected="at least one Run and one classifier",
@@ -119,8 +137,10 @@ def transfer(
         # Samples with an adversarial in the Run that its model classifies correctly.
         shown = np.intersect1d(run.adversarials().ids, row_queries.survivors(run.numbers(), []))
         for target, model in models.items():
-            after = predict(model, with_adversarials(run, data))
-            cells.append(_cross(source, target, np.isin(after.ids, shown) & clean[target].right, after.right))
+            after = [predict(model, with_adversarials(run, data)) for _ in range(passes)]
+            cell = _cross(source, target, np.isin(after[0].ids, shown) & clean[target].right, after[0].right)
+            fooled = np.stack([~p.right for p in after], 1)
+            cells.append(replace(cell, repeats=spread(fooled)) if passes > 1 else cell)
     return Transferability(tuple(runs), tuple(models), len(data), tuple(cells))
 
 

@@ -82,10 +82,15 @@ def repeated(run: "Run", attacks: Sequence[str] | None = None) -> Repeats | None
     # The sort is stable: rows are in the order of the plan, the clean one first.
     order = np.lexsort((-votes, ids))
     _, first = np.unique(ids[order], return_index=True)
-    return Repeats(_spread(fooled[is_evidence(table, Evidence.CLEAN)]), _spread(fooled[order[first]]))
+    return Repeats(spread(fooled[is_evidence(table, Evidence.CLEAN)]), spread(fooled[order[first]]))
 
 
-def _spread(fooled: npt.NDArray[np.bool_]) -> RepeatedAccuracy:
+def spread(fooled: npt.NDArray[np.bool_]) -> RepeatedAccuracy:
+    """Return mean and deviation of the accuracy over passes; `fooled` has one row per sample, one column per pass.
+
+    >>> print(spread(np.array([[True, False], [False, False]])))
+    75.0 % ± 35.4 over 2 passes, n = 2
+    """
     accuracies = 1 - fooled.mean(0)
     deviation = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else math.nan
     return RepeatedAccuracy(float(accuracies.mean()), deviation, len(accuracies), len(fooled))

@@ -209,6 +209,7 @@ def transfer(
     ],
     data: options.Data,
     run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run. Repeat for several.")],
+    passes: Annotated[int, typer.Option(help="Passes per input, for randomised models: mean and deviation.")] = 1,
     n: options.N = None,
     device: options.Device = None,
     output: AnalysisOutput,
@@ -223,7 +224,7 @@ def transfer(
     runs = output.open(*run)
     models = _apart([load.model(spec) for spec in model])
     sources = dict(zip(models, runs, strict=False))
-    output.write(analysis.transfer(sources, models, load.data(data, n, None), device=device), runs)
+    output.write(analysis.transfer(sources, models, load.data(data, n, None), passes=passes, device=device), runs)
 
 
 @app.command("shift")

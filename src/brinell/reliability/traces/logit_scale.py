@@ -146,7 +146,8 @@ def logit_scales(
     execution = Execution.from_options(options, ComputeOptions)
     model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
     found = [_at_scale(DividedLogits(model, float(s)), data, threat, attack, progress, options) for s in scales]
-    return LogitScales(model.name, str(threat), attack.name, attack.loss, found[0][0], tuple(s for _, s in found))
+    name = attack.name if attack.step_count is None else f"{attack.name} ({attack.step_count} steps)"
+    return LogitScales(model.name, str(threat), name, attack.loss, found[0][0], tuple(s for _, s in found))
 
 
 def _at_scale(

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 
 from brinell.analysis.intervals import percent
+from brinell.attacks import PGD
 from brinell.core.model import Classifier
 from brinell.evaluation.evaluate import evaluate
 from brinell.leaderboard import records
 from brinell.reliability.traces import Trace, Traces, logit_scales, trace
+from brinell.reliability.traces.logit_scale import ATTACK
 from brinell.reliability.traces.trace import step_text
 from brinell.reproduce.exhibit import Exhibit
 from brinell.reproduce.setup import Setup
@@ -79,8 +81,8 @@ def _step(t: Trace) -> str:
 
 def _figure_2(setup: Setup) -> AnalysisReport:
     return logit_scales(
-        setup.classifier, setup.problem, setup.threat, FIGURE_2_SCALES, seed=setup.seed, device=setup.device,
-        progress=setup.progress,
+        setup.classifier, setup.problem, setup.threat, FIGURE_2_SCALES, attack=PGD(setup.steps or ATTACK.steps),
+        seed=setup.seed, device=setup.device, progress=setup.progress,
     ).findings()  # fmt: skip
 
 
@@ -273,7 +275,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     ),
     Exhibit(
         "aa/figure-2", "Zeros in the gradient and accuracy of PGD over the scale of the logits", "Figure 2",
-        needs="CIFAR-10 and the model of Atzmon et al. 2019", cost="700 steps per sample",
+        needs="CIFAR-10 and the model of Atzmon et al. 2019", cost="700 steps per sample, fewer with --steps",
         published=(
             Table("the figure in words: eps = 0.031, 100 steps of PGD, n = 1,000", ("logits divided by", "outcome"), (
                 ("1", "the gradient is zero in almost every coordinate, and PGD finds almost nothing"),
