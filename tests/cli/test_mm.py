@@ -10,6 +10,7 @@ import pytest
 import brinell as package
 from brinell import Linf, Run, Targets
 from brinell.attacks import APGD, FGSM, PGD
+from brinell.attacks.catalogue import by_name
 
 
 @pytest.fixture
@@ -55,6 +56,59 @@ def test_rankings_that_make_no_sense(arguments: tuple[str, ...], message: str, b
     assert code == 2
     assert message in err
     assert not (here / "run").exists()
+
+
+CHANGED = [
+    (("--plan", "mm9", "--targets", "3"), Targets(APGD(20, "minimum-margin"), 3), "mm9, 3 targets"),
+    (("--plan", "mm3", "--steps", "7"), Targets(APGD(7, "minimum-margin"), 3), "mm3, 7 steps"),
+    (
+        ("--plan", "mm3-f20", "--targets", "1", "--steps", "5", "--rel-step", "0.5"),
+        Targets(PGD(5, 0.5, "minimum-margin"), 1),
+        "mm3-f20, 1 target, 5 steps of 0.5 eps",
+    ),
+    (("--plan", "pgd20", "--rel-step", "0.125"), PGD(20, 0.125), "pgd20, steps of 0.125 eps"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "part", "name"), CHANGED, ids=[c[2] for c in CHANGED])
+def test_targets_and_steps(arguments: tuple[str, ...], part: Any, name: str, brinell: Any, here: Path) -> None:
+    """The rows of the attack written in Python; the plan's name tells the change, and its hash is another one."""
+    assert brinell("evaluate", *DEMO, *arguments, "--out", "run")[0] == 0
+    run = Run.open(here / "run")
+    plan = by_name(arguments[1]).to_json()
+    assert run.identity.plan.name == name
+    assert run.identity.plan.stages[0].hash != plan["stages"][0]["hash"]
+    theirs = package.evaluate("demo", package.data.load("demo", 8), Linf(0.1), part, progress=False).rows()
+    drop = ["attack", "attack_hash", "seconds", "adv_shard", "adv_row"]
+    assert run.rows().drop_columns(drop).equals(theirs.drop_columns(drop))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--plan", "pgd20", "--targets", "3"), "a plan with targets"),
+        (("--plan", "mm3", "--targets", "0"), "at least 1 target"),
+        (("--plan", "autoattack", "--targets", "3"), "fixed ensembles"),
+        (("--plan", "fast", "--steps", "5"), "fixed ensembles"),
+        (("--plan", "fab-t", "--steps", "5"), "gradient attacks with steps"),
+        (("--plan", "square", "--steps", "5"), "gradient attacks with steps"),
+        (("--plan", "mm3", "--rel-step", "0.1"), "steps of fixed length"),
+        (("--plan", "mm3", "--steps", "0"), "steps"),
+        (("--plan", "pgd20", "--rel-step", "-1"), "rel_step"),
+    ],
+)
+def test_targets_and_steps_that_make_no_sense(
+    arguments: tuple[str, ...], message: str, brinell: Any, here: Path
+) -> None:
+    code, _, err = brinell("evaluate", *DEMO, *arguments, "--out", "run")
+    assert code == 2
+    assert message in err
+    assert not (here / "run").exists()
+
+
+def test_more_targets_than_wrong_classes_are_cut_with_a_note(brinell: Any, here: Path) -> None:
+    assert brinell("evaluate", *DEMO, "--plan", "mm3-f10", "--targets", "12", "--steps", "1", "--out", "run")[0] == 0
+    assert any("9 instead of 12 targets" in note for note in Run.open(here / "run").notes)
 
 
 @pytest.mark.usefixtures("short")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,16 @@ def test_published_columns_follow_from_published_sizes() -> None:
 def test_unknown_steps_are_refused() -> None:
     with pytest.raises(PlanError, match="fixed"):
         rescalings("demo", "demo", Linf(0.1), steps="both")
+
+
+def test_the_plan_of_all_rescalings_breaks_the_union_of_their_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another on the survivors, from the same starts: together exactly what each breaks alone."""
+    monkeypatch.setattr(import_module("brinell.analysis.rescalings"), "ADAPTIVE_STEPS", 4)
+    data, eps = brinell.data.load("demo", 24), 0.13
+    table = rescalings("demo", data, Linf(eps), steps="adaptive", targets=1, progress=False)
+    run = brinell.evaluate("demo", data, Linf(eps), "mm-rescalings", steps=4, targets=1, progress=False)
+    rows = run.rows()
+    broken = set(rows.filter(pc.equal(rows["verified"], True))["sample_id"].to_pylist())
+    assert broken == set().union(*sets(table))
+    assert 4 < len(broken) < 22
+    assert run.cost.backwards < table.run.cost.backwards

@@ -404,11 +404,11 @@ def test_progress_is_shown(tty: bool, tmp_path: Path, capsys: Any, monkeypatch: 
 
 
 def test_methods_are_data_with_citations() -> None:
-    assert set(METHODS) == {"standard", "pgd", "trades", "mm3", "mm3-f10", "mm3-f20", "fgsm-rs"}
+    assert set(METHODS) == {"standard", "pgd", "cw", "trades", "mm3", "mm3-f10", "mm3-f20", "fgsm-rs"}
     assert all(m.citation for m in METHODS.values() if m.attack is not None)
     costs = {name: m.cost(10) for name, m in METHODS.items()}
     assert costs == {
-        "standard": (1, 1), "pgd": (11, 11), "trades": (13, 12), "mm3": (65, 61), "mm3-f10": (35, 31),
+        "standard": (1, 1), "pgd": (11, 11), "cw": (11, 11), "trades": (13, 12), "mm3": (65, 61), "mm3-f10": (35, 31),
         "mm3-f20": (65, 61), "fgsm-rs": (2, 2),
     }  # fmt: skip
 

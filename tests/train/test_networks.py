@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from brinell import InputError, PlanError
+from brinell.models.arch import network
 from brinell.models.networks import NETWORKS, Network
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
@@ -77,16 +78,30 @@ def test_networks_are_data() -> None:
     assert sorted(NETWORKS) == list(NETWORKS)
 
 
+def test_wide_resnet_34_10_is_the_published_network() -> None:
+    """46,160,474 weights for ten classes, 34 convolutions with those of the shortcuts, and the layout of the zoo's."""
+    with torch.device("meta"):
+        made = Network("wide-resnet-34-10").build()
+        card = network({"family": "wide-resnet", "depth": 34, "width": 10, "classes": 10})
+        grey = Network("wide-resnet-34-10", 7, 1).build()
+    assert sum(w.numel() for w in made.parameters()) == 46_160_474
+    assert sum(isinstance(m, nn.Conv2d) for m in made.modules()) == 34
+    shapes = [{k: v.shape for k, v in net.state_dict().items()} for net in (made, card)]
+    assert shapes[0] == shapes[1]
+    assert grey(torch.zeros(2, 1, 16, 16, device="meta")).shape == (2, 7)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "hint"),
     [
         (lambda: Network("resnet"), PlanError, "'resnet18'"),
+        (lambda: Network("wrn-34-10"), PlanError, "'wide-resnet-34-10'"),
         (lambda: Network("resnet18", classes=1), InputError, "2 classes"),
         (lambda: Network("resnet18", mean=(0.5,)), InputError, r"per channel \(3\)"),
         (lambda: Network("resnet18", std=(0.2, 0.0, 0.2)), InputError, "above 0"),
         (lambda: Network("demo").build(), InputError, "one channel"),
     ],
-    ids=["name", "classes", "mean", "std", "demo"],
+    ids=["name", "wide name", "classes", "mean", "std", "demo"],
 )
 def test_impossible_networks(wrong: Any, error: type[Exception], hint: str) -> None:
     with pytest.raises(error, match=hint):

@@ -1,5 +1,6 @@
 """Crafting for training: the plain loop bit for bit, exact costs, and the selection of targets in closed form."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,22 @@ def test_pgd_is_the_plain_loop_bit_for_bit(points: Any) -> None:
     adversarial = attack_batch(wrap(model), attacks.PGD(steps=7), rows(x0, y, key), space)
     assert torch.equal(adversarial, x)
     assert not adversarial.requires_grad
+
+
+@pytest.mark.parametrize("rel_step", [0.25, 0.226])
+def test_cw_training_climbs_the_margin(rel_step: float, points: Any) -> None:
+    """Ten steps along the sign of ∇(max z_i − z_y, i ≠ y) of the Minimum-Margin paper's eq. 5, written out here."""
+    x0, y, key = points
+    model, space = net(), ball(8)
+    x = space.project(x0, x0 + EPS * (2 * rng.uniform(key, (12,)) - 1))
+    for _ in range(10):
+        x.requires_grad_(True)
+        z = model(x)
+        others = z - 1e9 * F.one_hot(y, z.shape[1])
+        (g,) = torch.autograd.grad((others.max(1).values - z.gather(1, y[:, None])[:, 0]).sum(), x)
+        x = space.project(x0, x.detach() + rel_step * EPS * g.sign())
+    method = replace(METHODS["cw"], attack=replace(METHODS["cw"].attack, rel_step=rel_step))  # type: ignore[type-var]
+    assert torch.equal(adversarial_points(method, wrap(model), x0, y, key, space), x)
 
 
 @pytest.mark.parametrize("attack", [attacks.PGD(6), attacks.APGD(6), attacks.FGSM(), attacks.PGD(6, momentum=0.9)])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brinell.attacks import APGD, PGD
-from brinell.attacks.catalogue import MM_PAPER, MM_STEP, by_norm
+from brinell.attacks.catalogue import MM_PAPER, MM_STEP, by_norm, rescaled
 from brinell.core.execution import ComputeOptions, Execution
-from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Targets
+from brinell.core.plan import DEFAULT_TARGETS, Plan
 from brinell.core.threat import Threat
 from brinell.errors import one_of
 from brinell.evaluation.evaluate import evaluate
@@ -131,14 +131,7 @@ def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan
     dense: APGD | PGD = APGD(ADAPTIVE_STEPS) if steps == "adaptive" else PGD(FIXED_STEPS, MM_STEP)
     sparse = replace(dense, larger_eps=True) if isinstance(dense, APGD) else dense
     text = "Minimum-Margin under seven rescalings of the logits"
-    return Plan(f"rescalings-{steps}", by_norm(_stages(dense, targets), _stages(sparse, targets)), text, MM_PAPER)
-
-
-def _stages(attack: APGD | PGD, targets: int) -> tuple[Stage, ...]:
-    # The noise key of the plans mm9-f20 and mm+ for every loss: only the loss differs.
-    noise = replace(attack, loss=RESCALINGS[0].loss).name
-    each = [Targets(replace(attack, loss=r.loss), targets) for r in RESCALINGS]
-    return tuple(replace(s, label=s.attack.loss, noise=noise) for s in each)
+    return Plan(f"rescalings-{steps}", by_norm(rescaled(dense, targets), rescaled(sparse, targets)), text, MM_PAPER)
 
 
 def rescalings(

@@ -10,7 +10,7 @@ from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
 from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.attack import AnyAttack
-from brinell.core.plan import Eot, Plan, Restarts, Stage, Stages, Targets, stage
+from brinell.core.plan import DEFAULT_TARGETS, Eot, Plan, Restarts, Stage, Stages, Targets, stage
 from brinell.errors import one_of
 from brinell.ops.norms import L0, L1
 
@@ -103,6 +103,22 @@ def _mm(name: str, attack: APGD | PGD, targets: int, description: str) -> Plan:
     return Plan(name, by_norm((dense,), (larger,)), description, MM_PAPER)
 
 
+# The margin in natural logits, then under the six rescalings of the logits in Tables 2 and 4 of the paper.
+RESCALED = ("minimum-margin", "mm-softmax", "mm-max", "mm-sum", "mm-min-max", "dlr-targeted", "mm-sigmoid")
+
+
+def rescaled(attack: APGD | PGD, targets: int) -> Stages:
+    """Return one stage per rescaling of the logits, all from the same random starts.
+
+    >>> [s.name for s in rescaled(APGD(), 3)][:2]
+    ['minimum-margin', 'mm-softmax']
+    """
+    # The noise key of the plans mm9-f20 and mm+ for every loss: only the loss differs.
+    noise = replace(attack, loss=RESCALED[0]).name
+    each = [Targets(replace(attack, loss=loss), targets) for loss in RESCALED]
+    return tuple(replace(s, label=s.attack.loss, noise=noise) for s in each)
+
+
 # An eighth of the survivors: with 450 to 1,400 samples, depending on accuracy, the bound of the audit is within the
 # sampling error.
 AUDIT_SHARE = 0.125
@@ -169,6 +185,12 @@ _ALL = [
     _mm("mm5", _MM20, 5, "Minimum-Margin attack, 20 adaptive steps towards the 5 likeliest wrong classes"),
     _mm("mm9", _MM20, 9, "Minimum-Margin attack, 20 adaptive steps towards 9 classes"),
     _mm("mm+", APGD(steps=100, loss="minimum-margin"), 9, "Minimum-Margin attack, 100 steps, 9 classes"),
+    Plan(
+        "mm-rescalings",
+        by_norm(rescaled(APGD(), DEFAULT_TARGETS), rescaled(SPARSE, DEFAULT_TARGETS)),
+        "Minimum-Margin attack under seven rescalings of the logits in turn, 100 steps, 9 classes each",
+        f"{MM_PAPER}, appendix C",
+    ),
     _mm("mm3-f10", PGD(10, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 10 fixed steps of eps/10, 3 classes"),
     _mm("mm3-f20", PGD(20, MM_STEP, "minimum-margin"), 3, "Minimum-Margin attack, 20 fixed steps of eps/10, 3 classes"),
     _mm("mm9-f20", PGD(20, MM_STEP, "minimum-margin"), 9, "Minimum-Margin attack, 20 fixed steps of eps/10, 9 classes"),

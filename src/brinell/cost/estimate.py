@@ -30,7 +30,8 @@ def estimate(
     classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seconds: float | None = None,
     individual: bool = False, audit: float | int | None = None, escalate: bool = False, queries: int | None = None,
-    rank_by: Any = None, rank_eps: float | str | None = None, **options: "Unpack[ExecutionOptions]",
+    rank_by: Any = None, rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
+    rel_step: float | None = None, **options: "Unpack[ExecutionOptions]",
 ) -> Estimate:  # fmt: skip
     """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
@@ -47,7 +48,10 @@ def estimate(
     coerce.require_folder(resume, out)
     how = Execution.from_options(options)
     model = coerce.as_classifier(classifier, how.device)
-    chosen = coerce.as_plan(plan, rank_by=rank_by, rank_eps=rank_eps, queries=queries, audit=audit, escalate=escalate)
+    chosen = coerce.as_plan(
+        plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
+        audit=audit, escalate=escalate,
+    )  # fmt: skip
     folder = Path(out) if resume and out is not None else None
     with precisions.exact(model.device):
         prepared = prepare(

@@ -17,7 +17,7 @@ from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError, first_line
-from brinell.evaluation.plan import audited, limited, ranked
+from brinell.evaluation.plan import audited, limited, ranked, with_steps, with_targets
 from brinell.models.by_name import load_model
 from brinell.models.wrap import wrap
 from brinell.results import Evidence, Run, is_evidence
@@ -129,17 +129,22 @@ def as_threat(threat: Any) -> Threat:
 def as_plan(
     chosen: "str | Plan | Stage | AnyAttack | list[Any]",
     *, rank_by: "str | AnyAttack | None" = None, rank_eps: float | str | None = None, queries: int | None = None,
-    audit: float | int | None = None, escalate: bool = False,
+    audit: float | int | None = None, escalate: bool = False, targets: int | None = None, steps: int | None = None,
+    rel_step: float | None = None,
 ) -> Plan:  # fmt: skip
     """Return a Plan, given a Plan, its name, an attack, a stage, or a list of attacks, stages or names of attacks.
 
-    The options are those of `brinell.evaluate`: the ranking of targets, a limit of queries, the share of survivors to
-    audit.
+    The options are those of `brinell.evaluate`: the number of targets and their ranking, the number and length of
+    steps, a limit of queries, the share of survivors to audit.
 
-    >>> as_plan(["apgd-ce", "fab-t"]).name, as_plan("blackbox", queries=100).name
-    ('custom', 'blackbox, 100 queries')
+    >>> as_plan(["apgd-ce", "fab-t"]).name, as_plan("blackbox", queries=100).name, as_plan("mm3", targets=4).name
+    ('custom', 'blackbox, 100 queries', 'mm3, 4 targets')
     """
     plan = _plan(chosen)
+    if targets is not None:
+        plan = with_targets(plan, targets)
+    if steps is not None or rel_step is not None:
+        plan = with_steps(plan, steps, rel_step)
     if rank_by is not None:
         plan = ranked(plan, reference(rank_by) if isinstance(rank_by, str) else rank_by, rank_eps)
     elif rank_eps is not None:

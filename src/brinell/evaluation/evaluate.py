@@ -41,7 +41,8 @@ def evaluate(
     precision: str = "float32", execution: str | Execution = "auto", device: torch.device | str | None = None,
     progress: bool | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
     audit: float | int | None = None, escalate: bool = False, queries: int | None = None, rank_by: Any = None,
-    rank_eps: float | str | None = None, images: bool = True, launch: Backend = IN_PROCESS,
+    rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
+    rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (),
 ) -> Run:  # fmt: skip
     """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.
@@ -53,10 +54,11 @@ def evaluate(
     Storage: without `out` the Run is in a new temporary folder. `resume=True` continues the interrupted Run in `out`.
     `images=False` verifies adversarials without storing them.
     Attacks: `individual=True` runs every attack on all correct samples. `queries` limits the queries per sample, for
-    plans without gradients. `rank_by` ("fgsm", "pgd20" or an attack) ranks target classes by the logits at that
-    attack's last iterate, within `rank_eps`. `audit` is the share of survivors that the plan "fast" attacks at full
-    strength (0: none). `escalate=True` attacks all survivors at full strength if the audit contradicts the result or is
-    too small, or if a check warns.
+    plans without gradients. `targets` is the number of target classes, `steps` the number of steps and `rel_step` their
+    length as a multiple of eps, for weak plans such as "mm3-f20". `rank_by` ("fgsm", "pgd20" or an attack) ranks target
+    classes by the logits at that attack's last iterate, within `rank_eps`. `audit` is the share of survivors that the
+    plan "fast" attacks at full strength (0: none). `escalate=True` attacks all survivors at full strength if the audit
+    contradicts the result or is too small, or if a check warns.
     Execution: see `brinell.Execution`. `execution` is its mode or an Execution. `launch=brinell.distributed.Ray()`
     computes on workers; the rows are the same. `progress`: None shows progress, False is silent. `also` lists
     tests of the finished Run, e.g. `[brinell.reliability.WithTest()]`.
@@ -71,7 +73,10 @@ def evaluate(
     options = {"seed": seed, "slots": slots, "precision": precision, "execution": execution, "device": device}
     how = Execution.from_options(options)
     model, data = coerce.as_classifier(classifier, how.device), coerce.as_problem(problem)
-    chosen = coerce.as_plan(plan, rank_by=rank_by, rank_eps=rank_eps, queries=queries, audit=audit, escalate=escalate)
+    chosen = coerce.as_plan(
+        plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
+        audit=audit, escalate=escalate,
+    )  # fmt: skip
     folder = None if out is None else Path(out)
     stored = folder if resume else None
     with precisions.exact(model.device), show_progress(progress) as listener:

@@ -1,9 +1,9 @@
-"""Fit the plan of an evaluation: set ranking, audit and query limit as requested; adapt to norm, classes, inputs."""
+"""Fit the plan of an evaluation: set targets, steps, ranking, audit, query limit; adapt to norm, classes, inputs."""
 
 from dataclasses import replace
 
 from brinell.core.attack import AnyAttack, Requires
-from brinell.core.plan import DEFAULT_TARGETS, Plan, Stage, Stages, Targets
+from brinell.core.plan import Plan, Stage, Stages, Targets
 from brinell.core.threat import Threat
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
@@ -29,6 +29,67 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
 
     name = f"{p.name}, targets ranked by {by.name}" + ("" if radius is None else f" at {radius}")
     return replace(p.with_stages(change), name=name)
+
+
+def with_targets(p: Plan, k: int) -> Plan:
+    """Return the plan with its targeted attacks aimed at the k likeliest wrong classes.
+
+    >>> from brinell.attacks import APGD
+    >>> from brinell.core.plan import plan
+    >>> mine = with_targets(plan([APGD(loss="minimum-margin")], name="mine"), 2)
+    >>> mine.name, mine.stages[0].ranks
+    ('mine, 2 targets', (2, 3))
+    """
+    _require_free(p, "targets")
+    if not p.any_stage(lambda s: s.ranks):
+        raise PlanError(expected="a plan with targets", got=f"{p.name}, which has none", remedy="Use e.g. mm3.")
+
+    def change(stages: Stages) -> Stages:
+        return tuple(Targets(s, k, ranked_by=s.ranked_by, radius=s.radius) if s.ranks else s for s in stages)
+
+    return replace(p.with_stages(change), name=f"{p.name}, {k} target{'s' * (k != 1)}")
+
+
+def with_steps(p: Plan, steps: int | None = None, rel_step: float | None = None) -> Plan:
+    """Return the plan with another number of steps, or with fixed steps of another length in multiples of eps.
+
+    >>> from brinell.attacks import PGD
+    >>> from brinell.core.plan import plan
+    >>> with_steps(plan([PGD()], name="mine"), 40, 0.125).name
+    'mine, 40 steps of 0.125 eps'
+    """
+    changes = {k: v for k, v in (("steps", steps), ("rel_step", rel_step)) if v is not None}
+    for option in changes:
+        _require_free(p, option)
+        if p.any_stage(lambda s, option=option: not _has(s.attack, option)):  # type: ignore[misc]
+            fixed = "" if option == "steps" else " of fixed length"
+            raise PlanError(
+                expected=f"a plan of gradient attacks with steps{fixed}, as {option} was given",
+                got=f"{p.name}, which has other attacks",
+                remedy=f"Use e.g. {'mm3' if option == 'steps' else 'mm3-f20'}, or leave {option} out.",
+            )
+
+    def change(stages: Stages) -> Stages:
+        return tuple(replace(s, attack=replace(s.attack, **changes)) for s in stages)  # type: ignore[type-var]
+
+    number = "" if steps is None else f"{steps} "
+    return replace(
+        p.with_stages(change), name=f"{p.name}, {number}steps" + ("" if rel_step is None else f" of {rel_step:g} eps")
+    )
+
+
+def _has(attack: AnyAttack, option: str) -> bool:
+    return option in vars(attack) and attack.requires is Requires.GRAD and not (attack.minimum_norm or attack.parts)
+
+
+def _require_free(p: Plan, option: str) -> None:
+    """Refuse to change a standard or audited plan: with other numbers it would not be what its name promises."""
+    if p.strength != "weak":
+        raise PlanError(
+            expected=f"a plan of strength weak, as {option} was given: the others are fixed ensembles",
+            got=f"{p.name}, of strength {p.strength}",
+            remedy="Use e.g. mm9 or apgd, or make a plan of your own: brinell.plan([…]).",
+        )
 
 
 def audited(p: Plan, share: float | int) -> Plan:
@@ -162,6 +223,6 @@ def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
             got=str(s.ranks),
             remedy="Write ranks=(2,) for the most likely wrong class.",
         )
-    if len(kept) < len(s.ranks) and classes <= DEFAULT_TARGETS:
+    if len(kept) < len(s.ranks):
         notes.append(f"{s.name}: {len(kept)} instead of {len(s.ranks)} targets, since the model has {classes} classes.")
     return replace(s, ranks=kept)

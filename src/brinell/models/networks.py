@@ -9,6 +9,7 @@ from torch import nn
 from brinell.errors import InputError, one_of
 from brinell.models.arch.inputs import Inputs
 from brinell.models.arch.resnet import PreActResNet, ResNet
+from brinell.models.arch.wide import WideResNet
 from brinell.models.demo import DemoNet
 
 Numbers = Sequence[float] | None
@@ -56,6 +57,17 @@ class PreActResNet18(_StoredInputs, PreActResNet):
         super().__init__(_inputs(channels, mean, std), classes, channels=channels)
 
 
+class WideResNet34x10(_StoredInputs, WideResNet):
+    """WideResNet-34-10: 34 layers, ten times as wide as a narrow ResNet, 46 million weights.
+
+    Reference: Zagoruyko & Komodakis 2016, Wide residual networks; the large network of Madry et al. 2018 and Gao et al.
+    2022.
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3, mean: Numbers = None, std: Numbers = None) -> None:
+        super().__init__(_inputs(channels, mean, std), classes, channels=channels)
+
+
 def _demo(n: "Network") -> nn.Module:
     if (n.classes, n.channels, n.mean, n.std) != (10, 1, None, None):
         raise InputError(
@@ -70,6 +82,7 @@ NETWORKS: dict[str, Callable[["Network"], nn.Module]] = {
     "demo": _demo,
     "preact-resnet18": lambda n: PreActResNet18(n.classes, n.channels, n.mean, n.std),
     "resnet18": lambda n: ResNet18(n.classes, n.channels, n.mean, n.std),
+    "wide-resnet-34-10": lambda n: WideResNet34x10(n.classes, n.channels, n.mean, n.std),
 }
 """Builders by name; each makes a module from a `Network`."""
 

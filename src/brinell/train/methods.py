@@ -90,6 +90,12 @@ _ALL = [
         MADRY,
     ),
     Method(
+        "cw",
+        PGD(PGD_STEPS, PGD_STEP, "margin"),
+        "CW adversarial training: 10 steps of eps/4 on the margin max z_i − z_y, from a uniform start",
+        f"{MM_PAPER}, Table 3; the loss of Carlini & Wagner 2017",
+    ),
+    Method(
         "trades",
         PGD(PGD_STEPS, TRADES_STEP),
         "TRADES: cross-entropy on clean images plus 6 times KL(clean ‖ adversarial)",

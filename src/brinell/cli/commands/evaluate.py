@@ -30,6 +30,13 @@ def command(
     queries: Annotated[
         int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
     ] = None,
+    targets: Annotated[
+        int | None, typer.Option(help="Number of target classes, for plans with targets such as mm3.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of attack steps, for plans such as mm3 or pgd20.")] = None,
+    rel_step: Annotated[
+        float | None, typer.Option(help="Step size as a multiple of eps, for plans such as mm3-f20 or pgd20.")
+    ] = None,
     rank_by: Annotated[
         str | None,
         typer.Option(help="Rank target classes at the end point of this attack (fgsm or pgd20), not at the input."),
@@ -71,7 +78,8 @@ def command(
     inputs = (*target.load(n, part), chosen_plan)
     how: dict[str, Any] = {
         "out": out, "resume": resume, "individual": individual, "audit": audit, "escalate": escalate,
-        "queries": queries, "rank_by": rank_by, "rank_eps": rank_eps, **execution.arguments(),
+        "queries": queries, "targets": targets, "steps": steps, "rel_step": rel_step, "rank_by": rank_by,
+        "rank_eps": rank_eps, **execution.arguments(),
     }  # fmt: skip
     if dry_run:
         if workers is not None or ray is not None:

@@ -73,12 +73,13 @@ class WideResNet(NormalizedNetwork):
         spare: bool = False,
         act: str = "relu",
         bias: bool = True,
+        channels: int = 3,
     ) -> None:
         super().__init__(inputs)
         n, widths = groups(depth), (STEM, 16 * width, 32 * width, 64 * width)
         # One activation module, so that its parameters are shared by the whole network.
         shared = activation(act)
-        self.conv1 = conv3(3, STEM)
+        self.conv1 = conv3(channels, STEM)
         for i in range(3):
             setattr(self, f"block{i + 1}", WideGroup(n, widths[i], widths[i + 1], STRIDES[i], shared))
             if spare and i == 0:
