@@ -11,6 +11,10 @@ from brinell.results.analyses import AnalysisReport, Figure, Series
 
 # If the names have more characters than this in total, they are slanted.
 CROWDED = 45
+# With more series than this, the legend of a figure stands on its right.
+FEW_SERIES = 6
+# Lines that share a colour differ in style.
+LINES = ("-", "--", ":")
 
 
 def plot(report: AnalysisReport, path: Path) -> Path:
@@ -38,7 +42,9 @@ def _width(figure: Figure) -> float:
     points = max((len(s.x) for s in figure.series), default=0)
     if figure.kind == "bars":
         return min(5.0 + 0.18 * points * len(figure.series), 16.0)
-    return min(3.5 + 0.8 * points, 12.0) if figure.kind == "matrix" else 5.0
+    if figure.kind == "matrix":
+        return min(3.5 + 0.8 * points, 12.0)
+    return 7.2 if _long_legend(figure) else 5.0
 
 
 def _panel(axis: Any, figure: Figure) -> None:
@@ -57,7 +63,18 @@ def _panel(axis: Any, figure: Figure) -> None:
     for spine in ("top", "right"):
         axis.spines[spine].set_visible(False)
     if len(figure.series) > 1:
+        _legend(axis, figure)
+
+
+def _legend(axis: Any, figure: Figure) -> None:
+    if _long_legend(figure):
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False)
+    else:
         axis.legend(fontsize=9, loc="lower right", bbox_to_anchor=(1, 0.99), ncols=2, frameon=False)
+
+
+def _long_legend(figure: Figure) -> bool:
+    return figure.kind in ("line", "steps") and len(figure.series) > FEW_SERIES
 
 
 def _bars(axis: Any, figure: Figure) -> None:
@@ -79,13 +96,13 @@ def _names(axis: Any, names: list[str]) -> None:
 
 def _curves(axis: Any, figure: Figure) -> None:
     for i, s in enumerate(figure.series):
-        colour = COLOURS[i % len(COLOURS)]
+        colour, style = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
         if figure.kind == "steps":
-            axis.step(s.x, s.y, where="post", color=colour, label=s.name)
+            axis.step(s.x, s.y, where="post", color=colour, linestyle=style, label=s.name)
             if s.low and s.high:
                 axis.fill_between(s.x, s.low, s.high, step="post", color=colour, alpha=0.15, linewidth=0)
         else:
-            line = "none" if figure.kind == "points" else "-"
+            line = "none" if figure.kind == "points" else style
             axis.errorbar(
                 s.x, s.y, yerr=_errors(s), fmt="o", linestyle=line, color=colour, label=s.name, capsize=2,
                 markersize=4, elinewidth=1,
