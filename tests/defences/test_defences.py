@@ -15,7 +15,16 @@ import brinell
 from brinell.cli.commands.gallery import show
 from brinell.cli.main import app
 from brinell.defences import DEFENCES, DefenceResult, find, measure
-from brinell.defences.base_networks import HELD_OUT, held_out_images, train, training_data
+from brinell.defences.base_networks import (
+    HELD_OUT,
+    held_out_images,
+    interpolated,
+    plain_network,
+    prototype_conformity,
+    separated_network,
+    train,
+    training_data,
+)
 from brinell.defences.base_networks import trapdoor_network as trapped_network
 from brinell.defences.catalogue import CAUGHT, MISSED
 from brinell.defences.detectors import LeaveOneOut, fit_logistic, trapdoor
@@ -68,6 +77,39 @@ def test_a_fit_does_not_depend_on_the_global_generator() -> None:
     torch.manual_seed(2)
     b = train(DemoNet(), epochs=1)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_the_conformity_loss_is_the_formula_of_the_paper() -> None:
+    f, centres = rng.normal(rng.keys(0, torch.arange(6)), (5,)), rng.normal(rng.keys(1, torch.arange(4)), (5,))
+    y = torch.tensor([0, 3, 1, 1, 2, 0])
+    for i, loss in enumerate(prototype_conformity(f, y, centres).tolist()):
+        own = centres[y[i]]
+        others = [c for j, c in enumerate(centres) if j != int(y[i])]
+        pushed = sum(float((f[i] - c) @ (f[i] - c) + (own - c) @ (own - c)) for c in others)
+        assert loss == pytest.approx(float((f[i] - own) @ (f[i] - own)) - pushed / 3, rel=1e-5)
+
+
+def test_separated_features_make_the_gradient_of_cross_entropy_vanish() -> None:
+    data, medians = held_out_images(32), []
+    for net in (plain_network(), separated_network()):
+        x = data.x.clone().requires_grad_(True)
+        with torch.enable_grad():
+            (up,) = torch.autograd.grad(nn.functional.cross_entropy(net(x), data.y, reduction="sum"), x)
+        medians.append(float(up.flatten(1).abs().amax(1).median()))
+    assert medians[1] < 1e-4 * medians[0]
+
+
+def test_interpolated_points_imitate_another_image_within_the_ball() -> None:
+    net, x, y = plain_network(), *training_data()
+    x, y, keys = x[:20], y[:20], rng.keys(0, torch.arange(20))
+    points, labels = interpolated(net, x, y, 0.1, 0.5, keys)
+    assert float((points - x).abs().max()) <= 0.1 + 1e-6 and 0 <= float(points.min()) <= float(points.max()) <= 1
+    body, other = net.layers[:-1], torch.arange(20).flip(0)
+    alike = nn.functional.cosine_similarity(body(points), body(x[other]))
+    assert float(alike.mean()) > float(nn.functional.cosine_similarity(body(x), body(x[other])).mean())
+    for i in range(20):
+        for c in range(10):
+            assert float(labels[i, c]) == pytest.approx(0.5 * (c == int(y[i])) + 0.5 * (c != int(y[other[i]])) / 9)
 
 
 def test_a_thermometer_counts_levels() -> None:
@@ -180,7 +222,7 @@ def test_at_least_eleven_are_caught() -> None:
         and r.stronger.score.value > r.original.score.value
         and r.stronger.robust.k < r.original.robust.k
     ]
-    assert len(rows) >= 18
+    assert len(rows) >= 20
     assert len(caught) >= 11
 
 

@@ -1,6 +1,7 @@
 """Small networks for the defences, trained in seconds on part of the demo images with fixed seeds."""
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,8 @@ JUDGED = 150
 EPOCHS, BATCH, RATE = 12, 50, 2e-3
 # Strength of a trapdoor, size of its cells, and training epochs with trapdoors.
 TRAP, COARSE, LONGER = 0.05, 4, 15
+# Weight of the loss that separates the features of the classes, and training epochs with it.
+SEPARATION, SEPARATION_EPOCHS = 1e-3, 21
 
 
 def held_out_images(n: int) -> Problem:
@@ -60,21 +63,31 @@ def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | N
     per class, every image is also trained on with a pattern added and that pattern's class as its label.
     """
     x, y = training_data()
+
+    def loss(epoch: int, at: Tensor) -> Tensor:
+        points, labels = x[at], y[at]
+        if traps is not None:
+            classes = rng.integers(rng.keys(seed + epoch, at), len(traps))
+            points = torch.cat([points, (points + traps[classes]).clamp(0, 1)])
+            labels = torch.cat([labels, classes])
+        return nn.functional.cross_entropy(net(points), labels)
+
+    return _fit(net, seed, epochs, loss)
+
+
+def _fit(
+    net: nn.Module, seed: int, epochs: int, loss: Callable[[int, Tensor], Tensor], more: Sequence[nn.Parameter] = ()
+) -> nn.Module:
+    """Minimise a loss of (epoch, indices of training images); `more` are parameters outside the network."""
     _start(net, seed)
     net.train().requires_grad_(True)
-    optimiser = torch.optim.Adam(net.parameters(), lr=RATE)
+    optimiser = torch.optim.Adam([*net.parameters(), *more], lr=RATE)
     for epoch in range(epochs):
-        order = rng.bits(rng.keys(seed, torch.tensor([epoch])), len(x))[0].argsort()
+        order = rng.bits(rng.keys(seed, torch.tensor([epoch])), len(training_data()[0]))[0].argsort()
         for at in order.split(BATCH):
             optimiser.zero_grad()
-            points, labels = x[at], y[at]
-            if traps is not None:
-                classes = rng.integers(rng.keys(seed + epoch, at), len(traps))
-                points = torch.cat([points, (points + traps[classes]).clamp(0, 1)])
-                labels = torch.cat([labels, classes])
             with torch.enable_grad():
-                loss = nn.functional.cross_entropy(net(points), labels)
-                loss.backward()
+                loss(epoch, at).backward()
             optimiser.step()
     for p in net.parameters():
         p.grad = None
@@ -131,6 +144,60 @@ def trapdoor_network() -> tuple[Any, Tensor]:
     cells = rng.signs(rng.keys(5, torch.arange(10)), (1, 28 // COARSE, 28 // COARSE))
     traps = TRAP * cells.repeat_interleave(COARSE, 2).repeat_interleave(COARSE, 3)
     return train(DemoNet(), 0, LONGER, traps), traps
+
+
+def prototype_conformity(f: Tensor, y: Tensor, centres: Tensor) -> Tensor:
+    """Return the prototype conformity loss of every row: near the centre of its class, far from the other centres.
+
+    ‖f − c_y‖² − mean over the other classes j of (‖f − c_j‖² + ‖c_y − c_j‖²). Reference: Mustafa et al. 2019.
+    """
+    to_centres, apart = (f[:, None] - centres).square().sum(2), (centres[:, None] - centres).square().sum(2)
+    others = torch.ones_like(to_centres).scatter(1, y[:, None], 0.0)
+    pushed = (others * (to_centres + apart[y])).sum(1) / (len(centres) - 1)
+    return to_centres.gather(1, y[:, None])[:, 0] - pushed
+
+
+@cache
+def separated_network() -> Any:
+    """Return the demo architecture, trained to keep the features of different classes far apart."""
+    net, (x, y) = DemoNet(), training_data()
+    centres = nn.Parameter(rng.normal(rng.keys(9, torch.arange(10)), (100,)))
+
+    def loss(epoch: int, at: Tensor) -> Tensor:
+        f = net.layers[:-1](x[at])
+        conformity = prototype_conformity(f, y[at], centres).mean()
+        return nn.functional.cross_entropy(net.layers[-1](f), y[at]) + SEPARATION * conformity
+
+    return _fit(net, 0, SEPARATION_EPOCHS, loss, (centres,))
+
+
+def interpolated(net: Any, x: Tensor, y: Tensor, eps: float, share: float, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return points that imitate the features of another image of the batch, and their soft labels.
+
+    From a random point of the ball, one step of the size eps towards a larger cosine similarity of the features. The
+    label keeps 1 − share of its class and spreads `share` over all classes but the other image's. Reference: Zhang &
+    Xu 2020, Adversarial interpolation training.
+    """
+    body, other = net.layers[:-1], torch.arange(len(x)).flip(0)
+    start = (x + eps * (2 * rng.uniform(keys, tuple(x.shape[1:])) - 1)).clamp(0, 1).requires_grad_(True)
+    with torch.enable_grad():
+        alike = nn.functional.cosine_similarity(body(start), body(x[other]).detach()).sum()
+        (up,) = torch.autograd.grad(alike, start)
+    points = torch.clamp((start + eps * up.sign()).detach(), x - eps, x + eps).clamp(0, 1)
+    own, avoided = nn.functional.one_hot(y, 10).float(), nn.functional.one_hot(y[other], 10).float()
+    return points, (1 - share) * own + share * (1 - avoided) / 9
+
+
+@cache
+def interpolation_network() -> Any:
+    """Return the demo architecture after adversarial interpolation training."""
+    net, (x, y) = DemoNet(), training_data()
+
+    def loss(epoch: int, at: Tensor) -> Tensor:
+        points, labels = interpolated(net, x[at], y[at], 0.1, 0.5, rng.keys(1000 + epoch, at))
+        return nn.functional.cross_entropy(net(points), labels)
+
+    return _fit(net, 0, EPOCHS, loss)
 
 
 def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:

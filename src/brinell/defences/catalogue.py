@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from brinell.attacks import APGD, FGSM, PGD, Alternating, Joint, SelectivePGD
+from brinell.attacks import APGD, FAB, FGSM, PGD, Alternating, Joint, SelectivePGD
 from brinell.core.plan import Plan, Restarts, Stage, Targets
 from brinell.core.threat import Linf, Threat
 from brinell.defences import models
@@ -63,6 +63,7 @@ def _plan(name: str, attack: Any, draws: int = 1) -> Plan:
 
 PGD20 = _plan("pgd-20", PGD(20))
 PGD_MARGIN = _plan("pgd-100-margin", PGD(100, rel_step=0.05, loss="margin"))
+TARGETED = Plan("apgd-targets", (Stage(APGD(100, loss="margin")), Targets(APGD(100, loss="dlr-targeted"), 9)))
 APGD_MARGIN = _plan("apgd-100-margin", APGD(100, loss="margin"))
 
 
@@ -216,6 +217,24 @@ DEFENCES: tuple[Defence, ...] = (
         "gradients without the ripple (BPDA), a margin loss, adaptive steps",
         models.rippled,
         (PGD20, APGD_MARGIN),
+    ),
+    _defence(
+        "separated-features",
+        "Mustafa et al. 2019, Adversarial defense by restricting the hidden space",
+        "ten steps without a random start, on a cross-entropy whose gradient vanishes where classes lie far apart",
+        "FAB, which follows the gradients of the logits",
+        _same(models.separated),
+        (_plan("pgd-10", PGD(10, random_start=False)), _plan("fab", FAB())),
+    ),
+    _defence(
+        "adversarial-interpolation",
+        "Zhang & Xu 2020, Adversarial interpolation training",
+        "twenty steps along the gradient of cross-entropy, towards no class in particular",
+        "more and adaptive steps, a margin loss, then every other class as a target",
+        _same(models.interpolation),
+        (PGD20, TARGETED),
+        expected=MISSED,
+        why="The gradients of this small network are sound. The attack lacks target classes; two classes need none.",
     ),
     _defence(
         "batch-statistics",

@@ -11,7 +11,9 @@ from brinell.defences import detectors, layers
 from brinell.defences.base_networks import (
     batch_norm_network,
     calibration_images,
+    interpolation_network,
     plain_network,
+    separated_network,
     tanh_network,
     training_data,
 )
@@ -116,6 +118,16 @@ def rippled(stronger: bool) -> TorchClassifier:
     body, head = layers.split_head(plain_network())
     ripple = layers.Ripple(0.3, 60.0)
     return _built(nn.Sequential(body, bpda(ripple) if stronger else ripple), head, None, "rippled features")
+
+
+def separated() -> TorchClassifier:
+    body, head = layers.split_head(separated_network())
+    return _built(body, head, None, "separated features")
+
+
+def interpolation() -> TorchClassifier:
+    body, head = layers.split_head(interpolation_network())
+    return _built(body, head, None, "adversarial interpolation")
 
 
 def frozen(stronger: bool) -> TorchClassifier:
