@@ -56,6 +56,38 @@ def test_bounds_never_exceed_the_distance(kind, norm):
         assert (low.double() <= truth * (1 + 1e-5) + 1e-6).all()
 
 
+@pytest.mark.parametrize("kind", ["noise", "flat", "smooth"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_pairs_of_classes_equal_the_whole_matrix(kind, norm, monkeypatch):
+    monkeypatch.setattr(class_distances, "ROWS", {"cpu": 13})
+    monkeypatch.setattr(class_distances, "PAIRS", {"cpu": 29})
+    x, y = sample(kind)
+    # A duplicate in another class does not count.
+    x, y = torch.cat([x, x[:1]]), torch.cat([y, y[:1] + 1])
+    pairs = brinell.distances((x, y), [norm], pairs=True)[norm].pairs
+    i, j = torch.arange(len(x)).repeat_interleave(len(x)), torch.arange(len(x)).repeat(len(x))
+    d = NORMS[norm].size(x[i].double() - x[j].double())
+    labels = y.unique().tolist()
+    for a, of in enumerate(labels):
+        for b, to in enumerate(labels):
+            these = d[(y[i] == of) & (y[j] == to) & (d > 1e-4)]
+            assert pairs[a, b] == (np.inf if a == b else pytest.approx(float(these.min()), rel=1e-5))
+
+
+def test_distances_as_files(tmp_path):
+    x = torch.tensor([[0.1, 0.1], [0.4, 0.1], [0.9, 0.2]])
+    found = brinell.distances(brinell.Problem(x, torch.tensor([3, 5, 5]), torch.tensor([7, 8, 9])), ["L1"], pairs=True)
+    first, second = found.save(tmp_path / "d.csv")
+    lines = [line.split(",") for line in first.read_text().splitlines()]
+    assert lines[0] == ["norm", "sample_id", "class", "distance", "nearest_id", "nearest_class"]
+    assert lines[3][:3] == ["L1", "9", "5"] and lines[3][4:] == ["7", "3"] and float(lines[3][3]) == pytest.approx(0.9)
+    assert second.name == "d-pairs.csv" and second.read_text().splitlines()[1].startswith("L1,3,5,0.3")
+    assert found.nearest_classes("L1") == (3, 5)
+    assert found.to_json()["norms"]["L1"]["pairs"][0][0] is None
+    with pytest.raises(brinell.InputError, match=r"\.csv"):
+        found.save(tmp_path / "d.json")
+
+
 def test_duplicates_are_reported_and_left_out():
     x = torch.tensor([[0.1, 0.1], [0.1, 0.1], [0.4, 0.1], [0.9, 0.9]])
     found = brinell.distances((x, torch.tensor([0, 1, 1, 0])), ["Linf", "L1"])

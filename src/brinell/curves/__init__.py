@@ -2,13 +2,21 @@
 
 `measure` attacks a model without a radius and collects the smallest distance of every sample.
 `curve` holds these distances, the class `Curve`: values with intervals, areas, slopes, files.
-`crossings` compares two curves: where they cross, and whether the order of models in one norm holds in another.
+`crossings` compares two curves: where they cross. `across_norms` measures adversarial examples in other norms and says
+whether the order of models in one norm holds in another.
 `class_distances` measures how far the classes of a data set are apart, with the lower bounds in `bounds`.
 `plot` draws curves with matplotlib. `brinell.curve`, `brinell.distances` and their commands call this package.
 """
 
+from brinell.curves.across_norms import (
+    NormTransfer,
+    OrderAcrossNorms,
+    measured_in,
+    order_across_norms,
+    transfer_across_norms,
+)
 from brinell.curves.class_distances import ClassDistances, Nearest, distances
-from brinell.curves.crossings import CertainRange, Crossing, Crossings, OrderAcrossNorms, crossings, order_across_norms
+from brinell.curves.crossings import CertainRange, Crossing, Crossings, crossings
 from brinell.curves.curve import Agreement, Curve, Slope
 from brinell.curves.measure import curve
 
@@ -20,10 +28,13 @@ __all__ = [
     "Crossings",
     "Curve",
     "Nearest",
+    "NormTransfer",
     "OrderAcrossNorms",
     "Slope",
     "crossings",
     "curve",
     "distances",
+    "measured_in",
     "order_across_norms",
+    "transfer_across_norms",
 ]

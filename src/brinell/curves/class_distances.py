@@ -1,9 +1,12 @@
 """Measure the distance from every sample to the nearest sample of another class; half of it limits the radius."""
 
+import csv
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,7 @@ class Nearest:
     norm: str
     distances: npt.NDArray[np.float64]
     partners: npt.NDArray[np.int64]
+    pairs: npt.NDArray[np.float64] | None = None
 
     @property
     def duplicates(self) -> npt.NDArray[np.int64]:
@@ -76,6 +80,8 @@ class ClassDistances:
     classes: int
     shape: tuple[int, ...]
     nearest: tuple[Nearest, ...]
+    ids: npt.NDArray[np.int64] | None = None
+    labels: npt.NDArray[np.int64] | None = None
 
     def __getitem__(self, norm: str) -> Nearest:
         for found in self.nearest:
@@ -95,12 +101,58 @@ class ClassDistances:
             warnings.warn(text, stacklevel=2)
         return text
 
+    @property
+    def class_labels(self) -> list[int]:
+        """The labels of the rows and columns of `Nearest.pairs`."""
+        return [] if self.labels is None else np.unique(self.labels).tolist()
+
+    def nearest_classes(self, norm: str) -> tuple[int, int]:
+        """Return the labels of the two nearest samples of different classes, without duplicates."""
+        assert self.labels is not None
+        found = self[norm]
+        i = int(np.where(found.distances < DUPLICATE, np.inf, found.distances).argmin())
+        return int(self.labels[i]), int(self.labels[found.partners[i]])
+
+    def save(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write one line per sample and norm (.csv), and the smallest distance of every pair of classes beside it.
+
+        The second file is called NAME-pairs.csv; it is written if the pairs were measured. Return the files.
+        """
+        file = Path(path)
+        if file.suffix != ".csv" or self.ids is None or self.labels is None:
+            raise InputError(expected="a file named .csv", got=file.name, remedy="For pictures use plot.")
+        lines = [
+            (f.norm, i, y, repr(d), self.ids[p], self.labels[p])
+            for f in self.nearest
+            for i, y, d, p in zip(
+                self.ids.tolist(), self.labels.tolist(), f.distances.tolist(), f.partners, strict=True
+            )
+        ]
+        _write(file, ("norm", "sample_id", "class", "distance", "nearest_id", "nearest_class"), lines)
+        of, pairs = self.class_labels, [f for f in self.nearest if f.pairs is not None]
+        if not pairs:
+            return [file]
+        beside = file.with_name(f"{file.stem}-pairs.csv")
+        rows = [(f.norm, of[a], of[b], repr(float(d))) for f in pairs for (a, b), d in np.ndenumerate(f.pairs) if a < b]
+        _write(beside, ("norm", "class_a", "class_b", "smallest_distance"), rows)
+        return [file, beside]
+
+    def plot(self, path: str | os.PathLike[str], others: Sequence["ClassDistances"] = ()) -> Path:
+        """Draw the share of samples over the distance, one panel per norm, and below the pairs of classes if measured.
+
+        `others` are drawn into the same panels. It needs matplotlib, the extra `report`.
+        """
+        from brinell.curves.plot import plot_distances
+
+        return plot_distances([self, *others], Path(path))
+
     def to_json(self) -> dict[str, Any]:
         norms = {
             f.norm: {
                 "smallest": f.smallest if math.isfinite(f.smallest) else None,
                 "largest": f.largest if math.isfinite(f.largest) else None,
                 "duplicates": f.duplicates.tolist(),
+                **({} if f.pairs is None else {"pairs": _finite(f.pairs)}),
             }
             for f in self.nearest
         }
@@ -115,15 +167,26 @@ class ClassDistances:
         return "\n".join([*lines, *(f"{k} samples have a duplicate in another class ({n})" for n, k in twins.items())])
 
 
+def _write(file: Path, head: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
+    with file.open("w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerows([head, *lines])
+
+
+def _finite(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
+    return [[v if math.isfinite(v) else None for v in row] for row in values.tolist()]
+
+
 def distances(
-    problem: Any, norms: Sequence[str] = tuple(NORMS), *, device: torch.device | str | None = None
+    problem: Any, norms: Sequence[str] = tuple(NORMS), *, device: torch.device | str | None = None, pairs: bool = False
 ) -> ClassDistances:
     """Return the exact distance of every sample to the nearest sample of another class, in each norm.
 
     Method: cheap lower bounds on all distances, computed block by block, rule out almost all pairs. The remaining pairs
     are measured, smallest bound first, and the nearest pairs again in float64. Memory is linear in the number of
     samples. Reference: "How to compare adversarial robustness of classifiers from a global perspective", sec. 3.3,
-    which leaves duplicates (below 1e-4) out of the smallest and largest distances, as here.
+    which leaves duplicates (below 1e-4) out of the smallest and largest distances, as here. With `pairs` the smallest
+    distance of every pair of classes is measured too, without duplicates.
 
     >>> x = torch.tensor([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0], [0.0, 0.0]])
     >>> found = distances((x, torch.tensor([0, 1, 1, 2])), ["Linf"])
@@ -143,22 +206,61 @@ def distances(
     if classes < 2:
         raise InputError(expected="labels of at least two classes", got=f"{classes}", remedy="Pass more samples.")
     shape = data.shape()
-    found = tuple(_nearest(x, y, norm, shape) for norm in norms)
-    return ClassDistances(data.name, len(y), classes, shape, found)
+    found = tuple(_nearest(x, y, norm, shape, pairs) for norm in norms)
+    ids = torch.cat([c.ids for c in chunks])
+    return ClassDistances(data.name, len(y), classes, shape, found, ids.numpy(), y.cpu().numpy())
 
 
-def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...]) -> Nearest:
+def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...], pairs: bool) -> Nearest:
     size = NORMS[norm]
     bounds = distance_bounds(norm, x, shape)
     rows = ROWS.get(x.device.type, ROWS_ELSEWHERE)
     best = torch.full((len(x),), torch.inf, device=x.device)
     partner = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    group = y.unique(return_inverse=True)[1]
+    count = int(group.max()) + 1
+    between = torch.full((count, count), torch.inf, device=x.device)
     for first in range(0, len(x), rows):
         part = torch.arange(first, min(first + rows, len(x)), device=x.device)
         low = bounds.rows(part).masked_fill(y[part][:, None] == y[None], torch.inf)
+        if pairs:
+            _search_pairs(bounds, part, low, group, between)
         _search(bounds, part, low, best, partner)
     exact = torch.cat([size.size(x[i].double() - x[partner[i]].double()) for i in torch.arange(len(x)).split(4096)])
-    return Nearest(norm, exact.cpu().numpy(), partner.cpu().numpy())
+    smallest = between.double().cpu().numpy() if pairs else None
+    return Nearest(norm, exact.cpu().numpy(), partner.cpu().numpy(), smallest)
+
+
+def _search_pairs(bounds: Bounds, part: Tensor, low: Tensor, group: Tensor, between: Tensor) -> None:
+    """Lower `between`, the smallest distance of every two classes, by the pairs of the samples `part` with all samples.
+
+    First the pair of least bound of every sample and class is measured, then all pairs that are not ruled out.
+    """
+    count = len(between)
+
+    def measure(i: Tensor, c: Tensor) -> None:
+        if not len(i):
+            return
+        d = bounds.exact(i, c)
+        d = torch.where(d < DUPLICATE, torch.inf, d).to(between.dtype)
+        between.view(-1).scatter_reduce_(0, group[i] * count + group[c], d, "amin")
+        between.view(-1).scatter_reduce_(0, group[c] * count + group[i], d, "amin")
+
+    # Every pair of samples once.
+    low = low.masked_fill(torch.arange(low.shape[1], device=low.device)[None] <= part[:, None], torch.inf)
+    for of in range(count):
+        members = (group == of).nonzero()[:, 0]
+        least = low[:, members].min(1)
+        able = least.values < between[group[part], of]
+        measure(part[able], members[least.indices[able]])
+    row, column = (low < between[group[part]][:, group]).nonzero(as_tuple=True)
+    hope = low[row, column]
+    for which in hope.argsort(stable=True).split(PAIRS.get(low.device.type, PAIRS_ELSEWHERE)):
+        i, c = part[row[which]], column[which]
+        for bound in (None, *bounds.levels):
+            able = (hope[which] if bound is None else bound(i, c)) < between[group[i], group[c]]
+            i, c = i[able], c[able]
+        measure(i, c)
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:

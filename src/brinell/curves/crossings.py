@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby, pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
 from brinell.curves.curve import CONFIDENCE, Curve, Values
-from brinell.errors import InputError
-from brinell.results import Difference
 
 # Random exchanges of the two models' distances.
 SWAPS, SEED = 2000, 0
@@ -168,56 +166,3 @@ def _ranges(radii: Values, certain: Values, names: Sequence[str]) -> tuple[Certa
         elif s:
             ranges.append(CertainRange(float(radii[i]), float(edges[i + 1]), better))
     return tuple(ranges)
-
-
-@dataclass(frozen=True)
-class OrderAcrossNorms:
-    """Two models in two norms: the difference of their areas in each, and whether their order is the same (`verdict`).
-
-    >>> OrderAcrossNorms("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
-    'kept'
-    """
-
-    name_a: str
-    name_b: str
-    first: str
-    second: str
-    in_first: Difference
-    in_second: Difference
-
-    @property
-    def verdict(self) -> str:
-        """The order in the second norm: "kept" or "reversed" if both intervals exclude 0, else "open"."""
-        signs = [np.sign(d.value) if d.low > 0 or d.high < 0 else 0 for d in (self.in_first, self.in_second)]
-        if 0 in signs:
-            return "open"
-        return "kept" if signs[0] == signs[1] else "reversed"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name_a} − {self.name_b}: {self.in_first} in {self.first}, {self.in_second} in {self.second}: "
-            f"{self.verdict}"
-        )
-
-
-def order_across_norms(
-    first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float]
-) -> tuple[OrderAcrossNorms, ...]:
-    """Return for every pair of models whether their order by area is the same in two norms.
-
-    `first` and `second` hold the curves of the same models, one norm each; `eps` are the largest radii of the areas.
-    """
-    names = [[c.name for c in curves] for curves in (first, second)]
-    if names[0] != names[1]:
-        raise InputError(
-            expected="the same models in both norms, in the same order",
-            got=f"{names[0]} and {names[1]}",
-            remedy="Pass two lists of curves with equal names.",
-        )
-    return tuple(
-        OrderAcrossNorms(
-            first[i].name, first[j].name, first[i].norm, second[i].norm,
-            first[i].area_difference(first[j], eps[0]), second[i].area_difference(second[j], eps[1]),
-        )
-        for i, j in combinations(range(len(first)), 2)
-    )  # fmt: skip

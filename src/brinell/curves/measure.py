@@ -56,7 +56,7 @@ def curve(
         runs = [*runs, made]
     best = dict.fromkeys(ids.tolist(), math.inf)
     for run in runs:
-        for i, d in _distances(run, threat, data, dict(zip(ids.tolist(), hashes, strict=True))).items():
+        for i, d in adversarial_distances(run, threat, data, dict(zip(ids.tolist(), hashes, strict=True))).items():
             best[i] = min(best[i], d)
     attacks = tuple(dict.fromkeys(name for run in runs for name in run.attacks))
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
@@ -92,7 +92,7 @@ def _covers(run: Run, ids: Any) -> bool:
     return set(ids.tolist()) <= coerce.stored_samples(run).keys()
 
 
-def _distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
+def adversarial_distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
     """Return a dict from sample id to the smallest distance, in the threat's norm, that a Run contains."""
     changed = [i for i, (h, _) in coerce.stored_samples(run).items() if hashes.get(i, h) != h]
     if changed:

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from brinell.curves.class_distances import ClassDistances
 from brinell.curves.curve import Curve
 from brinell.report.charts.matplotlib_style import COLOURS, check_plot_path, load_pyplot, reproducible_style, save
 
+# Classes whose labels and distances are written into the picture of pairs.
+MOST_NAMED = 12
 UNITS = {
     "Linf": "largest change of a value",
     "L2": "Euclidean distance",
@@ -75,3 +79,47 @@ def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float]
         )
     legend_title = "lower is more robust\ndot at 0: errors without attack\nband: 95 % confidence"
     axis.legend(loc="lower right", frameon=True, fontsize=9, title=legend_title, title_fontsize=8)
+
+
+def plot_distances(found: Sequence[ClassDistances], path: Path) -> Path:
+    """Draw one panel per norm: the share of samples whose nearest sample of another class is within a distance.
+
+    Below, the smallest distances between the classes of the first data set, if they were measured.
+    """
+    check_plot_path(path, "ClassDistances.save writes .csv.")
+    plt = load_pyplot()
+    first = found[0].nearest
+    with_pairs = [(f.norm, f.pairs) for f in first if f.pairs is not None]
+    rows = 2 if with_pairs else 1
+    with reproducible_style(plt, font_size=11):
+        figure, axes = plt.subplots(rows, len(first), figsize=(1 + 4.8 * len(first), 4.4 * rows), squeeze=False)
+        for axis, norm in zip(axes[0], (f.norm for f in first), strict=True):
+            for k, data in enumerate(found):
+                kept = np.sort(data[norm].kept)
+                share = 100 * np.arange(1, len(kept) + 1) / max(len(kept), 1)
+                axis.step(kept, share, where="post", color=COLOURS[k % len(COLOURS)], linewidth=2, label=data.name)
+            axis.set_xlabel(f"distance to the nearest sample of another class, {norm}")
+            axis.set_xlim(left=0)
+            axis.set_ylim(0, 100)
+            axis.grid(alpha=0.3)
+            for spine in ("top", "right"):
+                axis.spines[spine].set_visible(False)
+        axes[0][0].set_ylabel("samples (%)")
+        axes[0][0].legend(fontsize=9)
+        for axis, (norm, pairs) in zip(axes[-1], with_pairs, strict=False):
+            _draw_pairs(axis, norm, pairs, found[0].class_labels)
+        return save(plt, figure, path)
+
+
+def _draw_pairs(axis: Any, norm: str, pairs: npt.NDArray[np.float64], labels: Sequence[int]) -> None:
+    values = np.where(np.isfinite(pairs), pairs, np.nan)
+    image = axis.imshow(values, cmap="Blues_r")
+    axis.figure.colorbar(image, ax=axis, shrink=0.8)
+    axis.set_title(f"smallest distance between classes, {norm}", loc="left", fontsize=11)
+    if len(values) <= MOST_NAMED:
+        axis.set_xticks(range(len(values)), labels)
+        axis.set_yticks(range(len(values)), labels)
+        for (a, b), v in np.ndenumerate(values):
+            if a != b and np.isfinite(v):
+                dark = v < (np.nanmin(values) + np.nanmax(values)) / 2
+                axis.text(b, a, f"{v:.3g}", ha="center", va="center", fontsize=6, color="white" if dark else "black")

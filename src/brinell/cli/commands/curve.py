@@ -1,6 +1,7 @@
 """The command `brinell curve`: robustness curves."""
 
 import json as json_format
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,8 @@ from rich.text import Text
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import interval, make_table, print_lines, print_table
 from brinell.core.threat import parse_eps
-from brinell.curves import Curve, curve
+from brinell.curves import Curve, NormTransfer, curve, order_across_norms, transfer_across_norms
+from brinell.curves.across_norms import TRANSFER
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
 
@@ -37,6 +39,13 @@ def command(
         Path | None, typer.Option("--out", "-o", help="Folder for the Runs, curves.json and .csv files.")
     ] = None,
     plot: options.Plot = None,
+    transfer: Annotated[
+        bool,
+        typer.Option(
+            "--transfer",
+            help="Measure the adversarial examples of each --norm in the others; compare the order of models.",
+        ),
+    ] = False,
     resume: options.Resume = False,
     compute: options.ComputeFlags,
     output: options.PrintFlags,
@@ -48,6 +57,8 @@ def command(
             "--known needs exactly one --model, because a Run belongs to one model: omit the others."
         )
     radii, norms = [parse_eps(e) for e in eps or ()], norm or ["L2"]
+    if transfer and len(set(norms)) < 2:
+        raise typer.BadParameter("--transfer needs at least two norms: --norm Linf --norm L2.")
     problem = load.data(data, n, None)
     curves = [
         curve(
@@ -57,18 +68,30 @@ def command(
         for i, spec in enumerate(model)
         for p in norms
     ]  # fmt: skip
-    results = [c.to_json() for c in curves]
+    # Fresh names, so that two models of the same name stay apart.
+    moved = transfer_across_norms(named_apart(curves, len(norms)), problem) if transfer else ()
+    results = [c.to_json() for c in (*curves, *(t.transferred for t in moved))]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "curves.json").write_text(json_format.dumps(results))
         for i, c in enumerate(curves):
             c.save(out / f"{i // len(norms)}-{c.norm}.csv")
+        each = len(norms) * (len(norms) - 1)
+        for i, t in enumerate(moved):
+            t.transferred.save(out / f"{i // each}-{t.found_in}-in-{t.direct.norm}.csv")
     if plot is not None:
-        curves[0].plot(plot, curves[1:], marks=radii)
-    output.print(lambda: results, lambda console: show(curves, radii, console))
+        curves[0].plot(plot, [*curves[1:], *(t.transferred for t in moved)], marks=radii)
+    output.print(lambda: results, lambda console: show(curves, radii, console, moved))
 
 
-def show(curves: list[Curve], radii: list[float], console: Console) -> None:
+def named_apart(curves: list[Curve], each: int) -> list[Curve]:
+    """Return the curves with a number after names that several models have; `each` curves belong to a model."""
+    names = [c.name for c in curves[::each]]
+    twice = {name for name in names if names.count(name) > 1}
+    return [replace(c, name=f"{c.name} ({i // each + 1})") if c.name in twice else c for i, c in enumerate(curves)]
+
+
+def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple[NormTransfer, ...] = ()) -> None:
     """Print one table per norm with the robust errors at the radii, then at which radii the curves of models cross."""
     for norm in dict.fromkeys(c.norm for c in curves):
         of_norm = [c for c in curves if c.norm == norm]
@@ -80,8 +103,23 @@ def show(curves: list[Curve], radii: list[float], console: Console) -> None:
         )
         print_table(make_table(f"robust error, {norm}, n = {of_norm[0].n}", columns, rows), console)
         print_lines(console, *(str(a.crossings(b)) for a, b in combinations(of_norm, 2)))
+    if moved:
+        show_transfer(moved, console)
     for path in dict.fromkeys(c.path for c in curves):
         console.print(Text(f"Run: {path}"), soft_wrap=True)
+
+
+def show_transfer(moved: tuple[NormTransfer, ...], console: Console) -> None:
+    """Print how large the adversarial examples of each norm are in the others, and whether models keep their order."""
+    columns = [name if i < 3 else f">{name}" for i, name in enumerate(TRANSFER)]
+    rows = (t.cells for t in moved)
+    print_table(make_table("adversarial examples of one norm in another", columns, rows), console)
+    by_norm: dict[str, dict[str, Curve]] = {}
+    for t in moved:
+        by_norm.setdefault(t.direct.norm, {})[t.name] = t.direct
+    for first, second in combinations(by_norm, 2):
+        pairs = order_across_norms(list(by_norm[first].values()), list(by_norm[second].values()))
+        print_lines(console, *map(str, pairs))
 
 
 def _share(p: Proportion) -> str:

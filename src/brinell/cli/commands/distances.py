@@ -1,5 +1,6 @@
 """The command `brinell distances`: distances between the classes of a data set."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ from brinell.cli._shared.terminal import print_json
 from brinell.core.threat import threat
 from brinell.curves import distances
 from brinell.ops.norms import NORMS
+from brinell.report.charts.matplotlib_style import check_plot_path
 
 
 def command(
@@ -18,6 +20,11 @@ def command(
     ] = None,
     eps: Annotated[str | None, typer.Option(help="A radius to compare with the distances; needs one --norm.")] = None,
     n: options.N = None,
+    plot: options.Plot = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Write one line per sample and norm, and the pairs of classes into NAME-pairs.csv."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: cpu.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -25,7 +32,12 @@ def command(
     norms = norm or list(NORMS)
     if eps is not None and len(norms) != 1:
         raise typer.BadParameter("--eps needs exactly one --norm, e.g. --norm Linf --eps 8/255.")
-    result = distances(load.data(data, n, None), norms, device=device)
+    check_plot_path(plot)
+    result = distances(load.data(data, n, None), norms, device=device, pairs=bool(plot or csv))
+    if csv is not None:
+        result.save(csv)
+    if plot is not None:
+        result.plot(plot)
     warning = "" if eps is None else result[norms[0]].beyond(threat(norms[0], eps))
     if json:
         print_json({**result.to_json(), "warning": warning or None})
