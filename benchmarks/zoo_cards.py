@@ -1,6 +1,8 @@
 """Writes the cards of the zoo from the tables of the public leaderboard: src/brinell/models/zoo/cards/*.json.
 
 Run: python benchmarks/zoo_cards.py FOLDER, the folder of robustbench_models.csv and robustbench_checkpoints.csv.
+Titles, authors, licences and footnotes are those of the published records (papers.csv and notes.csv in
+src/brinell/leaderboard).
 """
 
 import csv
@@ -10,6 +12,8 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from brinell.leaderboard.records import Record, published
 
 CARDS = Path(__file__).resolve().parents[1] / "src" / "brinell" / "models" / "zoo" / "cards"
 Row = dict[str, str]
@@ -279,7 +283,7 @@ def share(percent: str) -> float | None:
     return round(float(percent) / 100, 6) if percent else None
 
 
-def card(row: Row, record: Row, evidence: dict[str, str]) -> Config:
+def card(row: Row, record: Row, facts: Record, evidence: dict[str, str]) -> Config:
     config = large(row) if row["dataset"] == "imagenet" else small(row)
     if config is not None:
         at = config["member"] if config["family"] == "ensemble" else config
@@ -290,8 +294,11 @@ def card(row: Row, record: Row, evidence: dict[str, str]) -> Config:
     return {
         "name": f"{row['dataset']}/{row['threat_model']}/{row['model_id']}",
         "paper": record["link"],
+        "title": facts.title,
+        "authors": facts.authors,
         "venue": record["venue"],
-        "licence": "unknown",
+        "licence": facts.licence or "unknown",
+        "footnote": facts.footnote or "",
         "architecture": record["architecture"],
         "network": config,
         "missing": "" if config else MISSING[row["builder"]],
@@ -319,12 +326,13 @@ def recorded(file: Path) -> dict[str, str]:
 def main(folder: Path) -> None:
     with (folder / "robustbench_models.csv").open() as f:
         records = {(r["dataset"], r["threat_model"], r["model_id"]): r for r in csv.DictReader(f)}
+    facts = {(r.dataset, r.threat, r.name): r for r in published()}
     evidence = recorded(folder.parent / "golden" / "zoo_layouts.json.gz")
     by_data: dict[str, list[Config]] = {name: [] for name in CLASSES}
     with (folder / "robustbench_checkpoints.csv").open() as f:
         for row in csv.DictReader(f):
             key = (row["dataset"], row["threat_model"], row["model_id"])
-            by_data[row["dataset"]].append(card(row, records[key], evidence))
+            by_data[row["dataset"]].append(card(row, records[key], facts[key], evidence))
     for name, found in by_data.items():
         # One card a line: a change shows as that card's.
         lines = ",\n".join(json.dumps(c, ensure_ascii=False) for c in found)

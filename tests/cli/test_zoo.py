@@ -35,9 +35,18 @@ def test_list_says_what_loads(brinell: Any) -> None:
 def test_show(brinell: Any, tmp_path: Path) -> None:
     code, out, _ = brinell("zoo", "show", "Carmon2019Unlabeled", width=400)
     assert code == 0
-    for text in ("arxiv.org/abs/1905.13736", "89.69", "59.53", "gdrive:15tUx", '"depth": 28', "unknown"):
+    for text in ("arxiv.org/abs/1905.13736", "89.69", "59.53", "gdrive:15tUx", '"depth": 28', "MIT", "Percy Liang"):
         assert text in out
     assert json.loads(brinell("zoo", "show", DEMO, "--json")[1])["licence"] == "MIT"
+
+
+def test_a_non_commercial_licence_is_said_loudly(brinell: Any) -> None:
+    code, out, err = brinell("zoo", "show", "cifar10/Linf/Ding2020MMA", width=200)
+    assert code == 0 and "CC-BY-NC-SA-4.0" in out and "Gavin Weiguang Ding" in out
+    assert err.count("NON-COMMERCIAL") == 1
+    code, out, err = brinell("zoo", "list", "--data", "cifar10", "--threat", "L2", width=200)
+    assert code == 0 and "Apache-2.0" in out and err.count("NON-COMMERCIAL") == 1
+    assert "NON-COMMERCIAL" not in brinell("zoo", "list", "--data", "cifar100", width=200)[2]
 
 
 def test_show_says_why_there_is_no_network(brinell: Any) -> None:

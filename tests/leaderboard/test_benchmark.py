@@ -1,5 +1,6 @@
 """A model on a leaderboard: what is measured, what is refused, what the record says."""
 
+import csv
 import hashlib
 import json
 from dataclasses import replace
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, Linf, ModelError, Problem, Run, RunError, wrap
+from brinell.analysis.corruptions import Baseline
 from brinell.analysis.corruptions.table import CELLS, CorruptionTable, count_correct
 from brinell.attacks.catalogue import PLANS
 from brinell.data.corruptions import COMMON, SEVERITIES
+from brinell.data.image_folders import LISTED
 from brinell.leaderboard import benchmark as module
 from brinell.leaderboard import definitions, records
 from brinell.leaderboard.definitions import LEADERBOARDS, Leaderboard, find_leaderboard
@@ -53,17 +56,20 @@ class Noisy(nn.Module):
         ("cifar100", "corruptions", "None", 10_000),
         ("imagenet", "Linf", "Linf(eps=4/255)", 5_000),
         ("imagenet", "corruptions", "None", 5_000),
+        ("imagenet", "corruptions_3d", "None", 5_000),
     ],
 )
 def test_the_boards_are_the_public_ones(dataset: str, threat: str, ball: str, points: int) -> None:
     found = find_leaderboard(dataset, threat)
     assert (str(found.ball), found.points) == (ball, points)
-    assert found.plan == ("autoattack" if found.ball else "corruptions")
+    assert found.plan == ("autoattack" if found.ball else threat)
     assert found.ball is None or PLANS[found.plan].strength == "standard"
 
 
 def test_every_published_record_has_a_board() -> None:
-    assert {(r.dataset, r.threat) for r in records.published()} == {(b.dataset, b.threat) for b in LEADERBOARDS[:-1]}
+    boards = {b.name for b in LEADERBOARDS[:-1]}
+    # 3D corruptions have a board of their own, but their numbers are part of the records of corruptions.
+    assert {f"{r.dataset}/{r.threat}" for r in records.published()} == boards - {"imagenet/corruptions_3d"}
 
 
 def test_an_unknown_board_lists_those_there_are() -> None:
@@ -412,5 +418,70 @@ def test_other_pictures_of_imagenet_are_refused(listed: Path) -> None:
         module._require_listed(corrupted_board, corrupted("fog", 1))
 
 
-def test_both_imagenet_leaderboards_need_the_list() -> None:
-    assert {b.name for b in LEADERBOARDS if b.listed} == {"imagenet/Linf", "imagenet/corruptions"}
+def test_the_imagenet_leaderboards_need_the_list() -> None:
+    wanted = {"imagenet/Linf", "imagenet/corruptions", "imagenet/corruptions_3d"}
+    assert {b.name for b in LEADERBOARDS if b.listed} == wanted
+
+
+def published_accuracies() -> dict[str, dict[tuple[str, int], float]]:
+    """The accuracies that RobustBench measured on ImageNet-C and ImageNet-3DCC for two of its models."""
+    with (Path(__file__).parent / "imagenet_corruptions.csv").open() as file:
+        names, severities, *rows = csv.reader(file)
+    cells = [(name, int(severity)) for name, severity in zip(names[1:], severities[1:], strict=True)]
+    return {row[0]: dict(zip(cells, map(float, row[1:]), strict=True)) for row in rows}
+
+
+@pytest.mark.parametrize("name", ["Standard_R50", "Tian2022Deeper_DeiT-B"])
+@pytest.mark.parametrize(
+    ("fields", "corruptions"),
+    [
+        (("corruptions", "corruptions_mce"), COMMON),
+        (("corruptions_3d", "corruptions_mce_3d"), brinell.data.CORRUPTIONS_3D),
+    ],
+)
+def test_the_mean_corruption_error_is_that_of_robustbench(
+    name: str, fields: tuple[str, str], corruptions: tuple[str, ...]
+) -> None:
+    """From the accuracies of a model by corruption and severity, the two numbers in its published record follow."""
+    cells = {cell: a for cell, a in published_accuracies()[name].items() if cell[0] in corruptions}
+    assert len(cells) == 5 * len(corruptions)
+    right = np.array([np.arange(5_000) < round(5_000 * accuracy) for accuracy in cells.values()])
+    table = CorruptionTable(tuple(cells), right)
+    record = records.find(records.published(), f"imagenet/corruptions/{name}")
+    measured = (round(100 * table.mean, 2), round(100 * table.mce(Baseline.named("alexnet-robustbench")), 2))
+    assert measured == tuple(getattr(record, f) for f in fields)
+
+
+@pytest.mark.parametrize("threat", ["corruptions", "corruptions_3d"])
+def test_a_record_of_imagenet_has_the_mean_corruption_error(
+    threat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load(name: str, n: int, corruption: str = "", severity: int = 0, **more: Any) -> Problem:
+        asked.append((name, corruption, more.get("paths")))
+        images = corrupted("brightness" if corruption in ("fog", "flash") else "", severity)[:n]
+        return Problem(images.x, images.y, name=LISTED)
+
+    monkeypatch.setattr(module, "load", load)
+    record = brinell.benchmark(small_net(), "imagenet", threat, n=20, out=tmp_path, **QUIET)
+    name, corruptions = ("imagenet-3dcc", brinell.data.CORRUPTIONS_3D) if "3d" in threat else ("imagenet-c", COMMON)
+    assert [a[:2] for a in asked[1::5]] == [(name, c) for c in corruptions] and {a[2] for a in asked} == {"robustbench"}
+    # The same numbers by hand: one corruption brightens, the others leave the images as they are.
+    net, relative, accuracies = small_net(), [], []
+    alexnet = Baseline.named("alexnet-robustbench")
+    for c in corruptions:
+        cells = [corrupted("brightness" if c in ("fog", "flash") else "", s)[:20] for s in SEVERITIES]
+        right = [float((net(p.x).argmax(1) == p.y).float().mean()) for p in cells]
+        accuracies += right
+        relative.append(sum(1 - a for a in right) / sum(alexnet.single[c, s] for s in SEVERITIES))
+    wanted = [round(100 * float(np.mean(values)), 2) for values in (accuracies, relative)]
+    fields = ("corruptions_3d", "corruptions_mce_3d") if "3d" in threat else ("corruptions", "corruptions_mce")
+    assert [getattr(record, f) for f in fields] == wanted and record.best == wanted[0]
+    assert records.read(tmp_path / RECORD) == replace(record, run=tmp_path.name)
+
+
+def test_only_imagenet_has_a_mean_corruption_error() -> None:
+    """RobustBench has no errors of AlexNet on CIFAR-10-C, and its records there have no such number."""
+    assert on_corruptions(n=4, corrupted=corrupted).corruptions_mce is None
+    assert {r.dataset for r in records.published() if r.corruptions_mce is not None} == {"imagenet"}

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from dataclasses import replace
 from importlib.resources import files
@@ -45,6 +46,24 @@ def test_every_published_record_is_there() -> None:
     assert sum(r.unreliable is True for r in found) == 2
     assert sum(r.autoattack is not None for r in found) == 188
     assert sum(r.corruptions is not None for r in found) == 48
+
+
+def test_titles_authors_licences_and_notes_come_with_the_records() -> None:
+    found = {r.key: r for r in records.published()}
+    assert all(r.title for r in found.values()) and len({r.title for r in found.values()}) == 87
+    # Only the standardly trained models have no authors.
+    assert {r.title for r in found.values() if not r.authors} == {"Standardly trained model"}
+    assert Counter(r.licence for r in found.values()) == {
+        "MIT": 170, "Apache-2.0": 30, "": 33, "CC-BY-NC-SA-4.0": 2, "BSD-3-Clause": 1,
+    }  # fmt: skip
+    assert {r.name for r in found.values() if r.non_commercial} == {"Ding2020MMA"}
+    fixing = found["cifar10/Linf/Rebuffi2021Fixing_70_16_cutmix_ddpm"]
+    assert fixing.title == "Fixing Data Augmentation to Improve Adversarial Robustness"
+    assert fixing.authors.startswith("Sylvestre-Alvise Rebuffi, Sven Gowal")
+    for r in found.values():
+        # A number below AutoAttack's is explained.
+        assert r.external in (None, r.autoattack) or f"{r.external:.2f} %" in (r.footnote or ""), r.key
+        assert not re.search(r"\s{2}|^\s|\s$|<(?!a |/a)", r.title + (r.footnote or "") + r.authors), r.key
 
 
 def test_published_numbers_are_those_of_the_table() -> None:

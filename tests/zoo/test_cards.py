@@ -26,6 +26,34 @@ def test_names_say_data_threat_and_model() -> None:
         assert card.threat in ("Linf", "L2", "corruptions")
 
 
+def test_licences_are_those_that_robustbench_names() -> None:
+    """MIT, except for the models that its file LICENSE lists; what torchvision publishes is not its own to license."""
+    listed = {
+        "Apache-2.0": ("Gowal", "Rebuffi", "Pang2020Boosting", "Hendrycks2019"),
+        "CC-BY-NC-SA-4.0": ("Ding2020MMA",),
+        "BSD-3-Clause": ("Rony2019",),
+        "unknown": ("AlexNet", "Standard_R50"),
+    }
+    for card in (c for c in cards().values() if not c.name.rpartition("/")[2].startswith("Croce")):
+        model = card.name.rpartition("/")[2]
+        wanted = next((licence for licence, names in listed.items() if model.startswith(names)), "MIT")
+        assert card.licence == wanted, card.name
+        assert bool(card.restriction) == (wanted == "CC-BY-NC-SA-4.0")
+
+
+def test_every_paper_has_a_title_and_authors() -> None:
+    for card in cards().values():
+        assert bool(card.title) == bool(card.paper), card.name
+        assert bool(card.authors) == ("Standard" not in card.name and bool(card.paper)), card.name
+
+
+def test_loading_non_commercial_weights_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINELL_HOME", str(tmp_path))
+    monkeypatch.setenv("BRINELL_OFFLINE", "1")
+    with pytest.warns(UserWarning, match="NON-COMMERCIAL use only .licence CC-BY-NC-SA-4.0"), pytest.raises(ModelError):
+        load("cifar10/L2/Ding2020MMA")
+
+
 def test_a_network_or_a_reason() -> None:
     for card in cards().values():
         assert (card.network is None) == bool(card.missing)

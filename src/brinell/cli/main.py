@@ -1,7 +1,8 @@
 """The program `brinell`: its commands, and how errors are printed."""
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -99,8 +100,16 @@ def _options(
     """Measure how hard a classifier is to break."""
 
 
+def _print_warning(message: Warning | str, *place: Any, **more: Any) -> None:
+    Console(stderr=True).print(Text.assemble(("warning:", "bold red"), f" {message}"), soft_wrap=True)
+
+
 def main() -> None:
-    """Run the program; print a BrinellError as one line on standard error and exit with code 2."""
+    """Run the program; print a BrinellError as one line on standard error and exit with code 2.
+
+    A warning is one line on standard error too.
+    """
+    warnings.showwarning = _print_warning
     try:
         app()
     except BrinellError as error:

@@ -15,6 +15,7 @@ from brinell.core.dataset import Problem
 from brinell.data.load import ROBUSTBENCH, load
 from brinell.errors import InputError
 from brinell.leaderboard import benchmark as boards
+from brinell.leaderboard.definitions import find_leaderboard
 from brinell.leaderboard.records import Record
 from brinell.models import zoo
 from brinell.models.wrap import ALLOWED, TorchClassifier, wrap
@@ -40,8 +41,9 @@ def benchmark(
     adversarial is verified and counts only then. `eps=None` is the radius of the leaderboard instead of an
     error. `aa_state_path` is the folder of a Run: an interrupted evaluation resumes from there. `to_disk` needs
     `model_name` and writes the record, with Brinell's fields, to model_info/DATA/THREAT/NAME.json. Corruptions are read
-    from `corruptions_data_dir` and work for CIFAR too, without mCE. As in the original, restrictions are not checked:
-    use `brinell.benchmark`. A model in train mode gets the warning of the original, and its Run is invalid.
+    from `corruptions_data_dir` and work for CIFAR too, without mCE; the record has that of ImageNet. As in the
+    original, restrictions are not checked: use `brinell.benchmark`. A model in train mode gets the warning of the
+    original, and its Run is invalid.
 
     >>> from brinell.models.demo import demo_net
     >>> benchmark(demo_net(), n_examples=4, dataset="demo", threat_model="Linf", eps=0.5)
@@ -130,7 +132,7 @@ def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | No
     inner = folder / FOLDERS.get(data, "")
     if data in FOLDERS:
         return load(inner, n) if inner.is_dir() else None
-    card = zoo.cards().get(f"{data}/{threat}/{name}")
+    card = zoo.cards().get(f"{find_leaderboard(data, threat).zoo}{name}")
     chosen = preprocessing if preprocessing is not None or card is None else card.preprocessing
     options: dict[str, Any] = {"root": folder if folder.is_dir() else None, "preprocessing": chosen}
     options = {k: v for k, v in options.items() if v is not None}
@@ -140,8 +142,8 @@ def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | No
 
 
 def _accuracies(record: Record) -> tuple[float, float]:
-    if record.corruptions is not None:
-        return (record.clean or 0.0) / 100, record.corruptions / 100
+    if record.autoattack is None:  # corruptions
+        return (record.clean or 0.0) / 100, (record.best or 0.0) / 100
     run = Run.open(record.run or "")
     return run.clean_accuracy.value, run.robust_accuracy.value
 

@@ -2,6 +2,7 @@
 
 - `definitions`: the leaderboards, with their radius, number of samples and plan.
 - `benchmark`: measure a model under the rules of a leaderboard (`brinell.benchmark`).
-- `records`: one record per model and threat; `robustbench.csv` holds the published ones.
+- `records`: one record per model and threat; `robustbench.csv` holds the published ones, `papers.csv` the titles and
+  authors of their papers, `notes.csv` their licences and footnotes.
 - `site/`: a static site that ranks records and Runs (`brinell leaderboard`).
 """

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brinell.analysis.corruptions import Baseline
 from brinell.analysis.corruptions import table as corruption_table
+from brinell.analysis.corruptions.baselines import ALEXNET_ROBUSTBENCH
 from brinell.checks import model as model_checks
 from brinell.checks.leaderboard import DETERMINISTIC, check_restrictions
 from brinell.core.dataset import Problem
@@ -17,6 +19,8 @@ from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.model import Classifier
 from brinell.core.threat import Linf, Threat
 from brinell.core.threat import threat as threat_by_name
+from brinell.data.catalogue import CORRUPTIONS_3D as CORRUPTIONS_3D_NAMES
+from brinell.data.corruptions import COMMON
 from brinell.data.image_folders import LISTED
 from brinell.data.load import ROBUSTBENCH, load
 from brinell.environment import version
@@ -26,13 +30,16 @@ from brinell.evaluation.backend import IN_PROCESS, Backend
 from brinell.evaluation.evaluate import evaluate
 from brinell.leaderboard import records
 from brinell.leaderboard.definitions import Leaderboard, find_leaderboard
-from brinell.leaderboard.records import RECORD, Record
+from brinell.leaderboard.records import CORRUPTIONS_3D, RECORD, Record
 from brinell.models import zoo
 from brinell.results import Proportion
 from brinell.results.format.manifest import now
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+# The fields of a record for the accuracy and the mean corruption error.
+ACCURACIES, ACCURACIES_3D = ("corruptions", "corruptions_mce"), ("corruptions_3d", "corruptions_mce_3d")
 
 
 def benchmark(
@@ -59,11 +66,11 @@ def benchmark(
     A model that violates a restriction of the leaderboard is refused; with `strict=False` it is measured and the
     record states the violation. Then the plan of the leaderboard runs on the first `n` samples. The Run is written to
     `out`, with a `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a
-    folder. `corrupted`, for the threat "corruptions", is the folder of the corrupted data, or a function from
-    corruption and severity to a Problem. `preprocessing` turns images into inputs (`brinell.data.load`); models of the
-    zoo have their own. `eps` replaces the leaderboard's radius; the record states it. `about` holds facts such as
-    authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume`, `progress` and `launch` are those of
-    `brinell.evaluate`, `options` those of `brinell.Execution`.
+    folder. `corrupted`, for the threats "corruptions" and "corruptions_3d", is the folder of the corrupted data, or a
+    function from corruption and severity to a Problem. `preprocessing` turns images into inputs (`brinell.data.load`);
+    models of the zoo have their own. `eps` replaces the leaderboard's radius; the record states it. `about` holds facts
+    such as authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume`, `progress` and `launch` are those
+    of `brinell.evaluate`, `options` those of `brinell.Execution`.
 
     >>> import brinell
     >>> record = brinell.benchmark("demo", "demo", "Linf", n=4, eps=0.5, progress=False)
@@ -77,7 +84,7 @@ def benchmark(
         raise InputError(expected="no eps for corruptions", got=f"eps={eps}", remedy="Leave out eps (--eps).")
     model_checks.check_train_mode(model)
     label = name or _label(model)
-    own = model.name.startswith(f"{chosen.name}/")  # a model of the zoo on its own leaderboard
+    own = model.name.startswith(chosen.zoo)  # a model of the zoo on its own leaderboard
     published = records.find(records.published(), model.name) if own else None
     facts = {**({k: getattr(published, k) for k in records.ABOUT} if published else {}), **(about or {})}
     records.with_facts(Record(dataset, threat, label), facts)  # fails before hours are spent
@@ -168,7 +175,10 @@ def _corrupted(
     folder: Path,
     resume: bool,
 ) -> Record:
-    """Measure the mean accuracy over all corruptions and severities, without attacks, and return its record."""
+    """Measure the mean accuracy over all corruptions and severities, without attacks, and return its record.
+
+    On ImageNet the record has the mean corruption error relative to AlexNet, as RobustBench computes it.
+    """
     n = len(problem)
     violated = _violated(model, problem, Linf("1/255"), strict, only=DETERMINISTIC)
     fingerprint = model.fingerprint
@@ -179,12 +189,18 @@ def _corrupted(
         _require_listed(chosen, images)
         return images
 
-    table = corruption_table.measure_table(model, cell, identity, folder, resume)
+    is_3d = chosen.threat == CORRUPTIONS_3D
+    names = CORRUPTIONS_3D_NAMES if is_3d else COMMON
+    table = corruption_table.measure_table(model, cell, identity, folder, resume, names)
+    # RobustBench has errors of AlexNet for ImageNet only.
+    mce = records.percent(table.mce(Baseline.named(ALEXNET_ROBUSTBENCH))) if chosen.listed else None
+    fields = ACCURACIES_3D if is_3d else ACCURACIES
+    accuracies: dict[str, Any] = dict(zip(fields, (records.percent(table.mean), mce), strict=True))
     clean = Proportion(*corruption_table.count_correct(model, problem))
     low, high = table.interval
     record = Record(
         chosen.dataset, chosen.threat, label, clean=records.percent(clean.value),
-        clean_interval=records.interval_of(clean), corruptions=records.percent(table.mean),
+        clean_interval=records.interval_of(clean), **accuracies,
         interval=(records.percent(low), records.percent(high)), n=table.right.shape[1], plan=chosen.plan,
         fingerprint=fingerprint, restrictions=violated, run=str(folder), date=now(), version=version(),
     )  # fmt: skip
@@ -198,4 +214,4 @@ def _cell(chosen: Leaderboard, n: int, root: Any, corruption: str, severity: int
     where: dict[str, Any] = {} if root is None else {"root": root}
     if chosen.listed:
         where["paths"] = ROBUSTBENCH
-    return load(f"{chosen.dataset}-c", n, corruption=corruption, severity=severity, **where)  # type: ignore[call-arg, unused-ignore]
+    return load(chosen.corrupted, n, corruption=corruption, severity=severity, **where)  # type: ignore[call-arg, unused-ignore]

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from brinell.core.threat import L2, Linf, Threat
 from brinell.errors import InputError
-
-CORRUPTED = "corruptions"
+from brinell.leaderboard.records import CORRUPTIONS, CORRUPTIONS_3D
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,27 @@ class Leaderboard:
         """The data set and the threat, such as "cifar10/Linf", as in the names of zoo models."""
         return f"{self.dataset}/{self.threat}"
 
+    @property
+    def zoo(self) -> str:
+        """The start of the names of its zoo models; models for common corruptions are also those for 3D corruptions."""
+        return f"{self.dataset}/{CORRUPTIONS if self.threat == CORRUPTIONS_3D else self.threat}/"
+
+    @property
+    def corrupted(self) -> str:
+        """The name of the corrupted version of the data set."""
+        return f"{self.dataset}-{'3dcc' if self.threat == CORRUPTIONS_3D else 'c'}"
+
 
 LEADERBOARDS = (
     #     data set    threat        radius          points  plan
     Leaderboard("cifar10", "Linf", Linf("8/255"), 10_000, "autoattack"),
     Leaderboard("cifar10", "L2", L2("0.5"), 10_000, "autoattack"),
-    Leaderboard("cifar10", CORRUPTED, None, 10_000, CORRUPTED),
+    Leaderboard("cifar10", CORRUPTIONS, None, 10_000, CORRUPTIONS),
     Leaderboard("cifar100", "Linf", Linf("8/255"), 10_000, "autoattack"),
-    Leaderboard("cifar100", CORRUPTED, None, 10_000, CORRUPTED),
+    Leaderboard("cifar100", CORRUPTIONS, None, 10_000, CORRUPTIONS),
     Leaderboard("imagenet", "Linf", Linf("4/255"), 5_000, "autoattack", listed=True),
-    Leaderboard("imagenet", CORRUPTED, None, 5_000, CORRUPTED, listed=True),
+    Leaderboard("imagenet", CORRUPTIONS, None, 5_000, CORRUPTIONS, listed=True),
+    Leaderboard("imagenet", CORRUPTIONS_3D, None, 5_000, CORRUPTIONS_3D, listed=True),
     Leaderboard("demo", "Linf", Linf("0.1"), 1_000, "autoattack"),
 )
 """Croce et al. 2021, RobustBench, sec. 3; the last one is for experiments."""

@@ -20,6 +20,10 @@ from brinell.results.statistics import Proportion
 from brinell.verification.bundle import digest
 
 PUBLISHED = "robustbench.csv"
+# Titles and authors by link, and licences and footnotes by model, of the published records.
+PAPERS, NOTES = "papers.csv", "notes.csv"
+CORRUPTIONS, CORRUPTIONS_3D = "corruptions", "corruptions_3d"
+"""The threats whose boards rank by an accuracy under corruptions instead of attacks."""
 # The spellings of an unknown number in the published table.
 NOTHING = ("", "null")
 RECORD = "record.json"
@@ -39,10 +43,23 @@ PLAIN = {
     "extra_data": "additional_data", "forward_passes": "number_forward_passes", "eps": "eps",
     "unreliable": "unreliable", "footnote": "footnote",
 }  # fmt: skip
-OURS = ("threat", "status", "n", "verdict", "plan", "seed", "run", "run_hash", "fingerprint", "date", "version")
+OURS = (
+    "threat",
+    "licence",
+    "status",
+    "n",
+    "verdict",
+    "plan",
+    "seed",
+    "run",
+    "run_hash",
+    "fingerprint",
+    "date",
+    "version",
+)
 COST = ("forwards", "backwards", "seconds")
 # Types of the fields: texts, optional texts, flags and lists; the others are numbers.
-TEXTS = ("title", "link", "authors", "venue", "architecture")
+TEXTS = ("title", "link", "authors", "venue", "architecture", "licence")
 OPTIONAL_TEXTS = ("footnote", "eps", "verdict", "plan", "date", "version", "run_hash", "fingerprint")
 FLAGS = ("extra_data", "unreliable")
 LISTS_OF_TEXTS = ("reasons", "restrictions")
@@ -51,7 +68,10 @@ LISTS = (*LISTS_OF_NUMBERS, *LISTS_OF_TEXTS)
 # Relative to another model, so not bounded by 100.
 RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
 # Optional facts that the authors state about a model.
-ABOUT = ("title", "link", "authors", "venue", "architecture", "extra_data", "forward_passes", "reported", "footnote")
+ABOUT = (
+    "title", "link", "authors", "venue", "architecture", "licence", "extra_data", "forward_passes", "reported",
+    "footnote",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,7 @@ class Record:
     attacks reached, `reported` the robust accuracy that the authors claim. `status` is "published" (copied, not run
     again), "unverified" (measured by the author of the record) or "verified" (checked by somebody else). `restrictions`
     are the violated restrictions of the leaderboard. `corruptions` is the mean over all corruptions and severities.
+    `licence` is the licence of the weights as an SPDX identifier, "" if unknown. `title` is the title of the paper.
 
     >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
     6.5
@@ -76,6 +97,7 @@ class Record:
     authors: str = ""
     venue: str = ""
     architecture: str = ""
+    licence: str = ""
     extra_data: bool | None = None
     forward_passes: int = 1
     footnote: str | None = None
@@ -128,7 +150,12 @@ class Record:
     def best(self) -> float | None:
         """The lowest known robust accuracy, else the accuracy under corruptions; leaderboards sort by this number."""
         known = [value for value in (self.external, self.autoattack) if value is not None]
-        return min(known, default=self.corruptions)
+        return min(known, default=self.corruptions_3d if self.threat == CORRUPTIONS_3D else self.corruptions)
+
+    @property
+    def non_commercial(self) -> bool:
+        """Whether the licence of the weights forbids commercial use."""
+        return "NC" in self.licence.split("-")
 
     @property
     def overestimation(self) -> float | None:
@@ -252,18 +279,42 @@ def ranked(records: Iterable[Record]) -> list[Record]:
 
 @cache
 def _published() -> tuple[Record, ...]:
-    text = (resources("brinell.leaderboard") / PUBLISHED).read_text(encoding="utf-8")
-    return tuple(_line(row) for row in csv.DictReader(text.splitlines()))
+    papers = {row["link"]: row for row in _table(PAPERS)}
+    notes = {row["model"]: row for row in _table(NOTES)}
+    lines = (_line(row) for row in _table(PUBLISHED))
+    return tuple(_with_paper(r, papers[r.link], notes[r.key]) for r in lines)
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = (resources("brinell.leaderboard") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _with_paper(record: Record, paper: Mapping[str, str], note: Mapping[str, str]) -> Record:
+    return replace(
+        record, title=paper["title"], authors=paper["authors"], licence=note["licence"],
+        footnote=note["footnote"] or None,
+    )  # fmt: skip
 
 
 def published() -> list[Record]:
     """Return the 236 records of the public leaderboard RobustBench as published; Brinell has not run them again.
 
     >>> carmon = find(published(), "cifar10/Linf/Carmon2019Unlabeled")
-    >>> carmon.status, carmon.clean, carmon.best, carmon.year
-    ('published', 89.69, 59.53, 2019)
+    >>> carmon.status, carmon.clean, carmon.best, carmon.year, carmon.title
+    ('published', 89.69, 59.53, 2019, 'Unlabeled Data Improves Adversarial Robustness')
     """
     return list(_published())
+
+
+def published_record(record: Record) -> Record | None:
+    """Return the published record of the same model, or None; 3D corruptions are part of its record of corruptions.
+
+    >>> published_record(Record("imagenet", "corruptions_3d", "AlexNet")).corruptions_3d
+    28.47
+    """
+    threat = CORRUPTIONS if record.threat == CORRUPTIONS_3D else record.threat
+    return find(published(), f"{record.dataset}/{threat}/{record.name}")
 
 
 def find(records: Iterable[Record], key: str) -> Record | None:

@@ -12,7 +12,7 @@ from brinell.errors import InputError, error_text
 from brinell.results.format.files import write_atomic
 
 Setting = tuple[str, int]
-ALEXNET = "alexnet"
+ALEXNET, ALEXNET_ROBUSTBENCH = "alexnet", "alexnet-robustbench"
 # AlexNet's error on clean ImageNet (Hendrycks & Dietterich 2019, table 1).
 ALEXNET_CLEAN = 0.435
 FIVE = (1, 2, 3, 4, 5)
@@ -41,8 +41,10 @@ class Baseline:
     def named(
         cls, source: "str | os.PathLike[str]", row: str | None = None, clean_error: float | None = None
     ) -> "Baseline":
-        """Return the built-in baseline "alexnet" (for ImageNet-C), or one from a CSV file, where `row` names the model.
+        """Return a built-in baseline, or one from a CSV file, where `row` names the model.
 
+        "alexnet" has the errors on ImageNet-C of Hendrycks & Dietterich 2019. "alexnet-robustbench" has those that
+        RobustBench measured on its 5,000 pictures of ImageNet-C and ImageNet-3DCC; its mean corruption errors use them.
         A file has columns `corruption` and `error` in per cent, or is a table of accuracies as written by `save_table`.
         `clean_error` is the model's error without corruption, which no file holds.
         """
@@ -60,6 +62,9 @@ class Baseline:
         if str(source) == ALEXNET:
             text = (files("brinell.analysis") / "files" / "alexnet_imagenet_c.csv").read_text()
             return cls("AlexNet", _means(text.splitlines()), {}, ALEXNET_CLEAN)
+        if str(source) == ALEXNET_ROBUSTBENCH:
+            lines = (files("brinell.analysis") / "files" / "alexnet_robustbench.csv").read_text().splitlines()
+            return cls("AlexNet", {}, {setting: 1 - value for setting, value in _table(lines)["AlexNet"].items()})
         path = Path(source)
         try:
             lines = path.read_text().splitlines()

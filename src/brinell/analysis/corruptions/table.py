@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brinell.analysis.corruptions.baselines import Baseline
 from brinell.checks.model import require_known_labels
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -76,6 +77,21 @@ class CorruptionTable:
         """The 95 % interval of the mean; the cells of one sample are dependent, so they count as one."""
         mean = mean_accuracy(list(self.right))
         return mean.low, mean.high
+
+    def mce(self, baseline: Baseline) -> float:
+        """Return the mean corruption error: for every corruption its mean error divided by the baseline's, averaged.
+
+        >>> table = CorruptionTable((("fog", 1), ("fog", 2)), np.array([[True, True], [True, False]]))
+        >>> table.mce(Baseline("half", {}, {("fog", 1): 0.5, ("fog", 2): 0.5}))
+        0.5
+        """
+        errors: dict[str, list[float]] = {}
+        severities: dict[str, list[int]] = {}
+        for (name, severity), row in zip(self.cells, self.right, strict=True):
+            errors.setdefault(name, []).append(1 - float(row.mean()))
+            severities.setdefault(name, []).append(severity)
+        relative = [sum(e) / len(e) / baseline.error(name, severities[name]) for name, e in errors.items()]
+        return sum(relative) / len(relative)
 
 
 def measure_table(

@@ -22,7 +22,7 @@ def command(
     *,
     model: options.Model,
     dataset: Annotated[str, typer.Option(help="cifar10, cifar100, imagenet, or demo.")] = "cifar10",
-    threat: Annotated[str, typer.Option(help="Linf, L2 or corruptions.")] = "Linf",
+    threat: Annotated[str, typer.Option(help="Linf, L2, corruptions or corruptions_3d (ImageNet).")] = "Linf",
     n: Annotated[int | None, typer.Option("--n", help="Use only the first n of the leaderboard's samples.")] = None,
     data: Annotated[
         str | None, typer.Option("--data", "-d", help="Data as in evaluate; default: the data set of the leaderboard.")
@@ -72,15 +72,18 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def show_record(record: Record, console: Console) -> None:
     """Print the Run and the record, beside the published record of the same name if there is one."""
-    if record.run is not None and record.corruptions is None:
+    if record.run is not None and record.autoattack is not None:
         print_run(Run.open(record.run), console)
-    known = records.find(records.published(), record.key)
+    known = records.published_record(record)
     table = make_table(record.key, ("", ">measured", ">95 % interval", *((">published",) if known else ())))
     fields = {
         "clean, %": ("clean", record.clean_interval),
         "robust, %": ("autoattack", record.interval),
         "best known, %": ("external", None),
         "corruptions, %": ("corruptions", record.interval),
+        "mean corruption error, %": ("corruptions_mce", None),
+        "3D corruptions, %": ("corruptions_3d", record.interval),
+        "mean 3D corruption error, %": ("corruptions_mce_3d", None),
         "reported, %": ("reported", None),
     }
     for title, (field, interval) in fields.items():

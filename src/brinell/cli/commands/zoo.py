@@ -1,6 +1,8 @@
 """The command `brinell zoo`: published models by name."""
 
 import json as json_format
+import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -28,6 +30,17 @@ def _state(card: Card) -> str:
     return "in cache" if all(zoo.place(card, i).exists() for i in range(len(card.files))) else "yes"
 
 
+def _licence(card: Card) -> Text:
+    return Text(card.licence, "bold red" if card.restriction else "")
+
+
+def _print_restrictions(cards: Iterable[Card]) -> None:
+    """Print on standard error which of the models forbid commercial use."""
+    for card in cards:
+        if card.restriction:
+            Console(stderr=True).print(Text.assemble(("warning:", "bold red"), f" {card.restriction}"), soft_wrap=True)
+
+
 @app.command("list")
 def list_(
     data: Annotated[
@@ -49,10 +62,12 @@ def list_(
         return
     best = (c.robust_accuracy if c.best_known is None else c.best_known for c in cards)
     rows = (
-        (c.name, _percent(c.clean_accuracy), _percent(robust), c.architecture, _state(c))
+        (c.name, _percent(c.clean_accuracy), _percent(robust), c.architecture, _licence(c), _state(c))
         for c, robust in zip(cards, best, strict=True)
     )
-    print_table(make_table("", ("model", ">clean %", ">robust %", "architecture", "!loads"), rows), Console())
+    columns = ("model", ">clean %", ">robust %", "architecture", "licence", "!loads")
+    print_table(make_table("", columns, rows), Console())
+    _print_restrictions(cards)
 
 
 def _robust(card: Card) -> float:
@@ -70,6 +85,8 @@ def show(
         return
     facts = {
         "model": card.name,
+        "title": card.title,
+        "authors": card.authors,
         "paper": f"{card.paper} ({card.venue})" if card.paper else card.venue,
         "licence": card.licence,
         "architecture": card.architecture,
@@ -82,11 +99,17 @@ def show(
         "AutoAttack's warnings": "raised" if card.unreliable else "",
         "network compared by": card.evidence,
         "extra data": "yes" if card.extra_data else "no",
+        "note": _without_links(card.footnote),
         "cannot be loaded": card.unloadable,
         "sources": ", ".join(s for f in card.files for s in f.sources),
         "files in the cache": ", ".join(str(zoo.place(card, i)) for i in range(len(card.files))),
     }
     print_facts(facts, Console())
+    _print_restrictions([card])
+
+
+def _without_links(footnote: str) -> str:
+    return re.sub(r"<[^>]*>", "", footnote)
 
 
 @app.command("fetch")
@@ -96,6 +119,7 @@ def fetch(names: Names, quiet: options.Quiet = False) -> None:
         with progress_bar(card.name, quiet, download=True) as update:
             paths = zoo.fetch(card, update)
         typer.echo("\n".join(map(str, paths)))
+        _print_restrictions([card])
 
 
 @app.command("check")

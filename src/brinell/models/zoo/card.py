@@ -47,7 +47,9 @@ class Card:
 
     `network` is None if Brinell has no such network, and `missing` says why. `unloadable` says why weights cannot be
     loaded although the network exists. `evidence` says how the network was compared with the published one: "logits"
-    (logits and layout), "layout" (layout only), "none" (nothing recorded), or "own" (trained with Brinell).
+    (logits and layout), "layout" (layout only), "none" (nothing recorded), or "own" (trained with Brinell). `paper` is
+    the address of the paper, `title` and `authors` are its title and authors. `licence` is the licence of the weights
+    as an SPDX identifier, or "unknown".
     """
 
     name: str
@@ -68,6 +70,9 @@ class Card:
     missing: str
     unloadable: str
     evidence: str
+    title: str = ""
+    authors: str = ""
+    footnote: str = ""
 
     @property
     def data(self) -> str:
@@ -83,6 +88,17 @@ class Card:
     def loadable(self) -> bool:
         """Whether `load` can load the model."""
         return self.network is not None and bool(self.files) and not self.unloadable
+
+    @property
+    def restriction(self) -> str:
+        """A sentence that says that commercial use is forbidden, or "" if the licence allows it or is unknown.
+
+        >>> find("cifar10/L2/Ding2020MMA").restriction
+        'The weights of cifar10/L2/Ding2020MMA are for NON-COMMERCIAL use only (licence CC-BY-NC-SA-4.0).'
+        """
+        if "NC" not in self.licence.split("-"):
+            return ""
+        return f"The weights of {self.name} are for NON-COMMERCIAL use only (licence {self.licence})."
 
 
 def _tuples(stored: Mapping[str, Any]) -> dict[str, Any]:

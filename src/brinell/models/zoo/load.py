@@ -1,6 +1,7 @@
 """Build the network of a zoo model, or load the model with its published weights."""
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ def load(
     Files are read without running code. Their SHA-256 must be that of the card or, if it is unknown, that of the first
     download. `progress` is called with the bytes so far and the total. `folder` is RobustBench's folder of models, with
     files DATA/THREAT/MODEL.pt; if it has all files of the model, they are used instead of the cache. `checkpoint` is a
-    file with your own weights for the network of this model; it is not compared with a digest.
+    file with your own weights for the network of this model; it is not compared with a digest. Weights whose licence
+    forbids commercial use give a warning.
 
     >>> load("fashion-mnist/Linf/Demo").forward(torch.zeros(2, 1, 28, 28)).logits.shape
     torch.Size([2, 10])
@@ -76,6 +78,8 @@ def load(
             got=card.unloadable,
             remedy="Load it with the code of the publication and call brinell.wrap(net).",
         )
+    if card.restriction and checkpoint is None:
+        warnings.warn(card.restriction, stacklevel=2)
     # Our networks need no initial weights because the files have all of them. timm computes some buffers itself.
     with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
