@@ -39,6 +39,21 @@ def test_all_figures_in_one_picture(tmp_path: Path) -> None:
     assert plot(many, tmp_path / "all.png").stat().st_size > 10_000
 
 
+def test_many_series_differ_in_style_and_have_a_legend_beside_them(tmp_path: Path) -> None:
+    series = tuple(Series(f"number {i}", (0.0, 1.0), (float(i), i + 1.0)) for i in range(10))
+    widths, dashed = [], []
+    for some in (series[:5], series):
+        text = plot(
+            AnalysisReport("t", "T", "", figures=(Figure("f", "steps", "x", "y", some),)), tmp_path / "a.svg"
+        ).read_text()
+        widths.append(float(text.split('width="')[1].split("pt")[0]))
+        dashed.append(text.count("stroke-dasharray"))
+        assert all(f">{s.name}<" in text for s in some)
+    assert widths[0] < widths[1]
+    # Three of ten lines share a colour with one before, here and in the legend.
+    assert dashed[0] == 0 and dashed[1] == 6
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.svg"):
         plot(findings("bars"), tmp_path / "a.jpeg")

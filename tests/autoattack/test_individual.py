@@ -63,5 +63,7 @@ def test_the_command_shows_the_accuracy_under_each_attack_alone(tmp_path: Path) 
     stored = json.loads(CliRunner().invoke(app, [*start, *chosen, "--resume", "--json"]).output)
     assert [s["alone"]["k"] for s in stored["stages"]] == [pgd.k, fgsm.k]
     assert "accuracy under it alone" in str(run)
+    page = run.report(tmp_path / "run.md").read_text()
+    assert "| accuracy alone |" in page and f"| {fgsm} |" in page
     chain = CliRunner().invoke(app, [*start, "--attacks", "pgd-ce,fgsm"], env={"COLUMNS": "160"}).output
     assert "alone" not in chain
