@@ -17,8 +17,8 @@ PAPERS = {
 def exhibits(paper: str | None = None) -> tuple[Exhibit, ...]:
     """Return the exhibits of all papers, or of one, in the order of the papers.
 
-    >>> [e.name for e in exhibits("mm")][0]
-    'mm/table-2'
+    >>> exhibits("mm")[0].name
+    'mm/figure-1'
     """
     modules = (autoattack, robustbench, minimum_margin, binarization, curves)
     return tuple(e for m in modules for e in m.EXHIBITS if paper in (None, e.paper))

@@ -101,9 +101,9 @@ def _text(cell: Cell) -> str:
 def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
     """Run an exhibit, such as mm/table-2, and store result.json, result.md and result.svg in the folder `setup.out`.
 
-    >>> reproduce("mm/table-0")
+    >>> reproduce("mm/tabel-2")
     Traceback (most recent call last):
-    brinell.errors.InputError: ... Did you mean 'mm/table-2'?
+    brinell.errors.InputError: ... Did you mean 'mm/table-2' ...
     """
     exhibit, given = find(name), setup or Setup()
     if exhibit.measure is None:
