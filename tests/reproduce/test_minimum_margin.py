@@ -74,9 +74,7 @@ def test_trainings_are_tested_and_continued(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(minimum_margin, "TRAINING_SAMPLES", 64)
     setup = Setup(n=16, out=tmp_path, progress=False)
     short, every = reproduce("mm/table-3", setup).report.tables
-    assert [row[:3] for row in every.rows] == [
-        (name, 0.226, seed) for seed in (0, 1) for name in ("pgd", "mm3-f10")
-    ]
+    assert [row[:3] for row in every.rows] == [(name, 0.226, seed) for seed in (0, 1) for name in ("pgd", "mm3-f10")]
     for name, step, *_, difference in short.rows:
         mine, pgd = (
             [float(str(r[-1]).split(" ")[0]) for r in every.rows if r[:2] == (other, step)] for other in (name, "pgd")
