@@ -88,7 +88,7 @@ class AttackTests:
         drawn = [*zip(names, curves, strict=True), ("random points", [p.rasr for p in self.points])]
         x = tuple(self._at(p) for p in self.points)
         series = tuple(_series(name, x, shares) for name, shares in drawn)
-        figure = Figure(f"{first.model}, {first.threat}", "line", AXIS[self.sweep], "score (%)", series)
+        figure = Figure(first.model, "line", f"{AXIS[self.sweep]}, {first.threat}", "score (%)", series)
         return AnalysisReport("binarization", title, f"{summary}.", (table,), (figure,))
 
     def _line(self, i: int) -> tuple[Cell, ...]:
