@@ -63,7 +63,7 @@ def _figure_3(setup: Setup) -> AnalysisReport:
     if setup != Setup(n=setup.n, seed=setup.seed, device=setup.device, out=setup.out, progress=setup.progress):
         plans: tuple[Any, ...] = (ONE_STEP, "fgsm", "pgd20", "apgd")
         models = setup.classifiers.values()
-        common |= {"sweep": "kappa", "values": KAPPAS, "random_queries": 100}
+        common |= {"sweep": "kappa", "values": KAPPAS, "random_queries": 100, "inner": 199}
         tests = [test_attacks(m, setup.problem, setup.threat, plans, **common) for m in models]
         return _joined("binarization", tests, text)
     d = find("separated-features")
