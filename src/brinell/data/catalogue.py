@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brinell.data.corruptions import COMMON, EXTRA
+from brinell.data.labelled_images import FeatureTables, TinyImages, TrafficSigns
 from brinell.data.layouts import (
     ClassFolders,
     CorruptedArrays,
@@ -62,6 +63,8 @@ TORONTO = "https://www.cs.toronto.edu/~kriz/cifar-{}-python.tar.gz"
 HOUSES = "http://ufldl.stanford.edu/housenumbers/{}_32x32.mat"
 ZENODO = "https://zenodo.org/records/{}/files/{}.tar?download=1"
 RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/cifar10.1_{}_{}.npy"
+ERDA = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/GTSRB_Final_{}.zip"
+STANFORD = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/{}.tar.gz"
 KRIZHEVSKY = "Krizhevsky 2009, Learning multiple layers of features from tiny images"
 HENDRYCKS = "Hendrycks and Dietterich 2019, arXiv:1903.12261"
@@ -176,6 +179,40 @@ _ALL = (
         sizes={"v6": 2_000, "v4": 2_021},
         layout=VersionedArrays(("v6", "v4")),
         files=tuple(_file(RECHT.format(v, part), None) for v in ("v6", "v4") for part in ("data", "labels")),
+    ),
+    DataSet(
+        name="gtsrb",
+        title="GTSRB, German traffic signs",
+        paper="Stallkamp, Schlipsing, Salmen and Igel 2012, Man vs. computer",
+        classes=43,
+        sizes={"test": 12_630, "train": 39_209},
+        layout=TrafficSigns(),
+        files=(
+            _file(ERDA.format("Test_Images"), "c7e4e6327067d32654124b0fe9e82185", "GTSRB/Final_Test"),
+            _file(ERDA.format("Test_GT"), "fe31e9c9270bbcd7b84b7f21a9d9d9e5", "GT-final_test.csv"),
+            _file(ERDA.format("Training_Images"), "f33fd80ac59bff73c82d25ab499e03a3", "GTSRB/Final_Training"),
+        ),
+        preprocessing="Res32",
+    ),
+    DataSet(
+        name="tiny-imagenet",
+        title="Tiny-ImageNet",
+        paper="Li, Karpathy and Johnson 2016, CS231n: Convolutional neural networks for visual recognition",
+        classes=200,
+        sizes={"test": 10_000, "train": 100_000},
+        layout=TinyImages(),
+        files=(_file(STANFORD, "90528d7ca1a48142e341f4ef8d21d0de", "tiny-imagenet-200"),),
+    ),
+    DataSet(
+        name="har",
+        title="HAR, human activity recognition with smartphones",
+        paper="Anguita, Ghio, Oneto, Parra and Reyes-Ortiz 2013, ESANN",
+        classes=6,
+        sizes={"test": 2_947, "train": 7_352},
+        layout=FeatureTables(),
+        automatic=False,
+        by_hand="Its digest is not published: download UCI HAR Dataset.zip from archive.ics.uci.edu (number 240), "
+        "unpack its files",
     ),
 )
 SETS = {s.name: s for s in _ALL}

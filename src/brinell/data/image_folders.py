@@ -47,6 +47,7 @@ PREPROCESSINGS = {
     "BicubicRes256Crop224": Preprocessing(256, 224, "bicubic"),
     "Crop288": Preprocessing(crop=288),
     "Res224": Preprocessing((224, 224)),
+    "Res32": Preprocessing((32, 32)),
     "none": Preprocessing(),
 }
 

@@ -35,7 +35,7 @@ class Subset:
 
 
 class Arrays(NamedTuple):
-    """Byte images (n, channels, height, width), possibly memory-mapped, and their labels."""
+    """Byte images (n, channels, height, width), possibly memory-mapped, or floats in [0, 1]; and their labels."""
 
     x: Any
     y: Any

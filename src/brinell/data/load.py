@@ -145,7 +145,7 @@ def _describe(steps: str | Preprocessing, paths: Path | None) -> str:
 
 
 def _points(x: Any) -> Any:
-    return np.float32(x) / LEVELS
+    return x if x.dtype == np.float32 else np.float32(x) / LEVELS
 
 
 def _checked(data: Arrays, s: DataSet) -> Arrays:

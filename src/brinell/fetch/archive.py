@@ -35,9 +35,16 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
             for name, file in _members(archive, what, error):
                 _write(Path(hidden).joinpath(*name.parts), file)
         inspect(Path(hidden))
-        for entry in sorted(Path(hidden).iterdir()):
-            if not (into / entry.name).exists():
-                entry.replace(into / entry.name)
+        _move(Path(hidden), into)
+
+
+def _move(source: Path, into: Path) -> None:
+    """Move what is in a folder into another; folders that exist there are filled, files that exist are kept."""
+    for entry in sorted(source.iterdir()):
+        if entry.is_dir() and (into / entry.name).is_dir():
+            _move(entry, into / entry.name)
+        elif not (into / entry.name).exists():
+            entry.replace(into / entry.name)
 
 
 @contextlib.contextmanager
