@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 def test_build(brinell: Any, tmp_path: Path) -> None:
     out = tmp_path / "site"
     code, text, _ = brinell("leaderboard", "build", str(GOLDEN), "--out", str(out), width=400)
-    assert code == 0 and "237 records on 8 boards, 1 with a Run" in text and (out / "index.html").exists()
+    assert code == 0 and "237 records on 9 boards, 1 with a Run" in text and (out / "index.html").exists()
     code, text, _ = brinell("leaderboard", "build", str(GOLDEN), "-o", str(out), "--no-published", "--json")
     assert code == 0 and json.loads(text) == {"path": str(out), "boards": {"toys-Linf-eps-0.0313725": 1}, "runs": 1}
     assert not (out / "cifar10-Linf.html").exists()

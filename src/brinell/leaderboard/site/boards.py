@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from brinell.leaderboard.records import ranked
+from brinell.leaderboard.records import CORRUPTIONS, CORRUPTIONS_3D, ranked
 from brinell.leaderboard.site.entries import BoardEntry
 
-CORRUPTIONS = "corruptions"
+# How these threats are called in headings and in the navigation.
+CORRUPTED = {
+    CORRUPTIONS: ("common corruptions", "corruptions"),
+    CORRUPTIONS_3D: ("3D common corruptions", "3D corruptions"),
+}
 # The boards of the public leaderboard in their order, with their radii.
 STANDARD = {
     ("cifar10", "Linf"): "8/255",
@@ -18,6 +22,7 @@ STANDARD = {
     ("cifar100", CORRUPTIONS): "",
     ("imagenet", "Linf"): "4/255",
     ("imagenet", CORRUPTIONS): "",
+    ("imagenet", CORRUPTIONS_3D): "",
 }
 # Some papers write 0.031 for 8/255; a larger difference is another radius.
 SAME_RADIUS = 0.02
@@ -43,7 +48,7 @@ class Board:
     @property
     def corruptions(self) -> bool:
         """Whether inputs are corrupted instead of attacked."""
-        return self.threat == CORRUPTIONS
+        return self.threat in CORRUPTED
 
     @property
     def slug(self) -> str:
@@ -58,19 +63,24 @@ class Board:
     @property
     def short(self) -> str:
         """The name of the board in the navigation."""
-        return f"{self.data_name} {self.threat}" + self._other_eps(" ")
+        return f"{self.data_name} {self.threat_name}" + self._other_eps(" ")
+
+    @property
+    def threat_name(self) -> str:
+        """The threat in words."""
+        return CORRUPTED[self.threat][1] if self.corruptions else self.threat
 
     @property
     def title(self) -> str:
         """The name of the board in headings."""
         if self.corruptions:
-            return f"{self.data_name}, common corruptions"
+            return f"{self.data_name}, {CORRUPTED[self.threat][0]}"
         return f"{self.data_name}, {self.threat}" + (f", eps = {self.eps}" if self.eps else "")
 
     @property
     def measure(self) -> str:
         """The name of the number by which the board is ranked."""
-        return "accuracy under corruptions" if self.corruptions else "best known robust accuracy"
+        return f"accuracy under {self.threat_name}" if self.corruptions else "best known robust accuracy"
 
     def _other_eps(self, prefix: str) -> str:
         standard = STANDARD.get((self.dataset, self.threat)) == self.eps
@@ -88,14 +98,24 @@ class Board:
 def boards(entries: Iterable[BoardEntry]) -> list[Board]:
     """Group the entries into boards by data set, threat and radius: the standard boards first, then others by name.
 
+    A record of corruptions that also has an accuracy under 3D corruptions is on the boards of both.
+
     >>> from brinell.leaderboard.site.entries import collect
     >>> [(b.slug, len(b.entries)) for b in boards(collect())][:2]
     [('cifar10-Linf', 99), ('cifar10-L2', 21)]
     """
     groups: dict[tuple[str, str, str], list[BoardEntry]] = {}
-    for e in entries:
+    for e in (both for entry in entries for both in (entry, *_in_3d(entry))):
         groups.setdefault((e.record.dataset, e.record.threat, radius(e)), []).append(e)
     return [Board(*key, _sorted(groups[key])) for key in sorted(groups, key=_place)]
+
+
+def _in_3d(entry: BoardEntry) -> list[BoardEntry]:
+    r = entry.record
+    if r.threat != CORRUPTIONS or r.corruptions_3d is None:
+        return []
+    record = replace(r, threat=CORRUPTIONS_3D, corruptions=None, corruptions_mce=None)
+    return [replace(entry, record=record, repeated=True)]
 
 
 def radius(entry: BoardEntry) -> str:
@@ -106,7 +126,7 @@ def radius(entry: BoardEntry) -> str:
     ['8/255', '8/255', '4/255', 'unknown']
     """
     r = entry.record
-    if r.threat == CORRUPTIONS:
+    if r.threat in CORRUPTED:
         return ""
     usual, value = _number(STANDARD.get((r.dataset, r.threat))), _number(r.eps)
     if usual and value and abs(value - usual) <= SAME_RADIUS * usual:

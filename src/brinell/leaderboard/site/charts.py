@@ -5,18 +5,19 @@ from statistics import median
 
 from brinell.leaderboard.records import Record
 from brinell.leaderboard.site.boards import Board
-from brinell.leaderboard.site.columns import title
+from brinell.leaderboard.site.columns import series
 from brinell.report.charts.chart import chart
 from brinell.results.analyses import Figure, Series
 
 MOST_BARS = 12
+MOST_VENUES = 16
 HOW_YEAR = "The year is the last four-digit number of the venue; records without one are left out."
 
 
 def board_charts(board: Board) -> list[str]:
     """Return the charts of a board as HTML markup, without empty charts."""
     records, ranked = [e.record for e in board.entries], _ranked(board)
-    made = (_scatter(board, records), _years(board, ranked), _over(board, records))
+    made = (_scatter(board, records), _years(board, ranked), _venues(board, ranked), _over(board, records))
     return [text for text in made if text]
 
 
@@ -57,7 +58,7 @@ def _scatter(board: Board, records: Sequence[Record]) -> str:
         error_bars = [[e[i] for e in ends] if any(r.interval for r, *_ in known) else [] for i in (0, 1)]
         xs, ys = tuple(x for _, x, _ in known), tuple(y for *_, y in known)
         drawn.append(Series(name, xs, ys, tuple(error_bars[0]), tuple(error_bars[1])))
-        labels.append([title(r) for r, *_ in known])
+        labels.append([r.name for r, *_ in known])
     if sum(len(s.x) for s in drawn) < 2:
         return ""
     text = "Accuracy against robustness"
@@ -85,14 +86,34 @@ def _years(board: Board, records: Sequence[Record]) -> str:
 
 def _best_by_year(records: Sequence[Record]) -> dict[int, tuple[float, str]]:
     """Return, for every year from the first to the last, the highest accuracy so far and the name of its model."""
-    dated = [(r.year, r.best, title(r)) for r in records if r.year is not None and r.best is not None]
+    dated = [(r.year, r.best, r.name) for r in records if r.year is not None and r.best is not None]
     years = [y for y, *_ in dated]
     every = range(min(years), max(years) + 1) if years else ()
     return {year: max((b, name) for y, b, name in dated if y <= year) for year in every}
 
 
+def _venues(board: Board, records: Sequence[Record]) -> str:
+    """Return the chart of robustness by venue (Croce et al. 2021, RobustBench, figure 2 left)."""
+    by_venue: dict[str, list[float]] = {}
+    for r in records:
+        if r.best is not None and series(r):
+            by_venue.setdefault(series(r), []).append(r.best)
+    if len(by_venue) < 2:
+        return ""
+    most = sorted(by_venue, key=lambda v: (-len(by_venue[v]), v))[:MOST_VENUES]
+    found = sorted(((median(by_venue[v]), v) for v in most), reverse=True)
+    bars = Series(
+        "", tuple(f"{v} ({len(by_venue[v])})" for _, v in found), tuple(m for m, _ in found),
+        tuple(min(by_venue[v]) for _, v in found), tuple(max(by_venue[v]) for _, v in found),
+    )  # fmt: skip
+    figure = Figure("Robustness by venue", "bars", "venue", f"{board.measure} (%)", (bars,))
+    cut = f"The {MOST_VENUES} venues with the most models. " if len(by_venue) > MOST_VENUES else ""
+    note = f"{cut}Median over the models of a venue, from the lowest to the highest; their number in brackets."
+    return chart(figure, note=note, key=board.slug)
+
+
 def _over(board: Board, records: Sequence[Record]) -> str:
-    known = [(r.overestimation, title(r)) for r in records if r.overestimation is not None]
+    known = [(r.overestimation, r.name) for r in records if r.overestimation is not None]
     over = sorted((o, name) for o, name in known if o > 0)[::-1]
     if not over:
         return ""

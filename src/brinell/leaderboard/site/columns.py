@@ -106,7 +106,7 @@ def series(record: Record) -> str:
 
 
 def title(record: Record) -> str:
-    """Return the displayed name of the model."""
+    """Return the title of the model's paper, or else the name of the model."""
     return record.title or record.name
 
 
@@ -131,10 +131,10 @@ def breakable(text: str) -> str:
 def _method(row: BoardRow, name: str) -> str:
     r = row.record
     lines = [element("span", anchor(breakable(name), r.link), class_="model")]
-    if r.title:
-        lines.append(element("span", escape(r.name), class_="id"))
     if r.authors:
         lines.append(element("span", escape(plain(r.authors)), class_="authors"))
+    if r.title:
+        lines.append(element("span", breakable(r.name), class_="id"))
     return "".join(lines) + _tags(row) + _note(r)
 
 
@@ -142,6 +142,8 @@ def _tags(row: BoardRow) -> str:
     r, tags = row.record, []
     if r.eps and row.board.eps and r.eps != row.board.eps:
         tags.append(_tag(f"eps {r.eps}", "the radius as its authors write it"))
+    if r.non_commercial:
+        tags.append(_tag("non-commercial", f"licence {r.licence}: the weights must not be used commercially", "warn"))
     if r.forward_passes > 1:
         tags.append(_tag(f"{r.forward_passes} passes", "forward passes for one prediction"))
     if row.entry.run is not None and row.entry.run.identity.criterion == EVADE:
@@ -152,7 +154,7 @@ def _tags(row: BoardRow) -> str:
 
 def _note(record: Record) -> str:
     text = footnote(record.footnote)
-    return element("details", element("summary", "Note"), element("p", text), class_="footnote") if text else ""
+    return element("span", text, class_="footnote") if text else ""
 
 
 def _attacked(row: BoardRow, value: float) -> str:
@@ -202,6 +204,10 @@ def _status(row: BoardRow, status: str) -> str:
     return element("span", status, class_=f"badge small {kind}", title=STATUSES[status])
 
 
+def _licence(row: BoardRow, text: str) -> str:
+    return element("span", escape(text), class_="much" if row.record.non_commercial else "quiet")
+
+
 def _run(row: BoardRow, page: str) -> str:
     return element("a", "Run", element("span", escape(f" of {title(row.record)}"), class_="hidden"), href=page)
 
@@ -209,7 +215,7 @@ def _run(row: BoardRow, page: str) -> str:
 COLUMNS = (
     Column("rank", "Rank", "By the best known robust accuracy, or by the accuracy under corruptions. Equal numbers "
            "share a rank. Runs whose verdict is not “reliable” have none.", attrgetter("rank"), up=True),
-    Column("method", "Method", "The model, with its paper and notes.", lambda r: title(r.record), _method,
+    Column("method", "Method", "The paper of the model, its authors, the name of the model in the zoo, and notes.", lambda r: title(r.record), _method,
            number=False, up=True),
     Column("clean", "Clean", "Accuracy without any attack, in per cent.", attrgetter("record.clean")),
     Column("autoattack", "AutoAttack", "Robust accuracy under AutoAttack, in per cent. Another plan of a Run is "
@@ -239,6 +245,8 @@ COLUMNS = (
            number=False, up=True),
     Column("venue", "Venue", "Where the paper appeared.", lambda r: venue(r.record) or None, number=False, up=True),
     Column("year", "Year", "The last four-digit number of the venue.", attrgetter("record.year")),
+    Column("licence", "Licence", "The licence of the weights, if they are public.",
+           lambda r: plain(r.record.licence) or None, _licence, number=False, up=True, always=False),
     Column("interval", "95 % interval",
            "Wilson interval of the robust accuracy that a Run measured (under AutoAttack or its plan, not the best "
            "known one); sorted by its width.", _width, _interval, always=False, up=True),

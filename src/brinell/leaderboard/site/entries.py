@@ -22,10 +22,11 @@ MEASURED = (
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """A record, and its Run if it is available."""
+    """A record, and its Run if it is available; `repeated` if the record counts on another board."""
 
     record: Record
     run: Run | None = None
+    repeated: bool = False
 
     @property
     def external(self) -> bool:

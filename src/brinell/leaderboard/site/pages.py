@@ -33,15 +33,15 @@ FILTERS = (("architecture", "Architecture"), ("venue", "Venue"), ("extra", "Extr
 
 @dataclass(frozen=True)
 class Site:
-    """The result of a build: the folder, the number of records per board, and the number of Runs."""
+    """The result of a build: the folder, the number of records per board, and the numbers of Runs and of records."""
 
     path: Path
     boards: dict[str, int]
     runs: int
+    records: int
 
     def __str__(self) -> str:
-        total = sum(self.boards.values())
-        return f"{self.path / HOME}: {total:,} records on {len(self.boards)} boards, {self.runs} with a Run"
+        return f"{self.path / HOME}: {self.records:,} records on {len(self.boards)} boards, {self.runs} with a Run"
 
 
 def build(
@@ -81,7 +81,8 @@ def build(
         )
     files, count = _files(found, report)
     _write(folder, files)
-    return Site(folder, {b.slug: len(b.entries) for b in found}, count)
+    total = sum(not e.repeated for b in found for e in b.entries)
+    return Site(folder, {b.slug: len(b.entries) for b in found}, count, total)
 
 
 def rows(board: Board) -> list[BoardRow]:
@@ -133,7 +134,7 @@ def _page(name: str, body: str, above: str = "") -> str:
 
 def _home(found: list[Board]) -> str:
     tops = {b.slug: next((e.record for e in b.entries if e.ranked), None) for b in found}
-    counts = Counter(e.record.status for b in found for e in b.entries)
+    counts = Counter(e.record.status for b in found for e in b.entries if not e.repeated)
     body = render(
         "home.html", package=PACKAGE, boards=found, tops=tops, name=lambda r: markup(breakable(title(r))),
         statuses=STATUSES, counts=counts, picture=markup(progress_chart(found)),

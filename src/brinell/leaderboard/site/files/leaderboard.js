@@ -22,7 +22,7 @@
   const rows = [...body.rows].map((row, place) => ({
     row, place, text: fold(row.textContent),
     facets: Object.fromEntries(selects.map((s) => [s.name, row.dataset[s.name] ?? ""])),
-    name: row.querySelector(".model")?.textContent ?? "",
+    name: row.querySelector(".id")?.textContent ?? row.querySelector(".model")?.textContent ?? "",
   }));
   // A record may have several statuses; every other facet has one value, which may contain blanks.
   const values = (entry, name) => (name === "status" ? entry.facets.status.split(" ") : [entry.facets[name]]);
