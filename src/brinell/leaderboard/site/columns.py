@@ -215,7 +215,8 @@ def _run(row: BoardRow, page: str) -> str:
 COLUMNS = (
     Column("rank", "Rank", "By the best known robust accuracy, or by the accuracy under corruptions. Equal numbers "
            "share a rank. Runs whose verdict is not “reliable” have none.", attrgetter("rank"), up=True),
-    Column("method", "Method", "The paper of the model, its authors, the name of the model in the zoo, and notes.", lambda r: title(r.record), _method,
+    Column("method", "Method", "The paper of the model, its authors, the name of the model in the zoo, and notes.",
+           lambda r: title(r.record), _method,
            number=False, up=True),
     Column("clean", "Clean", "Accuracy without any attack, in per cent.", attrgetter("record.clean")),
     Column("autoattack", "AutoAttack", "Robust accuracy under AutoAttack, in per cent. Another plan of a Run is "
