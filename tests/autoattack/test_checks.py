@@ -290,6 +290,17 @@ def test_non_finite_logits(value: float, tiny: Any, data: Any, quiet: Any, level
     assert any("non-finite logits" in flags for flags in run.rows()["flags"].to_pylist())
 
 
+def test_an_attack_that_stands_still_is_noticed(tiny: Any, data: Any, quiet: Any) -> None:
+    """Rounded logits are flat between the steps: PGD stays at its start, and the verdict says so."""
+    moving = quiet(tiny(), data, EPS, "pgd20")
+    assert not any("stood still" in flags for flags in moving.rows()["flags"].to_pylist())
+    run = quiet(Changed(tiny(), after=lambda z: (4 * z).round() / 4).eval(), data, EPS, "pgd20")
+    still = [flags for flags in run.rows()["flags"].to_pylist() if "stood still" in flags]
+    assert len(still) > 1
+    (finding,) = [f for f in run.verdict.findings if f.anchor == "verdict.md#stood-still"]
+    assert finding.message.startswith(f"The attack pgd-ce stood still on {len(still)} of ")
+
+
 def test_very_large_logits_are_finite(tiny: Any, data: Any, quiet: Any, level: Any) -> None:
     run = quiet(Changed(tiny(), after=lambda z: 1e30 * z).eval(), data, EPS, PLAN)
     assert level(run, "non-finite logits") == "ok"

@@ -1,15 +1,24 @@
-"""Every attack in bfloat16 breaks what it breaks in float32, up to one sample in a hundred, where ties matter."""
+"""Every attack in lower precision breaks what it breaks in float32, up to one sample in a hundred, where ties matter.
 
+TF32 is a number format of GPUs. On a processor the operands of products and convolutions are rounded to its ten bits.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import brinell
-from brinell.attacks import APGD, FAB, FGSM, PGD, Square
+from brinell.attacks import APGD, CW, DDN, FAB, FGSM, FMN, PGD, DeepFool, Square
 from brinell.core.plan import Restarts, Stage, Targets
+from brinell.engine import oracle
 
 THREATS = {"Linf": brinell.Linf(0.1), "L2": brinell.L2(1.5), "L1": brinell.L1(12)}
 STAGES = {
@@ -21,6 +30,58 @@ STAGES = {
     "fab-t": Targets(FAB(steps=15, targeted=True), 3),
     "square": Restarts(Square(steps=100), 1),
 }
+MORE = {
+    "pgd-ce": Stage(PGD(loss="ce")),
+    "apgd-ce": Stage(APGD(steps=30)),
+    "apgd-t": Targets(APGD(steps=20, loss="dlr-targeted"), 3),
+    "deepfool": Stage(DeepFool()),
+    "fmn": Stage(FMN(steps=30)),
+}
+ONLY_L2 = {"ddn": Stage(DDN(steps=30)), "cw": Stage(CW(steps=30))}
+
+
+class Rounded(torch.autograd.Function):
+    """Round to the ten bits of TF32, forwards and backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return Rounded.forward(ctx, grads[0])
+
+
+class Tf32(TorchFunctionMode):
+    """Round the operands of linear layers and convolutions."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.functional.linear, nn.functional.conv2d, torch.conv2d):
+            args = (Rounded.apply(args[0]), Rounded.apply(args[1]), *args[2:])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def with_tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    plain = oracle.lower
+
+    def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+        return Tf32() if precision == "tf32" else plain(precision, device)
+
+    monkeypatch.setattr(oracle, "lower", lower)
+    yield
+
+
+@pytest.fixture(scope="module")
+def l2_net() -> nn.Module:
+    """A small network for Fashion-MNIST, adversarially trained in L2 with radius 1.5."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 4, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 4, 2, 1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(784, 48), nn.ReLU(), nn.Linear(48, 10),
+    )  # fmt: skip
+    stored = load_file(Path(__file__).with_name("l2_net.safetensors"))
+    net.load_state_dict({name: weight.float() for name, weight in stored.items()})
+    return net.eval()
 
 
 @pytest.fixture(scope="module")
@@ -54,4 +115,32 @@ def test_bfloat16_breaks_what_float32_breaks(golden_net: nn.Module, name: str, n
 @pytest.mark.parametrize("name", ["fab", "fab-t"])
 def test_fab_on_the_demonstration_network(name: str) -> None:
     exact, lower = (robust("demo", brinell.L2(1.0), STAGES[name], p) for p in ("float32", "bfloat16"))
+    assert abs(exact - lower) <= 1
+
+
+def test_the_network_trained_in_l2_is_robust_in_l2(l2_net: nn.Module) -> None:
+    run = brinell.evaluate(l2_net, brinell.data.load("demo")[:200], brinell.L2(1.5), "pgd20", progress=False)
+    assert run.clean_accuracy.value > 0.7 and run.robust_accuracy.value > 0.35
+
+
+@pytest.mark.parametrize("norm", THREATS)
+@pytest.mark.parametrize("name", ["fab-t", "apgd-dlr"])
+def test_tf32_breaks_what_float32_breaks(l2_net: nn.Module, with_tf32: None, name: str, norm: str) -> None:
+    exact, lower = (robust(l2_net, THREATS[norm], STAGES[name], p) for p in ("float32", "tf32"))
+    assert abs(exact - lower) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("norm", THREATS)
+@pytest.mark.parametrize("name", [*STAGES, *MORE, *ONLY_L2])
+@pytest.mark.parametrize("network", ["golden", "demo", "l2"])
+def test_every_attack_in_every_precision(
+    golden_net: nn.Module, l2_net: nn.Module, with_tf32: None, network: str, name: str, norm: str, precision: str
+) -> None:
+    if name in ONLY_L2 and norm != "L2":
+        pytest.skip("an attack in L2")
+    net = {"golden": golden_net, "demo": "demo", "l2": l2_net}[network]
+    stage = {**STAGES, **MORE, **ONLY_L2}[name]
+    exact, lower = (robust(net, THREATS[norm], stage, p) for p in ("float32", precision))
     assert abs(exact - lower) <= 1

@@ -9,7 +9,7 @@ from brinell.core.attack import Batch, Response
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import Linf
 from brinell.engine.attack_step import BestSoFar
-from brinell.engine.best_so_far import blank, joined
+from brinell.engine.best_so_far import at_next_attempt, blank, joined
 from brinell.ops import rng
 from brinell.ops.rowwise import same
 
@@ -44,7 +44,9 @@ def test_joined(seed, nearest, slack):
         return replace(r, forwards=r.forwards + live, backwards=r.backwards + live)
 
     one_after_another, apart = blank(x0), [blank(x0) for _ in range(ATTEMPTS)]
-    for attempt, x, a, live in answers(seed):
+    for k, (attempt, x, a, live) in enumerate(answers(seed)):
+        if k % ANSWERS == 0:
+            one_after_another = at_next_attempt(one_after_another)
         one_after_another, apart[attempt] = (
             see(one_after_another, attempt, x, a, live),
             see(apart[attempt], attempt, x, a, live),
@@ -56,5 +58,25 @@ def test_joined(seed, nearest, slack):
     assert set(together.attempt.tolist()) == set(range(ATTEMPTS)), "every leg has the last word on some row"
     assert {bool(v) for v in together.broken} == {True, False}
     assert bool(together.non_finite.any())
+    assert set(together.longest.tolist()) >= {0, 1}
     # Apart they say less.
     assert not same(apart[0], one_after_another)
+
+
+@pytest.mark.parametrize("nearest", [True, False])
+def test_queries_without_a_change_are_counted_inside_the_ball(nearest):
+    """Four rows: one moves, one rests inside, one rests on the surface, one rests, moves, and rests again."""
+    margins = [[-1, -2, -1, -2, -1, -2], [-1] * 6, [-1] * 6, [-1, -1, -1, -2, -2, -2]]
+    distances = torch.tensor([0.05, 0.05, 0.1, 0.05])
+    x0, y = torch.full((4, 2), 0.5), torch.zeros(4, dtype=torch.long)
+    rows = Batch(x0, y, rng.keys(0, torch.arange(4)), y - 1)
+    ball = Linf(0.1).ball(torch.arange(4), torch.device("cpu"))
+    best = blank(x0)
+    for step in range(6):
+        z = torch.tensor([[0.0, row[step], -9.0] for row in margins])
+        live = torch.tensor([True, True, True, True])
+        best = BestSoFar(Misclassified(), nearest).update(
+            best, x0 + distances[:, None], Response(z, z[:, 1]), rows, ball, live, y
+        )
+    assert best.longest.tolist() == [0, 5, 5 if nearest else 0, 2]
+    assert best.still.tolist() == best.longest.tolist()

@@ -31,7 +31,7 @@ class Truth:
     """A linear world in which it is known who can be broken: about half of the samples, none of them by a hair."""
 
     def __init__(self) -> None:
-        whole = duel(n=N)
+        whole = duel(classes=2, n=N)
         distance = whole.distance("Linf")
         self.eps = float(distance.median())
         clear = (distance / self.eps - 1).abs() > 0.05

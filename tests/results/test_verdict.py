@@ -153,6 +153,7 @@ def test_a_model_that_guesses_has_nothing_to_break(
         (np.arange(40) % 9, 10, 1, False),  # 40 random samples miss one in 15 % of all draws
         (np.arange(40) % 5, 10, 5, True),  # but never five
         (np.arange(5000) // 50, 1000, 900, True),  # the first 5,000 files of ImageNet in sorted order
+        (np.zeros(200), 2, 1, False),  # one class of two
         (np.arange(5000) % 997, 1000, 3, False),  # RobustBench's list
     ],
 )

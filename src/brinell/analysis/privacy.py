@@ -136,7 +136,7 @@ def privacy(
 
 
 def leakage(members: Predictions, others: Predictions, name: str = "clean", seed: int = 0) -> Leakage:
-    """Return how well predictions on one kind of inputs, `name`, separate members from others."""
+    """Return how well the confidences separate training members from others; `name` says which inputs, e.g. "clean"."""
     if min(len(members), len(others)) < 2:
         raise InputError(
             expected="at least 2 members and 2 others",

@@ -64,9 +64,9 @@ def _settings(version: str, norm: str) -> dict[str, SimpleNamespace]:
 class AutoAttack:
     """AutoAttack with the constructor, methods and attributes of the original, computed by Brinell.
 
-    Differences: every adversarial is verified on the model. The result does not depend on the batch size `bs`, the
-    number of slots, or on earlier calls. `seed=None` means 0 instead of the clock. Models with few classes work. `run`
-    is the Run of the last evaluation.
+    Differences: every adversarial is verified on the model. The result depends neither on `bs` (the number of
+    slots) nor on earlier calls. `seed=None` means seed 0; the original takes the clock. Models with few classes work.
+    `run` is the Run of the last evaluation.
 
     >>> import brinell
     >>> x, y = brinell.data.load("demo")[:8].x, brinell.data.load("demo")[:8].y

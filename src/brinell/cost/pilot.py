@@ -59,10 +59,11 @@ class StageTrial:
 
 @dataclass(frozen=True)
 class Pilot:
-    """The samples of the pilot (positions `at` in the chunk), a trial per stage, and the measured times.
+    """The result of a pilot run, from which the cost of a plan is estimated: its samples, trials and times.
 
-    `forward` is the seconds of a forward pass of `block` rows. `recorded` holds, for each stage, the seconds per block
-    of an iteration captured as a CUDA graph; the pilot itself runs without capture.
+    `at` are the positions of its samples in the chunk; `trials` has one trial per stage. `forward` is the seconds of a
+    forward pass of `block` rows. `recorded` holds, for each stage, the seconds that one iteration on one block takes
+    when it is replayed as a CUDA graph; the pilot run itself does not use graphs.
     """
 
     at: Ints

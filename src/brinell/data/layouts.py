@@ -71,7 +71,7 @@ class Layout:
         raise NotImplementedError
 
     def read(self, folder: Path, subset: Subset) -> Arrays | Images:
-        """Return the images and labels of a subset, from the folder that has its files."""
+        """Return the images and labels of a subset; its files are in `folder`."""
         raise NotImplementedError
 
 

@@ -14,6 +14,9 @@ from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Slots
 
+# A point whose distance is below this share of eps is strictly inside the ball.
+INSIDE = 0.99
+
 
 @dataclass(frozen=True)
 class BestSoFar:
@@ -52,6 +55,9 @@ class BestSoFar:
             keep = (live & allowed & near if self.failed else within) & (margin > best.adv_margin)
         # A minimum-norm attack passes through points outside the ball; their margins and losses count too.
         counts = live & allowed & (near | self.nearest)
+        # On the surface of the ball an attack may rightly come to rest; inside, it only rests where gradients vanish.
+        inside = (distance < INSIDE * ball.eps) | self.nearest
+        still = torch.where(live, (best.still + 1) * (inside & (margin == best.last)), best.still)
         return replace(
             best,
             x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),
@@ -65,6 +71,9 @@ class BestSoFar:
             first=torch.where(broken & ~best.broken, best.forwards, best.first),
             attempt=torch.where(keep, attempt, best.attempt),
             non_finite=best.non_finite | (live & ~a.logits.isfinite().all(1)),
+            last=torch.where(live, margin, best.last),
+            still=still,
+            longest=torch.maximum(best.longest, still),
         )
 
 

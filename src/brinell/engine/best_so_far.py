@@ -1,6 +1,6 @@
 """The best point of every sample so far. `BestSoFar` in `attack_step` decides which point that is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ class Best:
     `found`: some query was adversarial, at any distance. `broken`: some query was adversarial within the radius, by
     more than the rounding error of the precision. `margin` and `loss` are the largest of all queried candidates;
     `adv_margin`, `adv_pred`, `distance` and `attempt` belong to `x`. `first` is the number of forward passes before the
-    sample broke (−1: never). `non_finite`: some logits were not finite.
+    sample broke (−1: never). `non_finite`: some logits were not finite. `last` is the margin of the latest query,
+    `still` the number of queries in a row that left it unchanged inside the ball, `longest` the largest such number.
     """
 
     x: Tensor
@@ -33,17 +34,26 @@ class Best:
     forwards: Tensor
     backwards: Tensor
     non_finite: Tensor
+    last: Tensor
+    still: Tensor
+    longest: Tensor
 
 
 def blank(x: Tensor) -> Best:
-    """Return the best points of the clean samples x before the first query."""
+    """Return the record of the samples x before the first query: nothing is found yet, and the best point is x."""
     n = len(x)
     low = torch.full((n,), -torch.inf, dtype=x.dtype, device=x.device)
     false, zero = torch.zeros(n, dtype=torch.bool, device=x.device), torch.zeros(n, dtype=torch.long, device=x.device)
     return Best(
         x=x, found=false, broken=false, margin=low, adv_margin=low, adv_pred=zero + NEVER, loss=low, distance=-low,
         first=zero + NEVER, attempt=zero, forwards=zero, backwards=zero, non_finite=false,
+        last=low, still=zero, longest=zero,
     )  # fmt: skip
+
+
+def at_next_attempt(best: Best) -> Best:
+    """Return the best points at the beginning of another attempt: the number of unchanged queries starts again."""
+    return replace(best, last=torch.full_like(best.last, -torch.inf), still=torch.zeros_like(best.still))
 
 
 def joined(a: Best, b: Best, nearest: bool) -> Best:
@@ -68,4 +78,7 @@ def joined(a: Best, b: Best, nearest: bool) -> Best:
         forwards=a.forwards + b.forwards,
         backwards=a.backwards + b.backwards,
         non_finite=a.non_finite | b.non_finite,
+        last=b.last,
+        still=b.still,
+        longest=torch.maximum(a.longest, b.longest),
     )

@@ -11,7 +11,7 @@ from brinell.core.attack import AnyAttack, Attempt, Requires, Response
 from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
 from brinell.engine.attack_step import AttackStep, BestSoFar
-from brinell.engine.best_so_far import Best, blank
+from brinell.engine.best_so_far import Best, at_next_attempt, blank
 from brinell.engine.oracle import Oracle
 from brinell.engine.scheduler import Scheduler
 from brinell.engine.slots import Entry, Samples, Slots
@@ -81,7 +81,7 @@ class Engine:
     def next_attempt(self, slots: Slots, samples: Samples) -> Slots:
         """Return slots with the same samples at the beginning of their next attempts; best points are kept."""
         entry = self.entry(samples, slots.at, torch.ones_like(slots.live), slots.attempt + 1)
-        return replace(self.begin(entry), best=slots.best)
+        return replace(self.begin(entry), best=at_next_attempt(slots.best))
 
     def first_states(self, entry: Entry, init: Callable[[Any], Any]) -> Any:
         """Return the attack's first states, independent of how many rows begin together.

@@ -17,8 +17,11 @@ from brinell.evaluation.audit import in_audit
 from brinell.evaluation.verify_points import Verified
 from brinell.ops.losses import margin
 from brinell.results import AUDIT, CLEAN, ROWS
+from brinell.results.format.schema import STOOD_STILL
 
 NON_FINITE = "non-finite logits"
+# An attempt with fewer unchanged answers in a row is never said to stand still.
+STILL_QUERIES = 10
 REJECTED = "rejected"
 
 
@@ -122,6 +125,12 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(values, type=kind, mask=~np.asarray(mask, dtype=bool))
 
 
+def _stood_still(r: Best, stage: Stage) -> Any:
+    """Mark samples that were not broken and whose answer stayed the same for at least half of an attempt's queries."""
+    least = max(STILL_QUERIES, stage.attack.queries // 2)
+    return _numpy((r.longest >= least) & ~(r.found if stage.attack.minimum_norm else r.broken))
+
+
 def attack_rows(
     c: Clean, at: Tensor, r: Best, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
 ) -> pa.Table:
@@ -152,8 +161,8 @@ def attack_rows(
         "verified": _where(broken, counted, pa.bool_()),
         "verified_8bit": _where(broken, _numpy(v.ok_8bit), pa.bool_()),
         "flags": [
-            [NON_FINITE] * bool(non_finite) + [AUDIT] * bool(a)
-            for non_finite, a in zip(_numpy(r.non_finite), chosen, strict=True)
+            [NON_FINITE] * bool(non_finite) + [AUDIT] * bool(a) + [STOOD_STILL] * bool(still)
+            for non_finite, a, still in zip(_numpy(r.non_finite), chosen, _stood_still(r, stage), strict=True)
         ],
         **_judged(v.judged),
         **({} if v.chosen is None else {"chosen": _numpy(v.chosen)}),

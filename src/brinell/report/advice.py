@@ -17,6 +17,8 @@ ADVICE = {
     "black-box-wins": "The model probably masks its gradients. Run brinell probe, repair the gradients with "
     "brinell.models.bpda, and evaluate again.",
     "non-finite-logits": "Evaluate in float32, and remove divisions by zero and logarithms of zero from the model.",
+    "stood-still": "Run brinell probe. Repair zero gradients (brinell.models.bpda), use another loss, or evaluate in "
+    "float32.",
     "probe-of-gradients": "Repair the gradients (brinell.models.bpda), average over more draws of a randomised model, "
     "and evaluate again.",
     "probe-of-the-attack": "The attack fails on this model even without a radius. Attack the model that is evaluated, "

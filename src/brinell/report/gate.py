@@ -60,7 +60,7 @@ def check_percent(percent: float | None) -> None:
     """Raise an InputError for a fraction such as 0.45 instead of 45 per cent: nearly every Run would pass."""
     if percent is not None and not (percent == 0 or 1 <= percent <= 100):
         raise InputError(
-            expected="--fail-under in per cent, 0 or 1 to 100",
+            expected="--fail-under in per cent: 0, or a number from 1 to 100",
             got=f"{percent:g}",
             remedy="Write 45 for 45 %.",
         )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.finding import Finding, Level
 from brinell.results import row_queries
 from brinell.results.format.manifest import EVADE
-from brinell.results.format.schema import AUDIT, counted, flagged
+from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -113,6 +113,7 @@ def _guessing(run: "Run") -> Iterable[str]:
 
 # The probability at which a draw of samples with so many missing classes is no longer called random.
 UNLIKELY = 1e-3
+BINARY = 2
 
 
 def missing_by_chance(classes: int, n: int, missing: int) -> float:
@@ -132,6 +133,8 @@ def missing_by_chance(classes: int, n: int, missing: int) -> float:
 
 def _missing_classes(run: "Run") -> Iterable[str]:
     classes, n, missing = run.identity.model.classes or 0, run.clean_accuracy.n, run.missing_classes
+    if classes == BINARY:
+        return  # often only one class is attacked, for example malware
     if not run.finished or not missing or not n or missing_by_chance(classes, n, missing) >= UNLIKELY:
         return
     yield (
@@ -263,6 +266,22 @@ def _non_finite(run: "Run") -> Iterable[str]:
         yield f"{n_samples(count)} counted as robust got NaN or infinite logits inside the threat."
 
 
+# A stage may stand still on this share of the samples counted as robust, and on one sample, without being noticed.
+STILL_SHARE, STILL_SAMPLES = 0.1, 1
+
+
+def _stood_still(run: "Run") -> Iterable[str]:
+    rows, survivors = run.numbers(), run.survivors()
+    ids, still = row_queries.ids_of(rows), flagged(rows, STOOD_STILL)
+    for stage in run.identity.plan.stages:
+        count = len(np.intersect1d(ids[still & row_queries.is_attack(rows, stage.name)], survivors))
+        if count > max(STILL_SAMPLES, STILL_SHARE * len(survivors)):
+            yield (
+                f"The attack {stage.name} stood still on {count} of {n_samples(len(survivors))} counted as robust: for "
+                "at least half of its queries the answers of the model did not change."
+            )
+
+
 # Probes test gradients, whether the attack works, and its strength. The first two matter for every attack of the plan;
 # a weak attack does not where the plan has others.
 GRADIENTS = ("unavailable gradients", "unstable predictions", "loss surface")
@@ -307,6 +326,7 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("suspicious", "audit", _audited),
     ("suspicious", "black-box-wins", _black_box_wins),
     ("suspicious", "non-finite-logits", _non_finite),
+    ("suspicious", "stood-still", _stood_still),
     ("suspicious", "probe-of-gradients", _probed(GRADIENTS)),
     ("suspicious", "probe-of-the-attack", _probed(WORKING)),
     ("suspicious", "probe-of-strength", _probed(STRENGTH, alone=True)),

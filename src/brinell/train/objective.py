@@ -27,7 +27,7 @@ def kl_divergence(clean: Logits, logits: Logits, y: Labels | None = None, t: Lab
 
 
 def adversarial_points(method: Method, classifier: Classifier, x: Points, y: Labels, key: Keys, ball: Ball) -> Points:
-    """Return the point that the method's attack finds for each image (x without one); the caller sets eval mode."""
+    """Return the adversarial point of each image, or x if the method has no attack; the caller sets eval mode."""
     if method.attack is None:
         return x
     none = torch.full_like(y, -1)

@@ -195,7 +195,7 @@ def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[
     )
     for what, claimed, truth, fits in claims:
         if not fits:
-            raise RunError(expected=f"a record with {what}, {truth}", got=claimed, remedy=f"Correct {RECORD}.")
+            raise RunError(expected=f"{truth} in {RECORD}, which is {what}", got=claimed, remedy=f"Edit {RECORD}.")
     if set(first_ids(data, len(ids))) != ids:
         raise RunError(
             expected=f"a Run on the first {len(ids):,} samples of the data",
@@ -253,7 +253,9 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
     threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [coerce.as_threat(threat)])
     if not threats:
         raise InputError(
-            expected="a threat, since no submission is a Run", got="none", remedy="Pass threat= (--norm and --eps)."
+            expected="a threat model, because none of the submissions is a Run that has one",
+            got="no threat",
+            remedy="Pass threat= (--norm and --eps).",
         )
     for other in threats[1:]:
         first, second = ({k: v for k, v in t.to_json().items() if k != "eps_text"} for t in (threats[0], other))

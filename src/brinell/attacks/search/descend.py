@@ -74,8 +74,8 @@ class Descend(Wrapper[DescendState]):
     def __post_init__(self) -> None:
         if self.attack.minimum_norm or self.attack.leaves_ball or not self.before.minimum_norm:
             raise PlanError(
-                expected="an attack of fixed radius, and a minimum-norm attack as before",
-                got=f"{self.attack.name} after {self.before.name}",
+                expected="Descend(attack, before=…): an attack of fixed radius, and a minimum-norm attack as `before`",
+                got=f"attack {self.attack.name} and before={self.before.name}",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN()).',
             )
         one = self.attack.loss in (self.before.loss, TOWARDS.get(self.before.loss))

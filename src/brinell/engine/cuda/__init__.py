@@ -1,7 +1,8 @@
 """Acceleration of the engine, behind the switch `brinell.engine.accelerate`; outcomes stay the same.
 
 `graphs` captures attack steps as CUDA graphs and caches them. `scheduler` runs several micro-batches at once and sets
-how often the host syncs, `speculative` fills empty slots with later attempts, `parallel_restarts` with restarts.
+how often the host syncs. `speculative` fills empty slots with further restarts and target classes of samples that are
+under attack; `parallel_restarts` runs all restarts of an attack at once.
 `oracle` queries a fast copy of the model, `compile` fuses kernels. `autotune` measures the best number of
 micro-batches.
 """

@@ -225,7 +225,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 
 def _listed(folder: Path) -> set[str]:
-    """Return the paths of the files of an older site; ignore paths that lead out of the folder."""
+    """Return the files that the last build of the site in `folder` recorded; ignore paths that point outside it."""
     try:
         names = json.loads((folder / INDEX).read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError):

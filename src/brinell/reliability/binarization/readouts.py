@@ -1,4 +1,4 @@
-"""Two-class readouts on given features, one per sample, evaluated together."""
+"""Two-class readouts on the features of a network. Every sample has its own readout; all are evaluated in one batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -137,9 +137,9 @@ class NeighbourReadout:
 
 @dataclass(frozen=True)
 class EnsembleReadout:
-    """The mean of several linear readouts, one per layer or one per share of the inner points.
+    """The mean of several linear readouts, each fitted on one layer or on one subset of the inner points.
 
-    It is linear, as a mean of linear readouts.
+    The mean is a linear readout too.
 
     >>> EnsembleReadout(5).name
     'ensemble of 5'

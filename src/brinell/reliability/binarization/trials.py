@@ -1,4 +1,4 @@
-"""Run the binarization test at one closeness κ of the decision boundary after another."""
+"""Run the binarization test for several values of κ in turn; κ sets how close the decision boundary lies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -34,6 +34,9 @@ NUMBERS = ("sample_id", "attack", "broken", "forwards", "backwards", "seconds", 
 AUDIT = "audit"
 """The flag of rows of samples that were drawn for the audit."""
 
+STOOD_STILL = "stood still"
+"""The flag of attacks that did not break a sample and whose answers stayed the same for half of an attempt or more."""
+
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
