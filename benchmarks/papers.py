@@ -17,9 +17,8 @@ HEAD = """# The papers' tables and figures
 Every table and figure of the five papers has a name. `brinell reproduce` lists them, and `brinell reproduce NAME` runs
 one on your models and data and writes it beside the paper's numbers ([cli.md](cli.md#brinell-reproduce)). This page
 shows what was run with the networks at hand. They are not the papers' networks, so compare shapes and orders, not
-digits, except where the text says that it is the same network. Brackets are 95 % intervals. Every command was run on two
-processor cores; models of the form `published.py:NAME` are in
-`benchmarks/published.py`.
+digits, except where the text says that it is the same network. Brackets are 95 % intervals. Every command was run on
+two processor cores; models of the form `published.py:NAME` are in `benchmarks/published.py`.
 """
 
 

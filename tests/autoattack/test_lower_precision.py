@@ -3,7 +3,6 @@
 TF32 is a number format of GPUs. On a processor the operands of products and convolutions are rounded to its ten bits.
 """
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -62,14 +61,13 @@ class Tf32(TorchFunctionMode):
 
 
 @pytest.fixture
-def with_tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def with_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = oracle.lower
 
     def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
         return Tf32() if precision == "tf32" else plain(precision, device)
 
     monkeypatch.setattr(oracle, "lower", lower)
-    yield
 
 
 @pytest.fixture(scope="module")
