@@ -48,6 +48,7 @@ NAMES = [
     "distributed",
     "estimate",
     "evaluate",
+    "evaluate_seeds",
     "gallery",
     "launch",
     "models",

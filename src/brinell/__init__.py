@@ -14,7 +14,7 @@ from brinell.environment import version
 from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
 from brinell.evaluation.attack import attack
 from brinell.evaluation.calibrate_detector import calibrated
-from brinell.evaluation.evaluate import evaluate
+from brinell.evaluation.evaluate import evaluate, evaluate_seeds
 from brinell.finding import Finding
 from brinell.leaderboard.benchmark import benchmark
 from brinell.models.wrap import wrap
@@ -62,6 +62,7 @@ __all__ = [
     "distributed",
     "estimate",
     "evaluate",
+    "evaluate_seeds",
     "gallery",
     "launch",
     "models",

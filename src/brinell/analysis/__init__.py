@@ -4,10 +4,12 @@
 and confidence. `fairness` over classes, `privacy` (membership inference), `smoothness` (local Lipschitz constants of a
 network and its `layers`) and `transfer` of adversarials between models use attacks or Runs.
 `rescalings` compares the minimum-margin attack under seven rescalings of the logits (`brinell.rescalings`).
+`across_models` applies an analysis to many models.
 `predictions` computes logits on clean, stored or freshly attacked inputs; `intervals` resamples and formats.
 `plot` draws the figures of a report. `brinell analyze` and `brinell corruptions` call this package.
 """
 
+from brinell.analysis.across_models import ModelResults, across_models, across_runs
 from brinell.analysis.calibration import Calibration, calibration
 from brinell.analysis.corruptions import CorruptionReport, corruption_accuracy
 from brinell.analysis.detection import Detection, detection, synthetic
@@ -22,10 +24,13 @@ __all__ = [
     "CorruptionReport",
     "Detection",
     "Fairness",
+    "ModelResults",
     "Privacy",
     "Shift",
     "Smoothness",
     "Transferability",
+    "across_models",
+    "across_runs",
     "calibration",
     "corruption_accuracy",
     "detection",

@@ -24,7 +24,7 @@ from brinell.core.dataset import Chunk
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Interval, Proportion
-from brinell.results.analyses import AnalysisReport, Cell, Figure, Series
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Measure, Series
 
 # Croce et al. 2021, appendix on calibration: 15 bins of equal width; temperatures t and 1/t for t = 0.001 … 1.
 BINS = 15
@@ -103,6 +103,15 @@ class Calibration(CleanAndAdversarial[Reliability]):
         ]
         tables, figures = (self.table("Calibration", rows),), tuple(_diagram(s) for s in self.sides)
         return AnalysisReport("calibration", "Calibration", " ".join(sentences), tables, figures)
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the numbers of Croce et al. 2021, fig. 4: the error before and after scaling, and the temperature."""
+        clean = self.clean
+        return (
+            Measure.percent("calibration error (ECE), %", clean.ece),
+            Measure("least ECE over temperatures, %", 100 * clean.scaled),
+            Measure("temperature of least ECE", clean.temperature),
+        )
 
 
 def _diagram(side: Reliability) -> Figure:

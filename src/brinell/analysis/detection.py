@@ -18,7 +18,7 @@ from brinell.evaluation import coerce
 from brinell.ops import rng
 from brinell.ops.rowwise import rows
 from brinell.results import Interval, Proportion
-from brinell.results.analyses import AnalysisReport, Figure, Table
+from brinell.results.analyses import AnalysisReport, Figure, Measure, Table
 
 # The share of the model's own inputs that must pass when false positives are counted.
 KEPT = 0.95
@@ -67,6 +67,10 @@ class Detection:
         figure = Figure("Detection of foreign inputs", "bars", "foreign data", "AUROC (%)", (series,))
         name = "Out-of-distribution detection"
         return AnalysisReport("ood", name, summary, (Table(name, columns, table),), (figure,))
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the area under the ROC curve for each foreign data set (Croce et al. 2021, fig. 5)."""
+        return tuple(Measure.percent(f"AUROC on {s.name}, %", s.auroc) for s in self.sets)
 
 
 def detection(

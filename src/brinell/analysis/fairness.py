@@ -9,7 +9,7 @@ from brinell.analysis.intervals import DRAWS, Floats, Ints, basic_bootstrap, int
 from brinell.analysis.predictions import AnyRun
 from brinell.errors import InputError, RunError
 from brinell.results import Evidence, Interval, Proportion, Run, is_evidence, row_queries
-from brinell.results.analyses import AnalysisReport, Figure, Table
+from brinell.results.analyses import AnalysisReport, Figure, Measure, Table
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,11 @@ class Fairness:
         )
         figure = Figure("Accuracy by class", "bars", "class", "accuracy (%)", bars)
         return AnalysisReport("fairness", "Fairness over classes", summary, tables, (figure,))
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the relative standard deviation of the robust accuracy over classes (Croce et al. 2021, fig. 6)."""
+        rsd = self.robust.rsd
+        return () if rsd is None else (Measure.percent("RSD of robust accuracy over classes, %", rsd),)
 
 
 def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairness:

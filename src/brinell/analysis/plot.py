@@ -15,6 +15,8 @@ CROWDED = 45
 FEW_SERIES = 6
 # Lines that share a colour differ in style.
 LINES = ("-", "--", ":")
+# With more models than this, the points of a figure have no names.
+MOST_NAMES = 12
 
 
 def plot(report: AnalysisReport, path: Path) -> Path:
@@ -62,7 +64,7 @@ def _panel(axis: Any, figure: Figure) -> None:
     axis.set_axisbelow(True)
     for spine in ("top", "right"):
         axis.spines[spine].set_visible(False)
-    if len(figure.series) > 1:
+    if len(figure.series) > 1 and not _one_point_each(figure):
         _legend(axis, figure)
 
 
@@ -94,7 +96,15 @@ def _names(axis: Any, names: list[str]) -> None:
     axis.set_xticks(range(len(names)), names, rotation=35 if slant else 0, ha="right" if slant else "center")
 
 
+def _one_point_each(figure: Figure) -> bool:
+    """Return whether every series is one point, as in a figure over many models: names stand beside the points."""
+    return figure.kind == "points" and all(len(s.x) == 1 for s in figure.series)
+
+
 def _curves(axis: Any, figure: Figure) -> None:
+    if _one_point_each(figure) and len(figure.series) <= MOST_NAMES:
+        for s in figure.series:
+            axis.annotate(s.name, (s.x[0], s.y[0]), xytext=(4, 4), textcoords="offset points", fontsize=8)
     for i, s in enumerate(figure.series):
         colour, style = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
         if figure.kind == "steps":

@@ -34,7 +34,7 @@ from brinell.core.threat import Threat
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Difference, Interval, Proportion, paired_difference
-from brinell.results.analyses import AnalysisReport, Cell, Figure
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Measure
 
 # Ten steps of a quarter of the radius, run to the end for every sample.
 ATTACK = PGD(steps=10)
@@ -94,6 +94,16 @@ class Privacy(CleanAndAdversarial[Leakage]):
         table = self.table("Membership", rows)
         figure = Figure("Membership inference", "bars", "inputs", "accuracy (%)", bars)
         return AnalysisReport("privacy", "Privacy leakage", " ".join(sentences), (table,), (figure,))
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the accuracy of inference, once more against the generalisation gap (Croce et al. 2021, fig. 7)."""
+        side, best = self.sides[-1], 100 * self.sides[-1].best
+        gap = ("generalisation gap, points", 100 * side.gap.value)
+        return (
+            Measure("membership inference, best threshold, %", best),
+            Measure("membership inference, best threshold, % over the gap", best, x=gap),
+            Measure.percent("membership inference, threshold of the other half, %", side.honest),
+        )
 
 
 def privacy(

@@ -1,7 +1,9 @@
 """Distribution shift: accuracy on data sets other than the model's own."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,16 @@ from brinell.analysis.intervals import (
 )
 from brinell.analysis.predictions import Predictions, predict, read_chunks
 from brinell.core.model import Classifier
+from brinell.core.threat import Threat
 from brinell.errors import InputError
 from brinell.evaluation import coerce
+from brinell.evaluation.evaluate import evaluate
 from brinell.results import Difference, Interval, Proportion, paired_difference
-from brinell.results.analyses import AnalysisReport, Cell, Figure, Table
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Measure, Table
+from brinell.results.format.files import file_name
+
+# The name of the model's own data in tables, figures and folders.
+OWN = "own data"
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,8 @@ class ShiftedData:
     """The accuracy on one shifted data set, and `gap`: this accuracy minus the accuracy on the model's own data.
 
     `paired` says whether the two data sets hold the same samples (equal ids and labels), which narrows the interval of
-    `gap`. `effective` is the effective robustness: the accuracy minus the accuracy that the baselines predict.
+    `gap`. `effective` is the effective robustness: the accuracy minus the accuracy that the baselines predict. `robust`
+    is the robust accuracy on this data set, if a threat was given.
     """
 
     name: str
@@ -37,15 +46,21 @@ class ShiftedData:
     gap: Difference
     paired: bool
     effective: Interval | None = None
+    robust: Proportion | None = None
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Accuracy on the model's own data (`home`) and on other data sets."""
+    """Accuracy on the model's own data (`home`) and on other data sets.
+
+    `robust_accuracy` is the robust accuracy on the model's own data within `threat`, if one was given.
+    """
 
     model: str
     home: Proportion
     sets: tuple[ShiftedData, ...]
+    robust_accuracy: Proportion | None = None
+    threat: str | None = None
 
     @property
     def mean(self) -> float:
@@ -60,7 +75,7 @@ class Shift:
     def findings(self) -> AnalysisReport:
         """Return a table with one row per data set, and a figure."""
         columns: tuple[str, ...] = ("data", "n", "accuracy %", "gap, points", "same samples")
-        table: list[tuple[Cell, ...]] = [("own data", self.home.n, percent(self.home), "", "")]
+        table: list[tuple[Cell, ...]] = [(OWN, self.home.n, percent(self.home), "", "")]
         for s in self.sets:
             table.append((s.name, s.accuracy.n, percent(s.accuracy), percent(s.gap), "yes" if s.paired else "no"))
         above = [s.effective for s in self.sets]
@@ -68,23 +83,40 @@ class Shift:
             columns = (*columns, "effective robustness, points")
             cells = ["", *("" if e is None else percent(e) for e in above)]
             table = [(*row, cell) for row, cell in zip(table, cells, strict=True)]
+        robust = [p for p in (self.robust_accuracy, *(s.robust for s in self.sets)) if p is not None]
+        if robust:
+            columns = (*columns, f"robust accuracy %, {self.threat}")
+            table = [(*row, percent(p)) for row, p in zip(table, robust, strict=True)]
         worst = self.worst
         many = f"{100 * self.mean:.1f} % on average over {len(self.sets)} others; worst on " if self.sets[1:] else "on "
         summary = (
             f"Accuracy is {percent(self.home)} % on the model's own data (n = {self.home.n}) and {many}{worst.name}: "
             f"{percent(worst.accuracy)} % (n = {worst.accuracy.n}), {percent(worst.gap)} points."
         )
-        names, shares = ("own data", *(s.name for s in self.sets)), (self.home, *(s.accuracy for s in self.sets))
-        bars = interval_series("accuracy", names, shares)
-        figure = Figure("Accuracy under distribution shift", "bars", "data", "accuracy (%)", (bars,))
+        names, shares = (OWN, *(s.name for s in self.sets)), (self.home, *(s.accuracy for s in self.sets))
+        bars = [interval_series("accuracy", names, shares)]
+        if robust:
+            summary += f" Robust accuracy: {percent(robust[0])} % and {percent(worst.robust or robust[0])} %."
+            bars.append(interval_series("robust accuracy", names, robust))
+        figure = Figure("Accuracy under distribution shift", "bars", "data", "accuracy (%)", tuple(bars))
         return AnalysisReport(
             "shift", "Distribution shift", summary, (Table("Data sets", columns, tuple(table)),), (figure,)
         )
 
+    def measures(self) -> tuple[Measure, ...]:
+        """Return clean and, if measured, robust accuracy on each data set (Croce et al. 2021, figs. 3 and 10)."""
+        clean = (Measure.percent(f"accuracy on {s.name}, %", s.accuracy) for s in self.sets)
+        robust = (
+            Measure.percent(f"robust accuracy on {s.name}, %", s.robust) for s in self.sets if s.robust is not None
+        )
+        return (*clean, *robust)
+
 
 def shift(
     classifier: Any, problem: Any, sets: Mapping[str, Any],
-    *, baselines: Sequence[Any] = (), seed: int = 0, device: torch.device | str | None = None,
+    *, baselines: Sequence[Any] = (), threat: Threat | None = None, plan: Any = "autoattack",
+    out: str | os.PathLike[str] | None = None, resume: bool = False, progress: bool | None = None, seed: int = 0,
+    device: torch.device | str | None = None,
 ) -> Shift:  # fmt: skip
     """Measure the accuracy on other data sets, and compare it with the accuracy on the model's own data.
 
@@ -93,8 +125,9 @@ def shift(
     same labels, else for independent samples. Two or more ordinary models as `baselines` also give the effective
     robustness: the accuracy on the set minus the accuracy predicted from this model's accuracy on `problem`, by a
     straight line fitted to the baselines (log-odds of the two accuracies). Its interval: bootstrap over samples, keyed
-    by the seed, with fixed baselines. Cost: one forward per sample and model. Reference: Taori et al. 2020; Croce et
-    al. 2021, sec. 4.
+    by the seed, with fixed baselines. With a `threat`, the plan also attacks the model on every data set, as
+    `brinell.evaluate` does; the Runs are stored in the folder `out`, and `resume` continues them. Cost: one forward per
+    sample and model, plus the attacks. Reference: Taori et al. 2020; Croce et al. 2021, sec. 4 and appendix.
 
     >>> import brinell
     >>> home = brinell.data.load("demo", 100)
@@ -109,10 +142,21 @@ def shift(
         raise InputError(
             expected="two baselines or more, or none", got="one", remedy="Add a baseline: a line needs two points."
         )
+    coerce.require_folder(resume, out)
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
     home = _predict_all(models, problem)
     results = tuple(_shifted_data(name, home, _predict_all(models, other), seed) for name, other in sets.items())
-    return Shift(models[0].name, home[0].accuracy, results)
+    if threat is None:
+        return Shift(models[0].name, home[0].accuracy, results)
+
+    def robust(name: str, data: Any) -> Proportion:
+        folder = None if out is None else Path(out) / file_name(name)
+        run = evaluate(models[0], data, threat, plan, out=folder, resume=resume, seed=seed, progress=progress)
+        return run.robust_accuracy
+
+    own = robust(OWN, problem)
+    results = tuple(replace(r, robust=robust(r.name, sets[r.name])) for r in results)
+    return Shift(models[0].name, home[0].accuracy, results, own, str(threat))
 
 
 def _predict_all(models: Sequence[Classifier], problem: Any) -> list[Predictions]:

@@ -22,7 +22,7 @@ from brinell.ops import rng
 from brinell.ops.norms import NORMS, Norm
 from brinell.ops.rowwise import flat, rows, where
 from brinell.results import Interval
-from brinell.results.analyses import AnalysisReport, Figure, Table
+from brinell.results.analyses import AnalysisReport, Figure, Measure, Table
 
 # Croce et al. 2021, appendix on smoothness: radius 8/255, 50 steps of a fifth of it, L1 at the output per Linf.
 EPS, STEPS, REL_STEP, OUTPUT_NORM = "8/255", 50, 0.2, "L1"
@@ -87,6 +87,11 @@ class Smoothness:
         figure = Figure(title, "bars", "layer", f"{self.output_norm} per unit", (bars,))
         kind = "smoothness-angular" if self.angular else "smoothness"
         return AnalysisReport(kind, "Smoothness", summary, (Table(title, columns, table),), (figure,))
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the mean lower bound at the output, which all models have."""
+        mean = self.output.mean
+        return (Measure("Lipschitz constant of the output, mean lower bound", mean.value, mean.low, mean.high),)
 
 
 def _short(v: float) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from brinell.core.dataset import Problem
 from brinell.data import local_files
 from brinell.data.catalogue import SETS, DataSet
+from brinell.data.corruptions import corrupted
 from brinell.data.demo import demo
 from brinell.data.fetch import locate_or_fetch, robustbench_list
 from brinell.data.image_folders import LISTED, Images, Preprocessing, class_folders, is_robustbench_list, preprocessing
@@ -41,11 +42,11 @@ def load(
     `source` is "demo", one of `brinell.data.SETS`, a file or a folder. A folder ("folder:PATH" or a path) has the
     published files of CIFAR or MNIST, or one folder of pictures per class. A file ("npz:PATH" or a path) is a .npz or
     .safetensors file with `x`, `y` and optionally `ids`. For named data sets, `split` is "test" (the default), "train"
-    or "extra" (SVHN only); `corruption` and `severity` (1 to 5) select from corrupted data sets, `version` from
-    CIFAR-10.1. For pictures, `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the
-    pictures to use, or "robustbench" for RobustBench's list of 5,000. `root` is a folder with the files of the data
-    set; the default is the cache, into which freely available data sets are downloaded on first use. Pictures are
-    decoded on demand.
+    or "extra" (SVHN only); `corruption` and `severity` (1 to 5) select from corrupted data sets, or corrupt the images
+    of "demo" and of other named data sets as they are read; `version` selects from CIFAR-10.1. For pictures,
+    `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the pictures to use, or
+    "robustbench" for RobustBench's list of 5,000. `root` is a folder with the files of the data set; the default is the
+    cache, into which freely available data sets are downloaded on first use. Pictures are decoded on demand.
 
     >>> len(load("demo", n=100))
     100
@@ -64,6 +65,9 @@ def load(
             remedy="Make a problem from arrays with brinell.Problem(x, y).",
         )
     name = os.fspath(source)
+    if corruption is not None and (name == DEMO or (name in SETS and "corruption" not in SETS[name].layout.options)):
+        clean = load(name, n, split=split, version=version, preprocessing=preprocessing, paths=paths, root=root)
+        return corrupted(clean, corruption, 0 if severity is None else severity)
     if name == DEMO:
         _refuse_options(given, (), name)
         x, y = demo()

@@ -19,14 +19,14 @@ from brinell.core.threat import Threat
 from brinell.cost.estimate import announce_cost
 from brinell.engine import precision as precisions
 from brinell.environment import environment
-from brinell.errors import RunError
+from brinell.errors import InputError, RunError
 from brinell.evaluation import coerce
 from brinell.evaluation.audit import needs_escalation
 from brinell.evaluation.backend import IN_PROCESS, AttackJob, Backend, Executor, require_backend
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.prepare import prepare, stored_precision
 from brinell.evaluation.progress import show_progress
-from brinell.results import Run, Writer, new_manifest
+from brinell.results import Run, SeedRuns, Writer, new_manifest
 from brinell.results.format.manifest import MANIFEST
 from brinell.results.format.resume import StoredOutcomes, StoredRows
 
@@ -100,6 +100,37 @@ def evaluate(
     for examine in also:
         run = examine(run, model, data, prepared.context.threat, chosen)
     return run
+
+
+def evaluate_seeds(
+    classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
+    *, seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None, **options: Any,
+) -> SeedRuns:  # fmt: skip
+    """Evaluate with `seeds` seeds, from `seed` on, and return the Runs with mean and deviation of the robust accuracy.
+
+    The Runs are stored in the folders seed-0, seed-1, … of `out`. `options` are those of `evaluate`; `resume=True`
+    continues where it stopped.
+
+    >>> import brinell
+    >>> data = brinell.data.load("demo", 16)
+    >>> found = evaluate_seeds("demo", data, brinell.Linf(0.1), "fgsm", seeds=2, progress=False)
+    >>> len(found.runs), found.deviation
+    (2, 0.0)
+    """
+    model, data = coerce.as_classifier(classifier, options.get("device")), coerce.as_problem(problem)
+    return over_seeds(
+        lambda s, folder: evaluate(model, data, threat, plan, seed=s, out=folder, **options), seeds, seed, out
+    )
+
+
+def over_seeds(
+    run: Callable[[int, Path | None], Run], seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None
+) -> SeedRuns:
+    """Call `run` with each seed and the folder for its Run (None without `out`), and return the Runs together."""
+    if seeds < 1:
+        raise InputError(expected="at least 1 seed", got=f"{seeds}", remedy="Write e.g. seeds=5 (--seeds 5).")
+    chosen = range(seed, seed + seeds)
+    return SeedRuns(tuple(run(s, None if out is None else Path(out) / f"seed-{s}") for s in chosen))
 
 
 def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> Writer:

@@ -27,12 +27,12 @@ from brinell.environment import version
 from brinell.errors import InputError, ModelError
 from brinell.evaluation import coerce
 from brinell.evaluation.backend import IN_PROCESS, Backend
-from brinell.evaluation.evaluate import evaluate
+from brinell.evaluation.evaluate import evaluate, over_seeds
 from brinell.leaderboard import records
 from brinell.leaderboard.definitions import Leaderboard, find_leaderboard
 from brinell.leaderboard.records import CORRUPTIONS_3D, RECORD, Record
 from brinell.models import zoo
-from brinell.results import Proportion
+from brinell.results import Proportion, Run, SeedRuns
 from brinell.results.format.manifest import now
 
 if TYPE_CHECKING:
@@ -103,6 +103,30 @@ def benchmark(
     record = replace(records.of_run(run, dataset, threat, label, facts), restrictions=violated)
     record.write(run.path / RECORD)
     return record
+
+
+def benchmark_seeds(
+    classifier: Any, dataset: str = "cifar10", threat: str = "Linf",
+    *, seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None, **options: Any,
+) -> tuple[tuple[Record, ...], SeedRuns]:  # fmt: skip
+    """Measure with `seeds` seeds, from `seed` on: return the records, and their Runs with mean and deviation.
+
+    The Runs are stored in the folders seed-0, seed-1, … of `out`. `options` are those of `benchmark`.
+    """
+    if find_leaderboard(dataset, threat).ball is None:
+        raise InputError(
+            expected="a leaderboard with attacks, for several seeds",
+            got=f"{dataset}/{threat}, which needs no random numbers",
+            remedy="Omit seeds (--seeds).",
+        )
+    made: list[Record] = []
+
+    def run(s: int, folder: Path | None) -> Run:
+        made.append(benchmark(classifier, dataset, threat, seed=s, out=folder, **options))
+        return Run.open(made[-1].run or "")
+
+    runs = over_seeds(run, seeds, seed, out)
+    return tuple(made), runs
 
 
 def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = None) -> Problem:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from brinell.errors import InputError, RunError, error_text
+from brinell.results import statistics
+from brinell.results.analyses import Measure
 from brinell.results.format.files import write_atomic
 from brinell.results.row_queries import Cost
 from brinell.results.run import Run
@@ -145,6 +147,25 @@ class Record:
     def key(self) -> str:
         """The name of the model as in the zoo, "data/threat/model"."""
         return f"{self.dataset}/{self.threat}/{self.name}"
+
+    @property
+    def robust_accuracy(self) -> statistics.Interval | None:
+        """The robust accuracy under the plan of the leaderboard, as a share with its interval."""
+        if self.autoattack is None:
+            return None
+        low, high = self.interval or (self.autoattack, self.autoattack)
+        return statistics.Interval(self.autoattack / 100, low / 100, high / 100, self.n)
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the numbers for a figure over many models: clean, reported and corrupted accuracy."""
+        low, high = self.clean_interval or (None, None)
+        clean = () if self.clean is None else (Measure("clean accuracy, %", self.clean, low, high),)
+        reported = () if self.reported is None else (Measure("reported robust accuracy, %", self.reported),)
+        if self.corruptions is None:
+            return (*clean, *reported)
+        low, high = self.interval or (None, None)
+        x = None if self.clean is None else ("clean accuracy, %", self.clean)
+        return (Measure("accuracy under corruptions, %", self.corruptions, low, high, x),)
 
     @property
     def best(self) -> float | None:

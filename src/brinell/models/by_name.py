@@ -2,8 +2,9 @@
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,50 @@ from brinell.errors import BrinellError, ModelError, PlanError, did_you_mean, fi
 from brinell.models import zoo
 from brinell.models.demo import demo_net
 from brinell.models.wrap import wrap
+from brinell.results.run import open_runs
 
 # Suffixes of weight files.
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras", ".mat")
 
 
 DEMO = "demo"
+ZOO = "zoo:"
+
+
+def expand(specs: Iterable[str]) -> list[str]:
+    """Return the names of single models, given names of one or many, in the order given and each once.
+
+    "zoo:PATTERN" stands for the models of the zoo that can be loaded and match the pattern (* matches anything), a text
+    file (.txt) for the models on its lines (# starts a comment), and a folder of Runs for the models of these Runs, by
+    the names that the Runs store. Every other name stands for itself.
+
+    >>> expand(["demo", "zoo:cifar10/L2/Rice*", "demo"])
+    ['demo', 'cifar10/L2/Rice2020Overfitting']
+    """
+    return list(dict.fromkeys(name for spec in specs for name in _expanded(spec)))
+
+
+def _expanded(spec: str) -> list[str]:
+    # Imported here, as in `load_model`.
+    from brinell.train import folder
+
+    path = Path(spec)
+    if spec.startswith(ZOO):
+        pattern = spec.removeprefix(ZOO)
+        names = [c.name for c in zoo.cards().values() if c.loadable and fnmatchcase(c.name, pattern)]
+        if not names:
+            raise ModelError(
+                expected="a pattern that matches models of the zoo which can be loaded, such as zoo:cifar10/Linf/*",
+                got=repr(spec),
+                remedy="List the names: brinell zoo list --loadable.",
+            )
+        return names
+    if path.suffix == ".txt" and path.is_file():
+        lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
+        return [line for line in lines if line]
+    if spec != DEMO and path.is_dir() and not folder.is_training(spec) and (runs := open_runs(path)):
+        return [run.identity.model.name or str(run.path) for run in runs]
+    return [spec]
 
 
 def load_model(spec: str) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brinell.analysis.across_models import distinct, named
 from brinell.core.dataset import Problem
 from brinell.core.execution import Execution
 from brinell.core.model import Classifier
@@ -47,17 +48,11 @@ class Setup:
     @property
     def classifiers(self) -> dict[str, Classifier]:
         """All models by name; a name that occurs twice gets a number."""
-        named: dict[str, Classifier] = {}
-        for spec in self.models:
-            label, equals, source = spec.partition("=")
-            model = coerce.as_classifier(source if equals else spec, self.device)
-            base = label if equals else model.name or Path(spec).stem
-            name, count = base, 1
-            while name in named:
-                count += 1
-                name = f"{base} ({count})"
-            named[name] = model
-        return named
+        found: dict[str, Classifier] = {}
+        for label, spec in named(self.models):
+            model = coerce.as_classifier(spec, self.device)
+            found[distinct(label or model.name or Path(str(spec)).stem, found)] = model
+        return found
 
     @property
     def problem(self) -> Problem:

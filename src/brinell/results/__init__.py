@@ -2,9 +2,9 @@
 
 `run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges whether the result
 can be trusted. `audit_bound` bounds how many samples a short plan missed, `repeats` measures how the accuracies of a
-randomised model vary. `compare` and `merge` take several Runs, `summary` describes one as text, and `analyses` stores
-reports in the folder of a Run. `format` is the format on disk. Evaluations write Runs; verification, reports, curves
-and leaderboards read them.
+randomised model vary, `seeds` how the robust accuracy varies with the seed. `compare` and `merge` take several Runs,
+`summary` describes one as text, and `analyses` stores reports in the folder of a Run. `format` is the format on disk.
+Evaluations write Runs; verification, reports, curves and leaderboards read them.
 """
 
 from brinell.results.audit_bound import Audit
@@ -16,7 +16,8 @@ from brinell.results.format.writer import Writer
 from brinell.results.merge import merge
 from brinell.results.repeats import Repeats, repeated
 from brinell.results.row_queries import Cost, StageResult
-from brinell.results.run import Run
+from brinell.results.run import Run, open_runs
+from brinell.results.seeds import SeedRuns
 from brinell.results.statistics import Difference, Interval, Proportion, mcnemar, paired_difference, upper_bound, wilson
 from brinell.results.verdict import Verdict, judge
 
@@ -35,6 +36,7 @@ __all__ = [
     "Proportion",
     "Repeats",
     "Run",
+    "SeedRuns",
     "StageResult",
     "Verdict",
     "Writer",
@@ -47,6 +49,7 @@ __all__ = [
     "mcnemar",
     "merge",
     "new_manifest",
+    "open_runs",
     "paired_difference",
     "repeated",
     "upper_bound",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from brinell.errors import RunError
 from brinell.results.format.files import write_atomic
+from brinell.results.statistics import Interval, Proportion
 
 FOLDER, END = "analyses", ".json"
 
@@ -54,6 +55,32 @@ class Figure:
     y: str
     series: tuple[Series, ...]
     diagonal: bool = False  # draw y = x, as reliability diagrams do
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a model, with its 95 % interval if it has one, for a table and a figure over many models.
+
+    `name` says what it is and its unit. The figure draws it against the robust accuracy, or against `x`: a name and a
+    value.
+
+    >>> print(Measure.percent("ECE, %", Proportion(1, 4)))
+    25 [4.559, 69.94]
+    """
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    x: tuple[str, float] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g}" + ("" if self.low is None else f" [{self.low:.4g}, {self.high:.4g}]")
+
+    @classmethod
+    def percent(cls, name: str, p: Proportion | Interval, x: tuple[str, float] | None = None) -> "Measure":
+        """Return a share or a difference of shares in per cent."""
+        return cls(name, 100 * p.value, 100 * p.low, 100 * p.high, x)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.audit_bound import audit
 from brinell.results.format import files
-from brinell.results.format.manifest import Manifest, decode
+from brinell.results.format.manifest import MANIFEST, Manifest, decode
 from brinell.results.format.schema import NUMBERS, Evidence, counted, is_evidence
 from brinell.results.repeats import repeated
 from brinell.results.row_queries import Cost, Ids, StageResult
@@ -287,3 +287,18 @@ def _check_ids(path: Path, shard: str, stored: Ids, place: Ids, ids: Ids) -> Non
             got=f"adversarials of other samples in {files.adversarials_file(path, shard)}",
             remedy="Restore the file from a copy, or evaluate into a new folder.",
         )
+
+
+def open_runs(*paths: "Run | str | os.PathLike[str]") -> list[Run]:
+    """Open the Runs in folders, each of which is a Run or has Runs in it or below; Run objects are returned unchanged.
+
+    >>> [run.path.name for run in open_runs("tests/results/golden_run_v1")]
+    ['golden_run_v1']
+    """
+    found: list[Run] = []
+    for path in paths:
+        if isinstance(path, Run) or (Path(path) / MANIFEST).is_file():
+            found.append(Run.open(path))
+        else:
+            found += [Run.open(file.parent) for file in sorted(Path(path).rglob(MANIFEST))]
+    return found

@@ -19,7 +19,15 @@ from brinell.core.threat import Threat, threat
 Model = Annotated[
     str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
 ]
-Models = Annotated[list[str], typer.Option("--model", "-m", help="As for brinell evaluate. Repeat to compare models.")]
+Models = Annotated[
+    list[str],
+    typer.Option(
+        "--model",
+        "-m",
+        help="As for brinell evaluate. For many models repeat it, or write zoo:cifar10/Linf/*, a .txt file with one "
+        "model per line, or a folder of Runs.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Option(
@@ -46,6 +54,10 @@ RayAddress = Annotated[
     str | None, typer.Option(help="Address of a Ray cluster, or auto; default: RAY_ADDRESS, or a new cluster.")
 ]
 
+Seeds = Annotated[
+    int | None, typer.Option(help="Repeat with this many seeds, from --seed on; show mean and standard deviation.")
+]
+
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the Run; default: a temporary folder.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted Run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -65,6 +77,16 @@ class TargetFlags:
     def load(self, n: int | None, part: str | None = None) -> tuple[Classifier, Problem, Threat]:
         """Return the model, the first n samples (or one part of them, e.g. "2/4") and the threat."""
         return load.model(self.model), load.data(self.data, n, part), threat(self.norm, self.eps)
+
+
+@dataclass(frozen=True)
+class TargetsFlags:
+    """Options that say what is attacked: one or many models, the data and the threat."""
+
+    model: Models
+    data: Data
+    eps: Eps
+    norm: Norm = "Linf"
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from brinell.cli._shared.options import PrintFlags
-from brinell.cli._shared.terminal import add_row, interval, make_table, print_lines, print_table
+from brinell.cli._shared.terminal import add_row, interval, make_table, print_lines, print_report, print_table
 from brinell.cost.budget import Estimate, duration, rounded
 from brinell.report.facts import facts
-from brinell.results import Proportion, Run
+from brinell.results import Proportion, Run, SeedRuns
 from brinell.results.format.manifest import EVADE
 from brinell.results.summary import mask_text
 
@@ -20,6 +20,23 @@ COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
 def output_run(run: Run, output: PrintFlags) -> None:
     """Print a Run as JSON, or as tables and sentences."""
     output.print(lambda: facts(run), lambda console: print_run(run, console))
+
+
+def output_seeds(found: SeedRuns, output: PrintFlags) -> None:
+    """Print the Runs of several seeds as JSON, or as a table with mean and deviation."""
+
+    def plain() -> dict[str, object]:
+        p = found.worst
+        return {
+            "mean": found.mean, "deviation": found.deviation if len(found.runs) > 1 else None, "worst": p.value,
+            "n": p.n, "runs": [facts(run) for run in found.runs],
+        }  # fmt: skip
+
+    def text(console: Console) -> None:
+        print_report(found.findings(), console)
+        print_lines(console, *(f"Run: {run.path}" for run in found.runs))
+
+    output.print(plain, text)
 
 
 def print_run(run: Run, console: Console) -> None:

@@ -12,6 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
+from brinell.analysis.across_models import ModelResults
+from brinell.results.analyses import AnalysisReport, Cell
+
 WIDTH = 100
 
 
@@ -42,6 +45,27 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str |
 def add_row(table: Table, cells: Sequence[str | Text], style: str | None = None) -> None:
     """Add a row of plain text: brackets are not markup, and long words are folded instead of cut off."""
     table.add_row(*(Text(c, overflow="fold") if isinstance(c, str) else c for c in cells), style=style)
+
+
+def print_report(report: AnalysisReport, console: Console) -> None:
+    """Print the tables of a report, then its summary."""
+    for table in report.tables:
+        columns = (table.columns[0], *(f">{name}" for name in table.columns[1:])) if table.columns else ()
+        rows = ([_cell(value) for value in row] for row in table.rows)
+        print_table(make_table(table.title, columns, rows), console)
+    print_lines(console, report.summary)
+
+
+def _cell(value: Cell) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def exit_if_failed(results: ModelResults[Any]) -> None:
+    """Print the models that failed on standard error and exit with code 2; return if there are none."""
+    for m in results.failed:
+        Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {m.model}: {m.error}"), soft_wrap=True)
+    if results.failed:
+        raise typer.Exit(2)
 
 
 def print_table(table: Any, console: Console) -> None:

@@ -1,7 +1,7 @@
 """The command `brinell analyze`: analyses of a model beyond its robust accuracy."""
 
 import json as json_format
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,13 +10,14 @@ import typer
 from rich.console import Console
 
 from brinell import analysis
+from brinell.analysis.across_models import ModelResults, across_models, model_folder
 from brinell.analysis.calibration import BINS
 from brinell.analysis.intervals import to_plain
 from brinell.analysis.smoothness import EPS, STEPS
 from brinell.attacks import PGD
 from brinell.cli._shared import load, options
 from brinell.cli._shared.options import expanded
-from brinell.cli._shared.terminal import make_table, print_lines, print_table
+from brinell.cli._shared.terminal import exit_if_failed, print_report
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import threat
@@ -25,13 +26,18 @@ from brinell.reliability import traces
 from brinell.reliability.traces.trace import ATTACKS, REL_STEPS
 from brinell.reliability.traces.trace import STEPS as TRACE_STEPS
 from brinell.report.charts.matplotlib_style import check_plot_path
-from brinell.results import Run
-from brinell.results.analyses import AnalysisReport, Cell
+from brinell.results import Run, open_runs
+from brinell.results.analyses import AnalysisReport
+from brinell.results.format.manifest import MANIFEST
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model beyond its robust accuracy.")
 
 Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this .csv file.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="Folder of a Run of this model.")]
+RunsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--run", help="Folder of a Run of this model; for many models, their Runs or folders of them."),
+]
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,34 @@ class AnalysisOutput:
     ] = False
     plot: options.Plot = None
 
-    def open(self, *paths: Path | None) -> list[Run]:
-        """Open the given Runs; before that, raise an error for an invalid --plot or for --save without --run."""
+    def open(self, *paths: Path | None, many: bool = False) -> list[Run]:
+        """Open the given Runs, or with `many` those in the folders; check --plot and --save before that."""
         check_plot_path(self.plot)
-        if self.save and not any(paths):
+        given = [path for path in paths if path is not None]
+        if self.save and not given:
             raise InputError(expected="--save with --run", got="--save alone", remedy="Add --run FOLDER.")
-        return [Run.open(path) for path in paths if path is not None]
+        return open_runs(*given) if many else [Run.open(path) for path in given]
 
     def write(self, result: Any, runs: Sequence[Run]) -> None:
         """Print the findings; with --save store them in the Runs, with --json write them, with --plot draw them."""
-        findings: AnalysisReport = result.findings()
         for run in runs if self.save else ():
-            findings.save(run.path)
-        text = json_format.dumps({"findings": to_plain(findings), "numbers": to_plain(result)}, indent=2)
+            result.findings().save(run.path)
+        self._show(result.findings(), to_plain(result))
+
+    def write_models(self, results: ModelResults[Any]) -> None:
+        """Print the table over many models, and exit with code 2 if one failed; --save stores findings in each Run."""
+        for m in results.measured if self.save else ():
+            if m.run is not None and m.result is not None:
+                m.result.findings().save(m.run.path)
+        self._show(results.findings(), {m.model: to_plain(m.result) for m in results.measured})
+        exit_if_failed(results)
+
+    def _show(self, findings: AnalysisReport, numbers: Any) -> None:
+        text = json_format.dumps({"findings": to_plain(findings), "numbers": numbers}, indent=2)
         if str(self.json) == "-":
             typer.echo(text)
         else:
-            show(findings, Console())
+            print_report(findings, Console())
             if self.json is not None:
                 self.json.write_text(text + "\n")
         if self.plot is not None:
@@ -88,67 +105,84 @@ class AnalysisOutput:
             draw(findings, self.plot)
 
 
+def _analyse(
+    models: Sequence[str], paths: Sequence[Path] | None, measure: Callable[[Classifier, Run | None], Any],
+    output: AnalysisOutput,
+) -> None:  # fmt: skip
+    """Call `measure` with the one model and its Run, or with each of many models and its Run, and write the result."""
+    only = load.only_model(models)
+    if only is None:
+        output.open(*paths or (), many=True)
+        output.write_models(across_models(models, measure, runs=paths or ()))
+        return
+    runs = output.open(*paths or ())
+    output.write(measure(load.model(only), runs[0] if runs else None), runs)
+
+
 @app.command("calibration")
 @expanded
 def calibration(
     *,
-    model: options.Model,
+    model: options.Models,
     data: options.Data,
-    run: RunOption = None,
+    run: RunsOption = None,
     bins: Annotated[int, typer.Option(help="Number of confidence bins of equal width.")] = BINS,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
     """Measure whether confidence matches accuracy; with --run also on adversarial inputs."""
-    runs = output.open(run)
-    result = analysis.calibration(load.model(model), sampling.problem(data), *runs, bins=bins, **sampling.arguments())
-    output.write(result, runs)
+    problem = sampling.problem(data)
+    _analyse(model, run, lambda m, r: analysis.calibration(m, problem, r, bins=bins, **sampling.arguments()), output)
 
 
 @app.command("ood")
 @expanded
 def ood(
     *,
-    model: options.Model,
+    model: options.Models,
     data: options.Data,
     other: Annotated[
         list[str] | None,
         typer.Option(help="Out-of-distribution data as NAME=DATA or DATA. Repeat for several; default: noise."),
     ] = None,
-    run: RunOption = None,
+    run: RunsOption = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
     """Measure how well low confidence detects out-of-distribution inputs."""
-    runs = output.open(run)
-    others = _named(other, sampling) if other else None
-    result = analysis.detection(load.model(model), sampling.problem(data), others, **sampling.arguments())
-    output.write(result, runs)
+    problem, others = sampling.problem(data), _named(other, sampling) if other else None
+    _analyse(model, run, lambda m, _: analysis.detection(m, problem, others, **sampling.arguments()), output)
 
 
 @app.command("fairness")
 @expanded
 def fairness(
     *,
-    run: Annotated[Path, typer.Option("--run", help="Folder of a Run.")],
+    run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run. For many, repeat it or give a folder.")],
     names: Annotated[str | None, typer.Option(help="Names of the classes in order: plane,car,…")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     output: AnalysisOutput,
 ) -> None:
     """Measure clean and robust accuracy of every class, and how unequal the classes are."""
-    runs = output.open(run)
     class_names = () if names is None else tuple(name.strip() for name in names.split(","))
-    output.write(analysis.fairness(runs[0], names=class_names, seed=seed), runs)
+    runs = output.open(*run, many=len(run) > 1 or not (run[0] / MANIFEST).exists()) or output.open(*run)
+    if len(runs) == 1:
+        output.write(analysis.fairness(runs[0], names=class_names, seed=seed), runs)
+    else:
+        output.write_models(analysis.across_runs(runs, lambda r: analysis.fairness(r, names=class_names, seed=seed)))
 
 
 @app.command("privacy")
 @expanded
 def privacy(
     *,
-    model: options.Model,
+    model: options.Models,
     members: Annotated[str, typer.Option(help="Training data of the model (FILE.npz, a folder or a data set).")],
     others: Annotated[str, typer.Option(help="Held-out data of the same distribution.")],
-    run: Annotated[list[Path] | None, typer.Option("--run", help="Run on --members, then on --others.")] = None,
+    run: Annotated[
+        list[Path] | None,
+        typer.Option("--run", help="Run on --members, then on --others; for many models, Runs with their robustness."),
+    ] = None,
     eps: Annotated[str | None, typer.Option(help="Attack all samples with PGD within this radius.")] = None,
     norm: options.Norm = "Linf",
     steps: Annotated[int, typer.Option(help="Steps of PGD.")] = 10,
@@ -156,26 +190,29 @@ def privacy(
     output: AnalysisOutput,
 ) -> None:
     """Test whether confidence reveals training data; also on adversarial inputs with --eps or two --run."""
-    if run is not None and len(run) != 2:
+    only, data = load.only_model(model), (sampling.problem(members), sampling.problem(others))
+    if only is not None and run is not None and len(run) != 2:
         raise InputError(
             expected="two Runs: on the training members, then on the held-out non-members",
             got=f"{len(run)} Run{'s' * (len(run) != 1)}",
             remedy="Write --run MEMBERS_RUN --run OTHERS_RUN.",
         )
-    runs = output.open(*run or ())
-    result = analysis.privacy(
-        load.model(model), sampling.problem(members), sampling.problem(others), attack=PGD(steps=steps),
-        runs=(runs[0], runs[1]) if runs else None, threat=None if eps is None else threat(norm, eps),
-        **sampling.arguments(),
-    )  # fmt: skip
-    output.write(result, runs)
+    pair = None if only is None or run is None else (run[0], run[1])
+
+    def measure(m: Classifier, _: Run | None) -> analysis.Privacy:
+        return analysis.privacy(
+            m, *data, attack=PGD(steps=steps), runs=pair, threat=None if eps is None else threat(norm, eps),
+            **sampling.arguments(),
+        )  # fmt: skip
+
+    _analyse(model, run, measure, output)
 
 
 @app.command("smoothness")
 @expanded
 def smoothness(
     *,
-    model: options.Model,
+    model: options.Models,
     data: options.Data,
     eps: Annotated[str, typer.Option(help="Radius of the ball around each sample, e.g. 8/255.")] = EPS,
     norm: Annotated[str, typer.Option(help="Norm of distances between inputs: Linf, L2 or L1.")] = "Linf",
@@ -186,17 +223,20 @@ def smoothness(
     angular: Annotated[bool, typer.Option("--angular", help="Compare directions of outputs, not lengths.")] = False,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = STEPS,
     restarts: Annotated[int, typer.Option(help="Searches per sample and layer, each from another random pair.")] = 2,
-    run: RunOption = None,
+    run: RunsOption = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
     """Measure lower bounds on the local Lipschitz constants of the layers around the samples."""
-    runs = output.open(run)
-    result = analysis.smoothness(
-        load.model(model), sampling.problem(data), threat(norm, eps), layers=layer, output_norm=output_norm,
-        angular=angular, steps=steps, restarts=restarts, **sampling.arguments(),
-    )  # fmt: skip
-    output.write(result, runs)
+    problem = sampling.problem(data)
+
+    def measure(m: Classifier, _: Run | None) -> analysis.Smoothness:
+        return analysis.smoothness(
+            m, problem, threat(norm, eps), layers=layer, output_norm=output_norm, angular=angular, steps=steps,
+            restarts=restarts, **sampling.arguments(),
+        )  # fmt: skip
+
+    _analyse(model, run, measure, output)
 
 
 @app.command("transfer")
@@ -208,46 +248,67 @@ def transfer(
         typer.Option("--model", "-m", help="The model of each --run in order, then further models."),
     ],
     data: options.Data,
-    run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run. Repeat for several.")],
+    run: Annotated[
+        list[Path],
+        typer.Option("--run", help="Folder of a Run, or folder of Runs of any of the models. Repeat for several."),
+    ],
     passes: Annotated[int, typer.Option(help="Passes per input, for randomised models: mean and deviation.")] = 1,
     n: options.N = None,
     device: options.Device = None,
     output: AnalysisOutput,
 ) -> None:
     """Test whether the adversarial examples stored in Runs fool other models; no new attack runs."""
-    if len(run) > len(model):
+    folders = any(not (path / MANIFEST).exists() and path.is_dir() for path in run)
+    runs = output.open(*run, many=folders)
+    found = across_models(model, lambda m, _: m, runs=runs, device=device)
+    if len(runs) > len(found.models) and not folders:
         raise InputError(
             expected="a model for every Run",
-            got=f"{len(model)} --model and {len(run)} --run",
+            got=f"{len(found.models)} --model and {len(runs)} --run",
             remedy="Give one --model for each --run, in the same order.",
         )
-    runs = output.open(*run)
-    models = _apart([load.model(spec) for spec in model])
-    sources = dict(zip(models, runs, strict=False))
+    models = {m.model: m.result for m in found.measured}
+    if folders:
+        sources = {m.model: m.run for m in found.measured if m.run is not None}
+    else:
+        sources = dict(zip((m.model for m in found.models), runs, strict=False))
+    sources = {name: source for name, source in sources.items() if name in models}
     output.write(analysis.transfer(sources, models, load.data(data, n, None), passes=passes, device=device), runs)
+    exit_if_failed(found)
 
 
 @app.command("shift")
 @expanded
 def shift(
     *,
-    model: options.Model,
+    model: options.Models,
     data: options.Data,
     other: Annotated[list[str], typer.Option(help="Shifted data as NAME=DATA or DATA. Repeat for several.")],
     baseline: Annotated[
         list[str] | None, typer.Option(help="A standard model to compare with. Give two or more of different accuracy.")
     ] = None,
-    run: RunOption = None,
+    eps: Annotated[
+        str | None, typer.Option(help="Also measure the robust accuracy on all data within this radius, e.g. 8/255.")
+    ] = None,
+    norm: options.Norm = "Linf",
+    plan: options.Plan = "autoattack",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="With --eps: folder for the Runs.")] = None,
+    resume: options.Resume = False,
+    run: RunsOption = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure the accuracy on shifted data, and compare it with the accuracy on the model's own data."""
-    runs = output.open(run)
+    """Measure accuracy on shifted data, with --eps also robust accuracy, and compare with the model's own data."""
     baselines = [load.model(spec) for spec in baseline or ()]
-    result = analysis.shift(
-        load.model(model), sampling.problem(data), _named(other, sampling), baselines=baselines, **sampling.arguments()
-    )
-    output.write(result, runs)
+    problem, others, one = sampling.problem(data), _named(other, sampling), load.only_model(model) is not None
+
+    def measure(m: Classifier, _: Run | None) -> analysis.Shift:
+        return analysis.shift(
+            m, problem, others, baselines=baselines, threat=None if eps is None else threat(norm, eps), plan=plan,
+            out=out if one else model_folder(out, m), resume=resume, **sampling.arguments(),
+        )  # fmt: skip
+
+    _analyse(model, run, measure, output)
 
 
 @app.command("trace")
@@ -314,6 +375,7 @@ def _named(specs: Sequence[str], sampling: Sampling) -> dict[str, Problem]:
     problems: dict[str, Problem] = {}
     for spec in specs:
         name, equals, source = spec.partition("=")
+        equals = equals * ("," not in name)  # an = after a comma belongs to an option of the data
         name = name if equals else Path(spec).stem
         if name in problems:
             raise InputError(
@@ -321,29 +383,3 @@ def _named(specs: Sequence[str], sampling: Sampling) -> dict[str, Problem]:
             )
         problems[name] = sampling.problem(source if equals else spec)
     return problems
-
-
-def _apart(models: Sequence[Classifier]) -> dict[str, Classifier]:
-    """Return models by name; a repeated name gets a number."""
-    named: dict[str, Classifier] = {}
-    for model in models:
-        base = name = model.name or "model"
-        count = 1
-        while name in named:
-            count += 1
-            name = f"{base} ({count})"
-        named[name] = model
-    return named
-
-
-def show(findings: AnalysisReport, console: Console) -> None:
-    """Print the tables of an analysis, then its summary."""
-    for table in findings.tables:
-        columns = (table.columns[0], *(f">{name}" for name in table.columns[1:])) if table.columns else ()
-        rows = ([_cell(value) for value in row] for row in table.rows)
-        print_table(make_table(table.title, columns, rows), console)
-    print_lines(console, findings.summary)
-
-
-def _cell(value: Cell) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -8,19 +8,23 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from brinell.analysis.across_models import ModelResults, across_models, model_folder
+from brinell.analysis.intervals import to_plain
 from brinell.cli._shared import chosen, load, options
-from brinell.cli._shared.run_output import COLOURS, print_run
-from brinell.cli._shared.terminal import make_table, print_lines, print_table
+from brinell.cli._shared.run_output import COLOURS, output_seeds, print_run
+from brinell.cli._shared.terminal import exit_if_failed, make_table, print_lines, print_report, print_table
+from brinell.core.model import Classifier
 from brinell.errors import InputError
 from brinell.leaderboard import records
-from brinell.leaderboard.benchmark import benchmark
+from brinell.leaderboard.benchmark import benchmark, benchmark_seeds
 from brinell.leaderboard.records import RECORD, Record
-from brinell.results import Run
+from brinell.report.charts.matplotlib_style import check_plot_path
+from brinell.results import Run, SeedRuns
 
 
 def command(
     *,
-    model: options.Model,
+    model: options.Models,
     dataset: Annotated[str, typer.Option(help="cifar10, cifar100, imagenet, or demo.")] = "cifar10",
     threat: Annotated[str, typer.Option(help="Linf, L2, corruptions or corruptions_3d (ImageNet).")] = "Linf",
     n: Annotated[int | None, typer.Option("--n", help="Use only the first n of the leaderboard's samples.")] = None,
@@ -43,18 +47,56 @@ def command(
     ] = False,
     out: options.Out = None,
     resume: options.Resume = False,
+    seeds: options.Seeds = None,
+    plot: options.Plot = None,
     execution: options.ExecutionFlags,
     workers: options.Workers = None,
     ray: options.RayAddress = None,
     output: options.PrintFlags,
 ) -> None:
     """Measure a model under the rules of a leaderboard, and write its record."""
-    record = benchmark(
-        load.model(model), dataset, threat, n=n, data=data, corrupted=corrupted, preprocessing=preprocessing, eps=eps,
-        name=name, about=None if about is None else _facts(about), strict=not anyway, out=out, resume=resume,
-        progress=output.progress, launch=chosen.launcher(workers, ray), **execution.arguments(),
-    )  # fmt: skip
-    output.print(record.to_json, lambda console: show_record(record, console))
+    check_plot_path(plot)
+    only = load.only_model(model)
+    if only is None and (name is not None or about is not None):
+        raise typer.BadParameter("--name and --about describe one model: omit them for many models.")
+    if only is not None and plot is not None:
+        raise typer.BadParameter("--plot draws many models: repeat --model, or omit --plot.")
+    how: dict[str, Any] = {
+        "n": n, "data": data, "corrupted": corrupted, "preprocessing": preprocessing, "eps": eps, "name": name,
+        "about": None if about is None else _facts(about), "strict": not anyway, "resume": resume,
+        "progress": output.progress, "launch": chosen.launcher(workers, ray), **execution.arguments(),
+    }  # fmt: skip
+
+    def measure(m: Classifier, folder: Path | None) -> Record | SeedRuns:
+        if seeds is None:
+            return benchmark(m, dataset, threat, out=folder, **how)
+        return benchmark_seeds(m, dataset, threat, seeds=seeds, out=folder, **how)[1]
+
+    if only is None:
+        show_models(across_models(model, lambda m, _: measure(m, model_folder(out, m))), plot, output)
+        return
+    result = measure(load.model(only), out)
+    if isinstance(result, SeedRuns):
+        output_seeds(result, output)
+    else:
+        output.print(result.to_json, lambda console: show_record(result, console))
+
+
+def show_models(results: ModelResults[Any], plot: Path | None, output: options.PrintFlags) -> None:
+    """Print one table with a row per model, draw its numbers, and exit with code 2 if a model failed."""
+    findings = results.findings()
+    numbers = {
+        m.model: m.result.to_json() if isinstance(m.result, Record) else to_plain(m.measures) for m in results.measured
+    }
+    if plot is not None:
+        from brinell.analysis.plot import plot as draw
+
+        draw(findings, plot)
+    output.print(
+        lambda: {"findings": to_plain(findings), "numbers": numbers},
+        lambda console: print_report(findings, console),
+    )
+    exit_if_failed(results)
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json as json_format
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from brinell.analysis.across_models import across_models
 from brinell.cli._shared import load, options
-from brinell.cli._shared.terminal import interval, make_table, print_lines, print_table
+from brinell.cli._shared.terminal import exit_if_failed, interval, make_table, print_lines, print_table
+from brinell.core.model import Classifier
 from brinell.core.threat import parse_eps
 from brinell.curves import Curve, NormTransfer, curve, order_across_norms, transfer_across_norms
 from brinell.curves.across_norms import TRANSFER
@@ -60,14 +62,20 @@ def command(
     if transfer and len(set(norms)) < 2:
         raise typer.BadParameter("--transfer needs at least two norms: --norm Linf --norm L2.")
     problem = load.data(data, n, None)
-    curves = [
-        curve(
-            load.model(spec), problem, p, plan, known=known or [], out=None if out is None else out / f"{i}-{p}",
-            resume=resume, progress=output.progress, **compute.arguments(),
-        )
-        for i, spec in enumerate(model)
-        for p in norms
-    ]  # fmt: skip
+    places = count()
+
+    def measure(m: Classifier, _: object) -> list[Curve]:
+        i = next(places)
+        return [
+            curve(
+                m, problem, p, plan, known=known or [], out=None if out is None else out / f"{i}-{p}",
+                resume=resume, progress=output.progress, **compute.arguments(),
+            )
+            for p in norms
+        ]  # fmt: skip
+
+    found = across_models(model, measure)
+    curves = [c for m in found.measured for c in m.result or ()]
     # Fresh names, so that two models of the same name stay apart.
     moved = transfer_across_norms(named_apart(curves, len(norms)), problem) if transfer else ()
     results = [c.to_json() for c in (*curves, *(t.transferred for t in moved))]
@@ -82,6 +90,7 @@ def command(
     if plot is not None:
         curves[0].plot(plot, [*curves[1:], *(t.transferred for t in moved)], marks=radii)
     output.print(lambda: results, lambda console: show(curves, radii, console, moved))
+    exit_if_failed(found)
 
 
 def named_apart(curves: list[Curve], each: int) -> list[Curve]:

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from brinell.cli._shared import chosen, options
-from brinell.cli._shared.run_output import output_estimate, output_run
+from brinell.cli._shared.run_output import output_estimate, output_run, output_seeds
 from brinell.cost.estimate import estimate
 from brinell.errors import InputError, PlanError
-from brinell.evaluation.evaluate import evaluate
+from brinell.evaluation.evaluate import evaluate, evaluate_seeds
 from brinell.reliability.attach import NOT_MADE, WithProbe, WithTest
 
 
@@ -21,6 +21,7 @@ def command(
     out: options.Out = None,
     resume: options.Resume = False,
     execution: options.ExecutionFlags,
+    seeds: options.Seeds = None,
     part: Annotated[
         str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4. brinell merge joins the parts.")
     ] = None,
@@ -91,10 +92,14 @@ def command(
         output_estimate(estimate(*inputs, **how), output)
         return
     extras = ((WithTest(progress=output.progress), test), (WithProbe(progress=output.progress), probe))
-    run = evaluate(
-        *inputs, **how, progress=output.progress, expected_clean_accuracy=expected_clean_accuracy,
-        images=not no_images, launch=chosen.launcher(workers, ray), also=[extra for extra, wanted in extras if wanted],
-    )  # fmt: skip
+    how |= {
+        "progress": output.progress, "expected_clean_accuracy": expected_clean_accuracy, "images": not no_images,
+        "launch": chosen.launcher(workers, ray), "also": [extra for extra, wanted in extras if wanted],
+    }  # fmt: skip
+    if seeds is not None:
+        output_seeds(evaluate_seeds(*inputs, seeds=seeds, **how), output)
+        return
+    run = evaluate(*inputs, **how)
     for check in run.checks:
         if check["message"].startswith(NOT_MADE):
             typer.echo(f"{check['name']} {check['message']}", err=True)

@@ -1,12 +1,16 @@
 """The command `brinell test-attack`: the binarization test of an attack."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from brinell.cli._shared import chosen, options
-from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table
+from brinell.analysis.across_models import ModelResults, across_models
+from brinell.cli._shared import chosen, load, options
+from brinell.cli._shared.terminal import exit_if_failed, make_table, percent, print_lines, print_table
+from brinell.core.model import Classifier
+from brinell.core.threat import threat
 from brinell.reliability.binarization.result import PLAIN, BinarizationTest
 from brinell.reliability.binarization.several import AttackTests
 from brinell.reliability.binarization.several import test_attacks as binarization_tests
@@ -16,7 +20,7 @@ from brinell.results import Proportion
 
 def command(
     *,
-    target: options.TargetFlags,
+    target: options.TargetsFlags,
     plan: Annotated[
         list[str] | None,
         typer.Option(help="Plan to test; default: apgd. Repeat, or list with commas, for several."),
@@ -60,12 +64,23 @@ def command(
     check_plot_path(plot)
     names = [name.strip() for text in plan or ["apgd"] for name in text.split(",")]
     plans = [chosen.plan("", attacks)] if attacks else [chosen.plan(name, None) for name in names]
-    result = binarization_tests(
-        *target.load(n), plans, sweep=sweep, values=None if values is None else _numbers(values), kind=kind,
-        inner=inner, boundary=boundary, corners=False if surface else None, gap=gap, kappa=kappa, curve=curve,
-        readout=readout, layer=None if layer is None else [name.strip() for name in layer.split(",")],
-        reference=reference, random_queries=random_queries, progress=output.progress, **compute.arguments(),
-    )  # fmt: skip
+    problem, ball = load.data(target.data, n, None), threat(target.norm, target.eps)
+
+    def measure(m: Classifier, _: object = None) -> AttackTests:
+        return binarization_tests(
+            m, problem, ball, plans, sweep=sweep, values=None if values is None else _numbers(values), kind=kind,
+            inner=inner, boundary=boundary, corners=False if surface else None, gap=gap, kappa=kappa, curve=curve,
+            readout=readout, layer=None if layer is None else [name.strip() for name in layer.split(",")],
+            reference=reference, random_queries=random_queries, progress=output.progress, **compute.arguments(),
+        )  # fmt: skip
+
+    only = load.only_model(target.model)
+    if only is None:
+        if plot is not None:
+            raise typer.BadParameter("--plot draws the sweep of one model: omit it, or give one --model.")
+        show_models(across_models(target.model, measure), output)
+        return
+    result = measure(load.model(only))
     if plot is not None:
         from brinell.analysis.plot import plot as draw
 
@@ -77,6 +92,28 @@ def command(
         output.print(result.to_json, lambda console: show_several(result, console))
     if not result.passed:
         raise typer.Exit(1)
+
+
+def show_models(results: ModelResults[AttackTests], output: options.PrintFlags) -> None:
+    """Print the tests of each model; exit with code 2 if a model failed, with 1 if an attack did not pass."""
+    tests = {m.model: m.result for m in results.measured if m.result is not None}
+    columns = ("model", "attack", ">kappa", ">n", ">score, %", ">R-ASR, %", "verdict")
+    rows = [(model, name, *line) for model, found in tests.items() for name, line in _lines(found)]
+    output.print(
+        lambda: {model: found.to_json() for model, found in tests.items()},
+        lambda console: print_table(make_table("binarization test of many models", columns, rows), console),
+    )
+    exit_if_failed(results)
+    if not all(found.passed for found in tests.values()):
+        raise typer.Exit(1)
+
+
+def _lines(found: AttackTests) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, test in zip(found.names, found.tests, strict=True):
+        level = test.level
+        yield name, (
+            f"{level.kappa:g}", str(level.score.n), _percent(level.score), _percent(level.rasr), str(test.verdict)
+        )  # fmt: skip
 
 
 def _numbers(text: str) -> list[float]:

@@ -1,6 +1,7 @@
 """Read and write the shards of a Run, its files of rows and of adversarials; a file is complete or absent."""
 
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,15 @@ class Adversarials(NamedTuple):
 
     ids: npt.NDArray[np.int64]
     x: npt.NDArray[np.float32]
+
+
+def file_name(text: str) -> str:
+    """Return a name that is safe for a file or folder: other characters than letters, digits, ". + - _" become "-".
+
+    >>> file_name("cifar10/Linf/Rice 2020")
+    'cifar10-Linf-Rice-2020'
+    """
+    return re.sub(r"[^\w.+-]+", "-", text).strip(".-+") or "unnamed"
 
 
 def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:

@@ -1,0 +1,216 @@
+"""One measurement of many models: the results by model, one table, and figures with one point per model."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from brinell.analysis.intervals import Floats
+from brinell.analysis.predictions import AnyRun
+from brinell.core.model import Classifier
+from brinell.errors import BrinellError, ModelError, first_line
+from brinell.evaluation import coerce
+from brinell.models import zoo
+from brinell.models.by_name import expand
+from brinell.results import Interval, Proportion, Run
+from brinell.results.analyses import AnalysisReport, Cell, Figure, Measure, Series, Table
+from brinell.results.format.files import file_name
+from brinell.results.run import open_runs
+
+T = TypeVar("T")
+ROBUST = "robust accuracy, %"
+
+
+@dataclass(frozen=True)
+class ModelResult(Generic[T]):
+    """The result of one model, or the error that it ended with; `robust` is its robust accuracy, if known."""
+
+    model: str
+    result: T | None = None
+    error: BrinellError | None = None
+    run: Run | None = None
+    robust: Measure | None = None
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The numbers of the model for the table and the figures."""
+        return () if self.result is None else self.result.measures()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class ModelResults(Generic[T]):
+    """The results of many models, in the order given; models that failed have an error instead of a result."""
+
+    models: tuple[ModelResult[T], ...]
+
+    @property
+    def measured(self) -> tuple[ModelResult[T], ...]:
+        """The models that have a result."""
+        return tuple(m for m in self.models if m.result is not None)
+
+    @property
+    def failed(self) -> tuple[ModelResult[T], ...]:
+        """The models that failed."""
+        return tuple(m for m in self.models if m.error is not None)
+
+    def findings(self) -> AnalysisReport:
+        """Return one table with a row per model, and one figure per number with a point per model."""
+        names = list(dict.fromkeys(n.name for m in self.measured for n in m.measures))
+        rows: list[tuple[Cell, ...]] = []
+        for m in self.measured:
+            found = {n.name: str(n) for n in m.measures}
+            rows.append((m.model, str(m.robust or ""), *(found.get(name, "") for name in names)))
+        kind = type(self.measured[0].result).__name__.lower()
+        title = f"{kind} of {len(rows)} models"
+        figures = [_figure(name, self.measured) for name in names]
+        sentences = [_sentence(figure) for figure in figures if len(figure.series) > 2]
+        sentences += [f"{m.model} failed: {m.error}" for m in self.failed]
+        return AnalysisReport(
+            f"{kind}-models", title, " ".join(sentences), (Table(title, ("model", ROBUST, *names), tuple(rows)),),
+            tuple(f for f in figures if f.series),
+        )  # fmt: skip
+
+
+def _figure(name: str, models: Sequence[ModelResult[Any]]) -> Figure:
+    series, axis = [], ROBUST
+    for m in models:
+        for n in m.measures:
+            x = n.x or (None if m.robust is None else (ROBUST, m.robust.value))
+            if n.name == name and x is not None:
+                axis = x[0]
+                bounds = () if n.low is None or n.high is None else ((n.low,), (n.high,))
+                series.append(Series(m.model, (x[1],), (n.value,), *bounds))
+    return Figure("", "points", axis, name, tuple(series))
+
+
+def _sentence(figure: Figure) -> str:
+    x, y = np.array([(s.x[0], s.y[0]) for s in figure.series], float).T
+    rank = rank_correlation(x, y)
+    return f"{figure.y}: rank correlation with {figure.x.partition(',')[0]} {rank:+.2f} over {len(x)} models."
+
+
+def rank_correlation(x: Floats, y: Floats) -> float:
+    """Return Spearman's rank correlation, with mean ranks for ties; NaN if all values of one side are equal.
+
+    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 8.0, 27.0]))
+    1.0
+    """
+    a, b = ((v[:, None] > v).sum(1) + (v[:, None] >= v).sum(1) for v in (x, y))
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
+    return float((a * b).sum()) / norm if norm else float("nan")
+
+
+def across_models(
+    models: Iterable[Any], measure: Callable[[Classifier, Run | None], T],
+    *, runs: Iterable[AnyRun] = (), device: torch.device | str | None = None,
+) -> ModelResults[T]:  # fmt: skip
+    """Measure many models one after the other; a model that fails does not stop the others.
+
+    `models` are classifiers or names, also "zoo:cifar10/Linf/*", a text file with one name per line, a folder of Runs,
+    or NAME=MODEL. `measure` is called with the classifier and its Run: the first of `runs` (Runs or folders of Runs)
+    with the same model, or None. The robust accuracy of the figures is that of the result, if it has one, else that of
+    the Run, else the published one of a model of the zoo. If every model fails, the first error is raised.
+
+    >>> import brinell
+    >>> data = brinell.data.load("demo", 40)
+    >>> found = across_models(["demo", "a=demo"], lambda model, run: brinell.analysis.calibration(model, data))
+    >>> [m.model for m in found.measured]
+    ['demo', 'a']
+    """
+    stored = {run.identity.model.fingerprint: run for run in reversed(open_runs(*runs))}
+
+    def one(name: str, source: Any) -> ModelResult[T]:
+        model = coerce.as_classifier(source, device)
+        run = stored.get(model.fingerprint)
+        result = measure(model, run)
+        return ModelResult(name or model.name or "model", result, run=run, robust=_robust(result, run, model.name))
+
+    return _collected((name or str(source), partial(one, name, source)) for name, source in named(models))
+
+
+def across_runs(runs: Iterable[AnyRun], measure: Callable[[Run], T]) -> ModelResults[T]:
+    """Measure the model of each Run from the Run alone; `runs` are Runs or folders of Runs.
+
+    >>> from brinell.analysis.fairness import fairness
+    >>> print(across_runs(["tests/results/golden_run_v1"], fairness).measured[0].robust)
+    33.33 [9.677, 70]
+    """
+
+    def one(run: Run) -> ModelResult[T]:
+        result = measure(run)
+        return ModelResult(run.identity.model.name or run.path.name, result, run=run, robust=_robust(result, run, ""))
+
+    return _collected((str(run.path), partial(one, run)) for run in open_runs(*runs))
+
+
+def _collected(calls: Iterable[tuple[str, Callable[[], ModelResult[T]]]]) -> ModelResults[T]:
+    """Call every function; an exception becomes a result with an error, under the name given for this case."""
+    results: list[ModelResult[T]] = []
+    for name, call in calls:
+        try:
+            found = call()
+        except Exception as error:  # a network of the user may raise anything
+            found = ModelResult(name, error=_as_error(error))
+        results.append(replace(found, model=distinct(found.model, [m.model for m in results])))
+    errors = [m.error for m in results if m.error is not None]
+    if errors and len(errors) == len(results):
+        raise errors[0]
+    return ModelResults(tuple(results))
+
+
+def _as_error(error: Exception) -> BrinellError:
+    if isinstance(error, BrinellError):
+        return error
+    return ModelError(
+        expected="a model that can be measured",
+        got=f"{type(error).__name__}: {first_line(error)}",
+        remedy="Measure this model alone to see where the error comes from.",
+    )
+
+
+def named(models: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the name ("" if none is given) and the source of every model; texts are expanded."""
+    for given in models:
+        if not isinstance(given, str):
+            yield "", given
+            continue
+        label, equals, source = given.partition("=")
+        if not equals or re.search(r"[/:]", label):  # no name, or a path with = in it
+            label, source = "", given
+        for spec in expand([source]):
+            yield label, spec
+
+
+def distinct(name: str, taken: Iterable[str]) -> str:
+    """Return the name, with a number if it is taken.
+
+    >>> distinct("demo", ["demo", "demo (2)"])
+    'demo (3)'
+    """
+    known, count, result = set(taken), 1, name
+    while result in known:
+        count += 1
+        result = f"{name} ({count})"
+    return result
+
+
+def model_folder(out: Path | None, model: Classifier) -> Path | None:
+    """Return the folder for the Runs of one of many models: its name and the first digits of its fingerprint."""
+    return None if out is None else out / f"{file_name(model.name)}-{model.fingerprint[:8]}"
+
+
+def _robust(result: Any, run: Run | None, name: str) -> Measure | None:
+    p: Proportion | Interval | None = getattr(result, "robust_accuracy", None)
+    if p is None and run is not None:
+        p = run.robust_accuracy
+    if p is not None:
+        return Measure.percent(ROBUST, p)
+    card = zoo.cards().get(name)
+    published = None if card is None else card.best_known or card.robust_accuracy
+    return None if published is None else Measure(ROBUST, 100 * published)

@@ -1,0 +1,75 @@
+"""The same evaluation with several seeds: mean and standard deviation of the robust accuracy."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from brinell.results import row_queries
+from brinell.results.analyses import AnalysisReport, Cell, Measure, Table
+from brinell.results.statistics import Interval, Proportion
+
+if TYPE_CHECKING:
+    from brinell.results.run import Run
+
+
+@dataclass(frozen=True)
+class SeedRuns:
+    """Runs that differ in the seed only.
+
+    `worst` counts a sample as robust only if no seed broke it: the robust accuracy of all Runs together. Reference:
+    Croce et al. 2021, appendix C.
+    """
+
+    runs: "tuple[Run, ...]"
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """The robust accuracy with each seed."""
+        return tuple(run.robust_accuracy.value for run in self.runs)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the robust accuracies."""
+        return float(np.mean(self.accuracies))
+
+    @property
+    def deviation(self) -> float:
+        """The sample standard deviation of the robust accuracies (divisor: seeds - 1); NaN with one seed."""
+        return float(np.std(self.accuracies, ddof=1)) if len(self.runs) > 1 else math.nan
+
+    @property
+    def worst(self) -> Proportion:
+        """The share of samples that no seed broke."""
+        survivors = [set(run.survivors().tolist()) for run in self.runs]
+        return Proportion(len(set.intersection(*survivors)), len(row_queries.samples(self.runs[0].numbers())))
+
+    def __str__(self) -> str:
+        spread = f"{100 * self.mean:.2f} % ± {100 * self.deviation:.2f} over {len(self.runs)} seeds"
+        return f"Robust accuracy {spread}; {self.worst} if a sample must withstand every seed"
+
+    @property
+    def robust_accuracy(self) -> Interval:
+        """The mean robust accuracy, and the least and largest over the seeds as its bounds."""
+        n = self.runs[0].robust_accuracy.n
+        return Interval(self.mean, min(self.accuracies), max(self.accuracies), n)
+
+    def measures(self) -> tuple[Measure, ...]:
+        """Return the numbers for a table over many models."""
+        return (
+            Measure("standard deviation over seeds, points", 100 * self.deviation),
+            Measure.percent("robust under every seed, %", self.worst),
+        )
+
+    def findings(self) -> AnalysisReport:
+        """Return a table with one row per seed."""
+        rows: list[tuple[Cell, ...]] = []
+        for run in self.runs:
+            p, cost = run.robust_accuracy, run.cost
+            interval = f"[{100 * p.low:.1f}, {100 * p.high:.1f}]"
+            rows.append((run.identity.seed, round(100 * p.value, 2), interval, p.n, round(cost.seconds, 1)))
+        columns = ("seed", "robust accuracy, %", "95 % interval", "n", "seconds")
+        first = self.runs[0].identity
+        title = f"{first.model.name}, plan {first.plan.name}, {len(rows)} seeds"
+        return AnalysisReport("seeds", "Several seeds", f"{self}.", (Table(title, columns, tuple(rows)),))

@@ -1,0 +1,157 @@
+"""One analysis over many models: specifications that stand for many, failures, robust accuracies and figures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import brinell
+from brinell import analysis
+from brinell.analysis.across_models import across_models, across_runs, distinct, model_folder, rank_correlation
+from brinell.analysis.plot import plot
+from brinell.errors import ModelError
+from brinell.models import zoo
+from brinell.models.by_name import expand
+from brinell.results import Run
+from brinell.results.analyses import Measure
+
+
+def linear(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
+
+
+class Fails(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError("in the user's network")
+
+
+@pytest.fixture(scope="module")
+def data() -> brinell.Problem:
+    return brinell.data.load("demo", 60)
+
+
+@pytest.fixture(scope="module")
+def runs(data: brinell.Problem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two Runs in one folder: the demo and a linear model."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, model in (("a", brinell.wrap(linear(0), name="linear")), ("b", "demo")):
+        brinell.evaluate(model, data, brinell.Linf(0.05), "fgsm", out=folder / name, progress=False)
+    return folder
+
+
+def test_specifications_stand_for_many(tmp_path: Path, runs: Path) -> None:
+    found = expand(["zoo:cifar10/L2/*"])
+    assert set(found) == {c.name for c in zoo.cards().values() if c.loadable and c.name.startswith("cifar10/L2/")}
+    assert len(found) > 5
+    (tmp_path / "list.txt").write_text("demo  # the small one\n\n# none\nnet.py:make\n")
+    assert expand([str(tmp_path / "list.txt"), "demo", "other"]) == ["demo", "net.py:make", "other"]
+    assert expand([str(runs)]) == ["linear", "demo"]
+    with pytest.raises(ModelError, match=r"zoo list"):
+        expand(["zoo:cifar10/L7/*"])
+
+
+def test_each_model_has_the_result_it_has_alone(data: brinell.Problem, runs: Path) -> None:
+    models = [brinell.wrap(linear(0), name="linear"), "demo"]
+    found = across_models(models, lambda m, r: analysis.calibration(m, data, r), runs=[runs])
+    assert [m.model for m in found.measured] == ["linear", "demo"]
+    for m, model, folder in zip(found.measured, models, ("a", "b"), strict=True):
+        assert m.result is not None
+        assert m.result.findings() == analysis.calibration(model, data, runs / folder).findings()
+        assert m.robust == Measure.percent("robust accuracy, %", Run.open(runs / folder).robust_accuracy)
+    report = found.findings()
+    assert [row[0] for row in report.tables[0].rows] == ["linear", "demo"]
+    ece = report.figures[0]
+    assert [(s.x[0], s.y[0]) for s in ece.series] == [
+        (100 * Run.open(runs / f).robust_accuracy.value, 100 * m.result.clean.ece.value)
+        for f, m in zip(("a", "b"), found.measured, strict=True)
+    ]
+
+
+def test_a_model_that_fails_does_not_stop_the_others(data: brinell.Problem) -> None:
+    models = ["no.py:net", brinell.wrap(Fails(), name="broken"), "demo"]
+    found = across_models(models, lambda m, _: analysis.detection(m, data))
+    assert [m.model for m in found.measured] == ["demo"] and len(found.failed) == 2
+    assert "no.py:net" in found.findings().summary
+    with pytest.raises(ModelError, match=r"no\.py"):
+        across_models(["no.py:net"], lambda m, _: analysis.detection(m, data))
+
+
+def test_the_robust_accuracy_of_a_zoo_model_is_the_published_one() -> None:
+    from brinell.analysis.across_models import _robust
+
+    card = zoo.cards()["cifar10/Linf/Rice2020Overfitting"]
+    found = _robust(None, None, card.name)
+    assert found is not None and found.value == 100 * (card.best_known or card.robust_accuracy or 0)
+    assert _robust(None, None, "mine") is None
+
+
+def test_fairness_over_a_folder_of_runs(runs: Path) -> None:
+    found = across_runs([runs], analysis.fairness)
+    assert [m.model for m in found.measured] == ["linear", "demo"]
+    assert found.measured[1].result == analysis.fairness(runs / "b")
+
+
+def test_privacy_is_drawn_against_the_generalisation_gap(data: brinell.Problem) -> None:
+    found = across_models(["demo", "b=demo"], lambda m, _: analysis.privacy(m, data[:30], data[30:]))
+    (figure,) = found.findings().figures  # the others need a robust accuracy
+    side = found.measured[0].result.clean  # type: ignore[union-attr]
+    assert figure.x == "generalisation gap, points" and figure.series[0].x == (100 * side.gap.value,)
+    assert [s.name for s in figure.series] == ["demo", "b"]
+
+
+def test_shift_measures_robust_accuracy_on_every_data_set(data: brinell.Problem, tmp_path: Path) -> None:
+    dark = brinell.Problem(data.x / 2, data.y, data.ids)
+    threat = brinell.Linf(0.05)
+    found = analysis.shift(
+        "demo", data, {"dark images": dark}, threat=threat, plan="fgsm", out=tmp_path, progress=False
+    )
+    alone = [brinell.evaluate("demo", d, threat, "fgsm", progress=False).robust_accuracy for d in (data, dark)]
+    assert [found.robust_accuracy, found.sets[0].robust] == alone and alone[0] != alone[1]
+    assert Run.open(tmp_path / "dark-images").robust_accuracy == alone[1]
+    assert found.sets[0].accuracy == analysis.shift("demo", data, {"dark images": dark}).sets[0].accuracy
+    again = analysis.shift(
+        "demo", data, {"dark images": dark}, threat=threat, plan="fgsm", out=tmp_path, resume=True, progress=False
+    )
+    assert again == found
+    assert [m.name for m in found.measures()] == ["accuracy on dark images, %", "robust accuracy on dark images, %"]
+    assert "robust accuracy %, Linf(eps=0.05)" in found.findings().tables[0].columns
+
+
+def test_rank_correlation_is_spearmans() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.permutation(9).astype(float), rng.permutation(9).astype(float)
+    # Without ties: 1 - 6 Σ d² / (n (n² - 1)), Spearman's own formula.
+    assert rank_correlation(x, y) == pytest.approx(1 - 6 * ((x - y) ** 2).sum() / (9 * 80))
+    assert rank_correlation(np.exp(x), y) == pytest.approx(rank_correlation(x, y))
+    # With ties: Pearson's correlation of the mean ranks.
+    assert rank_correlation(np.array([1.0, 1, 2]), np.array([3.0, 4, 5])) == pytest.approx(
+        np.corrcoef([1.5, 1.5, 3], [1, 2, 3])[0, 1]
+    )
+    assert np.isnan(rank_correlation(np.ones(3), x[:3]))
+
+
+def test_names_and_folders_are_distinct(tmp_path: Path) -> None:
+    assert distinct("a", ["a", "b"]) == "a (2)" and distinct("c", ["a"]) == "c"
+    first, second = (brinell.wrap(linear(i), name="my/net") for i in (0, 1))
+    folders = {model_folder(tmp_path, m) for m in (first, second)}
+    assert len(folders) == 2 and all(f and f.parent == tmp_path for f in folders)
+    assert model_folder(None, first) is None
+
+
+def test_names_stand_beside_the_points(data: brinell.Problem, runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = across_models(["one=demo", "two=demo"], lambda m, r: analysis.calibration(m, data), runs=[runs])
+    assert plot(found.findings(), tmp_path / "a.svg").stat().st_size > 1000
+
+
+def test_a_corruption_of_a_named_data_set_is_data() -> None:
+    from brinell.data.corruptions import corrupted
+
+    named = brinell.data.load("demo", 5, corruption="fog", severity=3)
+    made = corrupted(brinell.data.load("demo", 5), "fog", 3)
+    assert named.fingerprint() == made.fingerprint() and named.name == "demo, fog 3"
+    with pytest.raises(brinell.PlanError, match=r"severity"):
+        brinell.data.load("demo", 5, corruption="fog")
