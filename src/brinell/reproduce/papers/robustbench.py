@@ -231,7 +231,8 @@ def _corruptions(setup: Setup) -> AnalysisReport:
     clean = None if last.clean is None else 1 - last.clean.value
     errors = {setting: 1 - p.value for setting, p in last.accuracy.items()}
     baseline = Baseline(last_name, {}, errors, clean)
-    rows, kinds = [], last.names
+    rows: list[tuple[Cell, ...]] = []
+    kinds = last.names
     for name, r in reports.items():
         cells = (percent(r.clean) if r.clean else "", percent(r.mean), round(100 * (r.mce(baseline) or 0), 1))
         rows.append((name, *cells, *(round(100 * r.mean_of(kind).value, 1) for kind in kinds)))
