@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files as resources
 from itertools import combinations
 from typing import Any
@@ -115,7 +116,7 @@ def _figure_2(setup: Setup) -> AnalysisReport:
     models = setup.classifiers
     linf = [_curve(setup, m, name, "Linf", PAPER) for name, m in models.items()]
     l2 = [_curve(setup, m, name, "L2", QUICK) for name, m in models.items()]
-    figures = (_steps(f"Linf, n = {linf[0].n}", linf), _steps(f"L2, n = {l2[0].n}", l2))
+    figures = (_steps("Linf", linf), _steps("L2", l2))
     medians = Table(
         f"median distances, n = {linf[0].n}", ("model", "clean error", "median in Linf", "median in L2"),
         tuple(
@@ -150,7 +151,7 @@ def _figure_3(setup: Setup) -> AnalysisReport:
     title = f"samples that break within {eps / 2:.4g} below and above eps = {_radius(eps)}, n = {found[0].n}"
     table = Table(title, ("model, data", "robust error at eps", "just below", "just above", "p-value"), tuple(rows))
     summary = "A change of slope at the radius of training: more samples break just above it than just below."
-    return AnalysisReport("slopes", "Change of slope", summary, (table,), (_steps(f"Linf, n = {found[0].n}", found),))
+    return AnalysisReport("slopes", "Change of slope", summary, (table,), (_steps("Linf", found),))
 
 
 def _figure_4(setup: Setup) -> AnalysisReport:
@@ -172,7 +173,7 @@ def _figure_4(setup: Setup) -> AnalysisReport:
             for o in order
         ),
     )  # fmt: skip
-    as_drawn = [measured_in(c, data, "Linf") for c in l2]
+    as_drawn = [replace(measured_in(c, data, "Linf"), name=c.name) for c in l2]
     figures = (_steps("Linf", linf), _steps("L2", l2), _steps("attacked in L2, measured in Linf", as_drawn))
     same = sum(o.verdict == "kept" for o in order)
     summary = f"The order holds for certain in {same} of {len(order)} pairs of models." if order else "One model."
