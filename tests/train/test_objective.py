@@ -71,6 +71,22 @@ def test_cw_training_climbs_the_margin(rel_step: float, points: Any) -> None:
     assert torch.equal(adversarial_points(method, wrap(model), x0, y, key, space), x)
 
 
+@pytest.mark.parametrize(
+    ("name", "rel_step", "share"), [("mm3-f10", 0.1, 0.75), ("mm3-f10", 0.226, 1.0), ("mm3-f20", 0.1, 1.0)]
+)
+def test_ten_steps_of_a_tenth_use_three_quarters_of_the_radius(name: str, rel_step: float, share: float) -> None:
+    """With linear logits a coordinate always steps to the same side. From a uniform start u in [−1, 1] ten steps of
+    eps/10 end at min(1, u + 1), in the mean 3/4; steps of 2 eps or more in all end at 1."""
+    torch.manual_seed(0)
+    model, n, size = nn.Linear(4000, 4), 4, 4000
+    x0, y, key = torch.full((n, size), 0.5), torch.arange(n), rng.keys(0, torch.arange(n))
+    attack = replace(METHODS[name].attack, rel_step=rel_step)  # type: ignore[type-var]
+    x = adversarial_points(replace(METHODS[name], attack=attack, targets=1), wrap(model), x0, y, key, ball(n))
+    target = likeliest_wrong(model(x0), y, 1)[:, 0]
+    towards = (model.weight[target] - model.weight[y]).sign()
+    assert ((x - x0) / EPS * towards).mean().item() == pytest.approx(share, abs=0.01)
+
+
 @pytest.mark.parametrize("attack", [attacks.PGD(6), attacks.APGD(6), attacks.FGSM(), attacks.PGD(6, momentum=0.9)])
 @pytest.mark.parametrize("norm", list(NORMS))
 def test_the_last_iterate_of_the_protocol(attack: Any, norm: str, points: Any) -> None:
