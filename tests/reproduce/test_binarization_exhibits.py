@@ -9,6 +9,8 @@ from brinell.defences import DEFENCES, measure
 from brinell.reproduce import Setup, exhibits, reproduce
 from brinell.reproduce.papers import binarization
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def test_every_figure_and_section_with_numbers_has_its_place() -> None:
     names = [e.name.partition("/")[2] for e in exhibits("binarization")]
@@ -34,8 +36,9 @@ def test_figures_2_and_4_show_what_the_gallery_measured(tmp_path: Path) -> None:
     assert accuracies.figures[0].series[1].y == (100 * row.stronger.robust.value,) * len(DEFENCES)
 
 
+@pytest.mark.slow
 def test_figure_1_tells_a_weak_attack_from_a_sound_one(tmp_path: Path) -> None:
-    weak, sound = reproduce("binarization/figure-1", Setup(n=6, out=tmp_path, progress=False)).report.tables[0].rows
+    weak, sound = reproduce("binarization/figure-1", Setup(n=3, out=tmp_path, progress=False)).report.tables[0].rows
     assert weak[-1] == "failed" and str(weak[3]).startswith("0.0 %") and str(sound[3]).startswith("100.0 %")
 
 
