@@ -41,3 +41,13 @@ def test_serve(brinell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert brinell("leaderboard", "serve", str(tmp_path), "--no-open", "--port", "0")[0] == 0 and len(opened) == 1
     code, _, error = brinell("leaderboard", "serve", str(tmp_path / "none"))
     assert code == 2 and "Build the site with" in error
+
+
+def test_tables_for_papers(brinell: Any, tmp_path: Path) -> None:
+    code, out, _ = brinell("leaderboard", "table", "--threat", "L2", "--top", "3", width=400)
+    assert code == 0 and len(out.splitlines()) == 5
+    path = tmp_path / "papers.bib"
+    code, _, _ = brinell("leaderboard", "table", "--out", str(path), width=400)
+    assert code == 0 and "@inproceedings{Carmon2019Unlabeled," in path.read_text()
+    code, _, err = brinell("leaderboard", "table", "--dataset", "svhn", width=400)
+    assert code == 2 and "svhn/Linf" in err

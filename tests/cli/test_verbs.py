@@ -164,6 +164,9 @@ def test_compare(brinell: Any, here: Path) -> None:
     code, out, _ = brinell("compare", "a", "b")
     assert code == 0
     assert "McNemar" in out
+    tex = brinell("compare", "a", "b", "--format", "tex").out
+    assert tex.startswith("% Paired comparison on") and r"\end{tabular}" in tex
+    assert brinell("compare", "a", "b", "--format", "md").out.startswith("|  | robust accuracy |")
     told = json.loads(brinell("compare", "a", "b", "--json").out)
     assert told["n"] == 12
     assert told["only_b"] == []

@@ -44,6 +44,19 @@ def test_markdown_survives_hostile_names(make: Callable[..., Run], images: Image
     assert f"| {run.robust_accuracy} |" in lines[2]
 
 
+def test_latex_has_the_numbers_of_the_run(run: Run, make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
+    other = make(tmp_path / "other", images, model__name="a_b & 50 %")
+    made = text([run, other], "tex")
+    assert made.count(r"\begin{tabular}") == made.count(r"\end{tabular}") == 4  # both Runs, their stages, the pair
+    assert r"a\_b \& 50 \%" in made
+    robust = str(run.robust_accuracy).replace("%", r"\%")
+    assert f"& {robust} &" in made
+    rows = [line for line in made.splitlines() if line.endswith(r"\\")]
+    assert [r.split(" & ")[0] for r in rows if " of " in r][: len(run.attacks)] == [
+        a.replace("_", r"\_") for a in run.attacks
+    ]
+
+
 def test_junit_parses_and_counts(run: Run) -> None:
     checks = [
         {"name": "good", "level": "ok", "message": "fine"},

@@ -1,4 +1,4 @@
-"""Reports as JSON, CSV, Markdown and JUnit."""
+"""Reports as JSON, CSV, Markdown, LaTeX and JUnit."""
 
 import csv
 import io
@@ -13,7 +13,9 @@ from brinell.report.facts import facts
 from brinell.report.figures import costs
 from brinell.report.gate import accuracy_name, check_gate, required_verdict
 from brinell.report.paper_text import label, labels, threat_text
+from brinell.report.text_tables import as_latex_table
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
+from brinell.results.analyses import Table
 from brinell.results.summary import eps_text
 
 COLUMNS = (
@@ -76,6 +78,36 @@ def as_markdown(runs: Sequence[Run]) -> str:
         lines += ["", f"Verdict: {_cell(run.verdict)}", "", _cell(run.sentence())]
     compared = [f"- {_cell(_difference(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
     return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
+
+
+def as_latex(runs: Sequence[Run]) -> str:
+    """Return LaTeX tables: the accuracies of all Runs, those after every attack, and the paired differences."""
+    names = labels(list(runs))
+    heads = ("run", "threat", "plan", "clean accuracy", "robust accuracy", "verdict")
+    rows = tuple(
+        (name, threat_text(run), run.identity.plan.name, str(run.clean_accuracy), str(run.robust_accuracy),
+         run.verdict.level)
+        for name, run in zip(names, runs, strict=True)
+    )  # fmt: skip
+    tables = [Table("Robust accuracy with 95 % intervals", heads, rows)]
+    for name, run in zip(names, runs, strict=True):
+        steps = zip(run.stages(), run.accuracy_after(), strict=True)
+        after = [(s.attack, str(p), f"{s.broken:,} of {s.attacked:,}") for s, (_, p) in steps]
+        rows = ((CLEAN, str(run.clean_accuracy), ""), *after)
+        tables.append(Table(f"{name}, after every attack", ("after", "accuracy", "broken"), rows))
+    tables += [comparison_table(c) for *_, c in pairs(runs) if isinstance(c, Comparison)]
+    return "\n".join(map(as_latex_table, tables))
+
+
+def comparison_table(c: Comparison) -> Table:
+    """Return the comparison of two Runs as a table: accuracies, paired difference, p-value of McNemar's test."""
+    d = c.difference
+    difference = f"{100 * d.value:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}] points"
+    rows = (
+        (c.name_a, str(c.robust_a), c.only_a), (c.name_b, str(c.robust_b), c.only_b),
+        ("difference", difference, None), ("McNemar's test", f"p = {c.p_value:.3g}", None),
+    )  # fmt: skip
+    return Table(f"Paired comparison on {c.n:,} samples", ("", "robust accuracy", "robust only here"), rows)
 
 
 def _head(alone: bool) -> tuple[str, str]:

@@ -7,11 +7,13 @@ from pathlib import Path
 from brinell.errors import InputError, one_of
 from brinell.report.document import document
 from brinell.report.examples import SampleSource
-from brinell.report.formats import as_csv, as_json, as_junit, as_markdown
+from brinell.report.formats import as_csv, as_json, as_junit, as_latex, as_markdown
 from brinell.results import Run
 
-ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".csv": "csv", ".xml": "junit"}
-PLAIN: dict[str, Callable[[Sequence[Run]], str]] = {"md": as_markdown, "json": as_json, "csv": as_csv}
+ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".tex": "tex", ".json": "json", ".csv": "csv", ".xml": "junit"}
+PLAIN: dict[str, Callable[[Sequence[Run]], str]] = {
+    "md": as_markdown, "tex": as_latex, "json": as_json, "csv": as_csv,
+}  # fmt: skip
 FORMATS = ("html", *PLAIN, "junit")
 
 
@@ -25,7 +27,7 @@ def text(
     fail_under: float | None = None,
     require: str | None = None,
 ) -> str:
-    """Return the report of one or several Runs as text in the format html, md, json, csv or junit.
+    """Return the report of one or several Runs as text in the format html, md, tex, json, csv or junit.
 
     `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`.
 

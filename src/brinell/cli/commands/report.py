@@ -22,7 +22,7 @@ def command(
         typer.Option("--out", "-o", help="File to write; default: report.html, or standard output for other formats."),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="html, md, json, csv or junit; default: by the ending of --out, else html.")
+        str | None, typer.Option(help="html, md, tex, json, csv or junit; default: by the ending of --out, else html.")
     ] = None,
     data: Annotated[
         str | None,
@@ -45,7 +45,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Write a report of one or several Runs: a self-contained page, or Markdown, JSON, CSV or JUnit."""
+    """Write a report of one or several Runs: a self-contained page, or Markdown, LaTeX, JSON, CSV or JUnit."""
     check_percent(fail_under)
     required_verdict(fail_under, require)
     chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
