@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from brinell.errors import InputError
+from brinell.errors import PlanError
 from brinell.leaderboard.records import Record, published, ranked
 from brinell.leaderboard.tables import as_table, bibtex, citation_key
 from brinell.report.text_tables import as_latex_table, latex_text
@@ -88,5 +88,5 @@ def test_special_characters_are_escaped() -> None:
     evil = Record("d", "t", "m", title="A | B_c [x](y) & 5 %", clean=1.0, autoattack=0.5)
     assert r"A \| B\_c \[x\](y) & 5 %" in as_table([evil], "md")
     assert as_latex_table(Table("one\ntwo", ("a",), (("b",),))).splitlines()[0].startswith("% one two.")
-    with pytest.raises(InputError, match="a format"):
+    with pytest.raises(PlanError, match="a format"):
         as_table([evil], "docx")

@@ -93,8 +93,8 @@ def as_latex(runs: Sequence[Run]) -> str:
     for name, run in zip(names, runs, strict=True):
         steps = zip(run.stages(), run.accuracy_after(), strict=True)
         after = [(s.attack, str(p), f"{s.broken:,} of {s.attacked:,}") for s, (_, p) in steps]
-        rows = ((CLEAN, str(run.clean_accuracy), ""), *after)
-        tables.append(Table(f"{name}, after every attack", ("after", "accuracy", "broken"), rows))
+        steps_of_run = ((CLEAN, str(run.clean_accuracy), ""), *after)
+        tables.append(Table(f"{name}, after every attack", ("after", "accuracy", "broken"), steps_of_run))
     tables += [comparison_table(c) for *_, c in pairs(runs) if isinstance(c, Comparison)]
     return "\n".join(map(as_latex_table, tables))
 
