@@ -35,6 +35,6 @@ def test_figure_6_crosses_in_l2_only(tmp_path):
 @pytest.mark.parametrize("name", ["table-1", "table-2", "figure-3", "figure-4", "figure-5", "figure-7", "figure-8"])
 def test_the_others_run_on_the_demo(name, tmp_path, monkeypatch):
     monkeypatch.setattr(curves, "PAPER", curves.QUICK)
-    made = reproduce(f"curves/{name}", Setup(models=("a=demo", "b=demo"), n=6, out=tmp_path, progress=False))
+    made = reproduce(f"curves/{name}", Setup(models=("a=demo", "b=demo"), n=3, out=tmp_path, progress=False))
     text = (tmp_path / "result.md").read_text()
     assert made.report.tables and "The paper:" in text and str(tmp_path) not in text
