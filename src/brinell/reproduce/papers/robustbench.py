@@ -1,5 +1,6 @@
 """Tables and figures of the RobustBench paper (Croce et al. 2021)."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -82,7 +83,7 @@ def _figure_1(setup: Setup) -> AnalysisReport:
 
 def _figure_2(setup: Setup) -> AnalysisReport:
     board = [r for r in records.published() if r.key.startswith(BOARD) and r.best is not None]
-    venues = Counter(r.venue.split(" ")[0].rstrip(",") for r in board).most_common()
+    venues = Counter(re.split(r",|<br>|\d{4}", r.venue)[0].strip() for r in board).most_common()
     over = [r for r in board if r.overestimation is not None]
     worst = sorted(over, key=lambda r: -(r.overestimation or 0))
     tables = (
@@ -116,10 +117,11 @@ def _figure_2(setup: Setup) -> AnalysisReport:
 
 def _table_1(setup: Setup) -> AnalysisReport:
     rows: list[tuple[Cell, ...]] = []
+    listed = {r.key for r in records.published()}  # the zoo has models of other papers too
     for threat in ("Linf", "L2", "corruptions"):
         line: list[Cell] = [threat]
         for data in ("cifar10", "cifar100", "imagenet"):
-            cards = [c for c in zoo.cards().values() if (c.data, c.threat) == (data, threat)]
+            cards = [c for c in zoo.cards().values() if (c.data, c.threat) == (data, threat) and c.name in listed]
             line += [len(cards), sum((r.dataset, r.threat) == (data, threat) for r in records.published())]
         rows.append(tuple(line))
     columns = ("threat", *(f"{d}, {w}" for d in ("CIFAR-10", "CIFAR-100", "ImageNet") for w in ("zoo", "leaderboard")))
