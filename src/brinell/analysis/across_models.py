@@ -63,7 +63,7 @@ class ModelResults(Generic[T]):
         names = list(dict.fromkeys(n.name for m in self.measured for n in m.measures))
         rows: list[tuple[Cell, ...]] = []
         for m in self.measured:
-            found = {n.name: str(n) for n in m.measures}
+            found = {n.name: str(n) if n.x is None else f"{n} at {n.x[1]:.3g}" for n in m.measures}
             rows.append((m.model, str(m.robust or ""), *(found.get(name, "") for name in names)))
         kind = type(self.measured[0].result).__name__.lower()
         title = f"{kind} of {len(rows)} models"

@@ -101,7 +101,7 @@ class Privacy(CleanAndAdversarial[Leakage]):
         gap = ("generalisation gap, points", 100 * side.gap.value)
         return (
             Measure("membership inference, best threshold, %", best),
-            Measure("membership inference, best threshold, % over the gap", best, x=gap),
+            Measure("membership inference, best threshold, % at gap", best, x=gap),
             Measure.percent("membership inference, threshold of the other half, %", side.honest),
         )
 
