@@ -106,9 +106,7 @@ def _curves(axis: Any, figure: Figure) -> None:
         xs = [float(s.x[0]) for s in figure.series]
         for s, x in zip(figure.series, xs, strict=True):
             side = ("right", -4) if 2 * x > min(xs) + max(xs) else ("left", 4)  # names stay inside the panel
-            axis.annotate(
-                s.name, (x, s.y[0]), xytext=(side[1], 4), textcoords="offset points", fontsize=8, ha=side[0]
-            )
+            axis.annotate(s.name, (x, s.y[0]), xytext=(side[1], 4), textcoords="offset points", fontsize=8, ha=side[0])
     for i, s in enumerate(figure.series):
         colour, style = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
         if figure.kind == "steps":
