@@ -1,4 +1,4 @@
-"""GTSRB, Tiny-ImageNet and HAR: small files in the layout of the published ones."""
+"""GTSRB, Tiny-ImageNet, CINIC-10, textures and HAR: small files in the layout of the published ones."""
 
 import hashlib
 import zipfile
@@ -102,6 +102,47 @@ def test_tiny_imagenet(inner: str, tmp_path: Path) -> None:
     (tmp_path / inner / "val" / "val_annotations.txt").write_text("one column\n")
     with pytest.raises(InputError, match=r"val_annotations\.txt"):
         load("tiny-imagenet", root=tmp_path)
+
+
+def test_cinic(tmp_path: Path) -> None:
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    for k, name in enumerate(names):
+        for split, times in (("test", 1), ("train", 2), ("valid", 1)):
+            for j in range(times):
+                picture(tmp_path / split / name / f"n{j}.png", 10 * k + j)
+    (test,) = load("cinic10", root=tmp_path).chunks(100)
+    # A label is the position in the sorted list, which is the order of CIFAR-10.
+    assert test.y.tolist() == list(range(10)) and test.x.shape == (10, 3, 32, 32)
+    np.testing.assert_allclose(test.x[3, 0].numpy(), 30 / 255)
+    assert len(load("cinic10", split="train", root=tmp_path)) == 20
+    assert len(load("cinic10", split="valid", root=tmp_path)) == 10
+    assert check("cinic10", tmp_path)[0].trouble == "10 images instead of 90,000"
+    (tmp_path / "test" / "cat" / "n0.png").unlink()
+    (tmp_path / "test" / "cat").rmdir()
+    with pytest.raises(InputError, match="10 class folders"):
+        load("cinic10", root=tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["dtd", "."])
+def test_textures(inner: str, tmp_path: Path) -> None:
+    root = tmp_path / inner
+    names = [f"texture{k:02}" for k in range(47)]
+    for k, name in enumerate(names):
+        for j in range(3):
+            picture(root / "images" / name / f"{name}_{j}.jpg", 5 * k, (40 + k, 50))
+    (root / "labels").mkdir()
+    for j, split in enumerate(("train", "val", "test")):
+        listed = [f"{name}/{name}_{j}.jpg\n" for name in reversed(names)]
+        (root / "labels" / f"{split}1.txt").write_text("".join(listed))
+    test = load("dtd", root=tmp_path)
+    (chunk,) = test.chunks(100)
+    assert chunk.y.tolist() == list(range(46, -1, -1)) and test.shape() == (3, 32, 32)
+    assert len(load("dtd", split="all", root=tmp_path)) == 141
+    large = load("dtd", 2, split="val", preprocessing="Res256Crop224", root=tmp_path)
+    assert large.shape() == (3, 224, 224) and large.name == "dtd/val/Res256Crop224"
+    (root / "labels" / "test1.txt").write_text("unknown/a.jpg\n")
+    with pytest.raises(InputError, match=r"unknown/a\.jpg"):
+        load("dtd", root=tmp_path)
 
 
 def features(folder: Path, split: str, x: Any, y: Any) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brinell.data.corruptions import COMMON, EXTRA
-from brinell.data.labelled_images import FeatureTables, TinyImages, TrafficSigns
+from brinell.data.labelled_images import FeatureTables, SplitFolders, Textures, TinyImages, TrafficSigns
 from brinell.data.layouts import (
     ClassFolders,
     CorruptedArrays,
@@ -65,6 +65,8 @@ ZENODO = "https://zenodo.org/records/{}/files/{}.tar?download=1"
 RECHT = "https://github.com/modestyachts/CIFAR-10.1/raw/master/datasets/cifar10.1_{}_{}.npy"
 ERDA = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/GTSRB_Final_{}.zip"
 STANFORD = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+EDINBURGH = "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz"
+OXFORD = "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz"
 EPFL = "https://datasets.epfl.ch/3dcc/imagenet_3dcc/{}.tar.gz"
 KRIZHEVSKY = "Krizhevsky 2009, Learning multiple layers of features from tiny images"
 HENDRYCKS = "Hendrycks and Dietterich 2019, arXiv:1903.12261"
@@ -202,6 +204,25 @@ _ALL = (
         sizes={"test": 10_000, "train": 100_000},
         layout=TinyImages(),
         files=(_file(STANFORD, "90528d7ca1a48142e341f4ef8d21d0de", "tiny-imagenet-200"),),
+    ),
+    DataSet(
+        name="cinic10",
+        title="CINIC-10",
+        paper="Darlow, Crowley, Antoniou and Storkey 2018, arXiv:1810.03505",
+        classes=10,
+        sizes={"test": 90_000, "train": 90_000, "valid": 90_000},
+        layout=SplitFolders(),
+        files=(_file(EDINBURGH, "6ee4d0c996905fe93221de577967a372", "test", "train", "valid"),),
+    ),
+    DataSet(
+        name="dtd",
+        title="Describable Textures (DTD)",
+        paper="Cimpoi, Maji, Kokkinos, Mohamed and Vedaldi 2014, arXiv:1311.3618",
+        classes=47,
+        sizes={"test": 1_880, "train": 1_880, "val": 1_880, "all": 5_640},
+        layout=Textures(),
+        files=(_file(OXFORD, "fff73e5086ae6bdbea199a49dfb8a4c1", "dtd"),),
+        preprocessing="Res32",
     ),
     DataSet(
         name="har",

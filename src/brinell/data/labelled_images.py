@@ -1,4 +1,4 @@
-"""Layouts of data sets whose pictures or samples are listed with their labels: GTSRB, Tiny-ImageNet and HAR."""
+"""Layouts of GTSRB, Tiny-ImageNet, CINIC-10, Describable Textures and HAR: labels from folders or lists."""
 
 import csv
 from collections.abc import Sequence
@@ -100,6 +100,49 @@ class TinyImages(Layout):
                 return [(f"images/{row[0]}", row[1]) for row in csv.reader(file, delimiter="\t") if row]
         except (*WRONG, IndexError) as error:
             raise array_formats.unreadable(table, error) from error
+
+
+@dataclass(frozen=True)
+class SplitFolders(Layout):
+    """CINIC-10: class folders of pictures below `test`, `train` and `valid`; their order is that of CIFAR-10."""
+
+    classes: int = 10
+    options: ClassVar[tuple[str, ...]] = ("split", "preprocessing")
+    folder = "CINIC-10"
+
+    def subsets(self) -> tuple[Subset, ...]:
+        return tuple(Subset(split) for split in ("test", "train", "valid"))
+
+    def places(self, subset: Subset) -> tuple[str, ...]:
+        return (subset.split, f"{self.folder}/{subset.split}")
+
+    def files(self, subset: Subset) -> tuple[str, ...]:
+        return ("airplane", "truck")
+
+    def read(self, folder: Path, subset: Subset) -> Images:
+        return class_folders(folder, subset.steps, classes=self.classes)
+
+
+@dataclass(frozen=True)
+class Textures(Layout):
+    """Describable Textures: class folders below `images`; the lists of the first partition name the splits.
+
+    The split "all" is every picture, without a list.
+    """
+
+    classes: int = 47
+    options: ClassVar[tuple[str, ...]] = ("split", "preprocessing")
+    folder = "dtd"
+
+    def subsets(self) -> tuple[Subset, ...]:
+        return tuple(Subset(split) for split in ("test", "train", "val", "all"))
+
+    def files(self, subset: Subset) -> tuple[str, ...]:
+        return ("images",) if subset.split == "all" else ("images", f"labels/{subset.split}1.txt")
+
+    def read(self, folder: Path, subset: Subset) -> Images:
+        listed = None if subset.split == "all" else folder / self.files(subset)[1]
+        return class_folders(folder / "images", subset.steps, listed, self.classes)
 
 
 @dataclass(frozen=True)
