@@ -88,7 +88,8 @@ def _images(setup: Setup) -> Problem:
 
 def _section_4_3(setup: Setup) -> AnalysisReport:
     """Sweep the inner points, then the boundary points, at κ = 0.999."""
-    model, data, plans, common = setup.classifier, setup.problem, (ONE_STEP, "fgsm", "pgd20", "apgd"), _common(setup)
+    model, *_ = setup.classifiers.values()
+    data, plans, common = setup.problem, (ONE_STEP, "fgsm", "pgd20", "apgd"), _common(setup)
     common |= {"random_queries": 100}
     swept = test_attacks(model, data, setup.threat, plans, sweep="inner", values=INNERS, **common)
     report = _joined("binarization", [swept], "Score over the number of inner points, kappa = 0.999.")
@@ -105,9 +106,10 @@ def _section_4_3(setup: Setup) -> AnalysisReport:
 def _appendix_b(setup: Setup) -> AnalysisReport:
     """Compare boundary points from the corners of the ball with points from its surface, and the random points."""
     rows: list[tuple[Cell, ...]] = []
+    model, *_ = setup.classifiers.values()
     for corners in (True, False):
         options = {"corners": corners, "inner": 999, "kappa": 0.999, "random_queries": 400, **_common(setup)}
-        test = test_attack(setup.classifier, setup.problem, setup.threat, "pgd20", **options)
+        test = test_attack(model, setup.problem, setup.threat, "pgd20", **options)
         random = [_share(test.level.random[where]) for where in ("corners", "surface")]
         rows.append((test.surface, test.skipped, _share(test.level.score), *random))
     title = f"PGD-20, 999 inner points, 1 boundary point, kappa = 0.999, gap 0.05, 400 random points, {setup.threat}"
