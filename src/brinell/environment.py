@@ -5,9 +5,10 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors")
 
@@ -29,8 +30,10 @@ def _commit() -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: "torch.device") -> dict[str, Any]:
     """Return versions, hardware and git commit of this evaluation, for the manifest."""
+    import torch  # here: the version is read without it
+
     cuda = device.type == "cuda"
     return {
         "brinell": version(),

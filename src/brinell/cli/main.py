@@ -1,97 +1,110 @@
-"""The program `brinell`: its commands, and how errors are printed."""
+"""The program `brinell`: its commands, and how errors are printed.
+
+Only the command that is called is imported, so that `brinell --help` and `brinell --version` do not wait for torch.
+"""
 
 import sys
 import warnings
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from brinell.cli._shared.panels import MEASURE, READ, START, SUPPLY, TRUST, grouped
-from brinell.cli.commands import (
-    analyze,
-    benchmark,
-    compare,
-    corruptions,
-    curve,
-    data,
-    demo,
-    distances,
-    doctor,
-    evaluate,
-    gallery,
-    leaderboard,
-    merge,
-    plans,
-    probe,
-    report,
-    reproduce,
-    rescalings,
-    submit,
-    test_attack,
-    train,
-    verify,
-    zoo,
-)
-from brinell.environment import version
+from brinell import __version__
 from brinell.errors import BrinellError
 
 # The exit code of Typer after Ctrl-C.
 INTERRUPTED = 130
 RESUME = "Interrupted. Run again with --resume and the same --out to continue."
 
-app = typer.Typer(
-    name="brinell",
-    help="Measure how hard a classifier is to break.",
-    epilog="Start with brinell demo. Every command has its own help: brinell evaluate --help.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-# Name, function, panel, and the line in the list of commands.
+START = "Start here"
+MEASURE = "Measure a model"
+READ = "Read, compare and share results"
+TRUST = "Test whether an attack is reliable"
+SUPPLY = "Models and data"
+
+# Name, panel, and the line in the list of commands. The module of a command has its name, with _ for -.
 COMMANDS = (
-    ("demo", demo.command, START, "Evaluate the embedded model on the embedded images."),
-    ("doctor", doctor.command, START, "Show packages and devices, and run a self-test."),
-    ("evaluate", evaluate.command, MEASURE, "Attack a model and report its robust accuracy."),
-    ("plans", plans.command, MEASURE, "List the attack plans and their strength."),
-    ("benchmark", benchmark.command, MEASURE, "Measure under the rules of a leaderboard."),
-    ("curve", curve.command, MEASURE, "Measure the smallest adversarial perturbations."),
-    ("corruptions", corruptions.command, MEASURE, "Measure accuracy under noise, blur and weather."),
-    ("report", report.command, READ, "Write a report of Runs, or gate a release."),
-    ("compare", compare.command, READ, "Compare two Runs sample by sample."),
-    ("verify", verify.command, READ, "Check every adversarial example again."),
-    ("merge", merge.command, READ, "Merge Runs on parts of the data."),
-    ("submit", submit.command, READ, "Pack a finished Run into one file."),
-    ("test-attack", test_attack.command, TRUST, "Test an attack on planted adversarial examples."),
-    ("probe", probe.command, TRUST, "Search for signs that an attack fails."),
-    ("gallery", gallery.command, TRUST, "Measure defences that were broken."),
-    ("rescalings", rescalings.command, TRUST, "Compare seven rescalings of the logits."),
-    ("reproduce", reproduce.command, TRUST, "Reproduce tables and figures of the papers."),
-    ("train", train.command, SUPPLY, "Train a model to be robust."),
-    ("distances", distances.command, SUPPLY, "Measure distances between classes of a data set."),
+    ("demo", START, "Evaluate the embedded model on the embedded images."),
+    ("doctor", START, "Show packages and devices, and run a self-test."),
+    ("evaluate", MEASURE, "Attack a model and report its robust accuracy."),
+    ("plans", MEASURE, "List the attack plans and their strength."),
+    ("benchmark", MEASURE, "Measure under the rules of a leaderboard."),
+    ("curve", MEASURE, "Measure the smallest adversarial perturbations."),
+    ("corruptions", MEASURE, "Measure accuracy under noise, blur and weather."),
+    ("report", READ, "Write a report of Runs, or gate a release."),
+    ("compare", READ, "Compare two Runs sample by sample."),
+    ("verify", READ, "Check every adversarial example again."),
+    ("merge", READ, "Merge Runs on parts of the data."),
+    ("submit", READ, "Pack a finished Run into one file."),
+    ("test-attack", TRUST, "Test an attack on planted adversarial examples."),
+    ("probe", TRUST, "Search for signs that an attack fails."),
+    ("gallery", TRUST, "Measure defences that were broken."),
+    ("rescalings", TRUST, "Compare seven rescalings of the logits."),
+    ("reproduce", TRUST, "Reproduce tables and figures of the papers."),
+    ("train", SUPPLY, "Train a model to be robust."),
+    ("distances", SUPPLY, "Measure distances between classes of a data set."),
 )
-for _name, _function, _panel, _line in COMMANDS:
-    app.command(_name, rich_help_panel=_panel, short_help=_line)(grouped(_function))
+# Commands with commands of their own.
 GROUPS = (
-    ("analyze", analyze.app, MEASURE, "Calibration, fairness, privacy, transfer, …"),
-    ("leaderboard", leaderboard.app, READ, "Build a static site that ranks models."),
-    ("zoo", zoo.app, SUPPLY, "List, show, fetch and check published models."),
-    ("data", data.app, SUPPLY, "List, show, fetch and check data sets."),
+    ("analyze", MEASURE, "Calibration, fairness, privacy, transfer, …"),
+    ("leaderboard", READ, "Build a static site that ranks models."),
+    ("zoo", SUPPLY, "List, show, fetch and check published models."),
+    ("data", SUPPLY, "List, show, fetch and check data sets."),
 )
-for _name, _group, _panel, _line in GROUPS:
-    app.add_typer(_group, name=_name, rich_help_panel=_panel, short_help=_line)
+
+
+def command_of(name: str) -> Any:
+    """Import a command: return its function, or the Typer app of a group."""
+    module = import_module(f"brinell.cli.commands.{name.replace('-', '_')}")
+    return module.app if name in {group for group, *_ in GROUPS} else module.command
+
+
+def _line_only() -> None:
+    """Stand for a command that is not called."""
+
+
+def program(*called: str) -> typer.Typer:
+    """Return the program with these commands; the other commands only have their line in the help."""
+    app = typer.Typer(
+        name="brinell",
+        help="Measure how hard a classifier is to break.",
+        epilog="Start with brinell demo. Every command has its own help: brinell evaluate --help.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name, panel, line in (*COMMANDS, *GROUPS):
+        if name not in called:
+            app.command(name, rich_help_panel=panel, short_help=line)(_line_only)
+        elif isinstance(found := command_of(name), typer.Typer):
+            app.add_typer(found, name=name, rich_help_panel=panel, short_help=line)
+        else:
+            from brinell.cli._shared.panels import grouped
+
+            app.command(name, rich_help_panel=panel, short_help=line)(grouped(found))
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """Return `app`, the program with all commands, for tests and for the documentation."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    app = globals()["app"] = program(*(command for command, *_ in (*COMMANDS, *GROUPS)))
+    return app
 
 
 def _version(wanted: bool) -> bool:
     if wanted:
-        typer.echo(f"brinell {version()}")
+        typer.echo(f"brinell {__version__}")
         raise typer.Exit
     return wanted
 
 
-@app.callback()
 def _options(
     show: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
@@ -111,7 +124,7 @@ def main() -> None:
     """
     warnings.showwarning = _print_warning
     try:
-        app()
+        program(*sys.argv[1:2])()
     except BrinellError as error:
         # As text: a message may hold brackets.
         Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {error}"), soft_wrap=True)

@@ -9,9 +9,6 @@ import torch
 
 from brinell.errors import one_of
 
-# Without it, Intel's library on some processors rounds the rows of one product differently by their position. It reads
-# the setting at its first product. It is equally fast.
-os.environ.setdefault("MKL_CBWR", "AUTO")
 # NVIDIA's library then chooses convolutions by its better model of their speed. Unlike timing, it always chooses the
 # same ones. It reads the setting at the first convolution.
 os.environ.setdefault("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "1")

@@ -5,16 +5,17 @@ from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 
-from brinell.cli._shared import load
 from brinell.cli._shared.terminal import print_json
-from brinell.core.dataset import Problem
-from brinell.core.model import Classifier
-from brinell.core.threat import Threat, threat
+
+if TYPE_CHECKING:
+    from brinell.core.dataset import Problem
+    from brinell.core.model import Classifier
+    from brinell.core.threat import Threat
 
 Model = Annotated[
     str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
@@ -74,8 +75,12 @@ class TargetFlags:
     eps: Eps
     norm: Norm = "Linf"
 
-    def load(self, n: int | None, part: str | None = None) -> tuple[Classifier, Problem, Threat]:
+    def load(self, n: int | None, part: str | None = None) -> "tuple[Classifier, Problem, Threat]":
         """Return the model, the first n samples (or one part of them, e.g. "2/4") and the threat."""
+        # Imported here: the help and the list of plans do without torch.
+        from brinell.cli._shared import load
+        from brinell.core.threat import threat
+
         return load.model(self.model), load.data(self.data, n, part), threat(self.norm, self.eps)
 
 

@@ -7,12 +7,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 from brinell.cli._shared.options import expanded
 
-START = "Start here"
-MEASURE = "Measure a model"
-READ = "Read, compare and share results"
-TRUST = "Test whether an attack is reliable"
-SUPPLY = "Models and data"
-
 # Commands with fewer options show all of them in one panel.
 MANY = 12
 # Options not named here are the usual ones and stay in the first panel.
