@@ -95,7 +95,7 @@ def test_repeated_rows_are_dropped_and_conflicting_ones_refused(tmp_path, world)
     assert Run.open(tmp_path).rows().num_rows == rows.num_rows + 1
     with Writer.resume(tmp_path, world.manifest()) as writer:
         writer.append(world.table({0: "..."}))
-    with pytest.raises(RunError, match=r"two that differ in broken, distance, verified for 1 .*: 0/two\."):
+    with pytest.raises(RunError, match=r"two outcomes that differ in broken, distance, verified for 1 .*: 0/two\."):
         Run.open(tmp_path).rows()
 
 

@@ -204,7 +204,7 @@ def test_a_file_outside_is_refused(name: str, bundle: Path, tmp_path: Path) -> N
         reindexed(held, [*files, {"name": name, "bytes": 4, "sha256": sha}])
 
     target = tmp_path / "in" / "out"
-    refused(remade(bundle, tmp_path / "b.zip", change), target, "names of files of a Run")
+    refused(remade(bundle, tmp_path / "b.zip", change), target, "only files that belong to a Run")
     assert not list(tmp_path.rglob("*evil*"))
 
 

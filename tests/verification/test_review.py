@@ -130,7 +130,7 @@ def one(rows: list[dict[str, Any]], **change: Any) -> None:
     ("said", "change"),
     [
         ("have an adversarial but are not broken", lambda rows: one(rows, broken=False, verified=None)),
-        ("beyond eps", lambda rows: one(rows, distance=0.11)),
+        ("above eps", lambda rows: one(rows, distance=0.11)),
         ("not an attack of the plan", lambda rows: one(rows, attack="apgd-ce")),
         ("other parameters than the plan's", lambda rows: one(rows, attack_hash="0")),
         ("seeds", lambda rows: one(rows, seed=1)),
@@ -201,7 +201,7 @@ def test_robustness_that_is_only_told_is_found_by_running_again(run: Path) -> No
 
 def test_rows_that_are_missing_are_told(run: Path) -> None:
     edit_rows(run, lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample_id"] != 3]))
-    assert "clean rows of 39 samples, but the manifest says 40" in str(review([bundled(run)], "demo", rerun=0))
+    assert "clean rows of 39 samples, but the manifest says 40 samples" in str(review([bundled(run)], "demo", rerun=0))
 
 
 def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
@@ -218,7 +218,7 @@ def test_more_rows_than_there_can_be_are_not_read(run: Path) -> None:
         (r"plan.stages as a list of dict", lambda i: i["plan"].update(stages=[3])),
         ("equal to its eps_text, 0.1", lambda i: i["threat"].update(eps=0.2)),
         ("equal to its eps_text, a lot", lambda i: i["threat"].update(eps_text="a lot")),
-        ("a threat in the manifest", lambda i: i["threat"].pop("eps")),
+        ("a manifest with threat.eps", lambda i: i["threat"].pop("eps")),
         ("judging passes", lambda i: i["plan"].update(draws=10**9)),
         ("a criterion", lambda i: i.update(goal="win")),
     ],
@@ -557,7 +557,7 @@ def test_a_record_for_another_board_is_not_certified(dataset: str, threat: str, 
     records.of_run(Run.open(run), dataset, threat, "Mine").write(run / RECORD)
     result = review([run], "demo", rerun=1)
     assert result.ok
-    with pytest.raises(RunError, match=r"a record with the (data|norm) of its Run"):
+    with pytest.raises(RunError, match=r"to name the (data|norm) of the Run"):
         certify(run, result, "demo")
 
 

@@ -16,7 +16,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table with one cell per column in every row."""
+    """A table with a title; every row has one cell per column."""
 
     title: str
     columns: tuple[str, ...]
@@ -29,7 +29,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """One named series of a figure, with a band or error bars if low and high are given."""
+    """A named series of points in a figure; `low` and `high`, if given, are its band or error bars."""
 
     name: str
     x: tuple[float | str, ...]
@@ -46,7 +46,8 @@ class Series:
 class Figure:
     """A figure as data: title, kind, axes and series.
 
-    Kinds: `bars` (x are names), `line`, `steps` (right-continuous), `points`, `matrix` (one series per row).
+    `kind` is `bars` (the x values are names), `line`, `steps` (right-continuous), `points` or `matrix` (every
+    series is one row of the matrix).
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The audit of a short plan: the full plan attacks randomly drawn survivors, which bounds how many were missed."""
+"""The audit of a short plan: the full plan attacks random survivors, to bound how many the short plan missed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,10 +22,11 @@ TOO_MUCH = 0.001
 
 @dataclass(frozen=True)
 class Audit:
-    """Counts of samples: of `n` samples, `survivors` survive the short plan.
+    """The result of an audit, in numbers of samples: of `n` samples, `survivors` survive the short plan.
 
-    The full plan with the stages `attacks` attacked `audited` of the survivors and broke `found`. `rest` is the number
-    of unbroken samples that not all `attacks` have attacked. `cost` is the cost of the audit.
+    The full plan, whose stages are `attacks`, attacked `audited` of these survivors and broke `found` of them. `rest`
+    is the number of unbroken samples that at least one of these stages has not attacked. `cost` is the cost of the
+    full plan.
 
     >>> print(Audit(survivors=480, audited=60, found=0, n=1000, rest=420, cost=Cost(1, 1, 0.0, 60)))
     60 of 480 survivors attacked by the full plan, 0 broken: it would break at most 21 more (2.1 points, 95 %)
@@ -46,7 +47,7 @@ class Audit:
 
     @property
     def bound(self) -> float:
-        """`missed` / `n`: how much lower the robust accuracy can be if the full plan attacks every survivor."""
+        """`missed` / `n`: by how much the robust accuracy may fall if the full plan attacks every survivor."""
         return self.missed / max(self.n, 1)
 
     @property
@@ -56,11 +57,11 @@ class Audit:
 
     @property
     def objects(self) -> bool:
-        """Whether the audit contradicts the short plan: not `complete`, `at_least` above 0.1 % and above one sample."""
+        """Whether the audit contradicts the short plan: not `complete`, and `at_least` exceeds 0.1 % and 1 / `n`."""
         return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
     def too_small(self, accuracy: Proportion) -> bool:
-        """Return whether the audit has too few samples: `bound` exceeds half the width of `accuracy`'s interval."""
+        """Return whether the audit has too few samples: `bound` exceeds half the interval width of `accuracy`."""
         return self.bound > (accuracy.high - accuracy.low) / 2
 
     @property

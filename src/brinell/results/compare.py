@@ -1,4 +1,4 @@
-"""Compare two Runs on the same samples: where they differ, by how much, and whether chance explains it."""
+"""Compare two Runs on the same samples: where they differ, by how much, and whether chance explains the difference."""
 
 import os
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ SIGNIFICANCE = 0.05
 class Comparison:
     """The outcomes of two Runs, A and B, on their common samples.
 
-    `both` counts the samples robust in A and B, `neither` those robust in none. `ids_only_a` are the ids of samples
-    robust in A and not in B.
+    `both` counts the samples that are robust in A and in B, `neither` the samples that are robust in neither Run.
+    `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` the reverse.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def agreement(self) -> Proportion:
-        """Share of the common samples that are robust in both Runs or in none."""
+        """Share of the common samples that are robust in both Runs or in neither."""
         return Proportion(self.both + self.neither, self.n)
 
     @property
@@ -93,7 +93,9 @@ class Comparison:
 
 
 def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]") -> Comparison:
-    """Compare two Runs, or folders of Runs, on the sample ids they share; raise a RunError if inputs of one id differ.
+    """Compare two Runs, or folders of Runs, on the sample ids that both have.
+
+    Raise a RunError if a sample has different inputs in the two Runs.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(compare(run, run).agreement)

@@ -25,9 +25,9 @@ KEPT = ("environment", "created", "finished", "wall_seconds")
 def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
     """Write the rows and adversarials of several Runs as one Run in the new folder `out`, and return it.
 
-    The Runs must have the same identity except for `data`. With a radius per sample, a sample must have the same radius
-    in every Run. Of several rows of the same sample and attack one is kept; different outcomes raise a RunError. The
-    result does not depend on the order of `paths`.
+    The Runs must have the same identity except for `data`. If samples have their own radii, a sample must have the same
+    radius in every Run. If two Runs have a row of the same sample and attack, one row is kept; different outcomes raise
+    a RunError. The result does not depend on the order of `paths`.
 
     >>> merge([], "nowhere")
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def _shared(run: Run) -> dict[str, Any]:
 
 
 def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
-    """Return the radius of each sample of all Runs, by id, sorted; None if no Run has a radius per sample."""
+    """Return a dict from sample id to radius over all Runs, sorted; None if no Run has a radius per sample."""
     merged: dict[int, float] = {}
     several = [run for run in runs if run.identity.threat.per_sample]
     for run in several:
@@ -79,7 +79,7 @@ def _merged_radii(runs: Sequence[Run]) -> dict[int, float] | None:
         if radii is None:
             raise RunError(
                 expected="Runs that say which sample has which radius (sample_ids in the manifest)",
-                got=f"{run.path}, which an earlier version of Brinell wrote without them",
+                got=f"{run.path}, which an earlier version of Brinell wrote without sample_ids",
                 remedy="Evaluate this part of the data again.",
             )
         conflicts = sorted(i for i, eps in radii.items() if merged.get(i, eps) != eps)

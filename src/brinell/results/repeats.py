@@ -36,7 +36,7 @@ class RepeatedAccuracy:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Clean and robust accuracy of a randomised model, each as mean and deviation over the judging passes.
+    """Clean and robust accuracy of a randomised model, each as mean and standard deviation over the judging passes.
 
     >>> print(Repeats(RepeatedAccuracy(0.9, 0.01, 5, 100), RepeatedAccuracy(0.4, 0.02, 5, 100)))
     clean 90.0 % ± 1.0, robust 40.0 % ± 2.0 over 5 passes, n = 100
@@ -51,14 +51,14 @@ class Repeats:
 
 
 def repeated(run: "Run", attacks: Sequence[str] | None = None) -> Repeats | None:
-    """Return mean and deviation of the accuracies over the judging passes; None if some sample has no such passes.
+    """Return clean and robust accuracy over the judging passes; None if some sample has no judging passes.
 
-    `attacks` counts only the rows of these attacks and the clean rows.
+    With `attacks`, only the rows of these attacks and the clean rows count.
 
-    Method: each sample is represented by one of its rows, clean or attack: the row that fooled the most passes (of the
-    separate selection passes, if these are stored), the first of equals. The accuracy of a pass is the share of
-    samples whose row did not fool this pass. Attack rows that fooled most passes but are not broken lie outside the
-    threat and are left out. The deviation is the sample standard deviation over the passes (divisor: passes - 1).
+    Method: one row, clean or attack, represents each sample: the row whose point fooled the most passes (counted in
+    separate selection passes, if these are stored), in a tie the first such row. The accuracy of a pass is the share of
+    samples whose point did not fool this pass. Rows of an attack whose point fooled most passes but lies outside the
+    threat (not `broken`) are left out. The deviation is the standard deviation over the passes (divisor: passes - 1).
     Reference: Croce & Hein 2020, Table 2.
 
     >>> from brinell.results import Run
@@ -86,7 +86,7 @@ def repeated(run: "Run", attacks: Sequence[str] | None = None) -> Repeats | None
 
 
 def spread(fooled: npt.NDArray[np.bool_]) -> RepeatedAccuracy:
-    """Return mean and deviation of the accuracy over passes; `fooled` has one row per sample, one column per pass.
+    """Return mean and deviation of the accuracy over passes; `fooled` has a row per sample and a column per pass.
 
     >>> print(spread(np.array([[True, False], [False, False]])))
     75.0 % ± 35.4 over 2 passes, n = 2

@@ -1,4 +1,4 @@
-"""Queries on rows: which samples broke, after which attack, at what cost."""
+"""Compute from rows which samples broke, under which attack, and at what cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ INCIDENTAL = ("seconds", "device", "adv_shard", "adv_row")
 
 @dataclass(frozen=True)
 class Cost:
-    """Forward passes, backward passes and seconds of compute, in total and per sample.
+    """The cost of some rows: forward passes, backward passes and seconds of compute, in total and per sample.
 
     >>> Cost(forwards=30, backwards=20, seconds=1.0, samples=10).forwards_per_sample
     3.0
@@ -48,7 +48,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of one attack of the plan: how many samples it attacked, and how many it broke (verified)."""
+    """The result of one attack of the plan: how many samples it attacked, and how many it verifiably broke."""
 
     attack: str
     attacked: int
@@ -66,16 +66,16 @@ def is_attack(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 
 
 def samples(table: pa.Table) -> Ids:
-    """Return the ids of all samples, sorted; every sample has a clean row."""
+    """Return the sorted ids of all samples with a clean row (every sample of a complete Run has a clean row)."""
     return np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)])
 
 
 def chance_accuracy(table: pa.Table, classes: int | None) -> float | None:
-    """Return the accuracy of guessing: the larger of 1 / `classes` and Cohen's expected agreement; None if unknown.
+    """Return the accuracy of guessing: the larger of 1 / `classes` and Cohen's expected agreement, None if unknown.
 
     Method: the expected agreement is the probability that a label and a prediction drawn independently agree. For a
-    model that always predicts one class it is the share of that class. It needs labels of more than one class. `table`
-    must have the labels and predictions of the clean rows.
+    model that always predicts one class it is the share of that class. It is unknown if all labels are equal.
+    `table` must have the labels and predictions of the clean rows.
     """
     _, first = np.unique(ids_of(table)[is_evidence(table, Evidence.CLEAN)], return_index=True)
     table = table.filter(pa.array(is_evidence(table, Evidence.CLEAN))).take(first)
@@ -93,7 +93,7 @@ def missing_classes(table: pa.Table, classes: int) -> int:
 
 
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
-    """Return the sorted ids of samples without a broken, verified row; with `attacks`, rows of others are ignored."""
+    """Return the sorted ids of samples without a broken, verified row among the rows of `attacks` (default: all)."""
     fallen = counted(table)
     if attacks is not None:
         fallen &= np.asarray(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())), dtype=bool)
@@ -107,7 +107,7 @@ def stage(table: pa.Table, attack: str) -> StageResult:
 
 
 def cost(table: pa.Table, over: int | None = None) -> Cost:
-    """Return the total cost of all rows; means per sample divide by `over`, by default the number of samples."""
+    """Return the total cost of all rows; `over` is the divisor of means per sample (default: number of samples)."""
     forwards, backwards, seconds = (pc.sum(table[c]).as_py() or 0 for c in ("forwards", "backwards", "seconds"))
     return Cost(forwards, backwards, float(seconds), len(samples(table)) if over is None else over)
 
@@ -125,7 +125,7 @@ def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
 
 
 def _order(table: pa.Table, attacks: Sequence[str]) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Return the indices that sort the rows, and for each sorted row but the first if it repeats the row before it."""
+    """Return the indices that sort the rows, and for each sorted row after the first if it repeats the one before."""
     known = list(dict.fromkeys([CLEAN, *attacks]))
     others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
     rank = np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)
@@ -135,7 +135,7 @@ def _order(table: pa.Table, attacks: Sequence[str]) -> tuple[Ids, npt.NDArray[np
 
 
 def has_repetitions(table: pa.Table) -> bool:
-    """Return whether some (sample, attack) has more than one row."""
+    """Return whether some sample has more than one row of the same attack."""
     return bool(_order(table, ())[1].any())
 
 
@@ -150,8 +150,8 @@ def _refuse_conflicts(table: pa.Table, repeated: Ids) -> None:
     if where:
         shown = sorted(where)
         raise RunError(
-            expected="one outcome per (sample, attack)",
-            got=f"two that differ in {', '.join(sorted(fields))} for {len(shown)} (sample/attack): "
+            expected="one outcome per sample and attack",
+            got=f"two outcomes that differ in {', '.join(sorted(fields))} for {len(shown)} (sample/attack): "
             f"{', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
             remedy="Use only Runs or shards of one evaluation, in which an id always means the same sample.",
         )

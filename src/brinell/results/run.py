@@ -111,7 +111,7 @@ class Run:
             raise RunError(
                 expected="a Run that keeps its adversarials",
                 got=f"{self.path}, evaluated with images=False (--no-images)",
-                remedy="Evaluate into another folder with the same arguments, but images=True (no --no-images).",
+                remedy="Evaluate into another folder with the same arguments, but images=True (without --no-images).",
             )
         table = self.rows()
         table = table.filter(pa.array(counted(table) & is_evidence(table, Evidence.ATTACK)))
@@ -164,14 +164,14 @@ class Run:
         return self._accuracy(None)
 
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
-        """Return, for each attack of the plan, its name and the accuracy after it and all attacks before it."""
+        """Return, for each attack of the plan, its name and the accuracy under this and all earlier attacks."""
         names = self.attacks
         return [(name, self._accuracy(names[: i + 1])) for i, name in enumerate(names)]
 
     def accuracy_alone(self) -> list[tuple[str, Proportion]]:
         """Return the accuracy under each attack alone, for attacks that attacked every correctly classified sample.
 
-        With `individual=True` these are all attacks of the plan, except those of an audit.
+        If the Run was made with `individual=True`, these are all attacks of the plan except the attacks of an audit.
         """
         correct = self.clean_accuracy.k
         return [(s.attack, self._accuracy([s.attack])) for s in self.stages() if s.attacked == correct]
@@ -181,7 +181,7 @@ class Run:
         return row_queries.survivors(self.numbers())
 
     def skipped(self) -> Ids:
-        """Return the sorted ids of the survivors that some attack of the plan, audit aside, has not attacked."""
+        """Return the sorted ids of the survivors that at least one attack of the plan, audit aside, did not attack."""
         table, survivors = self.numbers(), self.survivors()
         ids = row_queries.ids_of(table)
         stages = self.identity.plan.main_stages

@@ -29,7 +29,9 @@ FINDING_LEVELS: dict[VerdictLevel, Level] = {"reliable": "ok", "suspicious": "wa
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far a Run can be trusted, and the findings that lower its level; `anchor` is a finding's section in docs.
+    """The verdict on a Run: how far the Run can be trusted (`level`), and the findings that lower the level.
+
+    The `anchor` of a finding is its section in the documentation.
 
     >>> print(Verdict("suspicious", (Finding("unfinished", "warn", "The Run is not finished."),)))
     suspicious: The Run is not finished.
@@ -117,9 +119,9 @@ BINARY = 2
 
 
 def missing_by_chance(classes: int, n: int, missing: int) -> float:
-    """Return about how likely it is that n samples, drawn uniformly from the classes, miss at least `missing` of them.
+    """Return the approximate probability that n samples of uniformly random classes miss at least `missing` classes.
 
-    Method: the number of missing classes is nearly Poisson, with mean K (1 - 1/K)^n.
+    Method: the number of missing classes is nearly Poisson, with mean K (1 - 1/K)^n for K classes.
 
     >>> missing_by_chance(1000, 5000, 900) < 1e-9, missing_by_chance(1000, 5000, 3) > 0.9
     (True, True)
@@ -163,7 +165,7 @@ STEPS, QUERIES = 20, 50
 def _shortfalls(run: "Run") -> Iterable[str]:
     """Yield what a "standard" plan, or the audit of an "audited" plan, lacks; each text is the end of a sentence.
 
-    Stages are not judged if the manifest does not say what their attack requires (early versions). A Run without
+    A stage is left out if the manifest does not say what its attack requires (Runs of early versions). A Run without
     survivors lacks nothing.
     """
     plan, audit = run.identity.plan, run.identity.plan.audited
@@ -194,7 +196,7 @@ def _shortfalls(run: "Run") -> Iterable[str]:
 
 
 def _least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
-    """Return the smallest number of passes (`column`) that all `attacks` together spent on a sample of `ids`."""
+    """Return the fewest passes (of the kind `column`) that all `attacks` together spent on any sample of `ids`."""
     table = run.numbers()
     chosen = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
     at, passes = row_queries.ids_of(table)[chosen], np.asarray(table[column], dtype=np.int64)[chosen]
@@ -221,7 +223,7 @@ def _audited(run: "Run") -> Iterable[str]:
             f"folder without audit=0 (--audit 0), or use the plan {STRONGER}."
         )
         return
-    remedy = f"Pass --resume --escalate (escalate=True) for the full plan on the rest, or use the plan {STRONGER}"
+    remedy = f"Pass --resume --escalate (escalate=True) for the full plan on all survivors, or use the plan {STRONGER}"
     if audit.objects:
         yield (
             f"The full plan broke {audit.found} of {audit.audited} audited survivors, so the plan {name} missed at "

@@ -1,4 +1,4 @@
-"""Verify stored Runs: rows, adversarials, origin; bundle and review submissions.
+"""Verify stored Runs (rows, adversarials, model and data), pack Runs as bundles, and review submissions.
 
 `verify` is `brinell.verify`. `consistency` checks rows against the manifest, `provenance` the data and the model,
 `adversarials` every stored point, and `randomised` allows for chance in randomised models. `result` sorts the

@@ -77,7 +77,7 @@ class Verification(VerificationFindings):
 def first_defects(
     ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
-    """Return for every point of `x` why it is no valid adversarial of `x0` (the first reason), "" for a valid one."""
+    """Return for every point of `x` the first reason why it is no valid adversarial of `x0`; "" if it is valid."""
     oracle = oracle.sized(CLAIMS_BLOCK)  # the batch size of the first verification
     fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
@@ -94,8 +94,8 @@ def verify_adversarials(
 ) -> Verification:
     """Verify the adversarial of every sample that an attack broke, and every clean prediction.
 
-    A sample without a stored adversarial fails. On a randomised model, an adversarial must fool most of as many passes
-    as when the Run was made.
+    A broken sample without a stored adversarial fails. On a randomised model, an adversarial must fool most of `draws`
+    passes, the number in the plan of the Run.
     """
     adv = run.adversarials()
     position = {int(i): k for k, i in enumerate(adv.ids)}
@@ -142,7 +142,7 @@ def verify_adversarials(
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
-    """Return three dicts by id, for the samples that attacks broke: input hash, label, smallest distance."""
+    """Return three dicts from the id of a broken sample: to its input hash, its label, its smallest distance."""
     rows = run.rows()
     rows = rows.filter(pa.array(counted(rows) & is_evidence(rows, Evidence.ATTACK)))
     ids = rows["sample_id"].to_pylist()

@@ -41,7 +41,7 @@ def members(run: Path) -> list[str]:
 
 
 def digest(run: Path) -> str:
-    """Return one sha256 over the names and contents of a Run's files; its record and analyses are left out.
+    """Return one sha256 over the names and contents of a Run's files; record and analyses are left out.
 
     >>> len(digest(Path("tests/results/golden_run_v1")))
     64
@@ -50,7 +50,7 @@ def digest(run: Path) -> str:
 
 
 def root(hashes: Mapping[str, str]) -> str:
-    """Return one sha256 for files with these names and hashes (`hashes` by name), independent of their order.
+    """Return one sha256 over all file names and hashes (a dict from name to hash), whatever the order of the dict.
 
     >>> root({"b": "02", "a": "01"}) == root({"a": "01", "b": "02"}) != root({"a": "02", "b": "01"})
     True
@@ -72,7 +72,7 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
     if large:
         raise RunError(
             expected=f"files of at most {MEMBER_BYTES:,} bytes",
-            got=f"a larger {large[0]}",
+            got=f"{large[0]}, which is larger",
             remedy="Evaluate parts of the data into separate Runs and submit each.",
         )
     index = {"format": FORMAT, "root": root(hashes), "files": listed}
@@ -120,9 +120,9 @@ def unpack(
 ) -> Run:
     """Unpack a bundle into an empty folder and return its Run; raise a RunError if a check fails.
 
-    Checks: the members are those of the index and have names of files of a Run; none is larger than `largest` bytes
-    and all together than `total`; none is compressed, encrypted or a link; sizes, sha256 and root hash are those of
-    the index.
+    Checks: the index lists exactly the members, and every member has the name of a file of a Run. No member is larger
+    than `largest` bytes, and all together have at most `total` bytes. No member is compressed, encrypted or a link.
+    Sizes, sha256 and root hash equal those in the index.
     """
     path, target = Path(bundle), Path(folder)
     try:
@@ -140,13 +140,15 @@ def unpack(
 def _refuse_unfit(run: Run) -> None:
     if not run.finished:
         raise RunError(
-            expected="a finished Run", got=f"{run.path}, unfinished", remedy="Finish it with brinell evaluate --resume."
+            expected="a finished Run",
+            got=f"{run.path}, which is not finished",
+            remedy="Finish the Run with brinell evaluate --resume.",
         )
     if not run.images:
         raise RunError(
             expected="a Run with its adversarials, so that others can check them",
             got=f"{run.path}, evaluated with images=False (--no-images)",
-            remedy="Evaluate into another folder with the same arguments, but images=True (no --no-images).",
+            remedy="Evaluate into another folder with the same arguments, but images=True (without --no-images).",
         )
     missing = [n for n in members(run.path) if not (run.path / n).is_file()]
     if missing:
@@ -180,7 +182,7 @@ def _sha256(path: Path) -> str:
 def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     names = [entry.filename for entry in archive.infolist()]
     if names.count(INDEX) != 1:
-        raise _refused(path, f"one index {INDEX}", f"{names.count(INDEX)} of them")
+        raise _refused(path, f"one index {INDEX}", f"{names.count(INDEX)} indexes")
     _refuse_entry(path, archive.getinfo(INDEX), JSON_BYTES)
     try:
         index = json.loads(archive.read(INDEX))
@@ -197,13 +199,13 @@ def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> di
     """Check the members against the index without reading them; return size and sha256 of every member by name."""
     entries = archive.infolist()
     if len(entries) > MEMBERS:
-        raise _refused(path, f"at most {MEMBERS:,} files", f"{len(entries):,}")
+        raise _refused(path, f"at most {MEMBERS:,} files", f"{len(entries):,} files")
     for entry in entries:
         if entry.filename != INDEX and not ALLOWED.fullmatch(entry.filename):
-            raise _refused(path, "names of files of a Run", repr(entry.filename)[:100])
+            raise _refused(path, "only files that belong to a Run", repr(entry.filename)[:100])
         _refuse_entry(path, entry, JSON_BYTES if entry.filename.endswith(".json") else largest)
     if sum(entry.file_size for entry in entries) > total:
-        raise _refused(path, f"at most {total:,} bytes together", f"{sum(e.file_size for e in entries):,}")
+        raise _refused(path, f"at most {total:,} bytes together", f"{sum(e.file_size for e in entries):,} bytes")
     index = _json(archive, path)
     listed: dict[str, tuple[int, str]] = index["files"]
     names = [entry.filename for entry in entries if entry.filename != INDEX]
@@ -218,18 +220,19 @@ def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> di
             raise _refused(path, what, f"a bundle where this does not hold for {wrong[0]!r}")
     for entry in entries:
         if entry.filename != INDEX and entry.file_size != listed[entry.filename][0]:
-            raise _refused(path, f"{entry.filename} of {listed[entry.filename][0]:,} bytes", f"{entry.file_size:,}")
+            wanted = f"{entry.filename} of {listed[entry.filename][0]:,} bytes"
+            raise _refused(path, wanted, f"{entry.file_size:,} bytes")
     if root({name: sha for name, (_, sha) in listed.items()}) != index["root"]:
-        raise _refused(path, "hashes that give the root hash of the index", "others: the index was changed")
+        raise _refused(path, "hashes that give the root hash of the index", "other hashes: the index was changed")
     return listed
 
 
 def _refuse_entry(path: Path, entry: zipfile.ZipInfo, largest: int) -> None:
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if entry.file_size > largest:
-        raise _refused(path, f"{entry.filename} of at most {largest:,} bytes", f"{entry.file_size:,}")
+        raise _refused(path, f"{entry.filename} of at most {largest:,} bytes", f"{entry.file_size:,} bytes")
     if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-        raise _refused(path, "files that are not compressed", f"{entry.filename}, which is")
+        raise _refused(path, "files that are not compressed", f"{entry.filename}, which is compressed")
     if entry.flag_bits & 1 or kind not in (0, stat.S_IFREG):
         raise _refused(path, "plain files", f"{entry.filename}, which is encrypted or no file")
 

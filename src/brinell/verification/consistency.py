@@ -43,7 +43,7 @@ def contradictions(run: Run, whole: bool = True) -> list[Finding]:
 
 
 def refuse_unreadable(run: Run) -> None:
-    """Raise a RunError if the manifest lacks what verification needs or there are too many rows; no row is read."""
+    """Raise a RunError if the manifest lacks a field that is needed, or if there are too many rows; read no row."""
     plan, threat, n = run.identity.plan, run.identity.threat, run.identity.data.n
     needed = {
         "threat.norm": threat.norm,
@@ -56,12 +56,12 @@ def refuse_unreadable(run: Run) -> None:
     }
     for path, value in needed.items():
         if value is None:
-            raise refused(f"a manifest with {path}", "none")
+            raise refused(f"a manifest with {path}", f"a manifest without {path}")
     text, eps = threat.eps_text, threat.eps
     if not 1 <= plan.draws <= DRAWS:
         raise refused(f"a plan with 1 to {DRAWS} judging passes (draws)", plan.draws)
     if "eps" not in threat.raw:
-        raise refused("a threat in the manifest with its eps", "none")
+        raise refused("a manifest with threat.eps", "a manifest without threat.eps")
     if isinstance(eps, list) and len(eps) != n:
         raise refused(f"a radius for each of {n} samples", f"{len(eps)} radii")
     if plan.strength is not None and plan.strength not in STRENGTHS:
@@ -104,7 +104,7 @@ def _unfinished(run: Run) -> Iterable[str]:
 def _samples(run: Run) -> Iterable[str]:
     n, stored = run.clean_accuracy.n, run.identity.data.n
     if n != stored:
-        yield f"There are clean rows of {n} samples, but the manifest says {stored}."
+        yield f"There are clean rows of {n} samples, but the manifest says {stored} samples."
 
 
 def _names(run: Run) -> Iterable[str]:
@@ -127,7 +127,7 @@ def _seeds(run: Run) -> Iterable[str]:
 def _skipped(run: Run) -> Iterable[str]:
     skipped = run.skipped()
     if len(skipped):
-        yield f"Of the samples counted as robust, {len(skipped)} lack a row of some attack, the first is {skipped[0]}."
+        yield f"{len(skipped)} samples counted as robust lack a row of some attack, the first is sample {skipped[0]}."
 
 
 def _clean(run: Run) -> Iterable[str]:
@@ -157,19 +157,19 @@ def _references(run: Run) -> Iterable[str]:
 
 
 def _verified_rows(run: Run) -> Iterable[str]:
-    """Report broken rows without a result of verification, and attack rows with one that are not broken."""
+    """Report broken rows without a verification result, and unbroken attack rows with a verification result."""
     table = run.rows()
     verified, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = is_evidence(table, Evidence.ATTACK)
     yield from _rows_that(
-        "are broken and lack a verification result, or the reverse",
+        "are broken without a verification result, or have such a result although they are not broken",
         table,
         (broken & ~verified) | (attacked & verified & ~broken),
     )
 
 
 def _radius(run: Run) -> Any:
-    """Return one radius per row or a common radius; None for an unbounded threat, or if the manifest lacks the ids."""
+    """Return one radius per row, or one for all rows; None if the threat is unbounded or the manifest lacks the ids."""
     eps, radii = run.identity.threat.eps, run.sample_radii
     if radii is None:
         return None if isinstance(eps, list) else eps
@@ -180,7 +180,7 @@ def _radii(run: Run) -> Iterable[str]:
     radii = run.sample_radii
     ids = [] if radii is None else [i for i in row_queries.samples(run.numbers()).tolist() if i not in radii]
     if ids:
-        yield f"{len(ids)} samples have no radius in the manifest, the first is {ids[0]}."
+        yield f"{len(ids)} samples have no radius in the manifest, the first is sample {ids[0]}."
 
 
 def _distances(run: Run) -> Iterable[str]:
@@ -188,7 +188,8 @@ def _distances(run: Run) -> Iterable[str]:
     if eps is None:
         return  # the distances of the adversarials themselves are measured
     distance = np.asarray(pc.fill_null(table["distance"], 0.0), dtype=np.float64)
-    yield from _rows_that("are broken beyond eps", table, counted(table) & ~(distance <= eps * (1 + SLACK)))
+    beyond = counted(table) & ~(distance <= eps * (1 + SLACK))
+    yield from _rows_that("count as broken at a distance above eps", table, beyond)
 
 
 def _costs(run: Run) -> Iterable[str]:
@@ -207,7 +208,7 @@ def _stages(run: Run) -> Iterable[str]:
         if not isinstance(attack, dict):
             yield f"The attack {stage.name} of the plan has no parameters."
         elif (stage.requires is not None or "type" in attack) and stage.hash != attack_hash(body):
-            yield f"The parameters of {stage.name} in the plan do not give its hash."
+            yield f"The parameters of {stage.name} in the plan do not give the hash stored with them."
     names = run.attacks
     if len(set(names)) < len(names) or CLEAN in names:
         yield f"Two attacks of the plan have the same name, or one is called {CLEAN}."
@@ -223,10 +224,10 @@ def _one_sample(run: Run) -> Iterable[str]:
         differing = row_queries.ids_of(table)[column != column[start]] if len(column) else ids
         if len(differing):
             n = len(set(differing.tolist()))
-            yield f"The rows of {n} samples disagree about their {what}, the first is {differing[0]}."
+            yield f"The rows of {n} samples disagree about their {what}, the first is sample {differing[0]}."
     lone = np.setdiff1d(ids, row_queries.samples(table))
     if len(lone):
-        yield f"{len(lone)} samples have rows but no clean row, the first is {lone[0]}."
+        yield f"{len(lone)} samples have rows but no clean row, the first is sample {lone[0]}."
 
 
 def _classes(run: Run) -> Iterable[str]:

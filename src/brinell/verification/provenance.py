@@ -1,4 +1,4 @@
-"""Check that a Run belongs to the given data and model; `adversarials` checks the adversarials."""
+"""Check that a Run belongs to the given data and model; the module `adversarials` checks the stored points."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def refuse_shapes(run: Run, data: Problem) -> None:
     try:
         shape = run.adversarials().x.shape[1:]
     except (ValueError, IndexError) as error:
-        raise refused("adversarials of one shape", f"several ({error})") from error
+        raise refused("adversarials of one shape", f"several shapes ({error})") from error
     if shape and tuple(shape) != data.shape():
         raise refused(f"adversarials of shape {data.shape()}", tuple(shape))
 
@@ -60,7 +60,7 @@ def other_model(run: Run, model: Classifier) -> Iterator[Finding]:
 
 
 def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[Finding]:
-    """Yield a finding if the model's number of classes differs from the Run's; the chance accuracy depends on it."""
+    """Yield a finding if the model's number of classes differs from the Run's; guessing accuracy depends on it."""
     stored = run.identity.model.classes
     classes = oracle.output(next(data.chunks(1)).x.to(oracle.classifier.device)).logits.shape[1]
     if stored is not None and stored != classes:
@@ -79,7 +79,7 @@ def other_strength(run: Run) -> Iterator[Finding]:
 
 
 def first_ids(data: Problem, n: int) -> list[int]:
-    """Return the ids of the first n samples of the data, of all if there are fewer."""
+    """Return the ids of the first n samples of the data, or of all samples if there are fewer than n."""
     chunks = data.chunks(CHUNK)
     ids: list[int] = []
     while len(ids) < n and (chunk := next(chunks, None)) is not None:
@@ -104,7 +104,7 @@ def other_data(run: Run, data: Problem) -> Iterator[Finding]:
 
 
 def _ids_as_written(run: Run) -> list[int]:
-    """Return the sample ids in the order of the clean rows: the order of the data, unless several workers wrote."""
+    """Return the sample ids in the order of the clean rows: the order of the data, unless several workers ran."""
     rows = read_all_rows(run.path, columns=("sample_id", "attack"))
     return list(dict.fromkeys(row_queries.ids_of(rows)[is_evidence(rows, Evidence.CLEAN)].tolist()))
 

@@ -1,4 +1,4 @@
-"""Verification of randomised models: what chance explains, and what it does not."""
+"""Verify Runs of randomised models: tell differences that chance explains from differences that it does not."""
 
 from collections.abc import Collection
 
@@ -41,7 +41,7 @@ def ever_right(oracle: Oracle, data: Problem, ids: Collection[int], draws: int) 
 
 
 def doubtful_note(points: int, draws: int) -> list[Finding]:
-    """Return a note on the number of adversarials that now fool some passes, but not most; none for 0."""
+    """Return a note that this many adversarials now fool some passes but not most; an empty list for 0."""
     if not points:
         return []
     what = "1 adversarial" if points == 1 else f"{points} adversarials"
@@ -49,7 +49,7 @@ def doubtful_note(points: int, draws: int) -> list[Finding]:
 
 
 def broken_again(broke: int, survivors: int) -> list[Finding]:
-    """Return a finding about survivors of a randomised model that broke when run again: a failure, or a note if few.
+    """Return a finding on how many survivors broke when run again: an objection if most and at least 6, else a note.
 
     >>> print(*broken_again(9, 12))
     fail  run again: Of 12 samples counted as robust 9 broke when run again, more than chance explains.

@@ -47,12 +47,12 @@ class VerificationFindings:
 
 
 def refused(expected: str, got: object) -> RunError:
-    """Return the RunError for a Run that cannot be verified."""
+    """Return the RunError, with these texts, for a Run that cannot be verified."""
     return RunError(expected=expected, got=str(got), remedy="Restore the Run from a copy, or evaluate again.")
 
 
 def failures(by_sample: Mapping[int, str]) -> list[Finding]:
-    """Return a "fail" finding for every failed sample, from what is wrong by sample id."""
+    """Return a "fail" finding for every failed sample; `by_sample` is what is wrong, by sample id."""
     return [Finding("sample", "fail", message, sample=i) for i, message in by_sample.items()]
 
 

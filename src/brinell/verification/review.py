@@ -60,7 +60,7 @@ class Review:
 
     @property
     def parts(self) -> tuple[CheckedSubmission, ...]:
-        """Alias of `submissions`, their name in earlier versions."""
+        """The same as `submissions`, under the name of earlier versions."""
         return self.submissions
 
     @property
@@ -109,9 +109,9 @@ def review(
 
     Method: every adversarial is verified again (class, float64 distance, box, finiteness). For Runs, hashes and schema
     are checked, rows are compared with manifest, model and data, clean predictions are repeated, and `rerun` samples
-    are attacked again. `seed` and the hash of the Run choose these samples. Without a seed one is drawn and returned,
-    so that the author of a Run cannot know it in advance. In a file, points that do not fool the model are no
-    failures.
+    are attacked again. `seed` and the hash of the Run choose these samples. Without a seed, a random seed is drawn and
+    returned, so that the author of a Run cannot know the seed in advance. In a file of adversarials, a point that does
+    not fool the model is no failure.
     Cost: one forward pass per sample and adversarial, and the plan on `rerun` samples per Run.
 
     >>> import brinell
@@ -123,7 +123,7 @@ def review(
     if not submissions:
         raise InputError(expected="at least one submission", got="none", remedy="Pass paths of bundles, Runs or files.")
     if isinstance(rerun, bool) or rerun < 0:
-        raise InputError(expected="rerun of at least 0", got=f"{rerun}", remedy=f"Leave it out for {RERUN}.")
+        raise InputError(expected="rerun of at least 0", got=f"{rerun}", remedy=f"Pass rerun={RERUN}.")
     model = coerce.as_classifier(classifier)
     model_checks.check_train_mode(model)
     with ExitStack() as stack:
@@ -144,8 +144,8 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
     """Return the verified record of a submission that passed a review in which samples were run again.
 
     Name and description of the model come from the record in the submission. Every number is computed anew, the
-    restrictions are checked again, and all submissions together give the best known accuracy. The record must name the
-    data and the norm of the Run, and the Run must be on the first samples of the data.
+    leaderboard's restrictions are checked again, and all submissions together give the best known accuracy. The record
+    must name the data and the norm of the Run, and the Run must be on the first samples of the data.
     """
     path = Path(submission)
     checked = next((s for s in result.submissions if s.name in (path.name, str(path))), None)
@@ -165,7 +165,9 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
             )
         if digest(run.path) != checked.root:
             raise RunError(
-                expected="the submission that was reviewed", got="one that has changed since", remedy="Review it again."
+                expected="the submission that was reviewed",
+                got="a submission that has changed since the review",
+                remedy="Review the submission again.",
             )
         submitted = records.read(run.path / RECORD)
         facts = {k: getattr(submitted, k) for k in records.ABOUT}
@@ -190,12 +192,13 @@ def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[
     norm, name = run.identity.threat.norm, run.identity.data.name
     known = {b.dataset for b in LEADERBOARDS}
     claims = (
-        ("the norm of its Run", record.threat, norm, record.threat == norm),
-        ("the data of its Run", record.dataset, name, record.dataset == name or name not in known),
+        ("the norm of the Run", record.threat, norm, record.threat == norm),
+        ("the data of the Run", record.dataset, name, record.dataset == name or name not in known),
     )
     for what, claimed, truth, fits in claims:
         if not fits:
-            raise RunError(expected=f"{truth} in {RECORD}, which is {what}", got=claimed, remedy=f"Edit {RECORD}.")
+            remedy = f"Write {truth} in {RECORD}."
+            raise RunError(expected=f"{RECORD} to name {what}, {truth}", got=claimed, remedy=remedy)
     if set(first_ids(data, len(ids))) != ids:
         raise RunError(
             expected=f"a Run on the first {len(ids):,} samples of the data",
@@ -230,7 +233,7 @@ def _review(
 
 
 def _named(pairs: list[tuple[Path, "Run | Adversarials"]]) -> dict[str, "Run | Adversarials"]:
-    """Return the submissions by file name, or by path where two have the same name."""
+    """Return a dict of the submissions by file name, or by path if two files have the same name."""
     names = [path.name for path, _ in pairs]
     return {(path.name if names.count(path.name) == 1 else str(path)): entry for path, entry in pairs}
 
@@ -243,7 +246,7 @@ def _data(runs: list[Run]) -> Problem:
     if len(names) != 1 or not all(isinstance(n, str) and re.fullmatch(r"\w[\w.-]*", n) for n in names):
         raise InputError(
             expected="the data as problem, since the submissions do not name one common data set",
-            got=f"no problem, and as data sets {', '.join(map(repr, sorted(map(str, names)))) or 'none'}",
+            got=f"no problem, and Runs that name {', '.join(map(repr, sorted(map(str, names)))) or 'no data set'}",
             remedy="Pass the data with problem= (--data).",
         )
     return load(str(names.pop()), max(n for _, n in named))
@@ -253,15 +256,17 @@ def _threat(runs: list[Run], threat: Threat | None, data: Problem) -> Threat:
     threats = [threat_for(run, data) for run in runs] + ([] if threat is None else [coerce.as_threat(threat)])
     if not threats:
         raise InputError(
-            expected="a threat model, because none of the submissions is a Run that has one",
-            got="no threat",
+            expected="a threat, which files of adversarials do not contain",
+            got="no threat and no Run",
             remedy="Pass threat= (--norm and --eps).",
         )
     for other in threats[1:]:
         first, second = ({k: v for k, v in t.to_json().items() if k != "eps_text"} for t in (threats[0], other))
         if first != second:
             raise RunError(
-                expected="submissions for one threat", got=f"{threats[0]} and {other}", remedy="Review them separately."
+                expected="submissions for one threat",
+                got=f"{threats[0]} and {other}",
+                remedy="Review the submissions of each threat separately.",
             )
     return threats[0]
 
@@ -272,7 +277,7 @@ def _default_criterion(oracle: Oracle, data: Problem) -> Criterion:
 
 
 def _clean(oracle: Oracle, data: Problem, scope: set[int], draws: int) -> dict[int, SampleStatus]:
-    """Return, by id, the status of the samples in `scope` (all if empty): whether each clean prediction is right."""
+    """Return the status of the samples in `scope` (all if empty), by id; `right` comes from new clean passes."""
     out: dict[int, SampleStatus] = {}
     for chunk in data.chunks(CHUNK):
         x = chunk.x.to(oracle.classifier.device)

@@ -45,7 +45,7 @@ NO_CLAIM = ("not misclassified", "not misclassified, or rejected")
 
 @dataclass(frozen=True)
 class CheckedSubmission(VerificationFindings):
-    """The result for one submission: `held` of its `checked` adversarials passed all checks; and the findings.
+    """The result of checking one submission: `held` of its `checked` adversarials passed all checks.
 
     `rerun` samples of a Run were attacked again; `alike` of them gave bit for bit the same rows. `root` is the hash of
     the Run.
@@ -75,7 +75,10 @@ class CheckedSubmission(VerificationFindings):
 
 @dataclass(frozen=True)
 class SampleStatus:
-    """One sample: whether its clean prediction is `right`, and distance and submission of its nearest adversarial."""
+    """The status of one sample: whether its clean prediction is `right`, and the `distance` of its nearest adversarial.
+
+    `by` names the submission with this adversarial; None if no submission breaks the sample.
+    """
 
     id: int
     label: int
@@ -100,7 +103,7 @@ def open_submission(path: Path, stack: ExitStack) -> "Run | Adversarials":
     raise InputError(
         expected="a bundle of brinell submit, the folder of a Run, or a .npz or .safetensors file with ids and x",
         got=str(path) if path.exists() else f"{path}, which does not exist",
-        remedy="Pass the path of one of these.",
+        remedy="Pass the path of such a file or folder.",
     )
 
 
@@ -134,7 +137,7 @@ def _npz(path: Path) -> dict[str, Any]:
 
 
 def _rows(adversarials: Adversarials, data: Problem) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield each chunk of the data with adversarials, their rows in the chunk, and their indices in `adversarials`."""
+    """Yield every chunk that has adversarials, the rows of their samples in it, their indices in `adversarials`."""
     for chunk in data.chunks(CHUNK):
         at = {i: r for r, i in enumerate(chunk.ids.tolist())}
         which = [k for k, i in enumerate(adversarials.ids.tolist()) if i in at]
@@ -161,11 +164,11 @@ def check_file(
     draws: int,
     samples: Mapping[int, SampleStatus],
 ) -> tuple[dict[str, Adversarials], CheckedSubmission]:
-    """Check a file of adversarials; return the valid ones, in a dict with the key `name`, and the result."""
+    """Check a file of adversarials; return its valid adversarials, in a dict with the key `name`, and the result."""
     if tuple(given.x.shape[1:]) != data.shape():
         raise InputError(
             expected=f"adversarials of shape {data.shape()}",
-            got=f"{given.x.shape[1:]} in {name}",
+            got=f"adversarials of shape {given.x.shape[1:]} in {name}",
             remedy="Save x in the shape of the data, one input per id.",
         )
     device = oracle.classifier.device
@@ -237,7 +240,7 @@ def _plan_of(run: Run) -> Plan:
 
 
 def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, SampleStatus]) -> dict[int, bool]:
-    """Return, by id, whether the model classifies the sample correctly; if randomised, in at least one pass."""
+    """Return, by id, whether the model is right on the clean sample (a randomised model: in at least one pass)."""
     draws = run.identity.plan.draws
     wrong = {i for i, status in samples.items() if not status.right} if draws > 1 else set()
     wrong -= ever_right(oracle, data, wrong, draws)
@@ -245,7 +248,7 @@ def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Sample
 
 
 def _chosen_ids(run: Run, count: int, seed: int) -> list[int]:
-    """Return `count` ids to rerun, chosen by a hash of seed, Run and id, which neither author nor reviewer controls."""
+    """Return `count` ids to run again, by a hash of seed, Run and id; neither author nor reviewer can choose them."""
     key = f"{seed}/{digest(run.path)}"
     ids = row_queries.samples(run.numbers()).tolist()
     return sorted(sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())[:count])

@@ -20,10 +20,10 @@ from brinell.verification.result import as_notes, failures, note
 def verify(run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any) -> Verification:
     """Verify a Run: its rows against its manifest and the data, and every stored adversarial on the model.
 
-    Method: schema, row counts, ids, labels, input hashes, attacks and their parameters, seed, threat and counts must
-    agree. For each adversarial, class, float64 distance, box, finiteness and the hash of the clean input are checked,
-    and every clean prediction is repeated. Missing rows of an unfinished Run are no fault. A model with another
-    fingerprint gives a note, not a failure.
+    Method: rows, manifest and data must agree in schema, row counts, ids, labels, input hashes, attacks and their
+    parameters, seed and threat. For each adversarial, class, float64 distance, box, finiteness and the hash of the
+    clean input are checked, and every clean prediction is repeated. Missing rows of an unfinished Run are no fault. A
+    model with another fingerprint gives a note, not a failure.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:32]

@@ -1,4 +1,4 @@
-"""Read and write the shards of a Run, its files of rows and of adversarials; a file is complete or absent."""
+"""Read and write the shards of a Run (files of rows, files of adversarials); a file is complete or absent."""
 
 import os
 import re
@@ -22,7 +22,7 @@ ROWS_END, ADVERSARIALS_END, TEMPORARY_END = ".parquet", ".safetensors", ".tmp"
 
 
 class Adversarials(NamedTuple):
-    """Adversarial inputs `x`, and `ids`: the sample id of each."""
+    """Adversarial inputs `x`, and the sample id of each input (`ids`)."""
 
     ids: npt.NDArray[np.int64]
     x: npt.NDArray[np.float32]
@@ -69,7 +69,7 @@ def rows_file(run: Path, shard: str) -> Path:
 
 
 def adversarials_file(run: Path, shard: str) -> Path:
-    """Return the path of the file with a shard's adversarials; refuse a name that leads out of the Run's folder."""
+    """Return the path of the file with a shard's adversarials; raise a RunError if the name points elsewhere."""
     if Path(shard).name != shard or "\\" in shard:
         raise RunError(
             expected="rows that refer to files in the folder adversarials/ of their Run",
@@ -80,7 +80,7 @@ def adversarials_file(run: Path, shard: str) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a file is an unfinished file of `write_atomic`, by its name."""
+    """Return whether the name of a file says that it is an unfinished file of `write_atomic`."""
     return path.name.startswith(".") and path.name.endswith(TEMPORARY_END)
 
 
@@ -122,7 +122,7 @@ def span(path: Path) -> tuple[int, int]:
 
 
 def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of the shards `names` in this order (default: all), with all columns or only `columns`."""
+    """Return the rows of the shards `names`, in this order (default: all shards), with all columns or `columns`."""
     names = shards(run) if names is None else names
     tables = [read_rows(rows_file(run, shard), columns) for shard in names]
     return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])

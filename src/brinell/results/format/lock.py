@@ -24,7 +24,7 @@ class Lock:
         os.write(self._fd, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Release the lock; call it once."""
+        """Release the lock; call this method only once."""
         os.close(self._fd)
         if not self._flock:
             self._path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The manifest of a Run: what was evaluated, where, and what the checks found; accuracies are not stored.
 
-`Manifest` and the classes below it are the typed form of ``manifest.json``; docs/run-format.md describes the file.
+`Manifest` and the classes of its fields are the typed form of ``manifest.json``; docs/run-format.md describes the file.
 The identity says what was evaluated and how: a Run is resumed only by an evaluation with an equal identity. A field
 whose name differs from its key in the file gives the key in its `metadata`: the keys in the file never change.
 """
@@ -52,7 +52,7 @@ class StageRecord(StoredObject):
     """One stage of the plan.
 
     `share` is the fraction of the survivors that a stage of the audit attacks, None for other stages. `requires` is
-    what the attack needs from the model, such as "logits"; it is None in Runs of early versions.
+    what the attack needs from the model, such as "logits"; it is None in Runs that early versions of Brinell wrote.
     """
 
     name: str
@@ -73,7 +73,7 @@ class StageRecord(StoredObject):
 
 @dataclass(frozen=True)
 class PlanRecord(StoredObject):
-    """The plan as it was run; `draws` is the number of passes that judge each point of a randomised model."""
+    """The plan as it was run; `draws` is the number of passes that decide whether a point is adversarial."""
 
     name: str = "unnamed"
     strength: str | None = None
@@ -94,7 +94,7 @@ class PlanRecord(StoredObject):
 
     @property
     def audited(self) -> bool:
-        """Whether the plan has the strength "audited": its audit bounds what it missed."""
+        """Whether the plan has the strength "audited": its audit bounds how many samples it missed."""
         return self.strength == "audited"
 
 
@@ -109,7 +109,7 @@ class ModelRecord(StoredObject):
 
 @dataclass(frozen=True)
 class DataRecord(StoredObject):
-    """The data: fingerprint, number of samples and name; in a merged Run, `sources` are its parts."""
+    """The data: fingerprint, number of samples and name; in a merged Run, `sources` describes the data of each part."""
 
     fingerprint: str | None = None
     n: int | None = None
@@ -119,7 +119,7 @@ class DataRecord(StoredObject):
 
 @dataclass(frozen=True)
 class Identity(StoredObject):
-    """What was evaluated and how; to resume a Run, an evaluation must have an equal identity, names aside."""
+    """What was evaluated and how; to resume a Run, an evaluation must have an equal identity (names may differ)."""
 
     threat: ThreatRecord = ThreatRecord()
     criterion: str = field(default=MISCLASSIFY, metadata={"key": "goal"})
@@ -176,8 +176,8 @@ class ProbeRecord(StoredObject):
 class Manifest(StoredObject):
     """The content of ``manifest.json``.
 
-    `resumed` has an entry for each resume in another environment, `merged_from` one for each merged Run. `images` says
-    whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius `eps[k]`.
+    `resumed` has an entry for each resume in another environment, `merged_from` an entry for each merged Run. `images`
+    says whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius `eps[k]`.
 
     >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
     >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
@@ -209,7 +209,7 @@ class Manifest(StoredObject):
 
     @property
     def sample_radii(self) -> dict[int, float] | None:
-        """The radius of each sample by its id; None if all share one threat, or the manifest lacks `sample_ids`.
+        """The radius of each sample by its id; None if all share one radius or `sample_ids` is missing.
 
         >>> Manifest.read({"identity": {"threat": {"eps": [0.1, 0.2]}}, "sample_ids": [7, 3]}).sample_radii
         {7: 0.1, 3: 0.2}
@@ -298,7 +298,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def attack_hash(stage: Mapping[str, Any]) -> str:
-    """Return a hash (16 hex digits) of a stage as a JSON object: its attack and all settings.
+    """Return a hash (16 hex digits) of a stage, a JSON object with its attack and all its settings.
 
     >>> attack_hash({"name": "fgsm"}) == attack_hash({"name": "fgsm"}) != attack_hash({"name": "pgd"})
     True
@@ -319,7 +319,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def material(fields: Mapping[str, Any]) -> bool:
-    """Return whether two evaluations that differ in `fields` are different: some field is not just a name."""
+    """Return whether a difference in `fields` matters: at least one of these fields is not just a name."""
     return any(path not in LABELS for path in fields)
 
 

@@ -1,4 +1,4 @@
-"""Find the stored outcomes of samples, to resume a Run; only shards whose range of ids contains them are read."""
+"""Find the stored outcomes of some samples, to resume a Run; only shards that may contain the samples are read."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from brinell.results.format.schema import Evidence, counted, is_evidence
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """Stored outcomes: `attacks[name][id]` is whether the attack broke the sample, `hashes[id]` the hash of its input.
+    """Stored outcomes: `attacks[name][id]` says if the attack broke the sample, `hashes[id]` the hash of its input.
 
     >>> known = StoredOutcomes({"pgd": {7: True, 8: False}})
     >>> known.seen("pgd", [7, 8, 9]), known.fell("pgd", [7, 8, 9])
@@ -50,7 +50,7 @@ COLUMNS = ("sample_id", "x_sha256", "attack", "broken", "verified")
 
 
 class StoredRows:
-    """The rows that a Run has when this object is made; only the range of ids of each shard is kept in memory.
+    """The rows that a Run has when this object is made; memory holds only the range of ids of each shard.
 
     >>> StoredRows("tests/results/golden_run_v1").of([0]).seen("clean", [0])
     [True]

@@ -1,8 +1,8 @@
 """The columns of a Run: one row per (sample, attack).
 
 A row is a piece of evidence about a sample: its clean prediction, an attack, or (not produced yet) a certificate.
-A new nullable column keeps SCHEMA_VERSION: readers drop unknown columns and fill missing nullable ones with nulls.
-Any other change increases SCHEMA_VERSION.
+A new nullable column does not change SCHEMA_VERSION: readers drop unknown columns and fill missing nullable columns
+with nulls. Any other change increases SCHEMA_VERSION.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def is_evidence(table: pa.Table, kind: Evidence) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that hold one kind of evidence; no row is a certificate yet.
+    """Return a mask of the rows that hold this kind of evidence; no row holds a certificate yet.
 
     >>> rows = pa.table({"attack": ["clean", "pgd"]})
     >>> is_evidence(rows, Evidence.CLEAN).tolist(), is_evidence(rows, Evidence.ATTACK).tolist()

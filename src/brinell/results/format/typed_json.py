@@ -13,7 +13,7 @@ R = TypeVar("R", bound="StoredObject")
 
 @dataclass(frozen=True)
 class StoredObject:
-    """A JSON object of the manifest: typed fields, and in `raw` the object as stored, with keys of later versions.
+    """A JSON object of the manifest with typed fields; `raw` is the stored object, with keys of later versions.
 
     The annotation of a field says which JSON types it accepts; `metadata={"key": ...}` gives its JSON key if that
     differs from the field's name. A field without a default must be present. A tuple is stored as a list.
@@ -34,7 +34,7 @@ class StoredObject:
 
 @cache
 def _kinds(hint: Any) -> dict[type, Any]:
-    """Map each JSON type that an annotation accepts, except None, to its Python type; a float may be stored as int."""
+    """Return a dict from each JSON type that a field annotation accepts, except None, to the Python type to read."""
     kinds: dict[type, Any] = {}
     for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         origin = get_origin(kind) or kind

@@ -26,7 +26,7 @@ SHOWN = 100
 
 
 class Writer:
-    """Append rows and adversarials to one Run, as its only writer, until closed.
+    """The only writer of a Run; it appends rows and adversarials until it is closed.
 
     >>> import tempfile
     >>> from brinell.results import ROWS, Run, new_manifest
@@ -48,7 +48,7 @@ class Writer:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Start a Run in a new or empty folder; a folder with a Run that has no rows yet is allowed too."""
+        """Return the writer of a new Run in `path`: a new folder, an empty one, or one with a Run without rows."""
         path, data = Path(path), encode(manifest)
         _refuse_used(path)
         made = not path.exists()
@@ -64,7 +64,7 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Continue the Run in `path`, removing unfinished files; raise a RunError if `manifest` differs in identity."""
+        """Return a writer for the Run in `path`, without unfinished files; raise a RunError if identities differ."""
         path = Path(path)
         _refuse_other(path, decode(path), manifest)
         lock = Lock(path)
@@ -113,7 +113,8 @@ class Writer:
         fixed = sorted(set(fields) & set(FIXED))
         if fixed:
             remedy = "Start a new Run with Writer.create to change these fields."
-            raise InputError(expected="fields of the manifest that may change", got=", ".join(fixed), remedy=remedy)
+            got = f"{', '.join(fixed)}, which cannot change"
+            raise InputError(expected="fields of the manifest that may change", got=got, remedy=remedy)
         manifest = {**self._manifest, **fields}
         files.write_atomic(self.path / MANIFEST, encode(manifest))
         self._manifest = manifest
@@ -144,7 +145,7 @@ class Writer:
 
 
 def _pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> files.Adversarials:
-    """Return ids and adversarials together; raise an InputError if their numbers differ or `x` is not float32."""
+    """Return `Adversarials` of `ids` and `x`; raise an InputError if their lengths differ or `x` is not float32."""
     ids = np.zeros(0, np.int64) if ids is None else np.asarray(ids, np.int64)
     x = np.zeros(0, np.float32) if x is None else x
     if len(ids) != len(x) or x.dtype != np.float32:
@@ -157,7 +158,7 @@ def _pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> file
 
 
 def _refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
-    """Return the rows with adv_shard and adv_row filled in for the adversarials of the samples `ids`."""
+    """Return the rows; the broken rows of the samples `ids` now refer to their adversarials in `shard`."""
     attacked = is_evidence(table, Evidence.ATTACK)
     broken = np.asarray(table["broken"], dtype=bool)
     rows = _match(table, ids, attacked & counted(table)) or _match(table, ids, attacked & broken)
@@ -174,7 +175,7 @@ def _refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
 
 
 def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.bool_]) -> list[int | None] | None:
-    """Match `ids` in order to the allowed rows; return each row's index into `ids`, or None if an id has no row."""
+    """Match `ids` in order to the allowed rows; return each row's index into `ids`, None if an id has no match."""
     places: list[int | None] = [None] * table.num_rows
     samples, done = np.asarray(table["sample_id"], dtype=np.int64), 0
     for i in np.flatnonzero(allowed).tolist():
@@ -188,19 +189,19 @@ def _refuse_used(path: Path) -> None:
     if (path / MANIFEST).exists() and count:
         raise RunError(
             expected="a new or empty folder",
-            got=f"{path}, a Run with {count} shard{'s' * (count > 1)} of rows",
+            got=f"{path}, which holds a Run with {count} shard{'s' * (count > 1)} of rows",
             remedy="Pass resume=True (--resume) to continue this Run, or choose another folder with out= (--out).",
         )
     if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and _is_empty(path)):
         raise RunError(
             expected="a new or empty folder",
-            got=f"{path}, which holds other files",
+            got=f"{path}, which holds files but no Run",
             remedy="Choose another folder with out= (--out).",
         )
 
 
 def _is_empty(path: Path) -> bool:
-    """Return whether a folder holds nothing but the lock and temporary files, as after a killed `create`."""
+    """Return whether a folder holds only the lock and temporary files, which a killed `create` leaves."""
     return all(file.name == LOCK or files.is_temporary(file) for file in path.iterdir())
 
 
