@@ -51,12 +51,13 @@ def print_report(report: AnalysisReport, console: Console) -> None:
     """Print the tables of a report, then its summary."""
     for table in report.tables:
         columns = (table.columns[0], *(f">{name}" for name in table.columns[1:])) if table.columns else ()
-        rows = ([_cell(value) for value in row] for row in table.rows)
+        rows = ([cell(value) for value in row] for row in table.rows)
         print_table(make_table(table.title, columns, rows), console)
     print_lines(console, report.summary)
 
 
-def _cell(value: Cell) -> str:
+def cell(value: Cell) -> str:
+    """Return a cell of a report's table as text; None is empty."""
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -7,13 +7,13 @@ import typer
 from rich.console import Console
 
 from brinell.cli._shared import options
-from brinell.cli._shared.terminal import make_table, print_lines, print_table
+from brinell.cli._shared.terminal import cell, make_table, print_lines, print_table
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.reproduce import Reproduction, Setup, exhibits, reproduce
 from brinell.reproduce.catalogue import PAPERS
 from brinell.reproduce.run import PICTURE
 from brinell.reproduce.setup import DEMO, DEMO_EPS
-from brinell.results.analyses import Cell, Table
+from brinell.results.analyses import Table
 
 
 def command(
@@ -83,8 +83,4 @@ def show(result: Reproduction, folder: Path, console: Console) -> None:
 def _print(title: str, table: Table, console: Console) -> None:
     numeric = [all(not isinstance(row[i], str) for row in table.rows) for i in range(len(table.columns))]
     columns = [f">{name}" if right else name for name, right in zip(table.columns, numeric, strict=True)]
-    print_table(make_table(title, columns, ([_cell(c) for c in row] for row in table.rows)), console)
-
-
-def _cell(value: Cell) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    print_table(make_table(title, columns, ([cell(c) for c in row] for row in table.rows)), console)
