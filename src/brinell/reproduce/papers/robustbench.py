@@ -384,7 +384,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         needs=ZOO, cost="a Run per model and 1 forward per sample and pair",
         published=_says("strong transfer from robust to robust, from non-robust to robust and among non-robust models",
                         "poor transfer from robust to non-robust models"),
-        measure=_transfer, differences=f"{MANY}, all trained to be robust. A perturbation for a small radius seldom transfers.",
+        measure=_transfer, differences=f"{MANY}, all trained to be robust. Small perturbations seldom transfer.",
     ),
     Exhibit(
         "robustbench/appendix-d-smoothness", "Smoothness and robustness", "Appendix D, smoothness",
