@@ -1,4 +1,4 @@
-"""Describe where an evaluation ran, for the manifest: versions, hardware, commit."""
+"""The description of where an evaluation ran, for the manifest: versions, hardware, commit."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def _commit() -> str | None:
 
 
 def environment(device: "torch.device") -> dict[str, Any]:
-    """Return versions, hardware and git commit of this evaluation, for the manifest."""
+    """Return versions, hardware and git commit of this process as a dictionary for the manifest of a Run."""
     import torch  # here: the version is read without it
 
     cuda = device.type == "cuda"

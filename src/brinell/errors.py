@@ -1,4 +1,4 @@
-"""All errors that a user can cause. A message says what was expected, what was given, and what to do."""
+"""All errors that a user can cause. Each message says what was expected, what was given, and what to do."""
 
 import difflib
 import importlib
@@ -51,7 +51,7 @@ class MissingExtra(BrinellError, ImportError):  # noqa: N818
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:
-    """Return an optional dependency as a module, or raise an error that names the extra to install."""
+    """Return an optional dependency as a module, or raise an error that names the pip extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError:

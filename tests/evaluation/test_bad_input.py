@@ -137,7 +137,7 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "no model at all": (ModelError, "returns it", run(None)),
     "class instead of a model": (ModelError, "Linear(…)", run(nn.Linear)),
     "function instead of a model": (ModelError, "from_function", run(lambda x: x)),
-    "file of weights": (ModelError, "Weights need their network", run("weights.pt")),
+    "file of weights": (ModelError, "loads these weights", run("weights.pt")),
     "model without weights": (ModelError, "load_state_dict", lambda out: run(demo_net().to("meta"))(out)),
     "float64 weights": (ModelError, "net.float()", run(demo_net().double())),
     "half-precision weights": (ModelError, "net.float()", run(demo_net().half())),

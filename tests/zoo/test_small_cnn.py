@@ -65,7 +65,7 @@ def test_a_file_of_weights_is_a_model(file: Path) -> None:
     assert found is not None and found.name == "cifar10/Linf/Mine"
     assert load_model(str(file)).name == "cifar10/Linf/Mine"
     file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(ModelError, match="Weights need their network"):
+    with pytest.raises(ModelError, match="loads these weights"):
         load_model(str(file))
 
 

@@ -32,7 +32,7 @@ class PointState(AttackState):
 
 @dataclass(frozen=True)
 class RunState(AttackState):
-    """State, per row: the number `t` of responses so far, and an inner attack's state `run` with the next point."""
+    """State of a wrapper, per row: the number `t` of responses so far, and the wrapped attack's state `run`."""
 
     t: Labels
     run: Any
@@ -117,7 +117,7 @@ def step_with_momentum(
 
 
 def adam(m: Points, v: Points, g: Points, k: Labels, steps: int) -> tuple[Points, Points, Points, Points]:
-    """Return Adam's moments m and v after step k, the bias-corrected mean, and the root mean square that divides it."""
+    """Return Adam's moments m and v after step k, the bias-corrected mean, and the root mean square to divide it by."""
     m, v = BETA_1 * m + (1 - BETA_1) * g, BETA_2 * v + (1 - BETA_2) * g.square()
     mean = m / rows(1 - schedule("power", k, steps, BETA_1), m)
     return m, v, mean, (v / rows(1 - schedule("power", k, steps, BETA_2), v)).sqrt() + TINY

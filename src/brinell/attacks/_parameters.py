@@ -18,7 +18,7 @@ def check_margin_loss(name: str) -> None:
 
 
 def check_numbers(sound: bool, expected: str, **numbers: float | int | None) -> None:
-    """Raise a PlanError with the text `expected` and these hyper-parameters unless `sound` is true."""
+    """Unless `sound` is true, raise a PlanError with the text `expected` and the hyper-parameters `numbers`."""
     if not sound:
         got = ", ".join(f"{name} = {value}" for name, value in numbers.items())
         raise PlanError(expected=expected, got=got, remedy=f"Leave out {', '.join(numbers)} for the default.")
@@ -33,4 +33,4 @@ def check_positive(**numbers: float | int) -> None:
 def check_whole(**numbers: float | int) -> None:
     """Refuse hyper-parameters that are not positive integers."""
     for name, value in numbers.items():
-        check_numbers(isinstance(value, int) and value > 0, f"{name} above 0, a whole number", **{name: value})
+        check_numbers(isinstance(value, int) and value > 0, f"{name} above 0, as a whole number", **{name: value})

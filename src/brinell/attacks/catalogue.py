@@ -108,7 +108,7 @@ RESCALED = ("minimum-margin", "mm-softmax", "mm-max", "mm-sum", "mm-min-max", "d
 
 
 def rescaled(attack: APGD | PGD, targets: int) -> Stages:
-    """Return one stage per rescaling of the logits, all from the same random starts.
+    """Return one stage per rescaling of the logits; all stages have the same random starts.
 
     >>> [s.name for s in rescaled(APGD(), 3)][:2]
     ['minimum-margin', 'mm-softmax']
@@ -227,7 +227,7 @@ _ALL = [
 
 # Smallest distances: each plan contains the stages of the smaller one, so a larger budget never gives larger ones.
 def _labelled(attack: AnyAttack, label: str) -> Stage:
-    """Return the attack as a stage whose noise key depends on its label, so that it is the same in every plan."""
+    """Return the attack as a stage whose noise key uses the label, so that the noise is the same in every plan."""
     return replace(stage(attack, label), noise=label)
 
 

@@ -38,14 +38,14 @@ CROWD = 2.0
 
 @table
 def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two tables over the responses of a run: whether it is a checkpoint, and its `PATIENCE` (inf if none)."""
+    """Return, for each response of a run, whether it is a checkpoint, and its value in `PATIENCE` (inf if none)."""
     ages = range(steps + 1)
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
     return torch.tensor([a in CHECKPOINTS for a in ages], device=device), torch.tensor(patience, device=device)
 
 
 def _may_branch(v: Tensor) -> bool:
-    """Return whether to branch on tensor values to save work: on a CPU and not compiled."""
+    """Return whether code may branch on tensor values to save work: only on a CPU and uncompiled."""
     return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -61,13 +61,13 @@ def _repeated(towards: Labels, extra: Labels) -> Labels:
 
 @dataclass(frozen=True)
 class PursuitState(RunState):
-    """The Auto-PGD run in progress, and what earlier runs say about the sample.
+    """State of `Pursuit`: the Auto-PGD run in progress, and what earlier runs say about the sample.
 
-    `attempt` counts the runs: 0 is untargeted, 1 … `targets` go to the `ranked` classes, then come the repetitions;
+    `attempt` numbers the runs: 0 is untargeted, 1 … `targets` go to the `ranked` classes, then come the repetitions;
     `until` is the last run allowed. Of the current run: `reach` (the gain that its first gradient predicts), `gap` (at
     the last checkpoint; see `Pursuit`) and `early` (the gap at the second checkpoint). Of all runs of the sample:
     `later` (the largest decrease of the gap after a second checkpoint), `begun` (the smallest initial gap), `closest`
-    (the smallest gap) and `towards` (the target of the run that reached it). Repetitions do not change `later`,
+    (the smallest gap) and `towards` (the target of the run with this gap). Repetitions do not change `later`,
     `closest` and `towards`, so that no repetition depends on another.
     """
 
@@ -90,7 +90,7 @@ class PursuitState(RunState):
 
 @dataclass(frozen=True)
 class RepetitionSeed:
-    """What repetitions need from the runs before them; the fields are those of `PursuitState`."""
+    """What repetitions need from the runs before them: three fields of `PursuitState`."""
 
     later: Scalars
     closest: Scalars
@@ -99,13 +99,13 @@ class RepetitionSeed:
 
 @dataclass(frozen=True)
 class Pursuit(Attack[PursuitState]):
-    """Run Auto-PGD on the margin, first untargeted, then towards the likeliest classes; abandon unpromising runs early.
+    """Auto-PGD on the margin, first untargeted, then towards the likeliest classes; unpromising runs end early.
 
     Method: the gap of a run is minus its best margin, divided by the gain that its first gradient predicts within the
     ball (eps times the dual norm). It does not depend on the scale of the logits. At a checkpoint a run ends if its gap
     is too large for the number of steps taken or for the progress since the last checkpoint. The first run starts at
     the clean point and ranks the targets; the others start at random. A sample whose runs all begin with a large gap is
-    given up after a few runs; one that came close is attacked again, in sparse norms from larger radii. Cost: one
+    given up after a few runs; a sample with a small gap is attacked again, in sparse norms from larger radii. Cost: one
     forward and one backward pass per query, one to four queries for a target out of reach; the number of classes does
     not matter. Reference: this project, after Gao et al. 2022 (one margin per target, likeliest first) and Croce & Hein
     2020, 2021 (Auto-PGD).
@@ -181,7 +181,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
     def _record(self, s: PursuitState, a: Response, p: Batch, ball: Ball, first: Mask) -> PursuitState:
-        """Return the state with `reach` set at a run's first response, and the targets ranked at the sample's first."""
+        """Return the state. A run's first response sets `reach`; the sample's first response also ranks the targets."""
         ranked = torch.where((first & (s.attempt == 0))[:, None], self._rank(a.logits, p.y), s.ranked)
         return replace(
             s,
@@ -197,7 +197,7 @@ class Pursuit(Attack[PursuitState]):
         return torch.nn.functional.pad(order, (0, self.targets - order.shape[1]), value=-1)
 
     def _checkpoint(self, s: PursuitState, gap: Scalars, age: Labels) -> tuple[PursuitState, Mask]:
-        """Return the state and which runs continue. Runs end at a checkpoint if the gap is large or shrinks slowly."""
+        """Return the state and the mask of runs that continue. A run ends if its gap is large or shrinks slowly."""
         due, patience = (table[age.clamp(max=self.steps)] for table in _timetable(self.steps, age.device))
         second = age == CHECKPOINTS[1]
         in_range = gap <= torch.where(age == 0, FAR_AT_FIRST, FAR)
@@ -257,7 +257,7 @@ class Pursuit(Attack[PursuitState]):
         )  # fmt: skip
 
     def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
-        """Return the Auto-PGD states, with new runs from random starts in the rows `new`; a CPU computes only these."""
+        """Return the Auto-PGD states, with new runs from random starts in the rows `new` (on a CPU, only these run)."""
         if not _may_branch(new):
             return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]
@@ -274,7 +274,7 @@ class Pursuit(Attack[PursuitState]):
         return where_rows(attempt > self.targets, self._shrinking.init(p, ball), run) if ball.norm.sparse else run
 
     def _thin(self, run: Any, p: Batch, ball: Ball) -> Any:
-        """In sparse norms, limit the first steps to `CROWD` · eps coordinates, about as many as eps can move."""
+        """Return the run; in sparse norms its first steps move at most `CROWD` · eps coordinates."""
         if not ball.norm.sparse:
             return run
         return replace(run, density=(CROWD * ball.eps / flat(p.x).shape[1]).clamp(max=SHARE))

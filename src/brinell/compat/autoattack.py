@@ -45,7 +45,7 @@ class Function(nn.Module):
 
 
 def _settings(version: str, norm: str) -> dict[str, SimpleNamespace]:
-    """Return the settings that the original's attack objects have as attributes, by attack, for this version."""
+    """Return, by attack, the settings of this version under the attribute names of the original's attack objects."""
     large = norm == "L1" and version == "standard"
     many, draws = 5 if version in ("plus", "custom") else 1, 20 if version == "rand" else 1
     return {
@@ -95,7 +95,7 @@ class AutoAttack:
             raise InputError(expected="a torch model", got="is_tf_model=True", remedy="Pass a torch module.")
         if self.attacks_to_run and self.version != "custom":
             raise InputError(
-                expected="attacks_to_run with version='custom' only",
+                expected="version='custom' together with attacks_to_run",
                 got=f"version={self.version!r}",
                 remedy="Write version='custom', or leave attacks_to_run out.",
             )
@@ -117,7 +117,7 @@ class AutoAttack:
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: Any = None
     ) -> Any:
-        """Return the adversarials, clean images for survivors; with `return_labels` also the predicted classes.
+        """Return one image per sample: its adversarial, or the clean image; with `return_labels` also predictions.
 
         `state_path` is the folder of the Run: an interrupted evaluation resumes from there.
         """
@@ -127,7 +127,7 @@ class AutoAttack:
     def run_standard_evaluation_individual(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Any]:
-        """Run every attack by itself on all samples; return {attack: result as of `run_standard_evaluation`}."""
+        """Run each attack alone on all samples; return, by attack, what `run_standard_evaluation` would return."""
         runs = {name: self._evaluate([name], x_orig, y_orig, bs, None) for name in self.attacks_to_run}
         return {name: self._images(run, x_orig, bs, return_labels) for name, run in runs.items()}
 

@@ -37,13 +37,13 @@ def benchmark(
 ) -> tuple[float, float]:  # fmt: skip
     """Return the clean and robust accuracy of a model on a leaderboard, between 0 and 1.
 
-    Differences from the original: the seed is 0 instead of the clock, so two calls agree, at any `batch_size`. Every
-    adversarial is verified and counts only then. `eps=None` is the radius of the leaderboard instead of an
+    Differences from the original: the seed is 0 instead of the clock, so two calls agree, at any `batch_size`. Only
+    verified adversarials count. `eps=None` means the radius of the leaderboard instead of an
     error. `aa_state_path` is the folder of a Run: an interrupted evaluation resumes from there. `to_disk` needs
     `model_name` and writes the record, with Brinell's fields, to model_info/DATA/THREAT/NAME.json. Corruptions are read
-    from `corruptions_data_dir` and work for CIFAR too, without mCE; the record has that of ImageNet. As in the
-    original, restrictions are not checked: use `brinell.benchmark`. A model in train mode gets the warning of the
-    original, and its Run is invalid.
+    from `corruptions_data_dir`, for CIFAR too; only ImageNet records have an mCE. As in the
+    original, the leaderboard's restrictions are not checked: `brinell.benchmark` checks them. A model in train mode
+    gets the warning of the original, and its Run is invalid.
 
     >>> from brinell.models.demo import demo_net
     >>> benchmark(demo_net(), n_examples=4, dataset="demo", threat_model="Linf", eps=0.5)
@@ -52,7 +52,7 @@ def benchmark(
     if isinstance(model, list | tuple) or isinstance(device, list | tuple):
         raise InputError(expected="one model on one device", got="a list", remedy="Call benchmark for each model.")
     if to_disk and not model_name:
-        raise InputError(expected="model_name with to_disk=True", got="none", remedy="Pass model_name='…'.")
+        raise InputError(expected="a model_name with to_disk=True", got="no model_name", remedy="Pass model_name='…'.")
     data, threat = _text(dataset), _text(threat_model)
     state = None if aa_state_path is None else Path(aa_state_path)
     record = boards.benchmark(
@@ -128,7 +128,7 @@ def _classifier(model: Any, name: str | None, device: torch.device | str | None)
 
 
 def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | None, threat: str) -> Problem | None:
-    """Return the samples in `folder`; None if there are none: the caller then loads the data set by name."""
+    """Return the first n samples of `data` in `folder`; None if the caller should load the data set by name."""
     inner = folder / FOLDERS.get(data, "")
     if data in FOLDERS:
         return load(inner, n) if inner.is_dir() else None

@@ -13,7 +13,7 @@ from brinell.ops.types import Keys, Labels, Logits, Mask, Points, Scalars
 
 
 class Requires(Enum):
-    """What an attack needs from the model at every point: logits, and which gradients."""
+    """What an attack needs from the model at a point besides the logits: nothing, or some gradients."""
 
     LOGITS = "logits"
     GRAD = "gradient"
@@ -33,7 +33,7 @@ class Attempt:
 class Batch:
     """A batch of samples: clean points, labels, noise keys, target classes (−1: none) and explicit starts, if any.
 
-    `restart` numbers the restarts from 0; None counts as 0. `id` are sample ids, for classifiers that differ by sample.
+    `restart` numbers the restarts from 0; None counts as 0. `id` are sample ids, which some classifiers read.
     """
 
     x: Points
@@ -47,9 +47,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Response:
-    """The response of the model to a query: logits, the attack's loss, and what else the attack requires.
+    """The response of the model to a query: logits, the attack's loss, and the gradients that the attack requires.
 
-    `grad` is the gradient of that loss (`Requires.GRAD`), `jacobian` that of every logit, shape (b, k, *shape)
+    `grad` is the gradient of the loss (`Requires.GRAD`), `jacobian` the gradient of every logit, (b, k, *shape)
     (`Requires.JACOBIAN`). `reject` is the score of a detector, positive for rejected inputs, and `reject_grad` its
     gradient (`Requires.DETECTOR`).
     """
@@ -77,13 +77,13 @@ class Response:
 
     @property
     def score(self) -> Scalars:
-        """The detector's score, for attacks on models that have one."""
+        """The detector's score, for attacks on models with a detector."""
         assert self.reject is not None, "this model has no detector"
         return self.reject
 
     @property
     def score_gradient(self) -> Points:
-        """The gradient of the detector's score, if required."""
+        """The gradient of the detector's score, for attacks that require it."""
         assert self.reject_grad is not None, "this attack did not ask for the detector's gradient"
         return self.reject_grad
 
@@ -103,7 +103,7 @@ class AttackState:
 
     @property
     def aim(self) -> Tensor | None:
-        """The target classes, or values to match, that the attack chose for its loss. None: the batch's targets."""
+        """The target classes, or values to match, that the attack chose. None: the loss uses the batch's targets."""
         return None
 
     @property
@@ -116,9 +116,9 @@ S = TypeVar("S", bound=AttackState)
 
 
 class Attack(Generic[S]):
-    """Frozen hyper-parameters and two pure functions, `init` and `step`, over a state with one row per sample.
+    """An attack: frozen hyper-parameters and two pure functions of a state with one row per sample.
 
-    `init` proposes the first points; `step` takes the model's response and proposes the next ones. Neither calls the
+    `init` proposes the first points; `step` takes the model's response and proposes the next points. Neither calls the
     model, loops over samples, depends on other rows, or draws noise except through `Batch.key`. Subclass it with a
     frozen dataclass whose fields are the hyper-parameters. Members with a default below may be left out.
     """
@@ -137,12 +137,12 @@ class Attack(Generic[S]):
 
     @property
     def name(self) -> str:
-        """Short, lower case, unique within a plan. It is part of the noise key."""
+        """The attack's name: short, lower case, unique within a plan. It is part of the noise key."""
         raise NotImplementedError
 
     @property
     def loss(self) -> str:
-        """A name in `brinell.ops.losses.LOSSES`."""
+        """The name of the loss that the attack maximises, a key of `brinell.ops.losses.LOSSES`."""
         raise NotImplementedError
 
     @property
@@ -159,12 +159,12 @@ class Attack(Generic[S]):
 
     @property
     def query_pattern(self) -> tuple[Requires, ...]:
-        """What each of several successive queries requires, repeated cyclically; by default always `requires`."""
+        """The requirements of successive queries, repeated cyclically; by default every query needs `requires`."""
         return (self.requires,)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """The norms the attack works in: Linf, L2 and L1 by default."""
+        """The norms in which the attack works: Linf, L2 and L1 by default."""
         return tuple(NORMS.values())
 
     @property
@@ -188,17 +188,17 @@ class Attack(Generic[S]):
         return False
 
     def with_references(self, references: References) -> "AnyAttack":
-        """Return the attack with natural inputs to imitate; attacks that imitate none return themselves."""
+        """Return the attack with these natural inputs to imitate; unchanged if it imitates no inputs."""
         return self
 
     @property
     def step_count(self) -> int | None:
-        """The field `steps`; None where the attack has no such field."""
+        """The value of the field `steps`; None if the attack has no such field."""
         steps: int | None = vars(self).get("steps")
         return steps
 
     def with_steps(self, steps: int) -> "AnyAttack":
-        """Return the attack with another number of steps, where it has a `step_count`."""
+        """Return a copy with another number of steps; only for attacks whose `step_count` is not None."""
         return replace(self, steps=steps)  # type: ignore[type-var]
 
     @property
@@ -207,15 +207,15 @@ class Attack(Generic[S]):
         return type(self).__name__
 
     def without_images(self) -> "AnyAttack | None":
-        """The attack to use where inputs are not images; None: this one works on any input."""
+        """Return the attack to use instead if inputs are not images; None: this attack works on any input."""
         return None
 
     def before_restarts(self, s: S) -> S:
-        """Return the state `s` changed so that the attack ends where its internal restarts would begin."""
+        """Return the state `s` changed so that the attack ends before its internal restarts (those it makes itself)."""
         raise NotImplementedError
 
     def restart_seed(self, s: S) -> Any:
-        """Return what internal restarts need from the final state `s`: the seed, one row per sample."""
+        """Return the seed, one row per sample: what internal restarts need from the final state `s`."""
         raise NotImplementedError
 
     def no_seed(self, y: Labels) -> Any:
@@ -227,15 +227,15 @@ class Attack(Generic[S]):
         raise NotImplementedError
 
     def restart(self, seed: Any, which: Labels, p: Batch, ball: Ball) -> S:
-        """Return the state before the first response of internal restart number `which` (from 0), per sample."""
+        """Return the state at the beginning of internal restart `which` (one number per sample, from 0)."""
         raise NotImplementedError
 
     def init(self, p: Batch, ball: Ball) -> S:
-        """Return the state before the first response."""
+        """Return the state before the first response, with the first points to query."""
         raise NotImplementedError
 
     def step(self, s: S, a: Response, p: Batch, ball: Ball) -> S:
-        """Return the state after one more response."""
+        """Return the state after the response `a` to the query at `s.x`, with the next points to query."""
         raise NotImplementedError
 
 

@@ -20,7 +20,7 @@ class Criterion(Protocol):
         """The name that a Run stores."""
 
     def margin(self, out: Output, y: Labels, t: Labels) -> Scalars:
-        """Return, per row and in logits, by how much the criterion is met (positive) or missed (negative)."""
+        """Return, per row, by how many units of logits the criterion is met (positive) or missed (negative)."""
 
     def reached(self, out: Output, y: Labels, t: Labels) -> Mask:
         """Return, per row, whether the criterion is met; false in rows where a logit is NaN or infinite."""
@@ -28,7 +28,7 @@ class Criterion(Protocol):
 
 @dataclass(frozen=True)
 class Misclassified:
-    """Any class but the true one is predicted."""
+    """The criterion that the model predicts any class but the true one."""
 
     name: str = "misclassify"
 
@@ -52,9 +52,9 @@ def _score(out: Output) -> Scalars:
 
 @dataclass(frozen=True)
 class Evades:
-    """Any class but the true one is predicted, and the detector accepts the input.
+    """The criterion that the model predicts any class but the true one and the detector accepts the input.
 
-    The margin is the smaller of the logit margin and minus the detector's score. The two are comparable if the score is
+    The margin is min(logit margin, −score), with the detector's score. The two are comparable if the score is
     in units of logits, as `brinell.calibrated` scales it.
     """
 
@@ -70,9 +70,9 @@ class Evades:
 
 @dataclass(frozen=True)
 class Triggers:
-    """Any class but the true one is predicted, and the detector rejects the input: the criterion of the inverted test.
+    """The criterion of the inverted test: any class but the true one is predicted and the detector rejects the input.
 
-    Detector attacks reach it through `Evades` on `brinell.models.inverted(classifier)`, whose score is negated.
+    To use a detector attack for it, attack `brinell.models.inverted(classifier)` with the criterion `Evades`.
     """
 
     name: str = "trip"
@@ -86,7 +86,7 @@ class Triggers:
 
 @dataclass(frozen=True)
 class Targeted:
-    """The row's target class is predicted."""
+    """The criterion that the model predicts the row's target class."""
 
     name: str = "hit-class"
 

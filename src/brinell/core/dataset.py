@@ -21,7 +21,7 @@ READ = 256
 
 @dataclass(frozen=True)
 class Chunk:
-    """Checked samples in memory, and the position of the first one in the whole problem."""
+    """A part of a problem, read into memory and checked, and the position of its first sample in the problem."""
 
     ids: Tensor
     x: Tensor
@@ -32,7 +32,7 @@ class Chunk:
         return len(self.ids)
 
     def rows_of(self, ids: Collection[int]) -> Tensor:
-        """Return the rows of the samples with these ids."""
+        """Return the positions in the chunk of the samples with these ids."""
         return torch.tensor([row for row, i in enumerate(self.ids.tolist()) if i in ids], dtype=torch.long)
 
 
@@ -81,7 +81,7 @@ def _labels(values: Any, n: int) -> Tensor:
         raise InputError(
             expected=f"{n} integer labels, shape ({n},)",
             got=f"dtype {str(y.dtype).removeprefix('torch.')}, shape {tuple(y.shape)}",
-            remedy="Give one class index per sample (one-hot labels: y.argmax(1); whole numbers in floats: y.long()).",
+            remedy="Give one class index per sample (one-hot labels: y.argmax(1); float labels: y.long()).",
         )
     if n and int(y.min()) < 0:
         raise InputError(
@@ -132,7 +132,7 @@ class Problem:
         self.y = _labels(y, len(self.x))
         self.ids = _ids(ids, len(self.x))
         if len(self.x) == 0:
-            raise InputError(expected="at least one sample", got="none", remedy="Select at least one: problem[:100].")
+            raise InputError(expected="at least one sample", got="none", remedy="Check the slice or filter.")
 
     def _check_source(self) -> None:
         source, ids = self._source, self._given_ids
@@ -152,13 +152,13 @@ class Problem:
         if not isinstance(order, SequentialSampler):
             raise InputError(
                 expected="a DataLoader that reads in order",
-                got=f"one with a {type(order).__name__}",
+                got=f"a DataLoader with a {type(order).__name__}",
                 remedy="Build it with DataLoader(…, shuffle=False): a sample's id is its position.",
             )
         if loader.drop_last and len(loader.dataset) % (loader.batch_size or 1):  # type: ignore[arg-type]
             raise InputError(
                 expected="a DataLoader that reads every sample",
-                got="one that drops the last incomplete batch",
+                got="a DataLoader that drops the last incomplete batch",
                 remedy="Build it with DataLoader(…, drop_last=False).",
             )
 
@@ -226,7 +226,7 @@ class Problem:
         return tuple(next(self.chunks(1)).x.shape[1:])
 
     def fingerprint(self) -> str:
-        """Return a hash of ids, inputs and labels; for a streamed problem, of its length and its first samples."""
+        """Return a hash of ids, inputs and labels; a streamed problem hashes only its length and its first samples."""
         h = hashlib.sha256()
         first = next(self.chunks(READ)) if self.streamed else Chunk(self.ids, self.x, self.y)
         for part in (first.ids, first.x, first.y):

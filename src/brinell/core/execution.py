@@ -10,7 +10,7 @@ from brinell.errors import InputError, did_you_mean
 
 
 class ComputeOptions(TypedDict, total=False):
-    """The keyword arguments of functions that do not let the caller choose precision and execution mode."""
+    """The keyword arguments of functions that fix precision and execution mode themselves."""
 
     seed: int
     slots: int | None
@@ -18,7 +18,7 @@ class ComputeOptions(TypedDict, total=False):
 
 
 class ExecutionOptions(ComputeOptions, total=False):
-    """The keyword arguments of every evaluation. `execution` is the mode, or an `Execution` in place of all options."""
+    """The keyword arguments of every evaluation. `execution` is the mode, or an `Execution` with all options."""
 
     precision: str
     execution: "str | Execution"
@@ -26,7 +26,7 @@ class ExecutionOptions(ComputeOptions, total=False):
 
 @dataclass(frozen=True)
 class Execution:
-    """The options that every evaluation shares.
+    """How an evaluation is computed: seed, slots, precision, mode and device.
 
     `seed` determines all noise. `slots` is the number of samples attacked at a time (None: chosen for the device).
     `precision` is the number format of the attacks' model passes: "float32", "tf32", "bfloat16" or "auto"; adversarials
@@ -78,7 +78,7 @@ class Execution:
         if cls(**given) != cls():
             raise InputError(
                 expected="either execution=Execution(…), or seed, slots, precision and device as arguments",
-                got="both",
+                got="both an Execution and such arguments",
                 remedy="Put all options into the Execution, e.g. execution=Execution(seed=1, slots=64).",
             )
         return mode

@@ -1,4 +1,4 @@
-"""The interface of the classifier under attack: from inputs to logits, with name, fingerprint, device and so on."""
+"""The interface of the classifier under attack: a map from inputs to logits, with name, fingerprint and device."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from brinell.ops.types import Doubles, Labels, Logits, Points, Scalars
 class Output:
     """The output of a model: logits, and for a model with a detector a score that is positive for rejected inputs.
 
-    `features` holds one flat row per input if the model names the layer that gives them.
+    `features` holds one flat row per input, or None if the model names no layer as features.
     """
 
     logits: Logits
@@ -22,7 +22,7 @@ class Output:
 
 
 class Classifier:
-    """Map inputs in the unit box to one row of logits each, differentiable through autograd by default.
+    """A map from inputs in the unit box to one row of logits each, by default differentiable through autograd.
 
     Members with a default below may be left out.
     """
@@ -57,7 +57,7 @@ class Classifier:
 
     @property
     def torch_module(self) -> nn.Module | None:
-        """The torch module that computes the logits, for analyses that read its layers; None if there is none."""
+        """The torch module that computes the logits, for analyses that read its layers; None without one."""
         return None
 
     @property
@@ -83,9 +83,9 @@ class Classifier:
         raise NotImplementedError
 
     def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "Classifier | None":
-        """Return a frozen copy that is faster on an accelerator, None if there is none.
+        """Return a frozen copy that is faster on an accelerator; None if the classifier cannot be copied.
 
-        `dtype` is the type that stores the weights. On the inputs `check_on` the copy may be traced and tested.
+        `dtype` is the type that stores the weights. The copy may be traced and tested on the inputs `check_on`.
         """
         return None
 
@@ -94,7 +94,7 @@ class Classifier:
         return set()
 
     def modes(self) -> list[str]:
-        """Return the names of modules in train mode."""
+        """Return the names of the modules that are in train mode."""
         return []
 
 

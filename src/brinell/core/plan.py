@@ -22,11 +22,11 @@ DEFAULT_TARGETS = 9
 class Stage:
     """One attack of a plan, with its targets and restarts.
 
-    `ranks` are the ranks of the target classes on the clean input (2: the runner-up; empty: untargeted). `ranked_by`
-    ranks them at the last iterate of another attack instead, in a ball of `radius` (None: the threat's). `eot` is the
-    number of passes averaged per query. `share` makes the stage an audit: it attacks only this share of the samples,
-    drawn by seed and id. `noise` replaces the attack's name in the noise key: stages with equal `noise` have equal
-    random starts.
+    `ranks` are the ranks of the target classes on the clean input (2: the runner-up; empty: untargeted). With
+    `ranked_by`, the last iterate of that attack ranks them, in a ball of `radius` (None: the threat's eps). `eot` is
+    the number of passes averaged per query. `share` makes the stage an audit: it attacks only this share of the
+    samples, drawn by seed and id. `noise` replaces the attack's name in the noise key: stages with equal `noise` have
+    equal random starts.
 
     >>> from brinell.attacks import APGD
     >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
@@ -80,16 +80,16 @@ class Stage:
 
     @property
     def ranking(self) -> TargetRanking:
-        """How the target classes are ranked."""
+        """The rule that ranks the target classes."""
         return LogitRanking() if self.ranked_by is None else AttackRanking(self.ranked_by, self.radius)
 
     @property
     def ranking_passes(self) -> tuple[int, int]:
-        """The forward and backward passes per sample that rank the targets."""
+        """The numbers of forward and of backward passes per sample that ranking the targets costs."""
         return self.ranking.passes(self.eot)
 
     def attempts(self) -> tuple[Attempt, ...]:
-        """Return the attempts on each sample in their order: every target class with every restart."""
+        """Return the attempts on a sample in their order: for each target rank, all restarts."""
         return tuple(Attempt(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))
 
     def to_json(self) -> dict[str, Any]:
@@ -142,14 +142,14 @@ def _check_ranking(s: Stage) -> None:
     wrong = s.ranked_by.minimum_norm or s.ranked_by.requires is not Requires.GRAD or LOSSES[s.ranked_by.loss].targeted
     if wrong:
         raise PlanError(
-            expected="an untargeted attack inside the ball that follows the gradient of a loss, as ranked_by",
+            expected="as ranked_by an untargeted attack that follows the gradient of a loss inside the ball",
             got=s.ranked_by.name,
             remedy="Write ranked_by=FGSM() or ranked_by=PGD(steps=20).",
         )
 
 
 def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
-    """Return an attack as a stage; a targeted loss gets the default number of targets."""
+    """Return an attack as a stage, with the default number of targets if its loss is targeted."""
     if isinstance(part, Stage):
         return replace(part, label=label) if label else part
     if not isinstance(part, Attack):
@@ -169,7 +169,7 @@ def Targets(
     """Return a stage that attacks towards the k likeliest wrong classes of the clean input, or towards given `ranks`.
 
     Rank 1 is the true class. With `ranked_by` the classes are ranked at the last iterate of that attack, in a ball of
-    `radius` (None: the threat's radius). Its points never count as adversarials. Its passes are part of the cost.
+    `radius` (None: the threat's radius). Points of `ranked_by` never count as adversarials; its passes are counted.
 
     Reference: Gao et al. 2022, sec. 3.2 and appendix D.
 
@@ -211,13 +211,13 @@ Stages = tuple[Stage, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """A named chain of stages: samples broken by one stage are not attacked by the next.
+    """A named chain of stages: samples broken by one stage are not attacked by later stages.
 
     `stages` is a tuple of stages, or a mapping from norm names to tuples of stages: a norm that is not named gets the
-    first tuple. Read them with `stages_for(threat)`. `strength` "weak" marks a plan whose result is only an upper bound
-    on robust accuracy, "audited" a plan whose result is as reliable as its audit. `draws` above 1 is for randomised
-    models: attacks run to the end of their budget, and a sample counts as broken when more than half of `draws` fresh
-    passes are fooled.
+    first tuple. `stages_for(threat)` returns the tuple to run. `strength` "weak" marks a plan whose result is only a
+    loose upper bound on robust accuracy, "audited" a plan whose result is as reliable as its audit. `draws` above 1 is
+    for randomised models: attacks run to the end of their budget, and a sample counts as broken when more than half of
+    `draws` fresh passes are fooled.
 
     >>> from brinell import L2, Linf
     >>> from brinell.attacks import DDN, FGSM, PGD
@@ -281,7 +281,7 @@ class Plan:
         return self.any_stage(lambda s: s.attack.requires is not Requires.LOGITS or s.ranking.attack is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan's entry in the manifest of a Run. If stages depend on the norm, it has the first norm's."""
+        """Return the plan's entry in the manifest of a Run; of stages by norm it holds only those of the first norm."""
         return {
             "name": self.name,
             "description": self.description,
@@ -295,7 +295,7 @@ class Plan:
 def plan(
     parts: "Iterable[AnyAttack | Stage]", name: str = "custom", description: str = "", strength: str = "weak"
 ) -> Plan:
-    """Make a plan of attacks and stages.
+    """Return the plan that runs these attacks and stages in order.
 
     >>> from brinell.attacks import APGD, PGD
     >>> [s.name for s in plan([PGD(), APGD(loss="dlr")]).stages]

@@ -13,14 +13,14 @@ from brinell.ops.losses import likeliest_wrong
 
 @runtime_checkable
 class TargetRanking(Protocol):
-    """The point whose logits rank the classes: the clean input, or a reference attack's last iterate."""
+    """A rule that ranks classes by their logits at one point: the clean input or a reference attack's last iterate."""
 
     @property
     def attack(self) -> AnyAttack | None:
         """The reference attack; None if the logits of the clean input rank the classes."""
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return the forward and the backward passes per sample for the ranking; a query costs `draws` passes."""
+        """Return the numbers of forward and backward passes per sample that ranking costs, at `draws` per query."""
 
     def threat(self, threat: Threat) -> Threat:
         """Return the threat under which the reference attack runs in an evaluation of `threat`."""
@@ -28,7 +28,7 @@ class TargetRanking(Protocol):
 
 @dataclass(frozen=True)
 class LogitRanking:
-    """Rank the classes by the logits of the clean input, at no extra cost: the evaluation has computed them.
+    """The ranking by the logits of the clean input, at no extra cost: the evaluation has computed these logits.
 
     >>> LogitRanking().passes(draws=20)
     (0, 0)
@@ -45,7 +45,7 @@ class LogitRanking:
 
 @dataclass(frozen=True)
 class AttackRanking:
-    """Rank the classes by the logits at the last iterate of an attack, in a ball of `radius` (None: the threat's).
+    """The ranking by the logits at the last iterate of an attack in a ball of `radius` (None: the threat's eps).
 
     Reference: Gao et al. 2022, sec. 3.2 and appendix D.
 
@@ -58,7 +58,7 @@ class AttackRanking:
     radius: float | None = None
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return (forward, backward) passes per sample: the last iterate needs no backward pass."""
+        """Return the numbers of (forward, backward) passes per sample; the last iterate needs no backward pass."""
         return self.attack.queries * draws, (self.attack.queries - 1) * draws
 
     def threat(self, threat: Threat) -> Threat:
@@ -66,7 +66,7 @@ class AttackRanking:
 
 
 def rank_targets(logits: Tensor, y: Tensor, ranks: tuple[int, ...]) -> Tensor:
-    """Return the class of each rank per sample, (b, ranks); rank 1 is the true class. No ranks: one column of −1.
+    """Return each sample's class at every rank, (b, len(ranks)); rank 1 is the true class. No ranks: a column of −1.
 
     >>> rank_targets(torch.tensor([[0.1, 0.5, 0.3]]), torch.tensor([0]), (2, 3))
     tensor([[1, 2]])

@@ -45,38 +45,38 @@ def parse_eps(eps: float | int | str) -> float:
 
 @dataclass(frozen=True)
 class Ball:
-    """The threat for a batch, as attacks see it: one radius per row."""
+    """The threat for one batch, as attacks see it: a norm, one radius per row and an optional mask."""
 
     norm: Norm
     eps: Scalars
     mask: Tensor | None = None
 
     def _limits(self, x0: Points) -> tuple[Points | float, Points | float]:
-        """Return the smallest and the largest value of every coordinate that box and mask allow."""
+        """Return, per coordinate, the smallest and the largest value that box and mask allow."""
         if self.mask is None:
             return LO, HI
         return torch.where(self.mask, LO, x0), torch.where(self.mask, HI, x0)
 
     def bounds(self, x0: Points) -> tuple[Points, Points]:
-        """Return the smallest and the largest allowed values as tensors of x0's shape."""
+        """Return, per coordinate, the smallest and the largest allowed value, as tensors of x0's shape."""
         lo, hi = self._limits(x0)
         return torch.zeros_like(x0) + lo, torch.zeros_like(x0) + hi
 
     def project(self, x0: Points, x: Points) -> Points:
-        """Return the Euclidean projection of x on the ball around x0, the box and the mask."""
+        """Return the Euclidean projection of x on the allowed set: the ball around x0 within box and mask."""
         return self.norm.nearest(x0, x, self.eps, *self._limits(x0))
 
     def retract(self, x0: Points, x: Points) -> Points:
-        """Map x into the allowed set as AutoAttack does (`Norm.retract`)."""
+        """Return x moved into ball, box and mask as AutoAttack does it (`Norm.retract`)."""
         return self.norm.retract(x0, x, self.eps, *self._limits(x0))
 
     def span(self, x0: Points) -> Scalars:
-        """Return the distance from x0 to the farthest point of the box."""
+        """Return, per row, the distance from x0 to the farthest point that box and mask allow."""
         lo, hi = self.bounds(x0)
         return self.norm.size(torch.maximum(x0 - lo, hi - x0))
 
     def within_box(self, x0: Points) -> "Ball":
-        """Return the ball with finite radii: none exceeds the distance to the farthest point of the box."""
+        """Return the ball with every radius limited to `span(x0)`, so that all radii are finite."""
         return Ball(self.norm, torch.minimum(self.eps, self.span(x0)), self.mask)
 
     def subset(self, index: Tensor) -> "Ball":
@@ -100,7 +100,7 @@ class Ball:
         return self.norm.steepest(self.masked(g), density)
 
     def reach(self, g: Points) -> Scalars:
-        """Return how much a linear function with gradient g can grow within eps, ignoring the box."""
+        """Return, per row, how much a linear function with gradient g can grow within eps, ignoring the box."""
         return self.eps * self.norm.dual_size(self.masked(g))
 
     def inside(self, x0: Points, key: Keys) -> Points:
@@ -108,13 +108,13 @@ class Ball:
         return self.project(x0, x0 + self.norm.inside(key, tuple(x0.shape[1:]), self.eps))
 
     def start(self, x0: Points, key: Keys) -> Points:
-        """Draw AutoAttack's random start, far from the centre of the ball, and bring it into the box."""
+        """Draw AutoAttack's random start, far from the centre of the ball, moved into ball and box by `retract`."""
         d = self.norm.start(key, tuple(x0.shape[1:]), self.eps)
         # Clipping moves every coordinate towards x0, so in Linf and L2 points stay in the ball, as in the reference.
         return self.retract(x0, x0 + d)
 
     def surface(self, x0: Points, key: Keys, corner: bool = False) -> Points:
-        """Draw a point at distance eps (less where the box is smaller): on the sphere, or at a corner."""
+        """Draw a point at distance eps, or less where the box ends; `corner` draws corners in Linf."""
         v = self.norm.direction(key, tuple(x0.shape[1:]), corner)
         lo, hi = self.bounds(x0)
         d = self.norm.stretch(self.masked(v), self.eps, lo - x0, hi - x0)
@@ -127,14 +127,14 @@ class Ball:
         return self.norm.size(d) if len(d) != 1 else self.norm.size(torch.cat([d, d]))[:1]
 
     def allows(self, x0: Points, x: Points) -> Mask:
-        """Return whether x is finite, in the box, and equal to x0 where masked. The radius is not checked."""
+        """Return, per row, whether x is finite, in the box and unchanged outside the mask, at any distance."""
         least, greatest = torch.aminmax(x.reshape(len(x), -1), dim=1)
         # With a NaN in a row both extremes are NaN, and the comparisons fail.
         inside = (least >= LO) & (greatest <= HI)
         return inside if self.mask is None else inside & flat((x == x0) | self.mask).all(1)
 
     def contains(self, x0: Points, x: Points) -> Mask:
-        """Return whether x is allowed and within eps, by its float64 distance."""
+        """Return, per row, whether x is allowed (`allows`) and its float64 distance from x0 is within eps."""
         return self.allows(x0, x) & (self.distance(x0, x) <= self.eps.double() * (1 + TOLERANCE))
 
 
@@ -254,7 +254,7 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
     unlimited = not many and value == math.inf
     if not sound or not (unlimited or bool(((numbers > 0) & numbers.isfinite()).all())):
         raise ThreatError(
-            expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Write e.g. '8/255'."
+            expected="eps > 0 (one number, or one per sample)", got=f"{eps}", remedy="Write e.g. eps='8/255'."
         )
     # In Linf the unit box bounds eps for any input size; `Threat.check` does so in the other norms.
     bounded = SIZES[norm].diameter(1) == SIZES[norm].diameter(2)
@@ -278,7 +278,7 @@ def Linf(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
 
 
 def L2(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
-    """Return the threat of a Euclidean distance of at most eps.
+    """Return the threat in which the Euclidean length of the perturbation is at most eps.
 
     >>> L2(0.5)
     L2(eps=0.5)
@@ -287,7 +287,7 @@ def L2(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
 
 
 def L1(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:
-    """Return the threat of a sum of absolute changes of at most eps.
+    """Return the threat in which the absolute changes of all coordinates sum to at most eps.
 
     >>> L1(12)
     L1(eps=12)

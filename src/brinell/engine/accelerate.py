@@ -1,4 +1,4 @@
-"""The switch from the plain engine to `brinell.engine.cuda`: execution modes, and the oracle and scheduler of each."""
+"""The choice between the plain engine and `brinell.engine.cuda`: execution mode, oracle and scheduler by device."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ EXECUTIONS = ("auto", "eager", "graph", "compile")
 
 
 def resolve_execution(execution: str, device: torch.device) -> str:
-    """Return the execution mode to use on this device.
+    """Return the execution mode to use on this device; "auto" becomes "graph" on CUDA and "eager" elsewhere.
 
     >>> resolve_execution("auto", torch.device("cpu"))
     'eager'
@@ -37,7 +37,7 @@ def resolve_execution(execution: str, device: torch.device) -> str:
 
 
 def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Oracle:
-    """Return the oracle to use on a device: on CUDA one that queries a fast copy of the model, compiled if `fuse`."""
+    """Return the oracle to use on a device: on CUDA, or with `fuse` (compiled), an `AcceleratedOracle`."""
     if device.type != "cuda" and not fuse:
         return oracle
     o = oracle
@@ -45,7 +45,7 @@ def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Ora
 
 
 def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Callable[[Engine, Samples], Scheduler]:
-    """Return the function that makes the scheduler: `Scheduler` on a CPU if nothing is compiled or captured."""
+    """Return the function that makes a scheduler: `Scheduler` on an uncompiled CPU, else `concurrent_scheduler`."""
     if oracle.classifier.device.type == "cpu" and not oracle.compiled and graph_cache is None:
         return Scheduler
     return partial(concurrent_scheduler, graph_cache)
@@ -55,7 +55,7 @@ def concurrent_scheduler(graph_cache: GraphCache | None, engine: Engine, samples
     """Return the scheduler for an accelerator.
 
     A captured micro-batch is a whole block, in which an empty slot costs as much as a full one. Therefore the scheduler
-    fills empty slots with later attempts or restarts.
+    lets empty slots run the next attempts or restarts of samples that are still under attack.
     """
     kind = ConcurrentScheduler
     if graph_cache is not None and len(engine.attempts) > 1 and not graph_cache.failed:

@@ -20,7 +20,7 @@ KEEP = ("last", "best")
 
 
 def check_trainable(attack: AnyAttack) -> None:
-    """Refuse an attack that training cannot use: a minimum-norm attack, or one that needs every logit's gradient."""
+    """Refuse an attack that training cannot use: it minimises the distance or needs the gradient of every logit."""
     if attack.minimum_norm or attack.requires is Requires.JACOBIAN:
         raise PlanError(
             expected="an attack that stays in the ball and follows one loss",
@@ -37,8 +37,8 @@ def attack_batch(
 
     Method: query all rows at once, `attack.queries − 1` times. The last iterate is not queried, since no step would use
     the response. No row stops early and the host never waits for the device. `loss` replaces the attack's own loss. The
-    caller sets the model's mode (`frozen_eval`). Cost: `queries − 1` forwards, and as many backwards if the attack
-    follows gradients; "best" takes one forward more.
+    caller sets the model's mode (`frozen_eval`). Cost: `queries − 1` forward passes, and as many backward passes if
+    the attack follows gradients; "best" takes one more forward pass.
     """
     check_trainable(attack)
     one_of("keep", keep, KEEP)

@@ -20,11 +20,11 @@ INSIDE = 0.99
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """Decides which point to keep: with `nearest` the closest adversarial, else that of largest margin within eps.
+    """The rule for the point to keep: the nearest adversarial (`nearest`), else the one of largest margin within eps.
 
-    It tests every queried point itself and trusts no attack. With `failed` the point of largest margin is kept even if
-    it is not adversarial: a randomised model may still be fooled by it. An adversarial whose margin is at most `slack`
-    times the spread (max − min) of the logits counts as found, not as broken.
+    The rule tests every queried point itself and trusts no attack. With `failed`, the point of largest margin is kept
+    even if it is not adversarial: a randomised model may be fooled by it later. An adversarial whose margin is at most
+    `slack` times the spread (max − min) of the logits sets `Best.found`, not `Best.broken`.
     """
 
     criterion: Criterion
@@ -33,7 +33,7 @@ class BestSoFar:
     slack: float = 0.0
 
     def update(self, best: Best, x: Tensor, a: Response, p: Batch, ball: Ball, live: Tensor, attempt: Tensor) -> Best:
-        """Return the best points after the model was queried at `x`; rows that are not live stay as they are."""
+        """Return the best points after the response `a` to a query at `x`; rows that are not `live` do not change."""
         output = Output(a.logits, a.reject)
         margin = self.criterion.margin(output, p.y, p.target)
         # In float32: this only steers. Verification measures the distance again in float64.
@@ -79,7 +79,7 @@ class BestSoFar:
 
 @dataclass(frozen=True)
 class AttackStep:
-    """A pure function that maps slots to slots: it does one attack step for each entry of `pattern`."""
+    """A pure function from slots to slots that does one attack step for each entry of `pattern`."""
 
     oracle: Oracle
     attack: AnyAttack

@@ -1,4 +1,4 @@
-"""The best point of every sample so far. `BestSoFar` in `attack_step` decides which point that is."""
+"""The best point of every sample so far. The rule for the best point is `BestSoFar` in `attack_step`."""
 
 from dataclasses import dataclass, replace
 
@@ -12,10 +12,10 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class Best:
-    """The best point of every sample, one row each. `x` is the adversarial kept so far, or else the clean point.
+    """The best point of every sample, one row each. `x` is the point kept so far, at first the clean point.
 
-    `found`: some query was adversarial, at any distance. `broken`: some query was adversarial within the radius, by
-    more than the rounding error of the precision. `margin` and `loss` are the largest of all queried candidates;
+    `found`: some query was adversarial, at any distance. `broken`: some query was adversarial within the radius, with a
+    margin above the rounding error. `margin` and `loss` are the largest values over all queried candidates;
     `adv_margin`, `adv_pred`, `distance` and `attempt` belong to `x`. `first` is the number of forward passes before the
     sample broke (−1: never). `non_finite`: some logits were not finite. `last` is the margin of the latest query,
     `still` the number of queries in a row that left it unchanged inside the ball, `longest` the largest such number.
@@ -57,9 +57,9 @@ def at_next_attempt(best: Best) -> Best:
 
 
 def joined(a: Best, b: Best, nearest: bool) -> Best:
-    """Join the best points of attempt `a` and of a later attempt `b`, as if `b` had continued from those of `a`.
+    """Return the best points of two attempts, an earlier one `a` and a later one `b`, run one after the other.
 
-    With `nearest` (see `BestSoFar`) a point that breaks its sample is preferred to a closer one that does not.
+    With `nearest` (see `BestSoFar`) a point that breaks its sample is preferred to a closer point that does not.
     """
     near = torch.where(a.broken == b.broken, b.distance < a.distance, b.broken)
     keep = near if nearest else b.adv_margin > a.adv_margin

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class StageStarted(NamedTuple):
-    """A stage begins: its name, its number of samples, and the largest number of forward passes per sample."""
+    """The event that a stage begins: its name, number of samples and largest number of forward passes per sample."""
 
     stage: str
     samples: int
@@ -13,7 +13,7 @@ class StageStarted(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The samples finished and broken so far in this stage, and the forward passes so far."""
+    """The progress of a stage: the numbers of finished samples, broken samples and forward passes so far."""
 
     stage: str
     finished: int
@@ -22,7 +22,7 @@ class Progress(NamedTuple):
 
 
 class Shrunk(NamedTuple):
-    """The device ran out of memory; each model call now has this many rows."""
+    """The event that the device ran out of memory: each model call now has fewer rows, namely `block`."""
 
     block: int
 

@@ -22,14 +22,14 @@ from brinell.ops.rowwise import concat, head, take
 
 @dataclass(frozen=True)
 class Engine:
-    """Runs one attack on many samples. With `early_exit` the attempts of a sample end as soon as it is broken.
+    """An engine for one attack on many samples. With `early_exit` a sample's attempts end once the sample is broken.
 
-    Every iteration queries the model once for every slot. Finished samples leave and others take their slots. The
+    Every iteration queries the model once for every slot. Waiting samples take the slots of finished samples. The
     arithmetic of a row never involves another row, so scheduling cannot change an outcome. `ball` gives norm and mask;
     each sample has its own radius. `refined` means that the caller refines distances in float32. `observe` is called
     with the slots and the response of every iteration, `tick` with the number of iterations since its last call; if
-    `tick` returns true, the run ends. `scheduler` makes the scheduler; `brinell.engine.accelerate` chooses another one
-    for accelerators.
+    `tick` returns true, the run ends. `scheduler` is the function that makes the scheduler
+    (see `brinell.engine.accelerate`).
     """
 
     oracle: Oracle
@@ -46,13 +46,13 @@ class Engine:
     scheduler: Callable[["Engine", Samples], Scheduler] = Scheduler
 
     def run(self, samples: Samples) -> Iterator[tuple[Tensor, Best]]:
-        """Attack the samples; yield (positions in `samples`, their best points) as they finish."""
+        """Attack the samples; whenever samples finish, yield their positions in `samples` and their best points."""
         return self.scheduler(self, samples).run()
 
     def attack_step(
         self, make: Callable[..., AttackStep] = AttackStep, pattern: tuple[Requires, ...] = ()
     ) -> AttackStep:
-        """Return the function that does one attack step on slots, or several in the order of `pattern`."""
+        """Return the function that does one attack step on slots for each entry of `pattern`."""
         # If float32 refines the nearest point afterwards, keep it whatever its margin.
         slack = 0.0 if self.refined else self.oracle.slack
         best_so_far = BestSoFar(self.criterion, self.attack.minimum_norm, self.draws > 1, slack)
@@ -61,14 +61,14 @@ class Engine:
         return make(self.oracle, self.attack, best_so_far, self.ball, pattern, *settings)
 
     def entry(self, samples: Samples, at: Tensor, live: Tensor, attempt: Tensor | None = None) -> Entry:
-        """Return the `Entry` of the samples at positions `at`, at the given attempts (None: at their first ones)."""
+        """Return the `Entry` of the samples at positions `at` for these attempts (None: for their first attempts)."""
         if attempt is None:
             attempt = torch.zeros_like(at) if samples.attempts is None else samples.attempts[at, 0]
         batch = replace(take(samples.batch, at), target=samples.targets[at, attempt])
         return Entry(at, attempt, live, batch, samples.eps[at])
 
     def begin(self, entry: Entry) -> Slots:
-        """Return slots at the beginning of the attempts in `entry`, without any best point yet."""
+        """Return slots at the beginning of the attempts in `entry`; no adversarial is found yet."""
         ranks, restarts = _ranks_and_restarts(self.attempts, entry.at.device)
         restart = restarts[entry.attempt]
         key = rng.fold(rng.fold(entry.batch.key, ranks[entry.attempt]), restart)
@@ -84,10 +84,10 @@ class Engine:
         return replace(self.begin(entry), best=at_next_attempt(slots.best))
 
     def first_states(self, entry: Entry, init: Callable[[Any], Any]) -> Any:
-        """Return the attack's first states, independent of how many rows begin together.
+        """Return the attack's first states, bit-identical for any number of rows in `entry`.
 
-        Rounding may depend on the number of rows. On a CPU only a single row differs, since its reductions are split
-        over threads: it is computed twice. On other devices the rows are padded to a whole block.
+        Rounding may depend on the number of rows. On a CPU only a single row rounds differently, since its reductions
+        are split over threads, so a single row is doubled. On other devices the rows are padded to a whole block.
         """
         device, n = self.oracle.classifier.device, len(entry.eps)
         cpu = device.type == "cpu"

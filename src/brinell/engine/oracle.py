@@ -47,12 +47,12 @@ KINDS = {
 
 
 def default_block(device: torch.device) -> int:
-    """Return the rows per model call on this type of device."""
+    """Return the number of rows per model call on this type of device."""
     return BLOCK.get(device.type, 128)
 
 
 def other_blocks(device: torch.device) -> dict[str, int]:
-    """Return the rows per model call for each kind in `KINDS` that differs from this device type's default.
+    """Return the rows per model call of the kinds of calls in `KINDS` whose number is not the device's default.
 
     >>> other_blocks(torch.device("cpu"))
     {}
@@ -62,7 +62,7 @@ def other_blocks(device: torch.device) -> dict[str, int]:
 
 
 def block_for(rows: dict[str, int], device: torch.device) -> int:
-    """Return the rows per model call on this device; `rows` is an entry of `KINDS`."""
+    """Return the rows per model call on this device, given `rows`, a value of `KINDS`: rows by type of device."""
     return rows.get(device.type, default_block(device))
 
 
@@ -73,7 +73,7 @@ def named_loss(name: str) -> LossFunction:
 
 
 def network_of(classifier: Classifier, id: Ids) -> tuple[Network, tuple[Tensor, ...]]:
-    """Return the function that calls the classifier, and its further arguments: the sample ids if it reads them."""
+    """Return the function that calls the classifier and its arguments after x: the ids if the classifier reads them."""
     return (classifier.forward, ()) if id is None or not classifier.per_sample else (classifier.forward_of, (id,))
 
 
@@ -81,7 +81,7 @@ def forward_backward(
     network: Network, loss: LossFunction, requires: Requires, of: str, precision: str,
     x: Tensor, y: Tensor, target: Tensor, *id: Tensor,
 ) -> Response:  # fmt: skip
-    """Call the network once and return its response with the required gradients. `of` is the output the loss reads."""
+    """Call the network once; return its response with the required gradients. `of` names the output for the loss."""
     exact, detector = precision == FLOAT32, requires is Requires.DETECTOR
     with torch.set_grad_enabled(requires is not Requires.LOGITS):
         point = x.detach().requires_grad_(requires is not Requires.LOGITS)
@@ -102,7 +102,7 @@ def _member(out: Output, name: str) -> Tensor:
     if value is None:
         raise ModelError(
             expected=f"a model with {'a detector' if name == 'reject' else name}, which this attack needs",
-            got="a model without it",
+            got="a model that has none",
             remedy=f"Write brinell.wrap(net, {'detector' if name == 'reject' else name}=…), or use another attack.",
         )
     return value.float()
@@ -125,9 +125,9 @@ def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Oracle:
-    """Queries a classifier for any number of rows, `block` at a time; the last block is padded.
+    """The caller of a classifier for any number of rows, `block` at a time; the last block is padded.
 
-    Attacks use `query`, in the given precision. Verification uses `output`, always in float32.
+    Attacks use `query`, in the given `precision`. Verification uses `output`, always in float32.
     """
 
     classifier: Classifier
@@ -142,7 +142,7 @@ class Oracle:
 
     @property
     def slack(self) -> float:
-        """The relative rounding error of margins from `query`: a sample broken by less is attacked further."""
+        """The relative rounding error of margins from `query`: an adversarial below it does not end the attack."""
         return SLACK[self.precision]
 
     def query(
@@ -171,7 +171,7 @@ class Oracle:
                 self._shrink(error)
 
     def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
-        """Return the function of (x, y, target, …) that does one pass on a block, and its further arguments."""
+        """Return a function of (x, y, target, *ids) that does one pass on a block, and the tuple `ids`."""
         network, ids = network_of(self.classifier, id)
         return partial(forward_backward, network, named_loss(loss), requires, LOSSES[loss].of, self.precision), ids
 
@@ -186,19 +186,19 @@ class Oracle:
                 self._shrink(error)
 
     def note(self, text: str) -> None:
-        """Send the note to the listener, and keep it for the Run."""
+        """Send the text to the listener as a `Note`, and keep it for the Run."""
         self.listener(Note(text))
         self.notes.append(text)
 
     def exact(self) -> "Oracle":
-        """Return an oracle of the same classifier in float32 with small blocks; it is made once and then reused."""
+        """Return an oracle of the same classifier in float32 with small blocks; later calls return the same oracle."""
         block = min(self.block, block_for(RETRY_BLOCK, self.classifier.device))
         if self._exact is None or self._exact.block != block:
             self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
         return self._exact
 
     def sized(self, rows: dict[str, int]) -> "Oracle":
-        """Return the same oracle with the blocks of an entry of `KINDS`; after memory ran out, never larger blocks."""
+        """Return the oracle with the block size of `rows`, a value of `KINDS`; never larger after memory ran out."""
         device = self.classifier.device
         block = block_for(rows, device)
         if block == self.block or (block > self.block and self.block < default_block(device)):
@@ -224,7 +224,7 @@ class Oracle:
             raise error
         if self.block == 1:
             raise ModelError(
-                expected="memory for one sample at a time",
+                expected="enough memory to call the model on one sample",
                 got=f"out of memory ({first_line(error)})",
                 remedy="Use a smaller model or input, or a device with more memory.",
             ) from error

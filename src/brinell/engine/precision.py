@@ -1,4 +1,4 @@
-"""The number formats of the engine: exact float32, or lower precision for the queries of attacks."""
+"""The number formats of model passes: exact float32, or lower precision for the queries of attacks."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ AUTO = "auto"
 
 
 def candidates(device: torch.device) -> tuple[str, ...]:
-    """Return the distinct precisions of this type of device, float32 first.
+    """Return the precisions that differ from each other on this type of device, float32 first.
 
     >>> candidates(torch.device("cpu"))
     ('float32', 'bfloat16')
@@ -33,7 +33,7 @@ def candidates(device: torch.device) -> tuple[str, ...]:
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """Use true float32 inside the context: no autocast or TF32, and deterministic cuDNN; restore the settings after."""
+    """Use true float32 inside the context: no autocast, no TF32, deterministic cuDNN; then restore the settings."""
     with torch.autocast(device.type, enabled=False), _cuda("ieee") if device.type == "cuda" else _cpu():
         yield
 
@@ -66,7 +66,7 @@ def _cuda(fp32_precision: str) -> Iterator[None]:
 
 
 def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context, used inside `exact`, for queries in lower precision. TF32 is float32 on devices without it."""
+    """Return a context, used inside `exact`, for passes in lower precision. Devices without TF32 use float32 for it."""
     if precision == "bfloat16":
         # Without the cache of converted weights, which is valid neither in CUDA graphs nor after a change of weights.
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

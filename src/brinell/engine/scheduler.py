@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scheduler:
-    """Keeps the slots full until every sample is decided.
+    """A scheduler that keeps the slots full until every sample is finished.
 
-    The attempts of a sample follow one another in its slot. A finished sample leaves, and the next one takes its slot.
+    The attempts of a sample follow one another in its slot. When a sample is finished, the next sample takes its slot.
     """
 
     engine: "Engine"
@@ -28,7 +28,7 @@ class Scheduler:
     finished: list[tuple[Tensor, Best]] = field(default_factory=list)
 
     def run(self) -> Iterator[tuple[Tensor, Best]]:
-        """Attack all samples; yield (positions in the samples, their best points) as they finish."""
+        """Attack all samples; whenever samples finish, yield their positions in `samples` and their best points."""
         step = self.engine.attack_step()
         count, block = self.slot_count(), self.engine.oracle.block
         micro_batch = MicroBatch(*self.first_entry(count, -(-count // block) * block), self.engine.begin)
@@ -45,7 +45,7 @@ class Scheduler:
         return min(self.engine.slots, len(self.samples))
 
     def first_entry(self, count: int, room: int) -> tuple[Entry, list[bool]]:
-        """Return the next `count` samples, padded to `room` slots, and which slots hold a sample."""
+        """Return the `Entry` of the next `count` samples, padded to `room` rows, and which rows hold a sample."""
         at = torch.arange(room, device=self.samples.device)
         live = at < count
         entry = self.engine.entry(self.samples, torch.where(live, at + self.next_sample, 0), live)
@@ -53,7 +53,7 @@ class Scheduler:
         return entry, live.tolist()
 
     def retire(self, micro_batch: MicroBatch) -> None:
-        """In slots whose attempt has ended, start the next attempt; replace samples that are done by waiting ones."""
+        """In slots whose attempt has ended, start the sample's next attempt, or else the next waiting sample."""
         ended = self.ended(micro_batch)
         if not ended:
             return
@@ -82,7 +82,7 @@ class Scheduler:
 
     @staticmethod
     def ended(micro_batch: MicroBatch) -> list[int]:
-        """Return the slots whose attempts have ended."""
+        """Return the numbers of the slots whose attempts have ended."""
         running = micro_batch.running()
         return [i for i, busy in enumerate(micro_batch.busy) if busy and not running[i]]
 
@@ -106,5 +106,5 @@ class Scheduler:
 
 
 def outcome_of(slots: Slots) -> Outcome:
-    """Return the samples, attempts and best points of slots."""
+    """Return the sample positions, attempts and best points of slots."""
     return Outcome(slots.at, slots.attempt, slots.best)

@@ -1,4 +1,4 @@
-"""The samples of a stage, and the slots that hold those under attack, which go through the model in micro-batches."""
+"""The samples of a stage, the slots of samples under attack, and the micro-batches of slots that advance together."""
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of one stage on the device, with the radius of each and the target class of every attempt.
+    """The samples of one stage on the device, with a radius per sample and a target class per sample and attempt.
 
     `targets` has one column per attempt (−1: no target). `attempts`, shape (samples, 2), holds each sample's first
-    attempt and one past its last; None means all attempts. `batch.key` is the noise key without the attempt.
+    attempt number and its last plus one; None means all attempts. `batch.key` is the noise key without the attempt.
     """
 
     batch: Batch
@@ -46,7 +46,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Entry:
-    """Samples that enter slots: their positions, their attempts, and all that the attack's first states depend on."""
+    """Samples that enter slots: their positions `at`, their attempts, and what the attack's first state needs."""
 
     at: Tensor
     attempt: Tensor
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Slots(Entry):
-    """Slots under attack: the attack's state and the best point so far of every sample. `live` rows still run."""
+    """Slots, one row each: the attack's state and the sample's best point so far. `live` rows are still attacked."""
 
     state: Any
     best: Best
@@ -78,7 +78,7 @@ Begin = Callable[[Entry], Slots]
 
 @dataclass(eq=False)
 class MicroBatch:
-    """Slots that the engine advances together; `busy` says which hold a sample. `places` are slot numbers in it."""
+    """Slots that the engine advances together; `busy` says which hold a sample. Methods take slot numbers `places`."""
 
     entry: InitVar[Entry]
     busy: list[bool]
@@ -94,11 +94,11 @@ class MicroBatch:
         return live
 
     def part(self, places: list[int], of: Callable[[Slots], T]) -> T:
-        """Return a copy of the rows `places` of `of(slots)`."""
+        """Return a copy of the rows `places` of the dataclass that the function `of` returns for the slots."""
         return take(of(self.slots), self._index(places))
 
     def enter(self, places: list[int], entry: Entry) -> None:
-        """Begin the samples of `entry` in the slots `places`."""
+        """Begin the attempts in `entry` in the slots `places`."""
         self.write(places, self.begin(entry))
 
     def write(self, places: list[int], new: Slots) -> None:

@@ -10,7 +10,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 class _BpdaFunction(torch.autograd.Function):
-    """Compute `forward` in the forward pass and the gradient of `stand_in` in the backward pass."""
+    """The autograd function that computes `forward` and, in the backward pass, the gradient of `stand_in`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Function, stand_in: Function) -> Tensor:
@@ -44,7 +44,7 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
-    """Make a module that computes `forward` exactly and takes its gradient from `backward` (default: the identity).
+    """Return a module that computes `forward` but has the gradient of the function `backward` (default: the identity).
 
     Use it for layers of a defence that have no useful gradient. Reference: Athalye, Carlini & Wagner 2018.
 

@@ -61,9 +61,9 @@ def _expanded(spec: str) -> list[str]:
 
 
 def load_model(spec: str) -> Any:
-    """Load "demo", a model of the zoo, a file of its weights, the output folder of `brinell train`, or FILE.py:FACTORY.
+    """Load the model `spec`: "demo", a model of the zoo, an output folder of `brinell train`, or FILE.py:FACTORY.
 
-    A file of weights is recognised by its sha256.
+    A file with the weights of a zoo model works too; it is recognised by its SHA-256.
     FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
 
     >>> load_model("demo").name
@@ -107,12 +107,12 @@ def load_model(spec: str) -> Any:
 
 
 def _instead(spec: str) -> str:
-    """Return the remedy for a name that no model has: what to write instead."""
+    """Return the remedy of the error for `spec`, which names no model: what to write instead."""
     path, example = Path(spec), "Write e.g. my_model.py:make_net."
     if path.suffix in WEIGHTS:
-        return f"Weights need their network: write a function that builds it, loads them and returns it. {example}"
+        return f"Write a function that builds the network, loads these weights and returns the network. {example}"
     if path.suffix == ".py" and path.is_file():
-        return f"Name the function in it that makes the model: {spec}:make_net."
+        return f"Name the function of this file that makes the model, e.g. {spec}:make_net."
     file, dot, name = spec.replace(":", ".").rpartition(".")
     if dot and Path(f"{file.replace('.', '/')}.py").is_file():
         return f"Did you mean '{file.replace('.', '/')}.py:{name}'?"
@@ -128,7 +128,7 @@ def _instead(spec: str) -> str:
 
 @contextmanager
 def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
-    """Turn an exception from the user's file into a ModelError with the command that shows its traceback."""
+    """Turn an exception from the user's file into a ModelError with a command that shows the traceback."""
     try:
         yield
     except BrinellError:

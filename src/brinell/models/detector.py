@@ -123,7 +123,7 @@ def as_detector(detector: Any) -> Detector:
 
 
 def negated(score: Tensor) -> Tensor:
-    """Return a score that accepts what `score` rejects (above 0) and rejects what it accepts; NaN stays NaN."""
+    """Return the score of the opposite decision: positive (rejected) where `score` is at most 0; NaN stays NaN."""
     # A score of zero is accepted, so the negated score must be above zero.
     least = torch.finfo(score.dtype).tiny
     return torch.where(score > 0, -score, (-score).clamp(min=least))
@@ -131,7 +131,7 @@ def negated(score: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Inverted(DelegatingClassifier):
-    """A classifier with the opposite detector decision. Use `inverted` to make one."""
+    """A classifier whose detector decides the opposite. Make it with `inverted`."""
 
     inner: Classifier
 
@@ -148,12 +148,12 @@ class Inverted(DelegatingClassifier):
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
 
     def forward(self, x: Tensor) -> Output:
-        """Return the output with a negated score: rejected if the original accepts, and vice versa; NaN stays NaN."""
+        """Return the original's output with the opposite decision: rejected if it accepts, accepted if it rejects."""
         out = self.inner.forward(x)
         if out.reject is None:
             raise ModelError(
                 expected="a classifier with a detector to invert",
-                got="a classifier without one",
+                got="a classifier without a detector",
                 remedy="Add a detector: brinell.wrap(net, detector=…).",
             )
         return replace(out, reject=negated(out.reject))
@@ -163,7 +163,7 @@ class Inverted(DelegatingClassifier):
 
 
 def inverted(classifier: Classifier) -> Inverted:
-    """Return the classifier with the opposite detector decision: it accepts the inputs that `classifier` rejects.
+    """Return a classifier with the opposite detector decision: it accepts exactly what `classifier` rejects.
 
     Method: the inverted test of Zimmermann et al. 2022, sec. 3.2. An attack that considers the detector must be able
     to trigger it as well as to evade it.

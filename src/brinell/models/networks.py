@@ -1,4 +1,4 @@
-"""Untrained networks by name: what `brinell train --model NAME` builds."""
+"""Untrained networks by name, which `brinell train --model NAME` builds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,14 +16,14 @@ Numbers = Sequence[float] | None
 
 
 def _inputs(channels: int, mean: Numbers, std: Numbers) -> Inputs:
-    """Return a normalisation that is stored with the weights (buffers mu and sigma)."""
+    """Return a module that normalises inputs; its buffers mu and sigma are stored with the weights."""
     if mean is None and std is None:
         return Inputs()
     return Inputs(tuple(mean or (0.0,) * channels), tuple(std or (1.0,) * channels), stored=True)
 
 
 class _StoredInputs(nn.Module):
-    """Mixin that omits the normalisation from the module's repr: its buffers are in the fingerprint already."""
+    """A mixin that omits the normalisation from the module's repr, since its buffers are in the fingerprint already."""
 
     def extra_repr(self) -> str:
         return ""
@@ -32,7 +32,7 @@ class _StoredInputs(nn.Module):
 class ResNet18(_StoredInputs, ResNet):
     """ResNet-18 for images in [0, 1] of any size; `mean` and `std` (one number per channel) are applied inside.
 
-    Reference: He et al. 2016, Deep residual learning, in the variant for 32×32 images.
+    Reference: He et al. 2016, Deep residual learning, in its variant for 32×32 images.
 
     >>> import torch
     >>> ResNet18(classes=7)(torch.zeros(2, 3, 16, 16)).shape
@@ -89,7 +89,7 @@ NETWORKS: dict[str, Callable[["Network"], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Network:
-    """The configuration of a network: its name, classes, channels and the normalisation applied inside.
+    """The configuration of a network: its name, numbers of classes and channels, and normalisation of inputs.
 
     >>> type(Network("resnet18", classes=100).build()).__name__
     'ResNet18'

@@ -49,7 +49,7 @@ def require_module(classifier: Classifier, remedy: str) -> nn.Module:
 
 @dataclass(frozen=True, eq=False)
 class TorchClassifier(Classifier):
-    """A torch module as a classifier, with its input normalisation, detector and options. Use `wrap` to make one.
+    """A torch module as a classifier, with input normalisation, detector and options. Make it with `wrap`.
 
     `foreign_dtypes` are the dtypes of weights that another framework holds.
     """
@@ -166,7 +166,7 @@ class TorchClassifier(Classifier):
         return {*self.foreign_dtypes, *(str(t.dtype).removeprefix("torch.") for t in tensors)}
 
     def modes(self) -> list[str]:
-        """Return the names of submodules in train mode."""
+        """Return the names of the submodules that are in train mode."""
         named = [pair for module in self._modules() for pair in module.named_modules()]
         return [name or type(m).__name__ for name, m in named if m.training]
 
@@ -186,9 +186,9 @@ def wrap(
 
     `allow` names defects that do not stop an evaluation ("train mode", "probabilities", "mixed rows"); the Run then
     stores them as failed checks. `differentiable=False` marks a black box. `detector` is a module or function that
-    rejects an input if its score is positive; `brinell.calibrated` sets another threshold. A detector receives what its
-    arguments are named after: x (the input in [0, 1]), logits, features. `features` names the layer of the module that
-    provides the features.
+    rejects an input if its score is positive; `brinell.calibrated` sets another threshold. The names of its arguments
+    decide what the detector receives: x (the input in [0, 1]), logits, features. `features` names the layer of the
+    module that provides the features.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
     >>> wrap(net, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2)).forward(torch.rand(2, 3, 2, 2)).logits.shape
@@ -198,7 +198,7 @@ def wrap(
         raise ModelError(
             expected="a torch.nn.Module",
             got=type(module).__name__,
-            remedy="Call it in the forward of an nn.Module, or use brinell.models.adapters for other frameworks.",
+            remedy="Wrap an nn.Module whose forward calls it; for other frameworks see brinell.models.adapters.",
         )
     unknown = set(allow) - set(ALLOWED)
     if unknown:
@@ -230,7 +230,7 @@ def wrap(
         raise ModelError(
             expected="the name of a layer of the module as features",
             got=repr(features),
-            remedy="Print the names: [name for name, _ in net.named_modules()].",
+            remedy="See all names with [name for name, _ in net.named_modules()].",
         )
     rejects = None if detector is None else as_detector(detector)
     m, s = (None if v is None else v.to(device) for v in (mean_column, std_column))

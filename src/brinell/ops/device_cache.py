@@ -8,7 +8,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def table(function: F) -> F:
-    """Cache the results of a function of plain numbers and a device. The returned tensors must not be written to.
+    """Decorate a function of numbers and a device so that its tensors are cached. Nobody may write to these tensors.
 
     A compiled attack step treats a cached tensor as a constant; otherwise it would rebuild the tensor from Python
     numbers at every call. Call the step once before compiling it, so that the cache is filled.

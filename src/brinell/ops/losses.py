@@ -36,7 +36,7 @@ def likeliest_wrong(logits: Logits, y: Labels, k: int) -> Tensor:
 
 
 def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Return the best wrong logit minus the true one (Carlini & Wagner 2017): positive means misclassified.
+    """Return, per row, the largest wrong logit minus the true logit (Carlini & Wagner 2017); wrong if positive.
 
     >>> margin(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([0])).item()
     2.0
@@ -55,7 +55,7 @@ def ce_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
 
 
 def dlr(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Return the difference of logits ratio (Croce & Hein 2020, eq. 6): margin / (z_(1) − z_(3)).
+    """Return, per row, the difference of logits ratio (Croce & Hein 2020, eq. 6): margin / (z_(1) − z_(3)).
 
     z_(i) is the i-th largest logit, so at least three classes are needed.
     """
@@ -66,7 +66,7 @@ def dlr(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
 
 
 def dlr_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return the targeted DLR (Croce & Hein 2020, eq. 7): (z_t − z_y) / (z_(1) − (z_(3) + z_(4)) / 2).
+    """Return, per row, the targeted DLR (Croce & Hein 2020, eq. 7): (z_t − z_y) / (z_(1) − (z_(3) + z_(4)) / 2).
 
     z_(i) is the i-th largest logit, so at least four classes are needed.
     """
@@ -75,7 +75,7 @@ def dlr_targeted(logits: Logits, y: Labels, t: Labels) -> Scalars:
 
 
 def minimum_margin(logits: Logits, y: Labels, t: Labels) -> Scalars:
-    """Return, per row, z_t − z_y for the target class t: the loss of the Minimum-Margin attack, not rescaled."""
+    """Return, per row, z_t − z_y for the target class t: the loss of the Minimum-Margin attack, without rescaling."""
     return _at(logits, t) - _at(logits, y)
 
 
@@ -86,7 +86,7 @@ def margin_towards(logits: Logits, y: Labels, t: Labels) -> Scalars:
 
 
 def _over(size: Tensor) -> Tensor:
-    """Return `size` for use as a divisor: the same sign, and a magnitude of at least `TINY`."""
+    """Return `size` for use as a divisor: magnitudes below `TINY` are raised to `TINY`, signs are kept."""
     return torch.where(size < 0, size.clamp(max=-TINY), size.clamp(min=TINY))
 
 

@@ -2,7 +2,7 @@
 
 A key is one int64 per row. Integer arithmetic wraps modulo 2^64 on every device, so keys, integers and uniforms are
 bit-identical on CPU and GPU, in any batch and in any order. Logarithms, cosines and powers are not: their last bit
-depends on the device and even on the position in the tensor, since vector units process the end of a tensor with other
+depends on the device and even on the position in the tensor, since vector units process the end of a tensor by other
 code. They are computed in float64 and rounded to float32; two devices then differ in about one value in 10⁹.
 """
 
@@ -29,7 +29,7 @@ _MANTISSA = 24
 
 
 def _shift_right(z: Tensor, n: int) -> Tensor:
-    """Shift int64 right logically (torch's shift copies the sign bit)."""
+    """Return the int64 values z shifted right by n bits and filled with zeros (torch's shift copies the sign bit)."""
     return (z >> n) & ((1 << (64 - n)) - 1)
 
 
@@ -40,7 +40,7 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def digest(text: str) -> int:
-    """Return a hash of the text as an integer, to fold a name into keys."""
+    """Return a hash of the text as an integer, so that `fold` can derive keys from names."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
 
 
@@ -58,12 +58,12 @@ def fold(key: Keys, data: int | Keys) -> Keys:
 
 @table
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return what `fold` adds for the integers 0 … n − 1; cached for the reason given in `_counter`."""
+    """Return the numbers that `fold` adds to a key for the integers 0 … n − 1; cached for the reason in `_counter`."""
     return torch.arange(n, device=device) * _DERIVE
 
 
 def children(key: Keys, n: int) -> Tensor:
-    """Return fold(key, 0) … fold(key, n − 1), shape (b, n).
+    """Return the n keys fold(key, 0) … fold(key, n − 1) of each row, shape (b, n).
 
     >>> key = torch.tensor([1, 2])
     >>> bool((children(key, 3)[:, 2] == fold(key, 2)).all())
@@ -79,7 +79,7 @@ def keys(seed: int, ids: Keys) -> Keys:
 
 @table
 def _counter(n: int, device: torch.device) -> Tensor:
-    """Return what `bits` adds to a key for each of n words; cached, since GPU compilers would multiply in 32 bits."""
+    """Return the numbers that `bits` adds to a key for its n words; cached: GPU compilers would multiply in 32 bits."""
     return torch.arange(1, n + 1, device=device) * _COUNT
 
 
@@ -89,7 +89,7 @@ def bits(key: Keys, n: int) -> Tensor:
 
 
 def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Draw uniformly from [0, 1) with 24 bits, `shape` per row.
+    """Draw numbers uniformly from [0, 1), with 24 random bits each: a tensor of shape (b, *shape).
 
     >>> uniform(keys(0, torch.arange(2)), (3,)).shape
     torch.Size([2, 3])
@@ -99,24 +99,24 @@ def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
 
 
 def integers(key: Keys, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Draw integers from 0 … high − 1 (high below 2^31), `shape` per row; `high` may be one bound per row."""
+    """Draw integers from 0 … `high` − 1, shape (b, *shape). `high` is one bound below 2^31, or one per row."""
     words = _shift_right(bits(key, math.prod(shape)), 64 - 31).view(-1, *shape)
     bound = high.view(-1, *[1] * len(shape)) if isinstance(high, Tensor) else high
     return (words * bound) >> 31
 
 
 def signs(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Draw −1 or +1 with equal probability, `shape` per row."""
+    """Draw −1 or +1 with equal probability: a tensor of shape (b, *shape)."""
     return torch.where(bits(key, math.prod(shape)) < 0, -1.0, 1.0).float().view(-1, *shape)
 
 
 def normal(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Draw from the standard normal distribution, `shape` per row (Box-Muller)."""
+    """Draw from the standard normal distribution by Box-Muller: a tensor of shape (b, *shape)."""
     u, v = uniform(fold(key, 1), shape).double(), uniform(fold(key, 2), shape).double()
     # 1 − u lies in (0, 1], so the logarithm is finite.
     return ((-2 * (1 - u).log()).sqrt() * (2 * math.pi * v).cos()).float()
 
 
 def exponential(key: Keys, shape: tuple[int, ...]) -> Points:
-    """Draw from the standard exponential distribution, `shape` per row."""
+    """Draw from the standard exponential distribution: a tensor of shape (b, *shape)."""
     return -(1 - uniform(key, shape).double()).log().float()

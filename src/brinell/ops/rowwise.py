@@ -11,7 +11,7 @@ S = TypeVar("S")
 
 
 def rows(v: Tensor, like: Tensor) -> Tensor:
-    """Reshape (b,) to (b, 1, …, 1), so that it broadcasts over `like`."""
+    """Reshape `v` from (b,) to (b, 1, …, 1), so that it broadcasts over `like`."""
     return v.view(-1, *[1] * (like.ndim - 1))
 
 
@@ -25,7 +25,7 @@ def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _each(function: Callable[..., Any], first: S, *others: S) -> S:
-    """Apply a function to every field of dataclasses of row tensors, nested ones included; None stays None."""
+    """Apply a function to every tensor field of dataclasses, also of nested dataclasses; None stays None."""
     values = {f.name: _apply(function, [getattr(s, f.name) for s in (first, *others)]) for f in fields(first)}  # type: ignore[arg-type]
     return type(first)(**values)
 
@@ -37,7 +37,7 @@ def _apply(function: Callable[..., Any], values: list[Any]) -> Any:
 
 
 def take(state: S, index: Tensor) -> S:
-    """Return the rows at `index` of every field."""
+    """Return the dataclass with only the rows at `index` of every tensor."""
     return _each(lambda v: v[index], state)
 
 
@@ -47,7 +47,7 @@ def where_rows(mask: Tensor, a: S, b: S) -> S:
 
 
 def put(state: S, index: Tensor, new: S) -> S:
-    """Return a copy of the state whose rows at `index` are those of `new`."""
+    """Return a copy of `state` in which the rows of `new` replace the rows at `index`."""
     return _each(lambda v, n: v.index_copy(0, index, n), state, new)
 
 
@@ -85,7 +85,7 @@ def overwrite(state: S, new: S) -> None:
 
 
 def overwrite_rows(state: S, index: Tensor, new: S) -> None:
-    """Overwrite the rows of `state` at `index` with those of `new`."""
+    """Overwrite the rows of `state` at `index` with the rows of `new`, in the same memory."""
     _each(lambda v, n: v.index_copy_(0, index, n), state, new)
 
 
@@ -102,7 +102,7 @@ def same(a: S, b: S) -> bool:
 
 
 def flat(x: Tensor) -> Tensor:
-    """Reshape to (b, n): one flat row per sample."""
+    """Reshape x to (b, n): one flat row per sample."""
     return x.reshape(len(x), -1)
 
 
@@ -112,7 +112,7 @@ def concat(states: "list[S]") -> S:
 
 
 def head(state: S, n: int) -> S:
-    """Return the first n rows of every field."""
+    """Return the dataclass with only the first n rows of every tensor."""
     return _each(lambda v: v[:n], state)
 
 
@@ -126,7 +126,7 @@ _SPAN = 64
 
 
 def running_sum(v: Tensor) -> Tensor:
-    """Return cumulative sums along each row, (b, n), with the same bits in every run on a device.
+    """Return cumulative sums along each row, (b, n), bit-identical in every run on one device.
 
     >>> running_sum(torch.tensor([[1.0, 2.0, 3.0]])).tolist()
     [[1.0, 3.0, 6.0]]
@@ -135,7 +135,7 @@ def running_sum(v: Tensor) -> Tensor:
 
 
 def span_sums(v: Tensor) -> Tensor:
-    """Return cumulative sums along each row: within spans of columns by a matrix product, then over the spans."""
+    """Return cumulative sums along each row: a matrix product sums within spans of columns, then spans are added."""
     b, n = v.shape
     if n <= 1:
         return v

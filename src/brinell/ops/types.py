@@ -1,4 +1,4 @@
-"""Tensor shapes as types: `b` rows, `*shape` of one sample, `k` classes."""
+"""Names of tensor shapes for type hints: `b` is the number of rows, `*shape` a sample's shape, `k` the classes."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor

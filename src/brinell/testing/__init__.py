@@ -1,7 +1,7 @@
-"""For authors of attacks, norms and classifiers: conformance checks, and models with known distances.
+"""Conformance checks for authors of attacks, norms and classifiers, and models with known distances.
 
-`attacks`, `norms` and `classifiers` hold `check_attack`, `check_norm` and `check_classifier`. They raise
-AssertionError with the contract that is broken. `worlds` holds linear and ReLU models whose distances to the decision
+`attacks`, `norms` and `classifiers` hold `check_attack`, `check_norm` and `check_classifier`. A failed check raises
+AssertionError that names the broken rule. `worlds` holds linear and ReLU models whose distances to the decision
 boundary are known in closed form. The tests of Brinell use them too.
 """
 

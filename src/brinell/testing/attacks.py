@@ -1,4 +1,4 @@
-"""The conformance check of attacks. It raises AssertionError with the contract that is broken."""
+"""The conformance check of attacks. It raises AssertionError that names the broken rule."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -35,13 +35,13 @@ class _SmoothNet(nn.Module):
 
 
 def _detector_score(x: Tensor) -> Tensor:
-    """Return the score of a smooth detector, which is high in the middle of every other coordinate."""
+    """Return the score of a smooth detector, which is high where every second coordinate is near ½."""
     return torch.cos(3 * (flat(x)[:, ::2] - 0.5)).mean(1) - 0.7
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """An attack, and a model that evaluates every row in a call of its own."""
+    """An attack under test and an oracle that calls the model on one row at a time."""
 
     attack: AnyAttack
     oracle: Oracle
@@ -54,7 +54,7 @@ class _Trial:
         return self.oracle.query(s.x, p.y, target, self.attack.loss, turns[int(s.t.min()) % len(turns)])
 
     def follow(self, p: Batch, ball: Ball, spoil: "Callable[[Response], Response]" = lambda a: a) -> "list[Any]":
-        """Return the states after 0, 1, … responses, until every row has used its queries."""
+        """Return the states after 0, 1, … responses, changed by `spoil`, until all rows have used their queries."""
         states = [self.attack.init(p, ball)]
         for _ in range(self.steps):
             if bool((states[-1].t >= self.attack.queries).all()):
@@ -74,7 +74,7 @@ def check_attack(
 ) -> None:
     """Check that an attack keeps the contract of `brinell.core.attack.Attack` in the given norms, or in all its norms.
 
-    Its declared members are valid. Its state has one row per sample. `init` and `step` are pure, treat every row
+    The contract: members are valid; the state has one row per sample; `init` and `step` are pure, treat every row
     independently, draw noise only through the key, count their responses, respect box, ball and mask, use an explicit
     start, and tolerate NaN and inf in responses. `eps` is the Linf radius; other norms get a radius of roughly the
     same volume. A minimum-norm attack must also work without a radius.
@@ -126,7 +126,7 @@ def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> 
 
 
 def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
-    """Return names and tensors of a state, nested dataclasses included."""
+    """Return (name, tensor) for every tensor of a state, also of its nested dataclasses."""
     tensors: list[tuple[str, Tensor]] = []
     for f in fields(state):
         value = getattr(state, f.name)
@@ -201,7 +201,7 @@ def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
 
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
-    """Check that NaN responses in the first row (with zero gradients, as the engine gives) do not affect other rows."""
+    """Check that NaN responses (with zero gradients, as in the engine) in the first row do not affect other rows."""
     where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
 
     def spoil(a: Response) -> Response:

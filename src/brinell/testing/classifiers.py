@@ -9,7 +9,7 @@ from brinell.testing.norms import require
 
 
 def check_classifier(classifier: Classifier, x: Tensor) -> None:
-    """Check that a classifier evaluates each row independently and reproducibly, and has gradients if it says so.
+    """Check that a classifier evaluates rows independently and reproducibly, and has gradients if `differentiable`.
 
     `x` holds at least four inputs in [0, 1].
 

@@ -57,7 +57,7 @@ def _check_steepest(norm: Norm, g: Tensor, other: Tensor) -> None:
 
 
 def _box(key: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return lo ≤ 0 ≤ hi, the room in the unit box around random points, some of which lie on its boundary."""
+    """Return bounds lo ≤ 0 ≤ hi of displacements in the unit box from random points, some on the box's boundary."""
     x0 = (1.4 * rng.uniform(rng.fold(key, 3), (n,)) - 0.2).clamp(0, 1)
     return -x0, 1 - x0
 

@@ -29,7 +29,7 @@ class _Linear(nn.Module):
 
 @dataclass(frozen=True)
 class LinearWorld:
-    """A linear model W·x + b, samples of any shape (flattened) and their labels, all classified correctly."""
+    """A linear model W·x + b on flattened inputs, with samples that it classifies correctly and their labels."""
 
     weight: Tensor
     bias: Tensor
@@ -42,7 +42,7 @@ class LinearWorld:
         return wrap(_Linear(self.weight, self.bias).eval(), name="linear world")
 
     def gaps(self) -> tuple[Tensor, Tensor]:
-        """Return, per sample and class j in float64, the gap z_y − z_j, (b, k), and its normal w_j − w_y, (b, k, n)."""
+        """Return, per sample and class j, the gap z_y − z_j (b, k) and the normal w_j − w_y (b, k, n), in float64."""
         z = flat(self.x).double() @ self.weight.double().T + self.bias.double()
         slope = self.weight.double()[None] - self.weight.double()[self.y][:, None]
         return z.gather(1, self.y[:, None]) - z, slope
@@ -50,15 +50,15 @@ class LinearWorld:
     def distances(self, norm: Norm | str) -> Tensor:
         """Return the distance to every class, (b, k) in float64: z_y − z_j over the dual norm of w_j − w_y.
 
-        It is inf for the true class. It ignores the box, which does not matter for the samples of `linear_world`; see
-        `boxed_distances` for others.
+        The distance to the true class is inf. The box is ignored, which makes no difference for the samples of
+        `linear_world`; `boxed_distances` respects it.
         """
         gap, slope = self.gaps()
         dual = _norm(norm).dual_size(slope.flatten(0, 1)).view_as(gap)
         return torch.where(dual > 0, gap / dual, torch.inf)
 
     def boxed_distances(self, norm: Norm | str) -> Tensor:
-        """Return the distances inside the unit box; inf where the box does not reach the hyperplane."""
+        """Return the distance to every class inside the unit box, (b, k); inf if the box does not reach the class."""
         (gap, slope), x = self.gaps(), flat(self.x).double()
         each = x[:, None].expand_as(slope).flatten(0, 1)
         w = slope.flatten(0, 1)
@@ -81,7 +81,7 @@ def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _fits(world: LinearWorld) -> Tensor:
-    """Return the mask of samples whose nearest boundary point is in the box, at a suitable distance, in every norm."""
+    """Return the mask of samples whose nearest boundary point, in every norm, is in the box at a suitable distance."""
     free = torch.stack([world.distance(norm) for norm in NORMS.values()])
     boxed = torch.stack([world.boxed_distances(norm).amin(1) for norm in NORMS.values()])
     roomy = (boxed <= free * (1 + 1e-9)).all(0)
@@ -89,7 +89,7 @@ def _fits(world: LinearWorld) -> Tensor:
 
 
 def _placed(weight: Tensor, bias: Tensor, shape: tuple[int, ...], n: int, seed: int) -> LinearWorld:
-    """Return the first n random samples around the centre whose nearest boundary points lie in the box."""
+    """Return a world with the first n suitable (`_fits`) random samples around the centre of the box."""
     x = 0.5 + SPREAD * (2 * rng.uniform(rng.keys(seed + 1, torch.arange(64 * n)), shape) - 1)
     y = (flat(x).double() @ weight.double().T + bias.double()).argmax(1)
     keep = _fits(LinearWorld(weight, bias, x, y)).nonzero()[:n, 0]
@@ -99,7 +99,7 @@ def _placed(weight: Tensor, bias: Tensor, shape: tuple[int, ...], n: int, seed: 
 
 
 def linear_world(classes: int = 3, shape: tuple[int, ...] = (24,), n: int = 16, seed: int = 0) -> LinearWorld:
-    """Return a random linear classifier and n samples well inside the box; deterministic in the arguments.
+    """Return a random linear classifier and n samples well inside the box; equal arguments give equal worlds.
 
     >>> world = linear_world(classes=4, shape=(1, 5, 5), n=8)
     >>> world.x.shape, bool((world.distance("L1") >= world.distance("L2")).all())
@@ -113,9 +113,9 @@ def linear_world(classes: int = 3, shape: tuple[int, ...] = (24,), n: int = 16, 
 
 
 def duel(classes: int = 4, shape: tuple[int, ...] = (24,), n: int = 16, seed: int = 0) -> LinearWorld:
-    """Return a linear world in which only two classes compete; the logits of the others are far lower everywhere.
+    """Return a linear world in which only two classes compete; all other classes have far lower logits everywhere.
 
-    With one competitor every untargeted loss has its maximum in the ball at the closed-form point.
+    With one competitor, every untargeted loss has its maximum over the ball at a point known in closed form.
 
     >>> world = duel(classes=5, n=4)
     >>> world.classifier.forward(world.x).logits.shape, int(world.y.max())
@@ -157,7 +157,7 @@ class ReluWorld:
 
 
 def relu_world(inputs: int = 4, hidden: int = 5, classes: int = 2, n: int = 8, seed: int = 0) -> ReluWorld:
-    """Return a random network with one hidden layer and n samples in the box; deterministic in the arguments.
+    """Return a random network with one hidden layer and n samples in the box; equal arguments give equal worlds.
 
     >>> world = relu_world(n=3)
     >>> bool((world.classifier.forward(world.x).logits.argmax(1) == world.y).all())

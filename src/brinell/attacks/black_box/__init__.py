@@ -2,7 +2,7 @@
 
 `square`: random search over square windows of images (`square_patterns` holds the windows and patterns).
 `random_search`: the same search over random subsets of coordinates, for inputs that are not images, and the schedule,
-state and moves that both share. `hop_skip_jump`: a minimum-norm attack that reads decisions only.
+state and moves that it shares with `square`. `hop_skip_jump`: a minimum-norm attack that reads decisions only.
 `random_sampling`: independent random points, the baseline of the binarization test.
 """
 

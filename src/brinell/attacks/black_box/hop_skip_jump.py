@@ -30,7 +30,7 @@ MOST_STEP_HALVINGS = 20
 
 @dataclass(frozen=True)
 class HopSkipJumpState(PointState):
-    """Per row: phase, its queries so far, boundary point, limits of the bisection, sums for the normal, and step."""
+    """State, per row: phase, its queries so far, boundary point, bisection limits, sums for the normal, and step."""
 
     phase: Labels
     count: Labels
@@ -49,7 +49,7 @@ class HopSkipJumpState(PointState):
 
 @dataclass(frozen=True)
 class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
-    """Walk along the decision boundary towards the clean point, using decisions only.
+    """An attack that walks along the decision boundary towards the clean point, using decisions only.
 
     Method: draw random points in the box (or take the explicit start) until one is adversarial. Then repeat rounds of
     three phases. (1) Bisect between the adversarial and the clean point to find a boundary point. (2) Estimate the
@@ -161,7 +161,7 @@ def halvings(n: int, norm: Norm = L2) -> int:
 
 
 def _random_point(p: Batch, ball: Ball, t: Labels) -> Points:
-    """Draw a uniform random point of the box; masked coordinates stay clean."""
+    """Draw a uniform random point of the box; coordinates outside the mask keep their clean values."""
     lo, hi = ball.bounds(p.x)
     drawn: Tensor = lo + (hi - lo) * rng.uniform(rng.fold(rng.fold(p.key, 1), t), tuple(p.x.shape[1:]))
     return drawn.clamp(lo, hi)
@@ -173,6 +173,6 @@ def _direction(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
 
 
 def _between(s: HopSkipJumpState, p: Batch, ball: Ball) -> Points:
-    """Return the middle point of the bisection: `s.far` moved towards the clean point, in Linf by clipping."""
+    """Return the adversarial point `s.far`, retracted to the middle distance of the bisection."""
     middle = (s.low + s.high) / 2 * ball.norm.size(s.far - p.x)
     return replace(ball, eps=middle).retract(p.x, s.far)

@@ -17,7 +17,7 @@ WHERE = ("inside", "surface", "corners")
 
 @dataclass(frozen=True)
 class RandomSampling(Attack[PointState]):
-    """Query independent random points: inside the ball, on its surface, or at its corners (Linf).
+    """An attack by independent random points: inside the ball, on its surface, or at its corners (Linf).
 
     Method: query number t of a sample depends only on the sample's noise key and t. Cost: one forward pass per point.
     Reference: Zimmermann et al. 2022, sec. 3.1, the random attack.

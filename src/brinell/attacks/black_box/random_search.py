@@ -35,7 +35,7 @@ def stage(i: int) -> int:
 
 
 def shares(steps: int, p0: float) -> tuple[float, ...]:
-    """Return the share of coordinates that a candidate changes, for each stage that `steps` iterations reach.
+    """Return the share of coordinates that a candidate changes after 0, 1, … halvings, as far as `steps` lead.
 
     >>> shares(200, 0.8)
     (0.8, 0.4, 0.2)
@@ -44,12 +44,12 @@ def shares(steps: int, p0: float) -> tuple[float, ...]:
 
 
 def stages(steps: int) -> list[int]:
-    """Return the schedule's stage at every iteration, with two more entries for rows that have used all queries."""
+    """Return the number of halvings at every iteration; two more entries serve rows that have used all queries."""
     return [stage(min(i, steps - 1)) for i in range(steps + 2)]
 
 
 def for_norm(table: dict[type[Norm], V], norm: Norm, name: str) -> V:
-    """Return the entry of `table` for this norm; refuse a norm without one."""
+    """Return the entry of `table` for this norm; refuse a norm that the attack `name` does not support."""
     if type(norm) not in table:
         raise PlanError(
             expected=f"a norm that {name} supports ({', '.join(n.name for n in table)})",
@@ -61,7 +61,7 @@ def for_norm(table: dict[type[Norm], V], norm: Norm, name: str) -> V:
 
 @dataclass(frozen=True)
 class RandomSearchState(PointState):
-    """Per row: the candidate to query next, the best point so far, and its loss."""
+    """State of a random search, per row: the candidate to query next, the best point so far, and its loss."""
 
     x_best: Points
     f_best: Scalars
@@ -105,7 +105,7 @@ class Flip:
     """Random moves in Linf: `move` changes the displacement d on a set of coordinates; `place` projects x0 + d."""
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Add 2 eps · signs on the set `a`; the later projection puts these coordinates on a face. Shapes (b, 1, n)."""
+        """Return d + 2 eps · signs on the coordinates `a`, which `place` projects to a face. Shapes are (b, 1, n)."""
         return torch.where(a, d + 2 * rows(eps, d) * signs, d)
 
     def place(self, ball: Ball, x0: Points, d: Points) -> Points:
@@ -113,7 +113,7 @@ class Flip:
 
 
 def _rescaled(ball: Ball, x0: Points, d: Points) -> Points:
-    """Scale d to norm eps, then clip x0 + d to the box, as AutoAttack does in L2."""
+    """Return x0 + d, with d scaled to norm eps, clipped to the box, as AutoAttack does in L2."""
     d = ball.masked(d)
     return ball.retract(x0, x0 + rows(ball.eps / (ball.norm.size(d) + TINY), d) * d)
 
@@ -123,19 +123,19 @@ def _projected(ball: Ball, x0: Points, d: Points) -> Points:
 
 
 def _clipped(ball: Ball, x0: Points, d: Points) -> Points:
-    """Scale d down to norm eps, which it exceeds only by rounding, and clip x0 + d to the box."""
+    """Return x0 + d clipped to the box, where d exceeds norm eps only by rounding and is scaled down to it."""
     scale = (ball.eps * INSIDE / (ball.norm.size(d) + TINY)).clamp(max=1)
     return inward(x0, rows(scale, d) * d).clamp(*ball.bounds(x0))
 
 
 @dataclass(frozen=True)
 class BudgetTransfer:
-    """Random moves in L2 and L1: a new displacement on the set `a` gets the budgets of the sets `a` and `b`.
+    """Random moves in L2 and L1: the coordinates `a` get a new displacement, with the budget of `a` and `b`.
 
-    It also gets the unused budget. Budgets are sums of `measure`, which is |·|^p per coordinate; `root` is its inverse.
-    `amount` converts the budget of a channel into the norm of its new displacement, given the number of channels. `put`
-    brings any displacement into ball and box; `trim` does so if its norm exceeds eps by rounding only, as after a move
-    with a single channel.
+    The unused budget is added to it. The budget of coordinates is the sum of `measure`, |·|^p, over them; `root` is the
+    inverse of `measure`. `amount` converts the budget of a channel into the norm of its new displacement, given the
+    number of channels. `put` moves any displacement into ball and box; `trim` does this for displacements whose
+    norm exceeds eps only by rounding, as after a move with a single channel.
     """
 
     measure: Callable[[Tensor], Tensor]
@@ -149,12 +149,12 @@ class BudgetTransfer:
         return self.root(self.measure(d).sum(2, keepdim=True))
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Return d with random signs mixed into it on the coordinates `a` and with zeros on the coordinates `b`."""
+        """Return d mixed with random `signs` on the coordinates `a` and with zeros on the coordinates `b`."""
         bump = torch.where(a, signs, 0.0)
         return self.mix(d, bump / (self.size(bump) + TINY), a, b, eps)
 
     def mix(self, d: Points, bump: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Return d mixed with `bump` on `a`; `bump` is zero outside `a` and has norm 1 in every channel."""
+        """Return d mixed with `bump` on `a` and zero on `b`; `bump` is zero outside `a`, of norm 1 in each channel."""
         channels = d.shape[1]
         both, old, mass = a | b, torch.where(a, d, 0.0), self.measure(d)
         unused = (self.measure(eps) - flat(mass).sum(1)).clamp(min=0) / channels
@@ -183,11 +183,11 @@ def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class RandomSearch(SearchAttack):
-    """Run Square's random search on inputs that are not images. It is Brinell's substitute, not a published method.
+    """Square's random search for inputs that are not images. It is Brinell's substitute, not a published method.
 
     Method: as Square, but a random subset of round(p·n) of the n free coordinates replaces the square window, with a
     random sign per coordinate; p is the scheduled share. Linf: the subset moves to a face of the ball. L2 and L1: the
-    budget of this subset and of a second one goes to the first, mixed with the signs. A candidate is accepted if its
+    budgets of this subset and of a second subset go to the first, mixed with the signs. A candidate is accepted if its
     loss is strictly larger. Cost per step: one forward pass; one more for the start. Reference: none; after
     Andriushchenko et al. 2020, who use squares because convolutional networks are sensitive to them.
     Limits: finds little in high dimension. Use it beside other attacks, not alone.
@@ -199,7 +199,7 @@ class RandomSearch(SearchAttack):
     name = "random-search"
 
     def first(self, p: Batch, ball: Ball) -> Points:
-        """Draw a random direction of length eps (a corner in Linf)."""
+        """Draw a random point at distance eps from the clean point (in Linf a corner of the ball), then project it."""
         noise = rng.normal(rng.fold(p.key, 0), tuple(p.x.shape[1:]))
         return ball.project(p.x, p.x + rows(ball.eps, p.x) * ball.steepest(noise, self.p0))
 
@@ -210,7 +210,7 @@ class RandomSearch(SearchAttack):
         return moves.place(ball, p.x, d.view_as(p.x))
 
     def _subsets(self, key: Tensor, n: int, t: Labels, ball: Ball) -> tuple[Tensor, Tensor]:
-        """Draw two disjoint subsets of round(p·n) coordinates each (the second may be smaller), as (b, 1, n)."""
+        """Draw two disjoint subsets per row of round(p·n) coordinates (the second may be smaller): masks (b, 1, n)."""
         draw = rng.uniform(key, (n,))
         free = torch.full_like(t, n)
         if ball.mask is not None:

@@ -94,7 +94,7 @@ PROPOSALS: dict[type[Norm], Windows | Bumps] = {
 
 @dataclass(frozen=True)
 class Square(SearchAttack):
-    """Random search over square windows: a random change of one window is accepted if the loss strictly increases.
+    """A random search over square windows: a random change of one window is accepted if the loss strictly increases.
 
     Method: the window's share of the image starts at `p0` and halves at fixed iterations (11, 51, 201, 501, 1001, 2001,
     4001, …; as in AutoAttack they are not rescaled to `steps`). Linf: start from vertical stripes; move a window to a
@@ -120,7 +120,7 @@ class Square(SearchAttack):
             raise PlanError(
                 expected="images of shape (channels, height, width) for Square",
                 got=f"samples of shape {tuple(p.x.shape[1:])}",
-                remedy=f"Use RandomSearch(steps={self.steps}), which has no windows.",
+                remedy=f"Use RandomSearch(steps={self.steps}), which accepts inputs of any shape.",
             )
         return super().init(p, ball)
 

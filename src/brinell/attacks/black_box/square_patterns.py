@@ -17,7 +17,7 @@ TILES = 5
 
 @dataclass(frozen=True)
 class Sides:
-    """The rule for a window's side length, in pixels: at least the minimum, and odd if `odd` is true."""
+    """The rule for a window's side length in pixels: at least `least`, and odd if `odd` is true."""
 
     least: int = 1
     odd: bool = False
@@ -33,7 +33,7 @@ class Sides:
 
 
 def bump(a: int, b: int, decay: int, p: int) -> Tensor:
-    """Return an a × b hill of unit p-norm: Σ_{r ≥ ρ} (r + 1)^−decay at Chebyshev distance ρ from its middle.
+    """Return an a × b hill, scaled to p-norm 1: Σ_{r ≥ ρ} (r + 1)^−decay at Chebyshev distance ρ from its middle.
 
     >>> bump(1, 3, 2, 1).tolist()
     [[0.1428..., 0.7142..., 0.1428...]]
@@ -47,14 +47,14 @@ def bump(a: int, b: int, decay: int, p: int) -> Tensor:
 
 
 def pattern(s: int, decay: int, p: int) -> Tensor:
-    """Return an s × s block of unit p-norm: a hill in the upper half, a negative one in the lower half."""
+    """Return an s × s pattern of p-norm 1: a hill in the upper half, a negative hill in the lower half."""
     block = torch.cat([bump(s // 2, s, decay, p), -bump(s - s // 2, s, decay, p)])
     return block.div(torch.linalg.vector_norm(block, p))
 
 
 @table
 def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return tables: per iteration its stage; per stage the window's side, vertical offsets and horizontal offsets."""
+    """Return three tables: halvings by iteration; by number of halvings the window's side and its counts of offsets."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
     room = [[h - s + 1, w - s + 1] for s in side]
     return tuple(torch.tensor(v, device=device) for v in (stages(steps), side, room))
@@ -62,7 +62,7 @@ def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: to
 
 @table
 def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.device) -> Tensor:
-    """Return each side's pattern and its transpose, padded with zeros: (sides, 2, S + 2, S + 2), S the largest side."""
+    """Return each side's pattern and its transpose, zero-padded: shape (sides, 2, S + 2, S + 2) for largest side S."""
     largest = max(sides)
     table = torch.zeros(len(sides), 2, largest + 2, largest + 2)
     for k, s in enumerate(sides):
@@ -73,7 +73,7 @@ def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.devi
 
 @table
 def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
-    """Return the number of tiles, each pixel's tile, and images tiled with the pattern and its transpose, (2, h·w)."""
+    """Return the number of tiles, each pixel's tile, and images (2, h·w) tiled with the pattern and its transpose."""
     side = max(min(h, w) // TILES, 1)
     (di, i), (dj, j) = _cut(h, side), _cut(w, side)
     tile = i[:, None].clamp(min=0) * (w // side) + j[None].clamp(min=0)
@@ -98,13 +98,13 @@ def draw(key: Keys, bound: Tensor) -> Tensor:
 
 
 def span(start: Labels, side: Labels, n: int) -> Tensor:
-    """Return which of n positions lie in start … start + side − 1, shape (b, n)."""
+    """Return the mask, (b, n), of the positions in start … start + side − 1."""
     at = torch.arange(n, device=start.device) - start[:, None]
     return (at >= 0) & (at < side[:, None])
 
 
 def stamp(table: Tensor, stage: Labels, turned: Labels, top: Labels, left: Labels, h: int, w: int) -> Tensor:
-    """Return the pattern of each row's stage and orientation with its corner at (top, left), shape (b, h·w)."""
+    """Return, per row, an image (b, h·w) with the pattern of this stage and orientation at (top, left)."""
     wide = table.shape[-1]
     i = (torch.arange(1, h + 1, device=top.device) - top[:, None]).clamp(0, wide - 1)
     j = (torch.arange(1, w + 1, device=top.device) - left[:, None]).clamp(0, wide - 1)

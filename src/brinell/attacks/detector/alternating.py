@@ -18,12 +18,12 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class Alternating(Attack[PointState]):
-    """Step to the nearest point that is misclassified and accepted to first order; project on the threat; repeat.
+    """An attack by alternating projections: on the linearised conditions (misclassified, accepted), then on the threat.
 
     Method: loss and score are linearised. The attack takes the shortest Euclidean step after which both conditions hold
     with a surplus, then projects exactly on ball and box. The surplus is a share of what the threat can reach; it
-    shrinks geometrically from `beyond` to `at_last`. If loss and score are linear, these are projections on two convex
-    sets in turn, which converge if the sets meet. No step is longer than the norm's steepest step of length eps.
+    shrinks geometrically from `beyond` to `at_last`. If loss and score are linear, these are alternating projections on
+    two convex sets, which converge if the sets meet. No step is longer than the norm's steepest step of length eps.
     Cost per step: one forward and two backward passes; one more of each for the start. Reference: this project, after
     the method of alternating projections (von Neumann 1933) and DeepFool's linearisation (Moosavi-Dezfooli et al.
     2016).
@@ -76,7 +76,7 @@ def _missing(value: Scalars, beyond: Scalars) -> Scalars:
 
 
 def _shortest(a: Tensor, need: Tensor, b: Tensor, want: Tensor) -> Tensor:
-    """Return, per row, the shortest d with a·d ≥ need and b·d ≥ want; if they are parallel, one may not hold."""
+    """Return, per row, the shortest d with a·d ≥ need and b·d ≥ want; if a and b are parallel, one may fail."""
     aa, bb, ab = (a * a).sum(1), (b * b).sum(1), (a * b).sum(1)
     only_a = rows(need.clamp(min=0) / aa.clamp(min=TINY), a) * a
     only_b = rows(want.clamp(min=0) / bb.clamp(min=TINY), b) * b

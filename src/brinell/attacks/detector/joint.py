@@ -23,14 +23,14 @@ SIGNED = (*SIGNED_MARGINS, "dlr", "dlr-targeted")
 
 @dataclass(frozen=True)
 class Joint(Wrapper[Any]):
-    """Make an attack maximise a joint loss of its classification loss and the detector's score.
+    """A wrapper that makes an attack maximise a joint loss of its classification loss and the detector's score.
 
     Method: `how` combines loss and score with `weight` w. "sum" is loss − w · score. "min" is min(loss, −w · score).
     "hinge" is min(loss, 0) + w · min(−score, 0), so that a surplus in one condition does not compensate for the other;
     once the input is misclassified and accepted, "hinge" equals "min". "hinge" and "min" need a loss that is
     positive exactly at misclassified points (margins and DLR). The wrapped attack receives the joint loss and its
-    gradient in the response and is otherwise unchanged; it may be a black-box attack. Cost per step: that of the
-    wrapped attack, plus a second backward pass if it uses gradients. Reference: Carlini & Wagner 2017, Adversarial
+    gradient in the response and is otherwise unchanged; it may be a black-box attack. Cost per step: the wrapped
+    attack's, plus a second backward pass if it uses gradients. Reference: Carlini & Wagner 2017, Adversarial
     examples are not easily detected (loss and detector in one objective).
     Limits: one weight between classifier and detector rarely fits all samples, and the two gradients can cancel.
 
@@ -99,7 +99,7 @@ class Joint(Wrapper[Any]):
             raise PlanError(
                 expected="a model with a detector",
                 got="a model without a detector",
-                remedy=f"Run {self.inner.name} without Joint, or add one: brinell.wrap(net, detector=…).",
+                remedy=f"Run {self.inner.name} without Joint, or add a detector: brinell.wrap(net, detector=…).",
             )
         evasion = -self.weight * a.reject
         value, first, second = self._terms(a.loss, evasion)

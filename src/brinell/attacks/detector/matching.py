@@ -20,7 +20,7 @@ OF = ("logits", "features")
 
 @dataclass(frozen=True)
 class MatchingState(RunState):
-    """The state of the Auto-PGD run, and the logits or features to match."""
+    """State of `Matching`: the state of its Auto-PGD run, and the logits or features to match."""
 
     target: Doubles
 
@@ -31,7 +31,7 @@ class MatchingState(RunState):
 
 @dataclass(frozen=True)
 class Matching(Attack[MatchingState]):
-    """Run Auto-PGD towards the logits or features of a natural input of another class that the detector accepts.
+    """Auto-PGD towards the logits or features of a natural input of another class that the detector accepts.
 
     Method: minimises the squared distance to one of the `references`. The noise key draws this reference from the
     target class if there is one, else from all classes but the true one. A calibrated classifier (`brinell.calibrated`)
@@ -55,7 +55,7 @@ class Matching(Attack[MatchingState]):
             raise PlanError(
                 expected="references with features",
                 got="references with logits only",
-                remedy="Name the layer, brinell.wrap(net, detector=…, features='layers.5'), then calibrate again.",
+                remedy="Name the layer, brinell.wrap(net, detector=…, features='layers.5'), and calibrate the result.",
             )
 
     @property

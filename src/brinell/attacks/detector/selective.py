@@ -19,10 +19,10 @@ PARALLEL = 1e-6
 
 @dataclass(frozen=True)
 class SelectivePGD(Attack[PointState]):
-    """Run PGD on the classifier's loss until the input is misclassified, then on the detector's score.
+    """PGD on the classifier's loss until the input is misclassified, then on the detector's score.
 
     Method: each step follows one gradient: the detector's at misclassified points, else the classifier's. With
-    `orthogonal` the component along the other gradient is removed first, so that a step for one condition does not, to
+    `orthogonal` its component along the second gradient is removed first, so that a step for one condition does not, to
     first order, undo the other; parallel gradients are used unchanged. Steps go along the gradient itself
     (`gradient_step`) and shrink geometrically from `rel_step` to `last_step` radii. With steps of fixed length, as
     published, the last steps for one condition undo the other. Cost per step: one forward and two
@@ -77,7 +77,7 @@ def gradient_step(g: Points, ball: Ball) -> Tensor:
 
 
 def _without(g: Points, other: Points) -> Tensor:
-    """Return the component of g orthogonal to `other`; g itself where they are parallel."""
+    """Return, per row, the component of g orthogonal to `other`; g itself where g and `other` are parallel."""
     a, b = flat(g), flat(other)
     along = (a * b).sum(1, keepdim=True) / (b * b).sum(1, keepdim=True).clamp(min=torch.finfo(a.dtype).tiny)
     rest = a - along * b

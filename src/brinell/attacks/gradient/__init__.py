@@ -1,6 +1,6 @@
 """Attacks that follow the gradient of a loss inside a ball of fixed radius.
 
-`fgsm`: one step of full length. `pgd`: steps of fixed length, without momentum or with one of two kinds. `apgd`:
+`fgsm`: one step of full length. `pgd`: steps of fixed length, optionally with momentum. `apgd`:
 Auto-PGD, whose step size adapts to its progress; in norms with sparse steps it uses the scheme in `apgd_l1`.
 """
 

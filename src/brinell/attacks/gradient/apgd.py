@@ -54,7 +54,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
 
 @table
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
-    """Return a table: for an iteration that is a checkpoint the steps since the last checkpoint, for others 0."""
+    """Return one number per iteration: at checkpoints the steps since the previous checkpoint, elsewhere 0."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
     table = torch.zeros(steps + 2, dtype=torch.float32)
     for last, here in pairwise((0, *marks)):
@@ -64,7 +64,7 @@ def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class APGDState(PointState):
-    """The current and previous points, the best point with its gradient and loss, and counters for the checkpoints."""
+    """State of APGD: current point, previous point, best point with its gradient and loss, counters for checkpoints."""
 
     x_prev: Points
     x_best: Points
@@ -79,16 +79,16 @@ class APGDState(PointState):
 
 @dataclass(frozen=True)
 class APGD(Attack[Any]):
-    """Run PGD with an adaptive step size: 2 eps at first, halved when progress stalls; then resume at the best point.
+    """PGD with an adaptive step size: 2 eps at first; when progress stalls, halve it and resume at the best point.
 
-    Method: a gradient step plus momentum 0.75. At checkpoints the step is halved if fewer than ρ of the steps since the
-    last one increased the loss, or if step and best loss are as they were then. L1 uses the scheme of `apgd_l1`; with
-    `larger_eps` it first runs at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's code where it differs
-    from the paper: integer checkpoints; ≤ instead of <; the first loss is compared with 0 instead of the start's; no
-    halving for an unchanged best loss at the first checkpoint; L2 projects by scaling, then clipping; in L1 the
-    sparsity counts an explicit start and rounding residues and is rounded up, and steps push against the box.
-    Cost per step: one forward and one backward pass; one more of each for the start. Reference: Croce & Hein 2020
-    (Linf, L2) and 2021 (L1).
+    Method: a gradient step plus momentum 0.75. At checkpoints the step is halved if less than the share ρ of the steps
+    since the last checkpoint increased the loss, or if neither step size nor best loss changed since then. L1 uses the
+    scheme of `apgd_l1`; with `larger_eps` it first runs at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's
+    code where it differs from the paper: integer checkpoints; ≤ instead of <; the first loss is compared with 0 instead
+    of the start's; no halving for an unchanged best loss at the first checkpoint; L2 projects by scaling, then
+    clipping; in L1 the sparsity counts an explicit start and rounding residues and is rounded up, and steps push
+    against the box. Cost per step: one forward and one backward pass; one more of each for the start. Reference: Croce
+    & Hein 2020 (Linf, L2) and 2021 (L1).
     Limits: weak on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
     gradients are masked, shattered or random. Follow it with a black-box attack.
 
@@ -165,7 +165,7 @@ class APGD(Attack[Any]):
         )
 
     def _checkpoint(self, s: APGDState, grad: Points) -> tuple[APGDState, Points, Points]:
-        """In rows at a checkpoint without enough progress, halve the step and go back to the best point."""
+        """Return state, point and gradient; rows that stall at a checkpoint halve the step and take the best point."""
         period = _table(self.steps, self.quirks, s.t.device)[s.t]
         due = period > 0
         few = s.ups <= self.rho * period if self.quirks else s.ups < self.rho * period

@@ -24,7 +24,7 @@ RADII, PHASE_SHARE = (3.0, 2.0, 1.0), 0.3
 
 
 def phase_lengths(steps: int, quirks: bool = False) -> tuple[int, ...]:
-    """Return the steps of the phases at 3 eps, 2 eps and eps. The last is the longest, except with `quirks`.
+    """Return the numbers of steps in the phases at 3 eps, 2 eps and eps. The last is largest, except with `quirks`.
 
     >>> phase_lengths(100), phase_lengths(7), phase_lengths(7, quirks=True)
     ((30, 30, 40), (2, 2, 3), (3, 3, 1))
@@ -53,7 +53,11 @@ def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, 
 
 @dataclass(frozen=True)
 class SparseAPGDState(PointState):
-    """Per row: current point; best point, its gradient and loss; step size; share of moved coordinates; support."""
+    """State of SparseAPGD, per row: current point, best point with its gradient and loss, and step size.
+
+    `density` is the share of coordinates that a step moves, `support` the number that differed from the clean point at
+    the last checkpoint.
+    """
 
     x_best: Points
     g_best: Points
@@ -64,7 +68,7 @@ class SparseAPGDState(PointState):
 
 
 def _unblocked(g: Points, x: Points) -> Points:
-    """Set g to zero where a step would push against the box, so that saturated coordinates do not use up the step."""
+    """Return g with zeros where a step would leave the box, so that coordinates on a bound do not use up the step."""
     return torch.where(((x >= HI) & (g > 0)) | ((x <= LO) & (g < 0)), 0.0, g)
 
 
@@ -87,14 +91,14 @@ class SparseAPGD:
         return replace(ball, eps=ball.eps * factor)
 
     def _changed(self, x: Points, x0: Points) -> Scalars:
-        """Count the coordinates that differ from the clean point; rounding errors count only in AutoAttack's code."""
+        """Return, per row, how many coordinates of x differ from x0; rounding errors count only with `quirks`."""
         least = 0.0 if self.quirks else ROUNDING
         return flat((x - x0).abs() > least).sum(1).to(x.dtype)
 
     def _thinner(self, support: Scalars, x: Points) -> Scalars:
-        """Return the share of coordinates that the next steps move: 1/1.5 of those changed, but at least one.
+        """Return the share of coordinates that the next steps move: `support` / 1.5 coordinates, at least one.
 
-        The count is rounded down. AutoAttack's code rounds up, so it never moves from two coordinates to one.
+        The count is rounded down. AutoAttack's code rounds up, so its count never falls from two to one.
         """
         n = flat(x).shape[1]
         if self.quirks:
@@ -157,10 +161,10 @@ class SparseAPGD:
         return self._corrected(around, x0, x, x0 + (x - x0)) if self.quirks else around.project(x0, x)
 
     def _corrected(self, around: Ball, x0: Points, x: Points, base: Points) -> Points:
-        """Project x as AutoAttack's code does: add the correction to `base`, the unprojected x.
+        """Return x projected as in AutoAttack's code: the correction is added to `base`, a rounded copy of x.
 
         Rounding then leaves errors of one unit in the last place where the result should equal x0. AutoAttack's code
-        counts them as changed coordinates, so they are needed to reproduce its sparsity and its trajectory.
+        counts these errors as changed coordinates, so they are needed to reproduce its sparsity and trajectory.
         """
         exact = around.project(x0, x)
         return (base + ((exact - x0) - (x - x0))).clamp(LO, HI) if self.quirks else exact
@@ -182,7 +186,7 @@ class SparseAPGD:
         return s, x, g
 
     def _enter(self, s: SparseAPGDState, p: Batch, ball: Ball, ends: Tensor) -> SparseAPGDState:
-        """Start the next phase at the best point, projected on the smaller radius, in rows whose phase ended."""
+        """Return the state in which rows whose phase ended start the next phase at the projected best point."""
         around = self._ball(ball, s.t)
         x = self._corrected(around, p.x, s.x_best, s.x_best)
         support = self._changed(x, p.x)

@@ -13,7 +13,7 @@ from brinell.ops.rowwise import rows
 
 @dataclass(frozen=True)
 class FGSM(Attack[PointState]):
-    """Take one step of length eps along the steepest direction of the norm.
+    """One step of length eps along the steepest direction of the norm.
 
     Method: x + eps · steepest(∇loss(x)), projected. Cost: two forward and two backward passes (the second pair
     evaluates the result). Reference: Goodfellow, Shlens & Szegedy 2015.

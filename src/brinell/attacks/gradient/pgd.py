@@ -14,14 +14,14 @@ from brinell.ops.types import Points
 
 @dataclass(frozen=True)
 class PGDState(PointState):
-    """The current point and the accumulated direction."""
+    """State of PGD, per row: the current point and the accumulated direction."""
 
     direction: Points
 
 
 @dataclass(frozen=True)
 class PGD(Attack[PGDState]):
-    """Take steps of length `rel_step · eps` from a uniform random start. Every iterate counts, not only the last one.
+    """Steps of length `rel_step · eps` from a uniform random start. Every iterate is tested, not only the last one.
 
     Method: x ← P(x + rel_step · eps · steepest(g)), where g is the gradient or, with momentum μ, g ← μ g + ∇/‖∇‖₁. In
     L1 a step moves the share `density` of the coordinates. `MomentumPGD` has the momentum of Auto-PGD instead.
@@ -63,19 +63,19 @@ class PGD(Attack[PGDState]):
 
 @dataclass(frozen=True)
 class MomentumPGDState(PointState):
-    """The current and the previous point."""
+    """State of MomentumPGD, per row: the current and the previous point."""
 
     x_prev: Points
 
 
 @dataclass(frozen=True)
 class MomentumPGD(Attack[MomentumPGDState]):
-    """Take PGD steps of fixed length with the momentum of Auto-PGD: a part of the previous move is added to each step.
+    """PGD steps of fixed length with the momentum of Auto-PGD: a part of the previous move is added to each step.
 
     Method: z = P(x + rel_step · eps · steepest(∇)), then x ← P(x + α (z − x) + (1 − α)(x − x_prev)); the first step is
-    z itself. α = 1 is PGD without momentum. Every iterate counts. Random starts are those of `PGD`. Cost per step: one
-    forward and one backward pass; one more of each for the start. Reference: Croce & Hein 2020, eq. 2 and sec. 3.2.
-    `PGD(momentum=…)` is another momentum, which accumulates gradients (Dong et al. 2018).
+    z itself. α = 1 is PGD without momentum. Every iterate is tested. Random starts are those of `PGD`.
+    Cost per step: one forward and one backward pass; one more of each for the start. Reference: Croce & Hein 2020, eq.
+    2 and sec. 3.2. `PGD(momentum=…)` is another momentum, which accumulates gradients (Dong et al. 2018).
     Limits: those of PGD. The step size stays fixed, so the loss often stops growing early; Auto-PGD adapts it.
 
     >>> MomentumPGD(steps=20, loss="dlr").name

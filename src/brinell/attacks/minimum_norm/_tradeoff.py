@@ -14,7 +14,10 @@ ENOUGH, CHECKS = 0.9999, 10
 
 @dataclass(frozen=True)
 class ConstantSearch:
-    """Per row: current, largest failed and smallest successful constant; step, round, success and last objective."""
+    """State of the search, per row: constant, its largest failed and smallest successful value, and round.
+
+    `k` is the step in the round, `hit` whether the round has succeeded, `last` the last checked objective.
+    """
 
     c: Scalars
     low: Scalars
@@ -32,7 +35,7 @@ def first(like: Scalars, y: Labels, c: float) -> ConstantSearch:
 
 
 def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tuple[ConstantSearch, Mask]:
-    """Count one step; return the state and the mask of rows whose round is over.
+    """Return the state after one more step, and the mask of rows whose round is over.
 
     A round ends after `steps` steps, or when the objective no longer decreases. `hit` marks misclassified rows.
     """
@@ -43,9 +46,9 @@ def observe(s: ConstantSearch, objective: Scalars, hit: Mask, steps: int) -> tup
 
 
 def next_constant(s: ConstantSearch, over: Mask, rounds: int) -> ConstantSearch:
-    """Choose a new constant in rows whose round is over.
+    """Return the state with a new constant in the rows `over`, whose round is over.
 
-    If there are ten or more rounds, the last one uses the smallest constant that succeeded.
+    If there are ten or more rounds, the last round uses the smallest constant that succeeded.
     """
     low = torch.where(over & ~s.hit, torch.maximum(s.low, s.c), s.low)
     high = torch.where(over & s.hit, torch.minimum(s.high, s.c), s.high)

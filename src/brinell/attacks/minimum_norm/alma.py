@@ -21,7 +21,7 @@ LEAST, MOST, TINY = 1e-6, 1e12, 1e-8
 
 @dataclass(frozen=True)
 class ALMAState(PointState):
-    """Per row: point, multiplier μ, penalty ρ, mean square, momentum, last checked constraint, first success's step."""
+    """State of ALMA, per row: point, μ, ρ, mean square, momentum, last checked constraint, step of first success."""
 
     mu: Scalars
     rho: Scalars
@@ -33,15 +33,15 @@ class ALMAState(PointState):
 
 @dataclass(frozen=True)
 class ALMA(MinimumNormAttack[ALMAState]):
-    """Minimise distance plus an augmented Lagrangian of the margin, with normalised momentum steps.
+    """An attack that minimises distance plus an augmented Lagrangian of the margin, by normalised momentum steps.
 
     Method: the penalty P(v) of the constraint v (the negative loss plus 1e-4) is μv + μρv² + ρ²v³/6 for v ≥ 0 and
     μv / (1 − ρv) below; μ is a running mean of P's derivative, and ρ grows until the first success. Steps are divided
     by a running root mean square and have momentum; their rate decays after the first success. Cost per step: one
     forward and one backward pass; one more of each for the last point. Reference: Rony et al. 2021, "Augmented
-    Lagrangian adversarial attacks", with its second penalty. Different here: in L1 a coordinate that would change sign
+    Lagrangian adversarial attacks", with its penalty P₂. Different here: in L1 a coordinate that would change sign
     stops at zero and stays there while the penalty pulls less than the distance, so that results are sparse; 1e-4 is
-    added to the ratio, not to the margin in it; every misclassified point counts, however small its margin; with fewer
+    added to the DLR ratio, not to its numerator; every misclassified point counts, however small its margin; with fewer
     than four classes the plain margin replaces DLR.
     Limits: needs hundreds of steps. With fewer the multiplier does not settle and distances are too large. Fails where
     gradients are masked.
@@ -89,7 +89,7 @@ class ALMA(MinimumNormAttack[ALMAState]):
         return ALMAState(s.t + 1, ball.apply(p.x, new), mu, rho, square, velocity, last, first)
 
     def _rate(self, t: Labels, first: Labels) -> Scalars:
-        """Return the step size: constant until the first success, then decaying to 1/100 at the last step."""
+        """Return the step size per row: constant until the first success, then decaying to 1/100 at the last step."""
         succeeded = first < self.queries
         share = ((t - first).clamp(min=0) * self.steps) // (self.steps - first).clamp(min=1)
         return schedule("exponential", torch.where(succeeded, share, 0), self.steps, self.rate, self.rate * RATE_END)

@@ -21,7 +21,7 @@ INSIDE = 0.999999
 
 @dataclass(frozen=True)
 class CWState(PointState):
-    """The point x, its preimage w under tanh, the moments of Adam, and the search over c."""
+    """State of CW: the point x, its preimage w under tanh, the moments of Adam, and the search over c."""
 
     w: Points
     m: Points
@@ -31,7 +31,7 @@ class CWState(PointState):
 
 @dataclass(frozen=True)
 class CW(MinimumNormAttack[CWState]):
-    """Minimise ‖d‖₂² + c · max(−margin, 0) in rounds that search for the best c.
+    """An attack that minimises ‖d‖₂² + c · max(−margin, 0) in rounds that search for the best c.
 
     Method: x = ½ + ½ tanh(w), with Adam on w. c starts at `first` and is multiplied by 10 until a round succeeds; then
     it is bisected. A round ends early when the objective no longer decreases. Cost: at most `steps` forward and

@@ -20,7 +20,7 @@ STEP, STEP_END, FIRST = 1.0, 0.01, 1.0
 
 @dataclass(frozen=True)
 class DDNState(PointState):
-    """The point, its displacement from the clean point, and the radius."""
+    """State of DDN, per row: the point, its displacement from the clean point, and the radius."""
 
     d: Points
     eps: Scalars
@@ -28,7 +28,7 @@ class DDNState(PointState):
 
 @dataclass(frozen=True)
 class DDN(MinimumNormAttack[DDNState]):
-    """Take gradient steps on a sphere whose radius shrinks by `gamma` at adversarial points and grows elsewhere.
+    """Gradient steps on a sphere whose radius shrinks by the share `gamma` at adversarial points and grows elsewhere.
 
     Method: d ← d + α ∇/‖∇‖ on the cross-entropy, radius × (1 − γ) where misclassified and × (1 + γ) elsewhere,
     d ← radius · d / ‖d‖, then clipping to the box. Cost per step: one forward and one backward pass; one more of each

@@ -17,14 +17,14 @@ from brinell.ops.types import Points
 
 @dataclass(frozen=True)
 class DeepFoolState(PointState):
-    """The point, and the sum of the steps without overshoot."""
+    """State of DeepFool, per row: the point, and the sum of the steps without overshoot."""
 
     d: Points
 
 
 @dataclass(frozen=True)
 class DeepFool(MinimumNormAttack[DeepFoolState]):
-    """Step to the nearest linearised boundary between classes; stop as soon as the sample is misclassified.
+    """Steps to the nearest linearised boundary between classes, until the sample is misclassified.
 
     Method: take the class whose hyperplane is nearest in the threat's norm and the shortest step to it inside the box;
     overshoot the sum of all steps by `overshoot`. Cost per step: one forward pass, and one backward pass per class.

@@ -17,7 +17,7 @@ from brinell.ops.types import Points
 
 @dataclass(frozen=True)
 class EADState(PointState):
-    """The queried point (iterate plus momentum), the iterate z, and the search over the constant c."""
+    """State of EAD: the queried point (iterate plus momentum), the iterate z, and the search over the constant c."""
 
     z: Points
     search: _tradeoff.ConstantSearch
@@ -25,7 +25,7 @@ class EADState(PointState):
 
 @dataclass(frozen=True)
 class EAD(MinimumNormAttack[EADState]):
-    """Minimise c · max(−margin, 0) + ‖d‖₂² + an L1 term by shrinkage, in rounds that search for the best c.
+    """An attack that minimises c · max(−margin, 0) + ‖d‖₂² + β‖d‖₁ in rounds that search for the best c.
 
     Method: take a gradient step on margin and squared distance, then shrink every coordinate towards the clean point by
     `beta`; momentum k / (k + 3); the rate is proportional to the square root of the remaining steps; c as in `CW`.

@@ -19,7 +19,7 @@ NEAR = 1e-8
 
 @dataclass(frozen=True)
 class FABState(PointState):
-    """The point to query: the origin of a step after an even number of responses, the step's result after an odd one.
+    """State of FAB: the point to query. After an even number of responses a step starts there, else it ended there.
 
     `explores` marks rows whose point is not a candidate adversarial.
     """
@@ -33,18 +33,18 @@ class FABState(PointState):
 
 @dataclass(frozen=True)
 class FAB(MinimumNormAttack[FABState]):
-    """Walk along the decision boundary towards the clean point.
+    """An attack that walks along the decision boundary towards the clean point.
 
-    Method: the boundary is linearised at x. Both x and the clean point x0 are projected on that hyperplane within the
-    box and overshoot it by `eta`; the next point is their mean, with a weight of at most `alpha_max` for the projection
-    of x0. A misclassified result moves back to x0 + `beta` (x − x0) before the next step. Targeted, the boundary
-    is that of the row's target class; untargeted, that of the class whose hyperplane is nearest. The first restart
-    starts at x0, later ones at distance eps / 2. Misclassified means any class but the true one, targeted or not.
-    Cost per step: one forward and one backward pass (untargeted: K backward passes) at its origin, one forward pass at
-    its result, as in AutoAttack's code.
+    Method: the boundary is linearised at x to a hyperplane. Both x and the clean point x0 are projected on it within
+    the box and overshoot it by `eta`; the next point is a mean of the two, with weight at most `alpha_max` for x0's. A
+    misclassified result moves back to x0 + `beta` (x − x0) before the next step. Targeted FAB uses the boundary to the
+    row's target class, untargeted FAB the boundary to the class whose hyperplane is nearest. The first restart starts
+    at x0, later restarts at distance eps / 2. Misclassified means any class but the true one, targeted or not. Cost per
+    step: one forward and one backward pass (untargeted: K backward passes) at its origin, one forward pass at its
+    result, as in AutoAttack's code.
     Reference: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive boundary attack",
-    without the final search, as in AutoAttack. `quirks="autoattack"` also ignores the points that moved back, as its
-    code does, although the nearest adversarial is often among them (distances up to 4 % larger on average).
+    without the final search, as in AutoAttack. `quirks="autoattack"` also ignores the points after moving back, as
+    AutoAttack does, although the nearest adversarial is often among them (distances up to 4 % larger on average).
     Limits: untargeted, it costs a backward pass per class, too much for many classes. Flat or saturated logits make the
     linearised boundary meaningless.
 
@@ -115,7 +115,7 @@ class FAB(MinimumNormAttack[FABState]):
         return ((1 - share) * (x + self.eta * here) + share * (p.x + self.eta * clean)).clamp(lo, hi)
 
     def _boundary(self, a: Response, p: Batch, ball: Ball) -> tuple[Scalars, Points]:
-        """Return the logit of the chosen class minus that of the true one, and the gradient of this difference."""
+        """Return, per row, the chosen class's logit minus the true class's, and the gradient of this difference."""
         f, w = (a.loss, ball.masked(a.gradient)) if self.targeted else nearest_boundary(a, p.y, ball)
         # A row whose logits are not finite has no hyperplane: with a gap of zero it does not move.
         return torch.where(f.isfinite(), f, 0.0).double(), w
@@ -131,7 +131,7 @@ def _first(p: Batch, ball: Ball) -> Points:
 
 
 def nearest_boundary(a: Response, y: Labels, ball: Ball) -> tuple[Scalars, Points]:
-    """Return the logit difference to the class with the nearest hyperplane, and the gradient of that difference."""
+    """Return z_j − z_y for the class j whose hyperplane is nearest, and the gradient of this difference, per row."""
     assert a.jacobian is not None, "this attack does not require the gradients of all logits"
     row = torch.arange(len(y), device=y.device)
     f = a.logits - a.logits[row, y][:, None]

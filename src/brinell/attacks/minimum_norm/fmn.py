@@ -28,7 +28,7 @@ STEP_END, RATE, RATE_END = 0.01, 0.05, 0.001
 
 @dataclass(frozen=True)
 class FMNState(PointState):
-    """The point, the radius, the smallest adversarial distance so far, and whether any point was adversarial."""
+    """State of FMN, per row: point, radius, smallest adversarial distance, and whether any point was adversarial."""
 
     eps: Scalars
     best: Scalars
@@ -37,16 +37,16 @@ class FMNState(PointState):
 
 @dataclass(frozen=True)
 class FMN(MinimumNormAttack[FMNState]):
-    """Ascend the margin inside a ball whose radius follows the distance to the decision boundary.
+    """Gradient ascent on the margin inside a ball whose radius follows the distance to the decision boundary.
 
     Method: until the first success the radius is the distance to the linearised boundary; then it is multiplied by
     1 − γ at adversarial points and by 1 + γ elsewhere. The gradient step has Euclidean length α in every norm, and the
     point is projected on the ball. Cost per step: one forward and one backward pass; one more of each for the last
     point. Reference: Pintor et al. 2021, "Fast minimum-norm adversarial attacks through adaptive norm constraints".
     Different here: projections on ball ∩ box are exact. In L0 the coordinates with the largest gain on the linearised
-    margin are kept, not the largest ones, and steps go to the faces of the box, since only the number of coordinates
-    counts. Before the first success the radius exceeds the distance to the linearised boundary by γ; otherwise linear
-    models would never be crossed. The loss "minimum-margin" attacks one target class at a time.
+    margin are kept, not those that changed most, and steps go to the faces of the box, since only the number of
+    coordinates counts. Before the first success the radius exceeds the distance to the linearised boundary by γ;
+    otherwise linear models would never be crossed. The loss "minimum-margin" attacks one target class at a time.
     Limits: a fixed Euclidean step is too long for tiny images and too short for huge ones. Try other values of `alpha`
     where distances have not converged.
 
@@ -104,7 +104,7 @@ def _count(s: FMNState, hit: Mask, rate: Scalars) -> Scalars:
 
 
 def _fewest(p: Batch, x: Points, g: Points, ball: Ball) -> Points:
-    """Return x with the ball's eps coordinates that raise the linearised margin most; the others are reset to clean."""
+    """Return x with all but ⌊eps⌋ coordinates reset to clean; those that raise the linearised margin most are kept."""
     inside = x.clamp(*ball.bounds(p.x))
     gain = flat((inside - p.x) * g).double()
     return torch.where(kept(gain, ball.eps).view_as(x), inside, p.x)

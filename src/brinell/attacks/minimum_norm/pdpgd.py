@@ -33,7 +33,7 @@ INNER = 20
 
 @dataclass(frozen=True)
 class PrimalDualState(PointState):
-    """Per row: the point, Adam's two moments, the dual variable, and the running mean of the margin's weight."""
+    """State, per row: the point, Adam's two moments, the dual variable, and the running mean of the margin's weight."""
 
     m: Points
     v: Points
@@ -43,7 +43,7 @@ class PrimalDualState(PointState):
 
 @dataclass(frozen=True)
 class _PrimalDual(MinimumNormAttack[PrimalDualState]):
-    """Base of PDGD and PDPGD: hyper-parameters, start, and the update of the dual variable."""
+    """The base class of PDGD and PDPGD: hyper-parameters, start, and the update of the dual variable."""
 
     steps: int = 500
     rate: float = 0.1
@@ -70,13 +70,13 @@ class _PrimalDual(MinimumNormAttack[PrimalDualState]):
 
 @dataclass(frozen=True)
 class PDGD(_PrimalDual):
-    """Run Adam on the weighted sum of the Euclidean distance and softplus(−margin).
+    """Adam on the weighted sum of the Euclidean distance and softplus(−margin).
 
-    Method: minimises w₁ ‖d‖₂ + w₂ softplus(−margin). The dual variable, the logit of w₂, rises by a decreasing step
-    where the point is not adversarial and falls where it is. Cost per step: one forward and one backward pass; one more
-    of each for the last point. Reference: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent
+    Method: minimises (1 − w) ‖d‖₂ + w softplus(−margin). The dual variable is the logit of w: it rises by a decreasing
+    step if the point is not adversarial, and falls otherwise. Cost per step: one forward and one backward pass; one
+    more of each for the last point. Reference: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent
     adversarial attack".
-    Limits: its two learning rates do not adapt. A badly scaled model needs other values.
+    Limits: its two learning rates do not adapt. A badly scaled model needs other rates.
 
     >>> PDGD(steps=100).queries
     101
@@ -95,13 +95,13 @@ class PDGD(_PrimalDual):
 
 @dataclass(frozen=True)
 class PDPGD(_PrimalDual):
-    """Run Adam on softplus(−margin); after each step apply the proximal operator of the distance.
+    """Adam on softplus(−margin), with the proximal operator of the distance after each step.
 
     Method: as `PDGD`, but the gradient is that of the softplus only; then the distance's proximal operator is computed
     in Adam's metric by twenty inner steps. Cost per step: one forward and one backward pass; one more of each for the
     last point. Reference: Matyasko & Chau 2021. Different here: twenty inner steps instead of at most five; no L0,
     where the proximal operator keeps far more coordinates than needed.
-    Limits: its two learning rates do not adapt. A badly scaled model needs other values.
+    Limits: its two learning rates do not adapt. A badly scaled model needs other rates.
 
     >>> PDPGD(steps=100).queries
     101

@@ -21,7 +21,7 @@ FIRST = 1 / 255
 
 @dataclass(frozen=True)
 class BisectState(PointState):
-    """Per row: inner attack's state and radius, largest failed radius, smallest adversarial distance, round counts."""
+    """State, per row: inner state and radius, largest failed radius, smallest adversarial distance, round counts."""
 
     inner: Any
     eps: Scalars
@@ -39,7 +39,7 @@ class BisectState(PointState):
 
 @dataclass(frozen=True)
 class Bisect(Wrapper[BisectState]):
-    """Run an attack in balls of growing radius until it succeeds, then bisect between failure and success.
+    """A wrapper that runs an attack in balls of growing radius until it succeeds, then bisects the radius.
 
     Method: the radius starts at `first` and is multiplied by `factor` after each failure, at most `grow` times and
     never beyond the box. Then `halve` rounds use the mean of the largest radius that failed and the smallest successful
@@ -113,10 +113,10 @@ class Bisect(Wrapper[BisectState]):
 
 
 def paper_pgd() -> Bisect:
-    """Return PGD with the search over its radius from the paper on robustness curves (Linf).
+    """Return PGD in Linf with a search over its radius, as in the paper on robustness curves (see `Bisect`).
 
-    The hyper-parameters of Foolbox 2.4: 40 steps of a thirtieth of the radius from the clean point; first radius 0.3;
-    factor 1.5 at most 20 times; then 20 bisections.
+    It has the hyper-parameters of Foolbox 2.4: 40 steps of a thirtieth of the radius from the clean point; first radius
+    0.3; factor 1.5 at most 20 times; then 20 bisections.
 
     >>> paper_pgd().queries
     1640

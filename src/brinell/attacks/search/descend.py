@@ -23,7 +23,7 @@ TOWARDS = {"margin": "margin-towards"}
 
 @dataclass(frozen=True)
 class DescendState(PointState):
-    """The states of the minimum-norm and of the inner attack, the inner radius, and the smallest distance so far.
+    """State, per row: states of the minimum-norm and the inner attack, inner radius, and smallest distance so far.
 
     `down` marks rows that have finished the minimum-norm attack. The radius is smaller than the distance by the share
     `cut`. `tried` counts rounds.
@@ -49,13 +49,13 @@ class DescendState(PointState):
 
 @dataclass(frozen=True)
 class Descend(Wrapper[DescendState]):
-    """Run a minimum-norm attack, then an attack of fixed radius just below the distance found, again and again.
+    """A wrapper that runs a minimum-norm attack, then repeats an attack of fixed radius just below the distance found.
 
     Method: the radius of a round is the smallest distance so far, reduced by the share `cut`. After a
-    success this distance becomes that of the new point; after a failure the share is halved. The search ends when the
-    share falls below `least` or after `rounds` rounds, each with its own noise. Unless the rounds were used up, the
-    inner attack then failed at a radius that is less than the share 2 · `least` below the result.
-    Cost: that of the minimum-norm attack, plus at most `rounds` times that of the inner attack.
+    success the new, smaller distance is used; after a failure the share is halved. The search ends when the share
+    falls below `least` or after `rounds` rounds, each with its own noise. In the first case the inner attack has
+    failed at a radius that is smaller than the result by a share of less than 2 · `least`.
+    Cost: the minimum-norm attack's, plus at most `rounds` times the inner attack's.
     Reference: this project.
     Limits: skips samples that the minimum-norm attack does not break. Inherits every weakness of the inner attack.
 
@@ -81,14 +81,14 @@ class Descend(Wrapper[DescendState]):
         one = self.attack.loss in (self.before.loss, TOWARDS.get(self.before.loss))
         if not one or self.attack.requires is not self.before.requires:
             raise PlanError(
-                expected="two attacks with the same loss",
+                expected="two attacks with the same loss that both use gradients, or both do not",
                 got=f"{self.attack.name} ({self.attack.loss}) and {self.before.name} ({self.before.loss})",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN(loss="margin")).',
             )
         if len(self.attack.query_pattern) > 1 or len(self.before.query_pattern) > 1:
             raise PlanError(
                 expected="two attacks that need the same gradients at every query",
-                got=f"{self.attack.name} after {self.before.name}",
+                got=f"attack={self.attack.name} and before={self.before.name}",
                 remedy='Write Descend(APGD(loss="margin"), before=FMN()); FAB alternates between gradients and logits.',
             )
         sound = 0 < self.least <= self.cut < 1 and self.rounds >= 1

@@ -17,7 +17,7 @@ from brinell.ops.types import Labels, Mask, Points, Scalars
 
 @dataclass(frozen=True)
 class RefineState(PointState):
-    """Per row: the wrapped attack's state, the nearest adversarial point, and the limits of the bisection."""
+    """State, per row: the wrapped attack's state, the nearest adversarial point, and the limits of the bisection."""
 
     inner: Any
     nearest: Points
@@ -35,11 +35,11 @@ class RefineState(PointState):
 
 @dataclass(frozen=True)
 class Refine(Wrapper[RefineState]):
-    """Run a minimum-norm attack, then bisect the segment between the clean point and the nearest adversarial point.
+    """A wrapper that runs a minimum-norm attack, then bisects the segment from clean to nearest adversarial point.
 
     Method: `search` bisections for the point of the segment at which the class changes. All queried points are
     candidates. Cost: that of the attack plus `search` forward and backward passes. Reference: the final search of Croce
-    & Hein 2020, "Minimally distorted adversarial examples", for any attack.
+    & Hein 2020, "Minimally distorted adversarial examples", here for any attack.
     Limits: shortens the distance of an adversarial point, but does not find new ones.
 
     >>> Refine(DeepFool(steps=20), search=10).queries

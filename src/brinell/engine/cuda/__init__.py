@@ -1,4 +1,4 @@
-"""Acceleration of the engine, behind the switch `brinell.engine.accelerate`; outcomes stay the same.
+"""Acceleration of the engine, chosen by `brinell.engine.accelerate`; outcomes stay the same.
 
 `graphs` captures attack steps as CUDA graphs and caches them. `scheduler` runs several micro-batches at once and sets
 how often the host syncs. `speculative` fills empty slots with further restarts and target classes of samples that are

@@ -35,10 +35,10 @@ class Measured(NamedTuple):
 
 
 def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
-    """Return the best number of micro-batches: start with 1 and double it while that is faster and memory suffices.
+    """Return the best number of micro-batches: start with 1, double it while this is faster and memory suffices.
 
-    Up to `LEAST` the number is doubled even if that is not faster: the device works on some micro-batches while the
-    host reads another, and samples that wait for a slot finish last.
+    Up to `LEAST` the number is doubled even if this is not faster: the device works on some micro-batches while the
+    host reads another one, and more samples start early.
 
     >>> choose(lambda micro_batches: Measured(rate=min(float(micro_batches), 3.0), taken=1, free=9))
     4
@@ -58,7 +58,7 @@ def choose(measure: Callable[[int], Measured], most: int = MOST) -> int:
 
 
 def micro_batches_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) -> int:
-    """Return the number of micro-batches for this model, stored by an earlier evaluation or measured now."""
+    """Return the number of micro-batches to run at once for this model, from an earlier evaluation or measured now."""
     c = oracle.classifier
     if c.device.type != "cuda":
         return 1
@@ -73,7 +73,7 @@ def micro_batches_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) 
 
 
 def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
-    """Return the number that `file` stores under `key`; if none can be read, measure it and store it."""
+    """Return the number that `file` stores under `key`; if it stores none, call `measure` and store the result."""
     try:
         stored = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
 
 
 def replayed_seconds(oracle: Oracle, shape: tuple[int, ...], requires: Requires, micro_batches: int) -> float | None:
-    """Return the seconds per captured model call while `micro_batches` of them run at once; None if capture fails."""
+    """Return the seconds per captured model call, `micro_batches` calls at a time; None if the capture fails."""
     if oracle.classifier.device.type == "cuda":
         with suppress(RuntimeError):
             return oracle.block / _measure(_uncompiled(oracle), shape, micro_batches, requires).rate

@@ -1,4 +1,4 @@
-"""Functions compiled into few kernels by torch.compile, which is imported on demand: it takes long to load."""
+"""Functions compiled into few kernels. torch.compile is imported only when needed, since it takes long to load."""
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
@@ -38,9 +38,9 @@ def fused(function: F) -> F:
 
 @dataclass
 class Refusals:
-    """Calls the uncompiled function for every kind of call on which the compiler failed, and reports this to `note`.
+    """The kinds of calls on which the compiler failed; they run uncompiled, and `note` is called once per kind.
 
-    torch.compile compiles the backward graph lazily, on first use, so the fallback is handled here.
+    torch.compile compiles the backward graph only on first use, so a failure can occur at any call.
     """
 
     note: Callable[[str], None]
@@ -68,8 +68,8 @@ class Refusals:
 def repeatable() -> AbstractContextManager[Any]:
     """Return a context in which several gradients of one output of a compiled function can be computed.
 
-    By default the compiled backward pass may overwrite buffers that the next one needs. The compiler reads the setting
-    when it compiles and when the backward pass runs.
+    By default a compiled backward pass may overwrite buffers that the next backward pass needs. The context must be
+    active both when the function is compiled and when its backward pass runs.
     """
     functions: Any = functorch_config
     context: AbstractContextManager[Any] = functions.patch(donated_buffer=False)

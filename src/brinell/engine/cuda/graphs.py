@@ -22,7 +22,7 @@ Step = Callable[[Slots], Slots]
 
 @dataclass(eq=False)
 class DeviceMicroBatch(MicroBatch):
-    """A micro-batch that runs several iterations on the device between two host syncs.
+    """A micro-batch that runs several iterations on the device between two host syncs (reads by the host).
 
     `ages` holds, for each slot, the number of iterations of its current attempt. `repeats` is the usual number of steps
     between host syncs. `pending` is the number of `advance` calls whose results the host has not read, at most `depth`.
@@ -46,7 +46,7 @@ class DeviceMicroBatch(MicroBatch):
         self.pending = 1
 
     def running(self) -> list[bool]:
-        """Return, per slot, whether its attempt ran on after the oldest unread `advance`; true for new entries."""
+        """Return, per slot, whether its attempt continues after the oldest unread `advance`; true for new entries."""
         self.pending = 0
         return super().running()
 
@@ -64,7 +64,7 @@ class DeviceMicroBatch(MicroBatch):
 
 
 class _Pause:
-    """The number of captures that pause the garbage collector now, and whether it was enabled before them."""
+    """The number of captures that pause the garbage collector now; whether the collector was enabled before them."""
 
     lock, users, on = threading.Lock(), 0, False
 
@@ -73,7 +73,7 @@ class _Pause:
 def no_garbage_collection() -> Iterator[None]:
     """Pause the garbage collector during a capture.
 
-    The collector may free graphs of an earlier evaluation; freeing a graph while another is captured ends the process.
+    The collector may free old graphs; freeing a graph while another one is captured crashes the process.
     """
     with _Pause.lock:
         if not _Pause.users:
@@ -93,9 +93,9 @@ def no_garbage_collection() -> Iterator[None]:
 class CapturedMicroBatch(DeviceMicroBatch):
     """A micro-batch of fixed memory whose step is captured once as a CUDA graph and then only replayed.
 
-    Raises RuntimeError if a step needs the host (with the driver's message), or if `repeats` replays give other results
-    than `repeats` uncaptured calls, e.g. for a model that counts its calls or draws random numbers on the host.
-    The entry of new samples is captured too where possible.
+    Raises RuntimeError if a step needs the host (with the driver's message), or if `repeats` replays and `repeats`
+    uncaptured calls differ, e.g. for a model that counts its calls or draws random numbers on the host.
+    If possible, a second graph captures how new samples enter the slots.
     """
 
     depth: int = 2
@@ -130,11 +130,11 @@ class CapturedMicroBatch(DeviceMicroBatch):
         for _ in range(self.repeats):
             self._graph.replay()
         if not same(self.slots, called):
-            raise RuntimeError("the replayed graph gave other numbers than the uncaptured step")
+            raise RuntimeError("the results of the replayed CUDA graph differ from those of the uncaptured step")
         overwrite(self.slots, before)
 
     def _capture_entering(self, entry: Entry) -> None:
-        """Capture the entry of new samples into masked rows; if that fails, samples enter by uncaptured calls."""
+        """Capture how new samples enter the rows of a mask; if the capture fails, samples enter by uncaptured calls."""
         self._inbox, self._mask = clone(entry), torch.ones_like(self.slots.live)
         before, begun = clone(self.slots), clone(self.begin(self._inbox))
         graph = torch.cuda.CUDAGraph()
@@ -198,7 +198,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
 
     @contextmanager
     def _between_replays(self) -> Iterator[None]:
-        """Let the current stream access the fixed memory, after the replays under way and before the next ones."""
+        """Let the current stream access the fixed memory after all started replays and before any later replay."""
         outside = torch.cuda.current_stream()
         outside.wait_stream(self.stream)
         yield
@@ -206,7 +206,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
 
 
 def memory_short() -> bool:
-    """Whether less than half of the device's memory is free."""
+    """Return whether less than half of the device's memory is free."""
     if not torch.cuda.is_available():
         return False
     free, whole = torch.cuda.mem_get_info()
@@ -215,11 +215,11 @@ def memory_short() -> bool:
 
 @dataclass
 class GraphCache:
-    """Keeps captured micro-batches for the next chunk of samples: a capture takes as long as dozens of iterations.
+    """A cache of captured micro-batches for later samples: a capture takes as long as dozens of iterations.
 
-    `make` captures a micro-batch, `short` says whether memory is short; tests replace both. After the first failed
+    `make` captures a micro-batch, `short` tests whether memory is short; tests replace both. After the first failed
     capture (`failed`), steps run uncaptured. `seconds` is the time spent on captures, compiling included;
-    `unneeded_forwards` counts the forward passes of speculative attempts that turned out not to be needed.
+    `unneeded_forwards` counts the forward passes of attempts that began before an earlier attempt succeeded.
     """
 
     listener: Listener = silent
@@ -232,7 +232,7 @@ class GraphCache:
     unneeded_forwards: int = 0
 
     def step(self, key: Hashable, build: Callable[[], Step]) -> Step:
-        """Return the same step for the same key, so that nothing is compiled twice."""
+        """Return the cached step for this key; if there is none, `build` it. So nothing is compiled twice."""
         if key not in self.steps:
             begun = time.perf_counter()
             self.steps[key] = build()
@@ -242,7 +242,7 @@ class GraphCache:
     def micro_batch(
         self, key: Hashable, entry: Entry, busy: list[bool], begin: Begin, step: Step, repeats: int = 1
     ) -> DeviceMicroBatch:
-        """Return a micro-batch that holds these samples: an idle one with this key, or else a new one."""
+        """Return a micro-batch that holds the samples of `entry`: a cached one with this key, or else a new one."""
         spare = self.idle.get(key, [])
         if spare:
             reused = spare.pop()
@@ -267,6 +267,6 @@ class GraphCache:
             self.seconds += time.perf_counter() - begun
 
     def release(self, key: Hashable, micro_batch: DeviceMicroBatch) -> None:
-        """Keep a micro-batch that has nothing left to do for reuse under this key, if it is reusable."""
+        """Cache an idle micro-batch under this key for later samples, if it is reusable."""
         if micro_batch.reusable:
             self.idle.setdefault(key, []).append(micro_batch)

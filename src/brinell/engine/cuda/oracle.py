@@ -29,7 +29,7 @@ class _Shared:
 
 @dataclass(eq=False)
 class AcceleratedOracle(Oracle):
-    """An oracle whose `query` uses a fast copy of the classifier; if `compiled`, with fused kernels."""
+    """An oracle whose `query` calls a fast copy of the classifier, with fused kernels if `compiled`."""
 
     compiled: bool = False
     _shared: _Shared = field(default_factory=_Shared, init=False, repr=False)
@@ -38,7 +38,7 @@ class AcceleratedOracle(Oracle):
         self._refusals = Refusals(self.note)
 
     def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
-        """Return the function that does one pass on the fast copy; where the compiler fails, it runs uncompiled."""
+        """Return the function that does one pass on the fast copy; it runs uncompiled if the compiler fails."""
         shared, of = self._shared, LOSSES[loss].of
         settings = requires, of, self.precision
         if shared.copy is None:
@@ -110,10 +110,10 @@ def _in_float32(network: Network, features: bool) -> Network:
 
 
 def as_good(new: Tensor, old: Tensor, truth: Tensor, slack: float) -> bool:
-    """Return whether the largest error of the `new` logits is at most twice the error of the `old` ones plus `slack`.
+    """Return whether the largest error of the logits `new` is at most twice that of the logits `old`, plus `slack`.
 
-    Errors are relative to the spread of `truth`. A wrongly traced network has a far larger error; another order of
-    rounding costs less than `slack`.
+    Errors are relative to the spread (max − min) of `truth`. A wrongly traced network has a far larger error;
+    rounding in another order adds less than `slack`.
     """
     scale = (truth.amax(1) - truth.amin(1)).clamp(min=torch.finfo(truth.dtype).tiny)
     new_error, old_error = (((z - truth).abs().amax(1) / scale).amax() for z in (new, old))

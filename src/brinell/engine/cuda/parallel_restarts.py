@@ -15,9 +15,9 @@ from brinell.ops.rowwise import overwrite_rows, take, where_rows
 
 @dataclass(frozen=True)
 class RestartEntry(Entry):
-    """Samples that enter slots at restart number `which` (−1: at the part of the attack before its restarts).
+    """Samples that enter slots at internal restart `which` (−1: at the part of the attack before its restarts).
 
-    `seed` is what that part returned for the restarts (`Attack.restart_seed`).
+    `seed` is what the part before the restarts returned (`Attack.restart_seed`).
     """
 
     seed: Any
@@ -35,9 +35,9 @@ def begin_restarts(e: Engine, entry: Entry) -> Slots:
 
 @dataclass
 class ParallelRestarts(SpeculativeScheduler):
-    """Treats the part of the attack before its restarts as a sample's first attempt, each restart as a further one.
+    """A scheduler whose attempts are parts of one attack: first the part before its restarts, then each restart.
 
-    The number of restarts is known when the first attempt has ended. Samples with many restarts take longest, so they
+    The number of restarts is known when the first part has ended. Samples with many restarts take longest, so they
     determine the duration of an evaluation.
     """
 
@@ -49,7 +49,7 @@ class ParallelRestarts(SpeculativeScheduler):
         return partial(begin_restarts, self.engine)
 
     def _finish(self, micro_batch: DeviceMicroBatch, ended: list[int]) -> None:
-        """End these attempts; also store seed and number of restarts of samples whose first attempt has ended."""
+        """End the attempts in the slots `ended`; store the seed and the restart count of each first attempt."""
         attack, places = self.engine.attack, self.places[id(micro_batch)]
         first = [i for i in ended if places[i][1] == 0]
         if first:

@@ -1,4 +1,4 @@
-"""Several micro-batches under way at once: the device works on some while the host reads another."""
+"""A scheduler of several micro-batches at once: the device works on some while the host reads another one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,25 +20,25 @@ DEFAULT_INTERVAL, EARLY_INTERVAL = 10, 4
 
 
 def sync_interval(attack: AnyAttack, device: torch.device) -> int:
-    """Return the iterations between two host syncs, rounded up to whole query patterns of the attack."""
+    """Return the number of iterations between two host syncs, a multiple of the length of `query_pattern`."""
     turns = len(attack.query_pattern)
     usual = EARLY_INTERVAL if attack.abandons_early else DEFAULT_INTERVAL
     return -(-INTERVAL.get(device.type, usual) // turns) * turns
 
 
 def iterations_per_step(attack: AnyAttack, device: torch.device) -> int:
-    """Return how many iterations run, and are captured, as one step: one query pattern of the attack.
+    """Return the number of iterations that are captured and run as one step: the length of `query_pattern`.
 
-    If the attack abandons most samples early, at unknown iterations, a step is all iterations up to the next host sync.
+    If the attack abandons most samples early, at unknown iterations, a step lasts until the next host sync.
     """
     return sync_interval(attack, device) if attack.abandons_early else len(attack.query_pattern)
 
 
 @dataclass
 class ConcurrentScheduler(Scheduler):
-    """A scheduler for accelerators: a host sync every few iterations, and one captured micro-batch per block of slots.
+    """A scheduler for accelerators, with one captured micro-batch per block of slots and a host sync now and then.
 
-    Without graphs there is one micro-batch. Micro-batches merge once no sample waits for a slot.
+    Without CUDA graphs all slots are one micro-batch. Micro-batches merge once no sample waits for a slot.
     """
 
     graph_cache: GraphCache | None = None
@@ -91,15 +91,15 @@ class ConcurrentScheduler(Scheduler):
         return self.engine.attack_step(CompiledStep if self.engine.oracle.compiled else AttackStep, chosen)
 
     def begin(self) -> Begin:
-        """Return the function that begins attempts. Cached captures keep it, so it must not refer to the samples."""
+        """Return the function that begins attempts. Cached graphs keep it, so it must not refer to the samples."""
         return self.engine.begin
 
     def has_work(self, micro_batch: DeviceMicroBatch) -> bool:
-        """Whether a micro-batch holds any sample."""
+        """Return whether a micro-batch holds any sample."""
         return any(micro_batch.busy)
 
     def has_waiting(self) -> bool:
-        """Whether a sample waits for a free slot."""
+        """Return whether a sample waits for a free slot."""
         return self.next_sample < len(self.samples)
 
     def add(self, micro_batch: DeviceMicroBatch) -> None:
@@ -109,8 +109,8 @@ class ConcurrentScheduler(Scheduler):
     def advance(self, micro_batch: DeviceMicroBatch) -> None:
         """Start the iterations up to the next host sync.
 
-        The iterations after that sync are started too if this is the only micro-batch, no sample waits for a slot and
-        no sample's budget ends before it: the device then need not wait for the host.
+        The iterations after this sync are started too if this is the only micro-batch, no sample waits for a slot and
+        no sample's budget ends before the sync: the device then need not wait for the host.
         """
         if not micro_batch.pending:
             self._start(micro_batch)
@@ -129,14 +129,14 @@ class ConcurrentScheduler(Scheduler):
         micro_batch.ages = [age + times * self._each for age in micro_batch.ages]
 
     def merge_candidate(self, micro_batch: DeviceMicroBatch) -> DeviceMicroBatch | None:
-        """Return another micro-batch whose samples all fit into this one; None while a sample waits for a slot."""
+        """Return a micro-batch whose samples fit into empty slots of this one; None while samples wait for slots."""
         if self.has_waiting() or not any(micro_batch.busy):
             return None
         room = len(micro_batch.busy) - sum(micro_batch.busy)
         return next((other for other in self.micro_batches if sum(other.busy) <= room), None)
 
     def merge(self, other: DeviceMicroBatch, into: DeviceMicroBatch) -> None:
-        """Move the samples of `other` to empty slots of `into` and release `other`; both must be idle on the device."""
+        """Move the samples of `other` to empty slots of `into` and release `other`; the device must work on neither."""
         here = [i for i, busy in enumerate(other.busy) if busy]
         there = [i for i, busy in enumerate(into.busy) if not busy][: len(here)]
         if here:
@@ -151,6 +151,6 @@ class ConcurrentScheduler(Scheduler):
         """Hook for subclasses: samples moved from the slots `here` of `other` to the slots `there` of `into`."""
 
     def release(self, micro_batch: DeviceMicroBatch) -> None:
-        """Return a micro-batch that has nothing left to do to the graph cache, if there is one."""
+        """Hand an idle micro-batch back to the graph cache, if the scheduler has a cache."""
         if self.graph_cache is not None:
             self.graph_cache.release(self._key, micro_batch)

@@ -18,7 +18,7 @@ PAIR = 2  # micro-batches
 
 
 class BestRow(NamedTuple):
-    """One sample's best point: row `at` of the best points `best`."""
+    """One sample's best point: the row `at` of `best`."""
 
     best: Best
     at: int
@@ -26,9 +26,10 @@ class BestRow(NamedTuple):
 
 @dataclass
 class SampleAttempts:
-    """The attempts of one sample: `next` is the next to begin, `end` the one to stop before, `joined` the next to join.
+    """The attempts of one sample: `next` is the next attempt to begin, `end` is one past the last attempt.
 
-    `ended` holds ended attempts that wait for an earlier one; `running` holds the slots of attempts under way.
+    The results of attempts below `joined` are joined in `so_far`. `ended` holds results that wait for an earlier
+    attempt; `running` holds the slots of attempts under way.
     """
 
     next: int
@@ -40,19 +41,19 @@ class SampleAttempts:
 
     @property
     def idle(self) -> bool:
-        """Whether attempts are left to begin and none is under way."""
+        """Whether no attempt is under way although attempts are left to begin."""
         return not self.running and self.next < self.end
 
 
 @dataclass
 class SpeculativeScheduler(ConcurrentScheduler):
-    """A scheduler whose empty slots run later attempts of samples whose earlier ones are still under way.
+    """A scheduler whose empty slots run later attempts of samples while an earlier attempt is still under way.
 
     Micro-batches merge first, except for the last two while later attempts would fill one of them: two concurrent calls
-    use a device better than one. Then later attempts fill the empty slots. Every attempt has a best point of its own,
-    and these are joined in the order of the attempts: the result, passes included, is the same as if the attempts had
-    run one after another. Attempts that turn out not to be needed, since an earlier one has succeeded, are dropped;
-    `unneeded_forwards` counts their forward passes.
+    use a device better than one. Then later attempts fill the empty slots. Every attempt has its own best point. Best
+    points are joined in the order of the attempts, so that results and counted passes are the same as if the attempts
+    had run one after another. When an attempt succeeds, later attempts of the sample are dropped;
+    `unneeded_forwards` counts the forward passes of dropped attempts.
     """
 
     under_way: dict[int, SampleAttempts] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         super().__post_init__()
 
     def slot_count(self) -> int:
-        """Return the number of slots: at least two blocks if the attempts of all samples fill two blocks twice."""
+        """Return the number of slots: at least two blocks if there are attempts for four blocks and slots for two."""
         attempts, two = sum(end - first for first, end in self._ranges), PAIR * self.engine.oracle.block
         usual = super().slot_count()
         return max(usual, min(two, self.engine.slots)) if attempts >= 2 * two else usual
@@ -79,7 +80,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         return None if self._stays(micro_batch) else super().merge_candidate(micro_batch)
 
     def _stays(self, micro_batch: DeviceMicroBatch) -> bool:
-        """Whether this is one of the last two micro-batches, and enough attempts have not begun to fill it."""
+        """Return whether this is one of the last two micro-batches, and enough attempts wait to fill it."""
         waiting = sum(max(a.end - a.next, 0) for a in self.under_way.values())
         return len(self.micro_batches) < PAIR and waiting >= len(micro_batch.busy)
 
@@ -130,9 +131,9 @@ class SpeculativeScheduler(ConcurrentScheduler):
             yield self.index(over), _gather(rows)
 
     def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
-        """Return up to `count` (sample, attempt) pairs to begin: of idle samples first, then of new samples.
+        """Return up to `count` (sample, attempt) pairs to begin: first for idle samples, then for new samples.
 
-        With `ahead` they are later attempts of samples under way instead, lowest attempt numbers first.
+        With `ahead`, return later attempts of samples under attack instead, lowest attempt numbers first.
         """
         chosen: list[tuple[int, int]] = []
         while ahead and len(chosen) < count:
@@ -217,7 +218,7 @@ def _empty(micro_batch: DeviceMicroBatch) -> list[int]:
 
 
 def _gather(rows: list[BestRow]) -> Best:
-    """Return these rows, which may come from different `Best` objects, as one `Best`."""
+    """Return one `Best` with these rows, which may come from different `Best` objects."""
     groups: dict[int, list[int]] = {}
     for k, r in enumerate(rows):
         groups.setdefault(id(r.best), []).append(k)

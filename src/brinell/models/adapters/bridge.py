@@ -1,4 +1,4 @@
-"""What all adapters share: a torch module whose outputs another framework computes, and conversion to logits."""
+"""The base of all adapters: a torch module whose outputs another framework computes, and conversion to logits."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -23,15 +23,15 @@ Pullback = Callable[[Tensor], Tensor]
 
 
 def framework(module: str, extra: str, what: str) -> Any:
-    """Import a framework, or raise an error that names the extra to install."""
+    """Return the imported framework, or raise an error that names the pip extra to install."""
     return import_extra(module, extra, f"the package {module.partition('.')[0]} for {what}")
 
 
 class Bridge(nn.Module, ABC):
     """A torch module without torch parameters, whose outputs another framework computes.
 
-    `mark` is a hash or version that represents the weights in the classifier's fingerprint; `dtypes` are their dtypes.
-    The model stays on the device that its framework chose. Inputs and outputs may be on any torch device.
+    `mark` is a hash or version that stands for the weights in the classifier's fingerprint; `dtypes` are the weights'
+    types. The model stays on the device that its framework chose. Inputs and outputs may be on any torch device.
     """
 
     def __init__(self, mark: str, dtypes: Iterable[str] = ()) -> None:
@@ -53,7 +53,7 @@ class Bridge(nn.Module, ABC):
         """Return the logits of the batch x, on the device of x and without gradients."""
 
     def differentiate(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        """Return the logits and a function from the gradient at the logits to that at x, callable more than once."""
+        """Return the logits and a function, callable repeatedly, from a gradient at the logits to the gradient at x."""
         raise ModelError(
             expected="a model with gradients with respect to its input",
             got=f"{type(self).__name__}, a black box",
@@ -73,14 +73,14 @@ class Bridge(nn.Module, ABC):
 def _exclude_from_compile() -> None:
     """Exclude bridges from torch.compile, which cannot compile another framework.
 
-    Called for the first bridge only, because it imports the compiler, which takes as long as importing torch.
+    Only the first call has an effect. It imports the compiler, which takes as long as importing torch.
     """
     uncompiled: Any = torch.compiler.disable(Bridge.forward)
     Bridge.forward = uncompiled  # type: ignore[method-assign]
 
 
 class _Foreign(torch.autograd.Function):
-    """Run the forward and the backward pass in the other framework."""
+    """The autograd function that runs the forward and the backward pass of a bridge in its framework."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bridge: Bridge) -> Tensor:
@@ -123,12 +123,12 @@ def digest(parts: Iterable[tuple[str, Any]], *more: str) -> str:
 
 
 def versioned(what: str, version: str | None) -> str:
-    """Return `version`; refuse a missing one, since only the version identifies weights that cannot be read."""
+    """Return `version`; refuse an empty version, since only a version identifies weights that cannot be read."""
     if not isinstance(version, str) or not version:
         raise InputError(
             expected=f"a version for {what}, because its weights cannot be read",
             got=repr(version),
-            remedy='Write version="2026-03", and change it whenever the model changes. Runs store it.',
+            remedy='Write version="2026-03", and change it whenever the model changes. Runs store the version.',
         )
     return version
 
@@ -139,7 +139,7 @@ def numbers(x: Tensor) -> Any:
 
 
 def as_logits(raw: Any, outputs: str, rows: int, classes: int | None = None) -> Tensor:
-    """Convert the outputs of a black box to float32 logits: unchanged, log-probabilities, or ±½ for labels.
+    """Return the outputs of a black box as float32 logits: probabilities become their log, labels become ±½.
 
     >>> as_logits([[0.25, 0.75]], "probabilities", 1)
     tensor([[-1.3863, -0.2877]])
@@ -173,7 +173,7 @@ def _wrong(expected: str, got: str) -> ModelError:
 def _from_labels(values: Tensor, classes: int | None) -> Tensor:
     if classes is None or classes < 2:
         raise InputError(
-            expected="the number of classes, at least 2, of a model that only gives labels",
+            expected="a number of classes of at least 2 for a model that returns labels",
             got=f"classes = {classes}",
             remedy="Write e.g. classes=10.",
         )

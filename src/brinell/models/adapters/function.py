@@ -33,9 +33,9 @@ def from_function(
 ) -> TorchClassifier:
     """Make a black box from a function that maps a numpy batch in [0, 1] to logits, probabilities or labels.
 
-    Method: the logits are the log-probabilities, at least log 1e-30; labels become ±½, with margins of ±1, and need the
-    number of `classes`. The fingerprint covers the function's name, `outputs` and `version`; the weights cannot be
-    read, so change the version whenever the model changes.
+    Method: logits are used unchanged; probabilities become their log, at least log 1e-30; labels become ±½, with
+    margins of ±1, and need the number of `classes`. The fingerprint covers the function's name, `outputs` and
+    `version`; the weights cannot be read, so change the version whenever the model changes.
 
     >>> import numpy as np
     >>> import torch

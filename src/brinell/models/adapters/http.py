@@ -27,7 +27,7 @@ Decode = Callable[[bytes], Any]
 
 
 def encode_json(x: Array) -> bytes:
-    """Encode a batch as {"inputs": [...]}.
+    """Return a batch as the bytes of the JSON object {"inputs": [...]}.
 
     >>> encode_json(np.array([[0.5, 1.0]], np.float32))
     b'{"inputs": [[0.5, 1.0]]}'
@@ -36,7 +36,7 @@ def encode_json(x: Array) -> bytes:
 
 
 def decode_json(body: bytes) -> Any:
-    """Decode the rows of {"outputs": [...]}.
+    """Return the rows in the bytes of a JSON object {"outputs": [...]}.
 
     >>> decode_json(b'{"outputs": [[0.25, 0.75]]}')
     [[0.25, 0.75]]
@@ -46,7 +46,7 @@ def decode_json(body: bytes) -> Any:
 
 @dataclass
 class Service:
-    """An HTTP endpoint with its timeout, retries and rate limit; counts all requests, including repeated ones."""
+    """An HTTP endpoint with its timeout, retries and rate limit. `requests` counts all requests, repeated ones too."""
 
     url: str
     headers: Mapping[str, str]
@@ -58,7 +58,7 @@ class Service:
     _next: float = field(default=0.0, repr=False)
 
     def post(self, body: bytes) -> bytes:
-        """Send a request and return the response body; repeat it after temporary failures."""
+        """Send a request and return the body of the response; repeat the request after temporary failures."""
         for attempt in range(self.retries + 1):
             self._keep_rate()
             self.requests += 1
@@ -86,7 +86,7 @@ class Service:
         return ModelError(expected=f"a response from {self.url}", got=got, remedy=remedy)
 
     def _pause(self, attempt: int, retry_after: str | None) -> float:
-        """Return the seconds to wait before the next try: what the service asks for, or `wait` · 2^attempt."""
+        """Return the seconds to wait before the next try: those in `retry_after`, or else `wait` · 2^attempt."""
         try:
             seconds = float(retry_after) if retry_after is not None else math.nan
         except ValueError:  # a date: the clocks may differ
@@ -103,7 +103,7 @@ class Service:
 
 
 class HttpBridge(Bridge):
-    """A bridge to a service that is queried once per distinct row of a batch, `batch` rows at a time."""
+    """A bridge to an HTTP service that receives the distinct rows of an input, at most `batch` per request."""
 
     def __init__(
         self, service: Service, encode: Encode, decode: Decode, batch: int, outputs: str, classes: Any, mark: str
@@ -127,7 +127,7 @@ class HttpBridge(Bridge):
             values = self.decode(body)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ModelError(
-                expected="a response of the service that decode can read",
+                expected="a response that decode can read",
                 got=f"{type(error).__name__}: {error}; the response begins with {body[:60]!r}",
                 remedy='The default reads JSON {"outputs": [...]}. For another format pass decode=….',
             ) from None
@@ -157,9 +157,10 @@ def from_http(
     Method: `encode` makes the request body from a float32 array of at most `batch` rows; `decode` reads the rows of
     the response. The default is JSON, {"inputs": …} and {"outputs": …}. Equal rows are sent once. A request is repeated
     up to `retries` times if there is no response within `timeout` seconds or the status is 408, 425, 429 or a server
-    error. The wait is what the service asks for, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other error is raised at
-    once. `rate` limits the requests per second. Probabilities become log-probabilities, at least log 1e-30; labels need
-    `classes`. The fingerprint covers the address, `outputs` and `version`, but not the headers, which may hold keys.
+    error. Between tries it waits as long as the service asks for, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other
+    error is raised at once. `rate` limits the requests per second. Probabilities become log-probabilities, at least log
+    1e-30; labels need `classes`. The fingerprint covers the address, `outputs` and `version`, but not the headers,
+    which may hold keys.
     Cost: the service evaluates one row per query of an attack and sample.
     """
     one_of("outputs", outputs, OUTPUTS)

@@ -102,9 +102,10 @@ def from_jax(
     """Make a classifier from a JAX function `function(params, x)` or `function(x)` that returns the logits of a batch.
 
     Method: JAX compiles the function once per shape. Gradients are vector-Jacobian products, so every attack works.
-    JAX and torch share memory if both use one device. The fingerprint hashes the arrays in `params` (or in `function`
-    if it is a tree of arrays, such as an Equinox module), the function's name and `version`. A function without arrays
-    needs a version. With `channels_last` images have shape (n, h, w, c). The other options are those of `wrap`.
+    JAX and torch share memory if they use the same device. The fingerprint hashes the arrays in `params` (or in
+    `function` if it is a tree of arrays, such as an Equinox module), the function's name and `version`. A function
+    without arrays needs a version. With `channels_last` images have shape (n, h, w, c). The other options are those of
+    `wrap`.
     """
     jax = _jax()
     arrays = _arrays(jax, function if params is None else params)

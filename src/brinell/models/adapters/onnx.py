@@ -35,7 +35,7 @@ class OnnxBridge(Bridge):
         entry = self._session.get_inputs()[0]
         if len(self._session.get_inputs()) != 1 or entry.type not in DTYPES:
             got = ", ".join(f"{i.name}: {i.type}" for i in self._session.get_inputs())
-            remedy = "Export a model with one float input: torch.onnx.export(net, (x,), 'net.onnx'), x a float32 batch."
+            remedy = "Export with one float32 batch x as the only input: torch.onnx.export(net, (x,), 'net.onnx')."
             raise ModelError(expected="an ONNX model with one input of floats", got=got, remedy=remedy)
         self._input, self._dtype = entry.name, DTYPES[entry.type]
         self._rows = entry.shape[0] if entry.shape and isinstance(entry.shape[0], int) else None
@@ -43,7 +43,7 @@ class OnnxBridge(Bridge):
         self.dtypes = frozenset({self._dtype})
 
     def _choose_output(self) -> str:
-        """Return the name of the output to read: `output`, or the first with floats (integers if it holds labels)."""
+        """Return the name of the output to read: `output`, else the first one of floats (of integers for labels)."""
         available = {o.name: o.type for o in self._session.get_outputs()}
         wanted = ("tensor(int64)", "tensor(int32)") if self.outputs == "labels" else tuple(DTYPES)
         fitting = [n for n, kind in available.items() if kind in wanted]
@@ -53,7 +53,7 @@ class OnnxBridge(Bridge):
             raise ModelError(
                 expected=f"an output of the ONNX model with {self.outputs}",
                 got=", ".join(f"{n}: {kind}" for n, kind in available.items()),
-                remedy="Write output='NAME' with one of these names, and set outputs to what it contains.",
+                remedy="Write output='NAME' with one of these names, and set outputs to what this output contains.",
             )
         return fitting[0]
 
@@ -87,7 +87,7 @@ def _read(model: Any) -> "tuple[str | bytes, bytes]":
     path = Path(model)
     if not path.is_file():
         raise InputError(
-            expected="an ONNX file, its bytes or a ModelProto", got=str(model), remedy="Check that the file exists."
+            expected="an ONNX file, its bytes or a ModelProto", got=str(model), remedy="Check that this file exists."
         )
     return str(path), path.read_bytes()
 

@@ -66,7 +66,7 @@ class SklearnBridge(Bridge):
 
 
 def torch_formula(estimator: Any, outputs: str) -> TorchFormula | None:
-    """Return a torch function for linear decision functions and for perceptron probabilities; None for all others."""
+    """Return the estimator as a torch function if it is linear or a perceptron with probabilities, else None."""
     if isinstance(estimator, _sklearn("sklearn.linear_model._base").LinearClassifierMixin) and outputs == "logits":
         weight, bias = (torch.as_tensor(np.asarray(v, np.float64)) for v in (estimator.coef_, estimator.intercept_))
         # With two classes there is one column, and one number per row.
@@ -104,7 +104,7 @@ def _outputs(estimator: Any, outputs: str) -> str:
     if not available or not hasattr(estimator, "classes_"):
         raise InputError(
             expected=f"a fitted scikit-learn classifier with {METHODS[wanted[0]]}",
-            got=f"{type(estimator).__name__} without {'classes_' if available else 'it'}",
+            got=f"{type(estimator).__name__} without {'classes_' if available else METHODS[wanted[0]]}",
             remedy="Call fit first, and use a classifier, not a regressor; or choose another value for outputs.",
         )
     return available[0]
@@ -117,7 +117,7 @@ def from_sklearn(
 
     Method: the logits of a linear classifier are its decision function. Those of other estimators are the log of
     `predict_proba` (at least log 1e-30), or else the decision function, or else ±½ from `predict`. `outputs` selects
-    one source: "logits" (decision_function), "probabilities", "labels". The estimator computes all outputs. Linear
+    one source: "logits" (`decision_function`), "probabilities" (`predict_proba`) or "labels" (`predict`). Linear
     decision functions and the probabilities of `MLPClassifier` also have exact gradients. All other estimators,
     including pipelines, are black boxes. The fingerprint is joblib's hash of the estimator, with `version`.
     """

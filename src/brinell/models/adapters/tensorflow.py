@@ -77,7 +77,8 @@ def from_tensorflow(
         raise ModelError(
             expected="Keras on its TensorFlow backend",
             got=f"the backend {tf.keras.backend.backend()}",
-            remedy="Set the environment variable KERAS_BACKEND=tensorflow, or use wrap (torch) or from_jax (JAX).",
+            remedy="Set the environment variable KERAS_BACKEND=tensorflow, or call brinell.wrap for torch models and "
+            "from_jax for JAX models.",
         )
     weights = _weights(model)
     label = getattr(model, "__name__", type(model).__name__)

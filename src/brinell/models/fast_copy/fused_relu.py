@@ -1,7 +1,7 @@
 """Fuse convolution, batch normalisation and ReLU into one kernel; the normalisation is folded into the weights.
 
-Each separate layer reads and writes all activations. Fused into the convolution, the ReLU is almost free; outside, it
-takes a tenth of the forward pass of a residual network.
+Each separate layer reads and writes all activations. Fused into the convolution, a ReLU is almost free; as a separate
+layer it takes a tenth of the forward pass of a residual network.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ RELUS = (F.relu, torch.relu, F.relu_, torch.relu_)
 def convolution_relu(
     x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int
 ) -> Tensor:
-    """Compute a convolution and its ReLU: one kernel on a GPU, two elsewhere."""
+    """Return the ReLU of a convolution, computed by one kernel on a GPU and by two elsewhere."""
     if x.is_cuda:
         fused: Tensor = torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)
         return fused
@@ -81,11 +81,11 @@ class ConvolutionRelu(nn.Module):
 
 
 def fuse_relus(module: nn.Module) -> nn.Module:
-    """Trace a frozen network with torch.fx and fuse each convolution with the ReLU that follows it.
+    """Return a traced copy of a frozen network in which each convolution is fused with the ReLU that follows.
 
-    Raises if nothing can be fused or the network cannot be traced: its control flow depends on values, or it has
-    forward hooks on the whole network or backward hooks anywhere. While torch.fx traces, calls of any module in other
-    threads fail.
+    Raises an error if nothing can be fused or the network cannot be traced: its control flow depends on values, or it
+    has forward hooks on the whole network or backward hooks anywhere. While torch.fx traces, calls of any module in
+    other threads fail.
     """
     if module._forward_hooks or module._forward_pre_hooks or any(map(_has_backward_hooks, module.modules())):
         raise ValueError("the network has hooks, which a traced copy would lose")
@@ -119,9 +119,9 @@ def fuse_relus(module: nn.Module) -> nn.Module:
 
 
 def same_function(new: nn.Module, old: nn.Module, x: Tensor) -> bool:
-    """Return whether two networks give the same logits and gradients at x up to rounding, and `old` is deterministic.
+    """Return whether `new` and `old` have equal logits and gradients at x up to rounding, and `old` is deterministic.
 
-    A traced graph has the same values as the network, but may lose custom gradients and freeze random numbers.
+    A traced copy may lose custom gradients and freeze random numbers.
     """
     (first, old_grad), (again, _), (z, grad) = (_logits_and_gradient(net, x) for net in (old, old, new))
     if not torch.equal(first, again):
@@ -147,7 +147,7 @@ def _logits_and_gradient(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _underscores(modules: dict[str, nn.Module]) -> int:
-    """Return a number of underscores with which no module's name begins, as the prefix of a unique new name."""
+    """Return a number n such that no module's name begins with n underscores, for the prefix of a new name."""
     return 1 + max(len(name) - len(name.lstrip("_")) for name in modules)
 
 
@@ -162,7 +162,7 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def _single_use(node: Any, modules: dict[str, nn.Module], kind: type[nn.Module]) -> Any:
-    """Return the module that a node calls if it has exactly this type and its output is used once, else None."""
+    """Return the module that a node calls if the module's type is `kind` and its output is used once, else None."""
     if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.users) != 1 or len(node.args) != 1:
         return None
     module = modules[str(node.target)]

@@ -14,7 +14,7 @@ CHANNELS = 8
 
 
 class Padded(nn.Module):
-    """A convolution on an input padded with zero channels, with zero weights for them."""
+    """A convolution whose input is padded with zero channels and whose weights for these channels are zero."""
 
     def __init__(self, conv: nn.Conv2d, more: int) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class Padded(nn.Module):
 def inference_copy(module: nn.Module, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> nn.Module:
     """Return a frozen copy of a module with weights in `dtype`, so that autocast need not cast them on every call.
 
-    With inputs in `check_on`, convolutions are fused with the ReLU that follows. Raises ValueError if the fused copy
-    does not compute the same function on these inputs.
+    If inputs `check_on` are given, each convolution is fused with the ReLU that follows. Raises ValueError if the fused
+    copy has other outputs on these inputs.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     >>> made = inference_copy(net, torch.bfloat16)

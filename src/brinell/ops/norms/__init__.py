@@ -1,10 +1,10 @@
-"""Linf, L2, L1 and L0. Only this folder knows p: all other code calls a `Norm`.
+"""The norms Linf, L2, L1 and L0. Only this folder depends on p of Lp: all other code calls a `Norm`.
 
 `base` declares what a norm provides: sizes, dual sizes, exact projections on ball ∩ box, steepest steps, shortest
 steps to a hyperplane, proximal steps and random points. `linf`, `l2`, `l1` and `l0` implement it. They share
 `hyperplane` (the order in which coordinates move towards a hyperplane) and `water_filling` (the level at which
 coordinates are cut off so that a sum has a given value). Displacements d are measured from the clean point, and
-lo ≤ 0 ≤ hi is the room that the box leaves around it. Called by `brinell.core.threat` and by the attacks.
+lo ≤ d ≤ hi keeps the displaced point in the box. Called by `brinell.core.threat` and by the attacks.
 """
 
 from brinell.ops.norms.base import INSIDE, TINY, Bound, Norm, inward

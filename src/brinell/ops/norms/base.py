@@ -31,7 +31,7 @@ def inward(x0: Points, d: Points) -> Points:
 
 
 class Norm(ABC):
-    """What attacks need from a norm. Every method treats each row of its tensors separately."""
+    """A norm with the operations that attacks need. Every method treats each row of its tensors separately."""
 
     name: str
     sparse = False
@@ -47,18 +47,18 @@ class Norm(ABC):
 
     @abstractmethod
     def dual_size(self, g: Points) -> Scalars:
-        """Return the dual norm of g: the largest growth of a linear function with gradient g per unit of this norm."""
+        """Return the dual norm of g per row: the largest g·d over all d of norm at most 1."""
 
     @abstractmethod
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
-        """Return the Euclidean projection of d on {‖d‖ ≤ eps, lo ≤ d ≤ hi}."""
+        """Return, per row, the Euclidean projection of d on the set of all z with ‖z‖ ≤ eps and lo ≤ z ≤ hi."""
 
     def nearest(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
-        """Project x on the ball around x0 and the box [lo, hi], rounded so that distances stay within eps."""
+        """Return x projected on the ball around x0 within the box [lo, hi], rounded so that no distance exceeds eps."""
         return inward(x0, self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
     def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
-        """Map x into ball and box as AutoAttack's code does, not always to the nearest point; by default `nearest`."""
+        """Return x moved into ball and box as in AutoAttack's code: scaled and clipped in L2, else by `nearest`."""
         return self.nearest(x0, x, eps, lo, hi)
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Norm(ABC):
 
     @abstractmethod
     def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
-        """Draw a displacement uniformly from the ball of radius eps."""
+        """Draw, per row, a displacement uniformly from the ball of radius eps."""
 
     @abstractmethod
     def start(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:
@@ -78,12 +78,12 @@ class Norm(ABC):
 
     @abstractmethod
     def direction(self, key: Keys, shape: tuple[int, ...], corner: bool = False) -> Points:
-        """Draw a direction: uniform on the sphere (in the cube for Linf), or with `corner` to a corner, if any."""
+        """Draw a random direction per row, of any length. With `corner`, in Linf, it points to a corner of the cube."""
 
     def stretch(self, v: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
         """Return factor · v clipped to [lo, hi], with the factor for which the result has norm eps.
 
-        In rows where the box is too small for that, every coordinate moves to its bound. Zeros of v stay zero.
+        In rows where no factor gives norm eps, every coordinate moves to its bound. Zeros of v stay zero.
         """
         size, room = flat(v).double().abs(), flat(torch.where(v >= 0, hi, -lo)).double()
         factor = self._factor(size, room, eps.double() * INSIDE)[:, None]
@@ -92,15 +92,15 @@ class Norm(ABC):
 
     @abstractmethod
     def _factor(self, size: Doubles, room: Doubles, eps: Scalars) -> Scalars:
-        """Return the factor t with ‖min(t · size, room)‖ = eps; inf where none exists."""
+        """Return, per row, the factor t with ‖min(t · size, room)‖ = eps; inf in rows without such a t."""
 
     @abstractmethod
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
-        """Return the smallest d with w·d = gap and lo ≤ d ≤ hi; the corner of the box closest to it if none exists."""
+        """Return the smallest d with lo ≤ d ≤ hi and w·d = gap; if none exists, the d with w·d closest to gap."""
 
     @abstractmethod
     def shrink(self, d: Points, amount: Scalars) -> Points:
-        """Apply the proximal operator: return the z that minimises ‖z − d‖₂² / 2 + amount · ‖z‖."""
+        """Return, per row, the z that minimises ‖z − d‖₂² / 2 + amount · ‖z‖: the proximal operator of the norm."""
 
     @abstractmethod
     def diameter(self, n: int) -> float:

@@ -1,8 +1,8 @@
-"""The shortest step to a hyperplane inside a box: what the norms' `to_hyperplane` share.
+"""The shortest step to a hyperplane inside a box: functions that `to_hyperplane` of all norms share.
 
 Every solution moves coordinates towards the plane until Σ slope_i · |d_i| reaches the gap: all by the same amount
-(Linf), in proportion to their slopes (L2), the steepest first (L1), or those with the largest gain first (L0). Where
-the box is too small, all coordinates move to its corner.
+(Linf), in proportion to their slopes (L2), the steepest first (L1), or those with the largest gain first (L0). If
+the box does not reach the plane, all coordinates move to a corner of the box.
 """
 
 import torch
@@ -16,9 +16,9 @@ NEGLIGIBLE = 1e-8
 
 
 def facing(w: Points, gap: Scalars, lo: Points, hi: Points, least: float = 0.0) -> tuple[Doubles, Doubles, Doubles]:
-    """Return, flat and in float64, the sign of d that moves w·d towards `gap`, the slope |w| and the room in the box.
+    """Return, per coordinate, the sign of d that moves w·d towards `gap`, the slope |w|, and the room in the box.
 
-    Slope and room are zero where |w| is zero or below `least`, and in rows whose gap is zero.
+    All are float64 of shape (b, n). Slope and room are zero where |w| is zero or below `least`, or the gap is zero.
 
     >>> lo, hi = torch.tensor([[-0.2, -0.2]]), torch.tensor([[0.8, 0.8]])
     >>> [v.tolist() for v in facing(torch.tensor([[2.0, -1.0]]), torch.tensor([-1.0]), lo.double(), hi.double())]
@@ -31,7 +31,7 @@ def facing(w: Points, gap: Scalars, lo: Points, hi: Points, least: float = 0.0) 
 
 
 def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
-    """Return the length of each coordinate's move when the steepest coordinates move first, until the gap is closed.
+    """Return the length of each coordinate's move when coordinates move in order of slope until the gap is closed.
 
     >>> steepest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[0.5, 0.25]]
@@ -40,7 +40,7 @@ def steepest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
 
 
 def largest_first(slope: Doubles, room: Doubles, gap: Scalars) -> Doubles:
-    """Return the length of each coordinate's move when the largest gains (slope × room) move first.
+    """Return the length of each coordinate's move when coordinates move in order of gain (slope × room).
 
     >>> largest_first(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 0.25]]), torch.tensor([1.0])).tolist()
     [[1.0, 0.0]]

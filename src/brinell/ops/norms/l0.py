@@ -13,7 +13,7 @@ from brinell.ops.types import Doubles, Keys, Marks, Points, Scalars
 
 @dataclass(frozen=True)
 class L0Norm(Norm):
-    """The number of changed coordinates. Only some attacks support it. It is no norm: 2d has the same size as d."""
+    """The number of changed coordinates. Only some attacks support it. It is not a norm: 2d and d have equal size."""
 
     name = "L0"
     sparse = True
@@ -70,7 +70,7 @@ class L0Norm(Norm):
 
 
 def kept(gain: Doubles, eps: Scalars) -> Marks:
-    """Mark the ⌊eps⌋ coordinates of each row with the largest positive gains; ties go to the first.
+    """Return the mask, (b, n), of the ⌊eps⌋ coordinates of each row with the largest positive gains.
 
     >>> kept(torch.tensor([[0.1, 0.3, 0.2]]), torch.tensor([2.5])).tolist()
     [[False, True, True]]

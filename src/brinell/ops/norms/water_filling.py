@@ -32,12 +32,12 @@ def water_level(c: Doubles, w: Doubles, g: Scalars) -> Scalars:
 def capped_scale(
     v: Doubles, cap: Doubles, g: Scalars, tests: bool | None = None, iterations: int = ITERATIONS
 ) -> Scalars:
-    """Return the q ≥ 0 with Σ_j min(q v_j, cap_j) = g per row, for v, cap ≥ 0; inf where none is large enough.
+    """Return the q ≥ 0 with Σ_j min(q v_j, cap_j) = g per row, for v, cap ≥ 0; inf if no q is large enough.
 
     Newton's method from the left. The sum is concave and piecewise linear in q, so q only grows, never passes the
     solution, and stops once the set of capped terms stops changing, usually after a few iterations. On a CPU the loop
     ends when all rows have converged. On other devices testing for this costs more than a fixed number of `iterations`.
-    `tests` (True or False) overrides this choice between testing and a fixed number.
+    `tests` overrides this choice: True tests for convergence, False runs `iterations`.
     """
     if tests is None:
         tests = v.device.type == "cpu" and not torch.compiler.is_compiling()
