@@ -23,7 +23,7 @@ def command(
     severity: Annotated[list[int] | None, typer.Option(help="Only this severity, 1 to 5. Repeat for several.")] = None,
     n: options.N = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Baseline of the mean corruption error: alexnet, FILE.csv or FILE.csv:ROW.")
+        str | None, typer.Option(help="Baseline of the mCE: alexnet, alexnet-robustbench, FILE.csv or FILE.csv:ROW.")
     ] = None,
     clean_error: Annotated[
         float | None,
