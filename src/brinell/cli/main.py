@@ -50,7 +50,7 @@ COMMANDS = (
 # Commands with commands of their own.
 GROUPS = (
     ("analyze", MEASURE, "Calibration, fairness, privacy, transfer, …"),
-    ("leaderboard", READ, "Build a static site that ranks models."),
+    ("leaderboard", READ, "Rank models: a static site, or tables for papers."),
     ("zoo", SUPPLY, "List, show, fetch and check published models."),
     ("data", SUPPLY, "List, show, fetch and check data sets."),
 )
