@@ -221,7 +221,7 @@ def test_what_other_runs_know_is_reused(tmp_path):
         fixed.adversarials().ids
     )
     other = linear_world(3, n=8, seed=1)
-    with pytest.raises(brinell.RunError, match="same model"):
+    with pytest.raises(brinell.RunError, match="given model"):
         brinell.curve(other.classifier, data, "L2", FMN(3), known=[tmp_path / "a"], progress=False)
 
 

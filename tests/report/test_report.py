@@ -293,7 +293,7 @@ def test_pictures_for_notebooks(run: Run, name: str) -> None:
 
 def test_a_picture_of_distances(make: Callable[..., Run], run: Run, images: Images, tmp_path: Path) -> None:
     plt = _matplotlib()
-    with pytest.raises(InputError, match="none in"):
+    with pytest.raises(InputError, match="no such samples in"):
         run.plot_distances()
     axes = make(tmp_path / "minimal", images, eps=None).plot_distances()
     assert axes.lines[0].get_ydata()[-1] == pytest.approx(40)

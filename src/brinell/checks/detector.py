@@ -1,4 +1,4 @@
-"""Check how the plan handles a detector, and give the attacks its reference inputs."""
+"""Check how the plan handles a detector, and give the attacks the natural inputs that the detector accepts."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,21 +21,21 @@ PLAN = "detector"
 
 
 def _considers_detector(s: Stage) -> bool:
-    """Return whether the stage takes the detector into account: by its score, or by imitating accepted inputs."""
+    """Return whether the stage considers the detector: it uses the detector's score or imitates accepted inputs."""
     return s.attack.joins_detector or LOSSES[s.attack.loss].matches
 
 
 def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
     """Return the plan fitted to the classifier's detector, and a note for every stage left out.
 
-    A stage that imitates natural inputs gets the detector's reference inputs, or is left out if there are none.
+    A stage that imitates natural inputs gets accepted inputs from the detector, or is left out without such inputs.
     """
     if answer.reject is None:
         blind = [s.name for s in plan.stages_for(threat) if s.attack.joins_detector]
         if blind:
             raise PlanError(
                 expected=f"a model with a detector for {', '.join(blind)}",
-                got="a model without one",
+                got="a model without a detector",
                 remedy="Add a detector, brinell.wrap(net, detector=…), or use the plan autoattack.",
             )
     references = classifier.references
@@ -52,14 +52,14 @@ def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output)
     if not stages:
         raise PlanError(
             expected="a model with accepted natural inputs that the attacks imitate",
-            got="a model without them",
-            remedy="Calibrate the detector, which stores them: brinell.calibrated(model, data).",
+            got="a model without such inputs",
+            remedy="Calibrate the detector, which stores such inputs: brinell.calibrated(model, data).",
         )
     return replace(plan, stages=tuple(stages)), notes
 
 
 def run_detector_checks(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, answer: Output) -> list[Finding]:
-    """Check that an attack of the plan considers the detector, and that its score has the gradients attacks need."""
+    """Check that an attack of the plan considers the detector, and that the detector's score has gradients."""
     if answer.reject is None:
         return []
     share = Proportion(int((answer.reject > 0).sum()), len(answer.reject))
@@ -93,7 +93,8 @@ def _check_detector_gradient(oracle: Oracle, stages: Stages, first: Chunk) -> li
     dead = float((flat(a.score_gradient) == 0).all(1).float().mean())
     name = "zero gradient (detector)"
     if dead < 1:
-        return [Finding(name, "ok", f"{100 * dead:.0f} % of the points have no detector gradient")]
+        facts = f"the gradient of the detector's score is zero at {100 * dead:.0f} % of the points checked"
+        return [Finding(name, "ok", facts)]
     return [
         Finding(
             name,

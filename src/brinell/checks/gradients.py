@@ -88,7 +88,7 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
         alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
     except Exception as error:  # whatever the model itself raises
         why = error_text(error)
-        return Finding("batch shape", "warn", f"the model fails on a batch of one input ({why}); fix it.")
+        return Finding("batch shape", "warn", f"the model fails on a batch of one input ({why}); make net(x[:1]) work.")
     changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
     if not changed:
         return Finding("batch shape", "ok", "clean predictions do not depend on the batch shape")
@@ -100,7 +100,7 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
         "batch shape",
         "warn",
         f"{changed} of {len(alone)} clean inputs get another class in a batch of one: predictions depend on the batch "
-        "shape. Remove what is computed over the batch.",
+        "shape. Remove operations over the batch from the model.",
     )
 
 
@@ -113,10 +113,10 @@ def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
 def check_zero_gradients(
     oracle: Oracle, plan: Plan, threat: Threat, x: Tensor, y: Tensor, logits: Tensor
 ) -> list[Finding]:
-    """Check that every loss of the plan has a gradient at the clean points and in the ball around them.
+    """Check that every loss of the plan has a non-zero gradient at the clean points and in the balls around them.
 
-    Only points that are still classified correctly count: a misclassified point needs no gradient, and the DLR loss has
-    none where the true class has the third-largest logit.
+    Only points that are still classified correctly count: a misclassified point needs no gradient, and the gradient of
+    the DLR loss is zero where the true class has the third-largest logit.
     """
     ball = threat.ball(torch.arange(len(x)), x.device)
     if threat.unlimited:
@@ -156,7 +156,7 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Fin
 
 
 def check_expectation(oracle: Oracle, stages: Stages, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
-    """Check that two independent averages of the gradient agree, if a stage averages over draws of a random model."""
+    """Check, if a stage averages gradients of a randomised model, that two independent averages agree."""
     averaging = [s for s in stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in averaging[:1]]
 
@@ -181,7 +181,7 @@ def _settled(
 
 
 def check_few_classes(notes: list[str]) -> Finding:
-    """Return a finding that tells whether the plan was changed because the model has few classes."""
+    """Return a finding that says whether the plan was changed because the model has few classes."""
     if not any("classes" in note for note in notes):
         return Finding("few classes", "ok", "the model has enough classes for every loss of the plan")
     return Finding("few classes", "info", "the plan was adapted to the model's few classes; see the notes of the Run.")

@@ -1,6 +1,6 @@
-"""Check the restrictions that a leaderboard puts on models, so that its attacks measure their robustness.
+"""Check the restrictions that a leaderboard puts on models, so that attacks measure robustness.
 
-A model that fails a check is not comparable with others. "Limits" says what a check does not detect.
+A model that fails a check is not comparable with other models. "Limits:" lists what a check does not detect.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ LOOP = 10
 def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Finding:
     """Check that at least half of the points, clean or random inside the threat, have a finite, non-zero gradient.
 
-    Method: a point lacks a gradient if those of cross-entropy and of the margin are both exactly zero or not finite.
+    Method: a point lacks a gradient if the gradients of cross-entropy and margin are both exactly zero or not finite.
     Misclassified points count only if no point is classified correctly.
-    Limits: non-zero gradients that mislead attacks (noise, shattering) pass; `brinell probe` looks for those.
+    Limits: the check misses non-zero gradients that mislead attacks (noise, shattering); `brinell probe` finds them.
     """
     if not oracle.classifier.differentiable:
         return Finding(GRADIENTS, "fail", "the model is marked as a black box and has no gradients.")
@@ -63,9 +63,9 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
 
 
 def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
-    """Check that the same inputs get the same logits, also after queries of other inputs.
+    """Check that the same inputs get the same logits, also after passes over other inputs.
 
-    Limits: noise that is a function of the input passes, and so does noise too rare to occur in a few passes.
+    Limits: the check misses noise that is a function of the input, and noise too rare to occur in a few passes.
     """
     first, worst = oracle.output(x).logits, 0.0
     for i in range(PASSES):
@@ -86,16 +86,17 @@ def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
 def check_no_loop(oracle: Oracle, x: Tensor) -> Finding:
     """Check that the forward pass computes no gradients.
 
-    Method: calls of autograd are traced. A layer that one pass calls many times is reported but passes, since recurrent
+    Method: calls of autograd are traced. A layer that one pass calls many times is reported, but is no fault: recurrent
     networks and integrators call layers repeatedly.
-    Limits: searches without gradients pass, and so do gradients of other frameworks, compiled code and other threads.
+    Limits: the check misses searches without gradients, and gradients of other frameworks, compiled code and threads.
     """
     finding = gradient_checks.check_no_optimisation(oracle, x)
     if finding.level != "ok":
         return replace(finding, name=NO_LOOP, level="fail")
     layer, times = _busiest(oracle.classifier, x[:1])
     if times > LOOP:
-        return Finding(NO_LOOP, "info", f"no gradients, but one pass calls the layer {layer} {times} times")
+        facts = f"the forward pass computes no gradients, but calls the layer {layer} {times} times"
+        return Finding(NO_LOOP, "info", facts)
     return replace(finding, name=NO_LOOP)
 
 

@@ -1,4 +1,4 @@
-"""Check the model before an evaluation: refuse defects that make results wrong, warn about doubtful ones."""
+"""Check the model before an evaluation: refuse defects that make results wrong, warn about signs of trouble."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ RESHAPING = {
 
 
 def _refuse_unless_allowed(classifier: Classifier, defect: str, **message: str) -> Finding:
-    """Raise a ModelError with this message, or return it as a failed check if `classifier.allow` has the defect."""
+    """Raise a ModelError with this message, or return a failed check with it if `classifier.allow` has the defect."""
     if defect not in classifier.allow:
         raise ModelError(**message)
     return Finding(defect, "fail", f"{message['got']}, allowed by the user; expected {message['expected']}.")
@@ -70,7 +70,7 @@ def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
 
 
 def single_logit(logits: Tensor) -> list[str]:
-    """Return a list with a note if the model has one logit z, evaluated as (0, z); else an empty list."""
+    """Return a list with a note if the model has a single logit z, evaluated as logits (0, z); else an empty list."""
     if logits.shape[1] == 2 and not bool(logits[:, 0].any()):
         return ["The model has one logit z: it is evaluated with two classes and the logits (0, z)."]
     return []
@@ -190,7 +190,7 @@ def require_gradients(classifier: Classifier) -> None:
 
 
 def check_finite_logits(logits: Tensor) -> Finding:
-    """Check that the logits are finite; raise a ModelError if those of every input are not."""
+    """Check that the logits are finite; raise a ModelError if every input has a non-finite logit."""
     bad = int((~logits.isfinite()).any(1).sum())
     if not bad:
         return Finding("non-finite logits", "ok", "all logits are finite")

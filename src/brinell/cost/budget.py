@@ -1,4 +1,4 @@
-"""The estimated cost of an evaluation, and the most queries that a stage can make."""
+"""The estimated cost of an evaluation, and the largest number of queries that a stage can make."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,9 +26,9 @@ class StageEstimate:
 class Estimate:
     """The estimated passes and seconds of an evaluation, stage by stage, with a range.
 
-    `forwards` and `backwards` predict `Run.cost`; `low` and `high` times these is the likely range. `seconds` is the
-    wall-clock time, probably between `seconds_low` and `seconds_high`. `samples` is the number of samples to evaluate,
-    `probed` the number of samples in the pilot.
+    `forwards` and `backwards` predict `Run.cost`; the true numbers are probably between `low` and `high` times these.
+    `seconds` is the wall-clock time, probably between `seconds_low` and `seconds_high`. `samples` is the number of
+    samples to evaluate, `probed` the number of samples in the pilot, a short trial of the plan.
 
     >>> import brinell
     >>> cost = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")
@@ -111,18 +111,18 @@ def max_queries(stage: Stage) -> int:
 
 
 def usual_queries(stage: Stage) -> int:
-    """Return the queries on a sample that survives: the whole budget, unless the attack abandons samples early."""
+    """Return how many queries a survivor usually takes: the maximum, unless the attack gives up on samples early."""
     return stage.attack.usual_queries * len(stage.attempts())
 
 
 def backwards_per_query(stage: Stage, classes: int) -> float:
-    """Return the mean number of backward passes per query, over the attack's query pattern."""
+    """Return the mean number of backward passes per query; only some queries of an attack need gradients."""
     cost = {Requires.LOGITS: 0, Requires.GRAD: 1, Requires.DETECTOR: 2, Requires.JACOBIAN: classes}
     pattern = stage.attack.query_pattern
     return sum(cost[need] for need in pattern) / len(pattern)
 
 
 def longest_seconds(stages: Stages, n: int, pace: float) -> float:
-    """Return the seconds of the stages on n samples if none breaks; `pace`: seconds of one row's forward pass."""
+    """Return the seconds of the stages on n samples if no sample breaks; `pace` is the seconds of one forward pass."""
     weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * s.sampled_share for s in stages)
     return n * pace * (1 + sum(weights))

@@ -36,8 +36,8 @@ def estimate(
     """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
     Method: a pilot runs the plan on a few samples whose clean margins represent all samples. Cost: the clean pass of
-    the first samples, then at most `seconds` (default: a fifth of the longest possible run, between one second and
-    two). With `resume`, only the work that the Run in `out` lacks is estimated. `options` are those of
+    the first samples, then at most `seconds` (default: a fifth of the longest possible run, but at least one
+    and at most two). With `resume`, only the work that the Run in `out` lacks is estimated. `options` are options of
     `brinell.Execution`.
 
     >>> import brinell
@@ -62,7 +62,7 @@ def estimate(
 
 
 def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> RemainingWork:
-    """Return the work of an evaluation: all of it, or what the Run in `folder` lacks if there is one to resume."""
+    """Return the work of an evaluation: all of it or, if `folder` holds a Run to resume, what this Run lacks."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING_STORED
     if folder is not None and (folder / MANIFEST).exists():
@@ -72,7 +72,7 @@ def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -
 
 
 def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
-    """Return about how many samples beyond the first chunk the Run has not finished."""
+    """Return the approximate number of samples beyond the first chunk that the Run has not finished."""
     n = len(s.problem) - len(s.first)
     if run.finished or not n:
         return 0.0

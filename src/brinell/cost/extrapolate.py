@@ -31,7 +31,7 @@ JITTER = 1.25
 
 
 def predict(a: RemainingWork, seconds: float | None = None, clock: Clock = time.perf_counter) -> Estimate:
-    """Run a pilot of at most `seconds` (default: a fifth of the longest run, within 1 to 2 s); return the estimate."""
+    """Run a pilot of at most `seconds` (default: a fifth of the longest run, but 1 to 2 s); return the estimate."""
     n = len(a.clean.chunk)
     if seconds is None:
         longest = longest_seconds(a.stages, n + math.ceil(a.rest), a.pace)
@@ -131,7 +131,7 @@ def _pace(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage) -> tuple[
 def _escalation(
     a: RemainingWork, stages: list[StageEstimate], here: list[PredictedOutcome], pilot: Pilot | None
 ) -> str:
-    """Return a note with the cost of auditing all survivors; add that cost to the stages if it is certain."""
+    """Return a note with the cost of auditing all survivors; add this cost to `stages` if escalation is certain."""
     survivors = surviving(a, here)
     audited = [k for k, s in enumerate(a.stages) if s.is_audit]
     rest = survivors & ~attacked_by(a, a.stages[audited[0]])
@@ -161,7 +161,11 @@ def _escalation(
 
 
 def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
-    """Return `low` and `high` of `Estimate`: plus or minus two sampling errors, and 0 or 2 times the late successes."""
+    """Return the factors `low` and `high` of `Estimate`.
+
+    They allow for two standard errors of the pilot's sampling, and for between none and twice the predicted successes
+    after the end of the pilot.
+    """
     if pilot is None:
         return 1.0, 1.0
     each = _passes(a, predict_outcomes(a, pilot, NOTHING_STORED, 1.0, everyone=True))

@@ -1,4 +1,4 @@
-"""Predict the outcome of every sample from the few samples of the pilot."""
+"""Predict the outcome of every sample from the pilot, a short trial of the plan on a few samples."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class RemainingWork:
     """The work to estimate: the first chunk of samples, the number of further samples, and the stored outcomes.
 
     `rest` is the number of unfinished samples beyond the chunk. `pace` is roughly the seconds of one row's forward
-    pass. `warned`: a check warns, which leads to escalation.
+    pass. `warned` says that a check warns, which leads to escalation.
     """
 
     context: StageContext
@@ -41,7 +41,10 @@ class RemainingWork:
 
 @dataclass(frozen=True)
 class PredictedOutcome:
-    """Per sample of the chunk: whether a stage attacks it (`todo`), its queries (`answers`), if it breaks (`fell`)."""
+    """The predicted outcome of one stage, with one entry per sample of the chunk.
+
+    `todo` says whether the stage attacks the sample, `answers` how many queries it makes, `fell` whether it succeeds.
+    """
 
     todo: Flags
     answers: Ints
@@ -61,12 +64,12 @@ def unfinished_samples(a: RemainingWork) -> Flags:
 
 
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
-    """Return a mask of the samples that the stage attacks: all, or those that an audit draws."""
+    """Return a mask of the samples that the stage attacks: all samples, or the samples that an audit draws."""
     return in_audit(a.context.seed, a.clean.chunk.ids, stage.sampled_share).numpy()
 
 
 def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
-    """Return for every margin the index of the nearest one in `pilots`, the margins of the pilot's samples."""
+    """Return for every margin the index of the nearest margin in `pilots`, the margins of the pilot's samples."""
     order = np.argsort(pilots, kind="stable")
     right = np.searchsorted(pilots[order], margins).clip(0, len(pilots) - 1)
     left = (right - 1).clip(0)
@@ -77,10 +80,10 @@ def _nearest(margins: Numbers, pilots: Numbers) -> Ints:
 def predict_outcomes(
     a: RemainingWork, pilot: Pilot | None, known: StoredOutcomes, late: float, everyone: bool = False
 ) -> list[PredictedOutcome]:
-    """Predict, stage by stage, that each sample has the outcome of the pilot's sample with the nearest clean margin.
+    """Return a prediction per stage: each sample gets the outcome of the pilot's sample with the nearest clean margin.
 
-    `late` scales the chance that samples break after more queries than the pilot made. `everyone`: audits attack all
-    survivors.
+    `late` scales the chance that samples break after more queries than the pilot made. With `everyone`, audits attack
+    all survivors.
     """
     ids, margins = a.clean.chunk.ids.tolist(), a.clean.margin.cpu().numpy().astype(np.float64)
     correct = a.clean.correct.cpu().numpy()
@@ -99,7 +102,7 @@ def predict_outcomes(
 def stage_outcome(
     a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, margins: Numbers, late: float
 ) -> tuple[Ints, Flags]:
-    """Return for each sample the predicted number of queries at this stage, and whether it breaks."""
+    """Return for each sample the predicted number of queries at this stage, and whether the sample breaks."""
     n, full = len(margins), usual_queries(stage)
     trial = None if pilot is None else pilot.trials[k]
     if pilot is None or trial is None or not trial.tried.any():
@@ -126,8 +129,8 @@ def stage_outcome(
 def _later(trial: StageTrial, so_far: int, stage: Stage) -> float:
     """Return the chance that a sample unbroken after `so_far` queries breaks later.
 
-    Method: of the samples unbroken after so_far/2 queries, a share broke until `so_far`. This share is the chance for
-    the next doubling of the queries. It halves with every further doubling for gradient attacks, not for others.
+    Method: the chance for the next doubling of the queries is the share of samples that broke in the last doubling,
+    from so_far/2 to `so_far` queries. For gradient attacks the chance halves with every further doubling.
     """
     there = trial.tried & ((trial.answers > so_far / 2) | ~trial.ended)
     fell = trial.fell & there

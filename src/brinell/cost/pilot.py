@@ -1,4 +1,4 @@
-"""Attack a few samples for a short time to see how many break, how soon, and how long a query takes."""
+"""The pilot: attack a few samples for a short time to see how many break, how soon, and how long a query takes."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ STEP = 1.2
 
 @dataclass(frozen=True)
 class Pace:
-    """The seconds of an iteration of the engine: a part `fixed` and a part per `block` of rows."""
+    """The duration of an iteration of the engine: `fixed` seconds, plus `block` seconds per block of rows."""
 
     fixed: float
     block: float
@@ -48,7 +48,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class StageTrial:
-    """Per sample of the pilot: whether a stage attacked, broke and finished it, after how many queries (`answers`)."""
+    """The trial of one stage: whether it attacked (`tried`), broke (`fell`) and finished (`ended`) each sample.
+
+    `answers` is the number of queries on each sample.
+    """
 
     tried: Flags
     fell: Flags
@@ -89,7 +92,7 @@ def preserve_rng(device: torch.device) -> Iterator[None]:
 
 @dataclass
 class Stopwatch:
-    """Times the engine's host syncs and iterations, and stops it at a deadline or at a limit of syncs or iterations."""
+    """A timer of the engine's host syncs and iterations; it stops the engine at a deadline or a maximum number."""
 
     clock: Clock
     deadline: float
@@ -122,13 +125,13 @@ class Stopwatch:
 
     @property
     def each(self) -> float:
-        """Seconds per iteration; iterations before the first host sync are left out if there are later ones."""
+        """Seconds per iteration; iterations before the first host sync are left out if there are later iterations."""
         first = 0 if self.syncs < 2 else 1
         return (self.times[-1] - self.times[first]) / sum(self.made[first:])
 
 
 def spread(values: Numbers, n: int, offset: float) -> Ints:
-    """Return the positions of n values that are spread evenly over the ranks, as is every prefix of the result.
+    """Return the positions of n values with evenly spread ranks; every prefix of the result has evenly spread ranks.
 
     >>> spread(np.arange(8.0), 4, 0.0).tolist()
     [0, 4, 2, 6]
@@ -148,7 +151,7 @@ def spread(values: Numbers, n: int, offset: float) -> Ints:
 
 
 def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
-    """Return n of the positions `at`, spread evenly over the ranks of the clean margins; the seed shifts them."""
+    """Return n of the positions `at`, spread evenly over the ranks of the clean margins, shifted by the seed."""
     offset = float(rng.uniform(rng.keys(seed, torch.tensor([rng.digest("pilot")])), (1,)))
     return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
 
@@ -160,8 +163,9 @@ def run_pilot(
     """Run the plan on some of the samples at positions `at`, for at most `seconds`.
 
     Method: the samples are spread evenly over the ranks of the clean margins. The margin almost decides whether a
-    sample breaks, so few samples predict the share of broken ones well. Every stage gets a part of the time. Its
-    iterations are timed with full slots and with one block. `pace` is roughly the seconds of one row's forward pass.
+    sample breaks, so few samples predict the share of broken samples well. Every stage gets a part of the time, and
+    its iterations are timed with full slots and with one block. `pace` is roughly the seconds of one row's forward
+    pass.
     """
     begun = clock()
     recorded = tuple(_recorded(context, stage, tuple(c.chunk.x.shape[1:])) for stage in stages)
@@ -183,7 +187,7 @@ def run_pilot(
 
 
 def _recorded(context: StageContext, stage: Stage, shape: tuple[int, ...]) -> float | None:
-    """Return the seconds per block of a captured iteration, from timed model calls; None without capture."""
+    """Return the seconds per block of an iteration in a CUDA graph, from timed model calls; None without graphs."""
     if context.graph_cache is None or context.graph_cache.failed:
         return None
     oracle, turns = stage_oracle(context, stage), stage.attack.query_pattern
@@ -263,7 +267,7 @@ def _stage(
 
 
 def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
-    """Return the pace scaled to the seconds that the pilot `took`; unchanged if it made too few iterations."""
+    """Return the pace scaled to the seconds that the pilot `took`; unchanged if the pilot made few iterations."""
     iterations, blocks = schedule(answers, len(answers), block)
     expected = pace.seconds(iterations, blocks)
     if iterations < ANSWERS / 4 or expected <= 0:
@@ -272,7 +276,7 @@ def _corrected(pace: Pace, answers: Ints, block: int, took: float) -> Pace:
 
 
 def schedule(answers: npt.NDArray[np.integer], slots: int, block: int) -> tuple[float, float]:
-    """Return the number of engine iterations and of blocks queried in them, given the queries on every sample.
+    """Return how many iterations the engine makes and how many blocks it queries in all, given queries per sample.
 
     Method: samples take the next free slot; whole blocks of empty slots are dropped when no sample is waiting.
 

@@ -82,7 +82,7 @@ def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
 def choose_precision(
     context: StageContext, stages: Stages, c: Clean, clock: Clock = time.perf_counter
 ) -> PrecisionChoice:
-    """Choose a precision: try all that the device has on one block of samples, with the plan's first gradient attack.
+    """Choose a precision: try every precision of the device with the plan's first gradient attack on one block.
 
     Method: the attack runs in float32 for a limited time, then in each other precision with twice as many queries. The
     samples that float32 broke in the first three quarters of its queries must also break in the other precision,

@@ -2,10 +2,10 @@
 
 `ray` holds `Ray`, the launcher that a user passes to `brinell.evaluate(..., launch=Ray("gpu"))`. It pickles the
 model (`serialize_model`), starts Ray actors (`actor_pool`), and gives the evaluation a backend. The backend runs one
-`Driver` per job (`driver`): it assigns units of samples, receives rows and replaces crashed workers. The `scheduler`
-decides which worker gets which samples; the `sample_ledger` holds the samples and drops duplicate rows; a `worker`
-attacks its units in its own process. `simulation` runs the same scheduler against a virtual clock to predict time
-and cost.
+`Driver` per job (`driver`): it assigns units (sets of samples), receives rows and replaces crashed workers. The
+`scheduler` decides which worker gets which samples; the `sample_ledger` holds the samples and drops duplicate rows; a
+`worker` attacks its units in its own process. `simulation` runs the same scheduler against a virtual clock to predict
+time and cost.
 """
 
 from brinell.distributed.ray import Ray

@@ -28,27 +28,27 @@ NOT_STORED = ("pid", "git_commit")
 
 
 class WorkerJoined(NamedTuple):
-    """A worker has built the model and is ready; `environment` holds its versions and hardware."""
+    """Event: a worker has built the model and is ready; `environment` holds its versions and hardware."""
 
     worker: int
     environment: dict[str, Any]
 
 
 class WorkerReported(NamedTuple):
-    """A worker has sent a report with rows of its unit."""
+    """Event: a worker has sent a report with rows of its unit."""
 
     worker: int
     report: WorkerReport
 
 
 class WorkerFinished(NamedTuple):
-    """A worker has finished its unit."""
+    """Event: a worker has finished its unit."""
 
     worker: int
 
 
 class WorkerDied(NamedTuple):
-    """A worker crashed or was killed."""
+    """Event: a worker crashed or was killed."""
 
     worker: int
     error: str
@@ -66,7 +66,7 @@ class WorkerPool(Protocol):
         """The number of workers requested."""
 
     def free(self) -> list[int]:
-        """Replace workers that still work for an earlier job, and return the numbers of those that are ready."""
+        """Replace workers that still work for an earlier job, and return the numbers of all ready workers."""
 
     def assign(self, worker: int, unit: WorkUnit) -> None:
         """Send a unit to a ready worker."""
@@ -75,7 +75,7 @@ class WorkerPool(Protocol):
         """Tell a worker that another worker took over these samples of its unit."""
 
     def start(self, worker: int) -> None:
-        """Start a new worker under the number of one that crashed."""
+        """Start a new worker with the number of a crashed worker."""
 
     def poll(self, seconds: float) -> list[WorkerEvent]:
         """Return new events; wait at most `seconds` for the first one."""
@@ -83,7 +83,7 @@ class WorkerPool(Protocol):
 
 @dataclass
 class Driver:
-    """Runs one job on many workers; `run` is the main loop."""
+    """The driver of one job on many workers; `run` is its main loop."""
 
     job: AttackJob
     pool: WorkerPool
@@ -166,7 +166,7 @@ class Driver:
             raise RunError(
                 expected=f"Brinell {version()} on every worker",
                 got=f"version {worker_version} on a worker",
-                remedy=f"Install it on every machine: pip install brinell=={version()}.",
+                remedy=f"Install the same version on every machine: pip install brinell=={version()}.",
             )
         self.job.workers.append({k: v for k, v in event.environment.items() if k not in NOT_STORED})
         self.idle.add(event.worker)

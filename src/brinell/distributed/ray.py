@@ -1,4 +1,4 @@
-"""The Ray launcher: connect to a cluster or start a local one, and run an evaluation on its workers."""
+"""The Ray launcher: connect to a cluster or start a local cluster, and run an evaluation on its workers."""
 
 import logging
 import os
@@ -27,11 +27,11 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Ray:
-    """Run an evaluation on Ray workers: `brinell.evaluate(..., launch=Ray(workers=2))`.
+    """A launcher that runs an evaluation on Ray workers: `brinell.evaluate(..., launch=Ray(workers=2))`.
 
     `workers` is a number of CPU processes, "gpu" for one worker per GPU, or "gpu:4" for four GPU workers. `address`
     is the address of a running cluster (default: the variable RAY_ADDRESS). Without an address, a local cluster is
-    started and stopped. `threads` is the number of threads per worker (default: that of this process). `unit` fixes
+    started and stopped. `threads` is the number of threads per worker (default: as in this process). `unit` fixes
     the number of samples per unit of work; by default units are large at first and become smaller towards the end.
 
     >>> Ray(workers="gpu:4").device
@@ -81,7 +81,7 @@ class Ray:
 
     @contextmanager
     def open(self, context: StageContext, plan: Plan) -> Iterator[Executor]:
-        """Connect to a cluster or start one, send the model, and start the workers; stop them at the end."""
+        """Connect to a cluster or start a cluster, send the model, start the workers, and stop them at the end."""
         ray = import_extra("ray", "ray", "the package ray, which runs several workers")
         device = context.oracle.classifier.device
         if device.type != "cpu" and self.device.type == "cpu":
@@ -101,7 +101,7 @@ class Ray:
                 pool.close()
 
     def _local(self, ray: Any, threads: int) -> dict[str, Any] | None:
-        """Return ray.init's resources for a new local cluster, or None if a cluster is running or has an address."""
+        """Return ray.init's resources for a new local cluster, or None to use an existing cluster."""
         kind, number = self._requested()
         if ray.is_initialized() or self.address or os.environ.get("RAY_ADDRESS"):
             return None
@@ -124,7 +124,7 @@ def _require_gpus(available: int, wanted: int) -> None:
     if available < wanted:
         raise InputError(
             expected=f"{wanted} GPU{'s' * (wanted > 1)} or more",
-            got=f"{available or 'none'}",
+            got=f"{available or 'no'} GPU{'s' * (available != 1)}",
             remedy="Use workers=N for N processes on the CPU, or pass the address= of a cluster with GPUs.",
         )
 

@@ -1,4 +1,4 @@
-"""The sample ledger: which samples are unfinished, what is known about them, and which rows are new."""
+"""The sample ledger: which samples are unfinished, which outcomes are known, and which rows are new."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from brinell.results.format.resume import StoredOutcomes
 
 
 class SampleLedger:
-    """Reads the samples of a job on demand and keeps each one until it is finished."""
+    """The samples of a job: read on demand, and kept in memory until they are finished."""
 
     def __init__(self, job: AttackJob) -> None:
         self.job = job
@@ -51,7 +51,7 @@ class SampleLedger:
         return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
 
     def accept(self, part: FinishedRows) -> tuple[FinishedRows | None, list[int]]:
-        """Return the new rows of a part, and the ids they finish; leave out rows that another worker sent before."""
+        """Return the rows of `part` that no worker sent before (or None), and the ids of samples that they finish."""
         new = [
             i in self._held and i not in self._fell.get(attack, {})
             for i, attack in zip(part.table["sample_id"].to_pylist(), part.table["attack"].to_pylist(), strict=True)
@@ -67,7 +67,7 @@ class SampleLedger:
         return part, [i for i, wanted in zip(ids, unfinished, strict=True) if not wanted]
 
     def release(self, ids: Sequence[int]) -> None:
-        """Count these samples as finished (and broken), and free their memory."""
+        """Count these samples as finished, count the broken samples among them, and free their memory."""
         for i in ids:
             if self._held.pop(i, None) is not None:
                 self.finished += 1
@@ -88,7 +88,7 @@ class SampleLedger:
 
 
 def _filter(part: FinishedRows, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FinishedRows:
-    """Return the rows in the mask `keep`, and the adversarials of those that count as broken, in the same order."""
+    """Return the rows in the mask `keep`, and the adversarials of the broken rows among them, in order."""
     table = part.table.filter(pa.array(keep))
     if part.ids is None or part.x is None:
         return FinishedRows(table)

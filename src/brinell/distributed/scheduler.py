@@ -1,4 +1,4 @@
-"""The scheduler: decide which worker attacks which samples. It has no clock, so the simulation uses it too.
+"""The scheduler: decide which worker attacks which samples. The scheduler has no clock, so the simulation uses it too.
 
 Units are large at first and become smaller towards the end (guided self-scheduling), but never smaller than a block.
 When all samples are assigned, an idle worker takes over the tail of the unit with the most work left, or repeats the
@@ -21,10 +21,10 @@ RECENT = 101
 
 @dataclass(eq=False)
 class Lease:
-    """The samples assigned to a worker, in the order of its work.
+    """The samples assigned to a worker, in the order in which the worker attacks them.
 
     `unfinished` holds the samples that are neither finished nor taken over by another worker. `taken_from` is the
-    worker that these samples were taken from, if any.
+    worker that had these samples before, if any.
     """
 
     worker: int
@@ -43,10 +43,11 @@ class Lease:
 
 
 class UnitScheduler:
-    """Assigns each sample to one worker, and to a second worker if the first is late, until all are finished.
+    """A scheduler: each sample goes to one worker, and to a second worker if the first is late.
 
     `samples` are ids, read on demand; `total` is an upper bound of their number. A unit has at least `block` samples
-    and at most `largest`; `fixed` gives all units one size. Without `overlap` no worker takes over samples of another.
+    and at most `largest`; `fixed` is the size of all units, if given. Without `overlap` no worker takes over samples of
+    another worker.
 
     >>> s = UnitScheduler(range(100), 100, workers=2, block=10, largest=1000)
     >>> [len(s.lease(w, now=0.0).samples) for w in (0, 1)]
@@ -95,7 +96,7 @@ class UnitScheduler:
                 lease.unfinished.pop(i, None)
 
     def end(self, worker: int, now: float) -> list[int]:
-        """End a worker's lease; return its samples that were not marked as finished before, and mark them."""
+        """End a worker's lease: mark all its samples as finished, and return the samples not marked before."""
         lease = self._leases.pop(worker)
         self._paces.append((now - lease.started) / len(lease.samples))
         finished = list(lease.unfinished)
@@ -103,7 +104,7 @@ class UnitScheduler:
         return finished
 
     def lose(self, worker: int) -> None:
-        """Remove a crashed worker; the samples that only it had are assigned again, before all others."""
+        """Remove a crashed worker; samples that no other worker has are assigned again, before all others."""
         lease = self._leases.pop(worker, None)
         if lease is None:
             return
@@ -137,7 +138,7 @@ class UnitScheduler:
         return lease
 
     def _take_over(self, worker: int, now: float) -> Lease | None:
-        """Lease the last samples of the lease with most time left; if all are small, the unfinished of a late lease."""
+        """Return a lease of the last samples of a long lease, or else of the unfinished samples of a late lease."""
         pace = statistics.median(self._paces) if self._paces else 0.0
         leases = sorted(self._leases.values(), key=lambda other: -other.remaining_seconds(now, pace))
         for other in leases:

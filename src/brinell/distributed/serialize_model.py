@@ -46,7 +46,7 @@ def serialize(context: StageContext, plan: Plan) -> bytes:
 
 @contextmanager
 def _by_value(cloudpickle: Any, objects: list[Any]) -> Iterator[None]:
-    """Pickle classes and functions of the user's own modules by value: other machines cannot import them."""
+    """Pickle classes and functions of the user's own modules by value, since other machines cannot import them."""
     modules = _user_modules(objects)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
@@ -58,7 +58,7 @@ def _by_value(cloudpickle: Any, objects: list[Any]) -> Iterator[None]:
 
 
 def _user_modules(objects: list[Any]) -> list[ModuleType]:
-    """Return the modules that define these objects, and other modules in their folders, unless installed."""
+    """Return the modules that define these objects, and other modules in the same folders; no installed packages."""
     components = [c for value in objects for c in _components(value)]
     names = {c.__module__ if isinstance(c, FunctionType) else type(c).__module__ for c in components}
     folders = {Path(file).parent for name in names if (file := _user_file(sys.modules.get(name)))}

@@ -14,9 +14,9 @@ from brinell.engine.oracle import BLOCK
 class World:
     """Conditions of a simulated cluster: spread of the block times, slow workers, crashes and delays.
 
-    `blocks` are relative times of a block; each block draws one at random. A share `slow` of the workers is `slowness`
-    times slower. `deaths` is the number of crashes per worker and hour, `start` the seconds until a new or replaced
-    worker is ready, and `latency` the seconds to assign a unit.
+    `blocks` are relative times of a block; each block takes one of these times at random. A share `slow` of the workers
+    is `slowness` times slower. `deaths` is the number of crashes per worker and hour, `start` the seconds until a new
+    or replaced worker is ready, and `latency` the seconds to assign a unit.
     """
 
     blocks: Sequence[float | int] = (1,)
@@ -78,7 +78,7 @@ CHECKS = 20
 
 
 class _Simulation:
-    """Runs the scheduler on a queue of events: a worker is ready or finished a block; the driver checks for delays."""
+    """A run of the scheduler on a queue of events: a worker is ready or ends a block; the driver looks for delays."""
 
     def __init__(
         self, n: int, workers: int, block: int, block_seconds: float, world: World, rng: random.Random

@@ -22,17 +22,17 @@ from brinell.evaluation.rows import FinishedRows
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """New rows of a worker (`part`), and block sizes to which it had to shrink after a lack of memory (`shrunk`)."""
+    """New rows of a worker (`part`), and the smaller block sizes that it had to use for lack of memory (`shrunk`)."""
 
     part: FinishedRows | None
     shrunk: tuple[int, ...] = ()
 
 
 class Worker:
-    """Attacks units with its own copy of the model, built once from the serialized stage context and plan.
+    """A worker that attacks units with its own copy of the model, built once from the pickled stage context and plan.
 
     `device=None` leaves the model on its device. `threads` must be the number of threads of the driver, because on a
-    CPU it determines how sums are rounded.
+    CPU this number determines how sums are rounded.
     """
 
     def __init__(self, packed: bytes, device: str | None, threads: int) -> None:
@@ -70,7 +70,7 @@ class Worker:
             yield self._report(None)
 
     def drop(self, number: int, ids: list[int]) -> None:
-        """Skip samples of unit `number` that another worker took over; it has an effect only while `work` runs."""
+        """Skip samples of unit `number` that another worker took over, if `work` runs on this unit now."""
         self._dropped.setdefault(number, set()).update(ids)
 
     def _report(self, part: FinishedRows | None) -> WorkerReport:

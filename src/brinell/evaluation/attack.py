@@ -70,7 +70,7 @@ def _start_points(start: Tensor | None, problem: Problem) -> Tensor | None:
     if tuple(begin.shape) != wanted or not bool(begin.isfinite().all()):
         raise InputError(
             expected=f"finite start points of shape {wanted}",
-            got=f"shape {tuple(begin.shape)}",
-            remedy="Pass one point per sample, without NaN and inf.",
+            got=f"points of shape {tuple(begin.shape)}, or points that are not finite",
+            remedy="Pass one point per sample in start, without NaN and inf.",
         )
     return begin

@@ -7,7 +7,7 @@ from brinell.results import Run
 
 
 def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
-    """Return a mask of the samples that an audit of this share draws; it depends on the seed and the ids alone.
+    """Return a mask of the samples that an audit of this share draws; the mask depends on seed and ids alone.
 
     >>> import torch
     >>> round(in_audit(0, torch.arange(10_000), 0.125).float().mean().item(), 2)

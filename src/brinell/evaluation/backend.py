@@ -27,7 +27,7 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Samples for a worker, with their threat and their stored outcomes; the flags are those of `run_plan`."""
+    """Samples for a worker, with their threat and stored outcomes; `run_plan` explains `individual` and `everyone`."""
 
     chunk: Chunk
     threat: Threat
@@ -38,10 +38,10 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class AttackJob:
-    """The attacks of one evaluation, for an executor.
+    """The attacks that one evaluation still has to run, for an executor.
 
-    `read` yields the chunks with their stored outcomes, `clean` returns the predictions on a clean chunk. The executor
-    appends the environment of every worker to `workers`, and to `shrunk` the block sizes after a lack of memory.
+    `read` yields the chunks with their stored outcomes, `clean` returns the clean predictions of a chunk. The executor
+    appends the environment of every worker to `workers`, and every block size reduced for lack of memory to `shrunk`.
     """
 
     context: StageContext
@@ -63,7 +63,7 @@ class AttackJob:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs the attacks of a job; see `Backend.open`."""
+    """An object that runs the attacks of a job; `Backend.open` returns it."""
 
     def run(self, job: AttackJob) -> Iterator[FinishedRows]:
         """Run the attacks and yield the rows that are not stored yet, in any order, each row once."""
@@ -71,7 +71,7 @@ class Executor(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """Computes the attacks of an evaluation, in this process or on other workers."""
+    """A way to compute the attacks of an evaluation: in this process or on other workers."""
 
     @property
     def device(self) -> torch.device | None:
@@ -85,7 +85,7 @@ def require_backend(launch: Any) -> None:
     """Raise an InputError unless `launch` is a `Backend`."""
     if not isinstance(launch, Backend):
         raise InputError(
-            expected="a backend as launch", got=repr(launch)[:80], remedy="Pass e.g. brinell.distributed.Ray(2)."
+            expected="a backend as launch", got=repr(launch)[:80], remedy="Pass e.g. launch=brinell.distributed.Ray(2)."
         )
 
 
@@ -125,7 +125,7 @@ def run_unit(
 def unfinished(
     stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
 ) -> list[bool]:
-    """Return for every sample whether its clean pass or an attack remains to be run, given the stored outcomes.
+    """Return for every sample whether its clean pass or an attack has no stored outcome and remains to be run.
 
     >>> from brinell import Linf
     >>> from brinell.attacks.catalogue import by_name

@@ -25,7 +25,7 @@ KEPT = 4
 
 
 def threshold_at(scores: Tensor, rate: float) -> float:
-    """Return the smallest of the scores that at most the share `rate` of the scores exceed.
+    """Return the smallest score such that at most a share `rate` of all scores is larger.
 
     >>> threshold_at(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.25), threshold_at(torch.tensor([1.0, 2.0, 2.0, 2.0]), 0.5)
     (3.0, 2.0)
@@ -37,11 +37,11 @@ def threshold_at(scores: Tensor, rate: float) -> float:
 def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) -> TorchClassifier:
     """Return the classifier with a detector threshold that rejects at most the share `rate` of the samples.
 
-    Method: the threshold is the smallest of the samples' scores that rejects at most this share. Scores are then scaled
-    so that their 5 % and 95 % quantiles differ by the median margin of the correctly classified samples: the detector's
-    and the classifier's terms of an attack's objective then have the same scale. No sample changes between accepted and
-    rejected. A few samples of every class with low scores are kept as references for attacks that imitate a natural
-    input. Use other samples than those to be evaluated. Cost: one forward per sample.
+    Method: the threshold is the smallest score such that at most this share of samples has a larger score. Scores are
+    then scaled so that their 5 % and 95 % quantiles differ by the median margin of the correctly classified samples:
+    the detector's and the classifier's terms of an attack's objective then have the same scale. No sample changes
+    between accepted and rejected. A few samples of every class with low scores are kept as references for attacks that
+    imitate a natural input. Calibrate on other samples than those to be evaluated. Cost: one forward per sample.
 
     >>> import brinell
     >>> from brinell.models.demo import demo_net
@@ -95,7 +95,7 @@ def _finite(out: Output) -> Tensor:
 
 
 def _least_suspicious(scores: Tensor, y: Tensor, right: Tensor) -> Tensor:
-    """Return positions of accepted, correctly classified samples: of every class the few with the smallest scores."""
+    """Return the positions of a few samples per class: accepted, correctly classified, with the smallest scores."""
     order = scores.argsort(stable=True)
     order = order[right[order]]
     picked = [order[y[order] == k][:KEPT] for k in y.unique().tolist()]

@@ -72,8 +72,8 @@ def _device(device: torch.device | str) -> torch.device:
 def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> Problem:
     """Return a Problem, given a Problem, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
 
-    Options of `brinell.data.load` follow the source after commas. `n` keeps the first n samples, `part="2/4"` then
-    keeps the second quarter of them.
+    Options of `brinell.data.load` follow the source after commas. `n` keeps the first n samples; of these,
+    `part="2/4"` keeps the second quarter.
 
     >>> len(as_problem("demo", 100, "1/4"))
     25
@@ -217,27 +217,27 @@ def require_same_model(run: Run, classifier: Classifier) -> None:
     """Raise a RunError if the Run was made with another model."""
     if run.identity.model.fingerprint != classifier.fingerprint:
         raise RunError(
-            expected=f"a Run of the same model, {classifier.name or 'unnamed'}",
+            expected=f"a Run of the given model ({classifier.name or 'unnamed'})",
             got=f"a Run of another model in {run.path}",
             remedy="Pass the evaluated model, with the same weights and normalisation.",
         )
 
 
 def stored_samples(run: Run) -> dict[int, tuple[str, int]]:
-    """Return a dict from the id of every sample of a Run to the hash of its input and its label."""
+    """Return a dict from sample id to (hash of the input, label) for every sample of a Run."""
     rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label"))
     return {i: (digest, label) for i, digest, label in zip(*columns, strict=True)}
 
 
 def require_same_samples(run: Run, known: dict[int, tuple[str, int]], chunk: Chunk) -> None:
-    """Raise a RunError unless every sample has the id, input and label of one of the Run's samples (`known`)."""
+    """Raise a RunError unless every sample of the chunk is in `known`: id, input and label of the Run's samples."""
     given = zip(chunk.ids.tolist(), sample_hashes(chunk.x), chunk.y.tolist(), strict=True)
     other = [i for i, *sample in given if known.get(i) != tuple(sample)]
     if other:
-        why = "no sample with this id" if other[0] not in known else "another input or label"
+        why = "an id that the Run lacks" if other[0] not in known else "another input or label in the Run"
         raise RunError(
-            expected="the samples of the Run",
-            got=f"{why} in {run.path} for {len(other)} of {len(chunk)} samples, first for id {other[0]}",
+            expected=f"samples of the Run in {run.path}",
+            got=f"{len(other)} of {len(chunk)} samples that differ: the first, {other[0]}, has {why}",
             remedy="Pass the data of the evaluation (same --n, same preprocessing).",
         )

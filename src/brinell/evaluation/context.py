@@ -1,4 +1,4 @@
-"""The data of one evaluation: what all stages share (`StageContext`), samples, checks and identity."""
+"""What an evaluation works with: settings that all stages share (`StageContext`), samples, checks, identity."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -95,7 +95,7 @@ class PreparedEvaluation:
         return replace(clean(replace(self.first, x=self.first.x[:0]), [self.first_output]), chunk=self.first)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks of the problem; raise an InputError for unknown labels or for inputs that have changed."""
+        """Yield the chunks of the problem; raise an InputError for an unknown label or changed inputs."""
         for chunk in self.problem.chunks(chunk_size(self.problem)):
             model_checks.require_known_labels(chunk, self.first_logits.shape[1])
             if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):

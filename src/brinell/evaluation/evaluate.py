@@ -59,9 +59,9 @@ def evaluate(
     classes by the logits at that attack's last iterate, within `rank_eps`. `audit` is the share of survivors that the
     plan "fast" attacks at full strength (0: none). `escalate=True` attacks all survivors at full strength if the audit
     contradicts the result or is too small, or if a check warns.
-    Execution: see `brinell.Execution`. `execution` is its mode or an Execution. `launch=brinell.distributed.Ray()`
-    computes on workers; the rows are the same. `progress`: None shows progress, False is silent. `also` lists
-    tests of the finished Run, e.g. `[brinell.reliability.WithTest()]`.
+    Execution: see `brinell.Execution`. `execution` is an Execution or one of its modes.
+    `launch=brinell.distributed.Ray()` computes on workers; the rows are the same. `progress`: None shows progress,
+    False is silent. `also` lists tests of the finished Run, e.g. `[brinell.reliability.WithTest()]`.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -106,10 +106,10 @@ def evaluate_seeds(
     classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
     *, seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None, **options: Any,
 ) -> SeedRuns:  # fmt: skip
-    """Evaluate with `seeds` seeds, from `seed` on, and return the Runs with mean and deviation of the robust accuracy.
+    """Evaluate with a number `seeds` of consecutive seeds, the first of which is `seed`; return the Runs together.
 
-    The Runs are stored in the folders seed-0, seed-1, … of `out`. `options` are those of `evaluate`; `resume=True`
-    continues where it stopped.
+    The Runs are stored in the folders seed-0, seed-1, … of `out`. `options` are options of `evaluate`; `resume=True`
+    continues interrupted Runs.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 16)
@@ -128,7 +128,7 @@ def over_seeds(
 ) -> SeedRuns:
     """Call `run` with each seed and the folder for its Run (None without `out`), and return the Runs together."""
     if seeds < 1:
-        raise InputError(expected="at least 1 seed", got=f"{seeds}", remedy="Write e.g. seeds=5 (--seeds 5).")
+        raise InputError(expected="at least 1 seed", got=f"{seeds} seeds", remedy="Write e.g. seeds=5 (--seeds 5).")
     chosen = range(seed, seed + seeds)
     return SeedRuns(tuple(run(s, None if out is None else Path(out) / f"seed-{s}") for s in chosen))
 

@@ -20,7 +20,7 @@ def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
     if not p.any_stage(lambda s: s.ranks):
         raise PlanError(
             expected="a plan with target classes, for rank_by",
-            got=f"{p.name}, which has none",
+            got=f"{p.name}, which has no target classes",
             remedy="Use the plan mm3 or apgd-t, or leave rank_by out.",
         )
 
@@ -42,7 +42,9 @@ def with_targets(p: Plan, k: int) -> Plan:
     """
     _require_free(p, "targets")
     if not p.any_stage(lambda s: s.ranks):
-        raise PlanError(expected="a plan with targets", got=f"{p.name}, which has none", remedy="Use e.g. mm3.")
+        raise PlanError(
+            expected="a plan with targets", got=f"{p.name}, which has no targets", remedy="Use e.g. the plan mm3."
+        )
 
     def change(stages: Stages) -> Stages:
         return tuple(Targets(s, k, ranked_by=s.ranked_by, radius=s.radius) if s.ranks else s for s in stages)
@@ -51,7 +53,7 @@ def with_targets(p: Plan, k: int) -> Plan:
 
 
 def with_steps(p: Plan, steps: int | None = None, rel_step: float | None = None) -> Plan:
-    """Return the plan with another number of steps, or with fixed steps of another length in multiples of eps.
+    """Return the plan with `steps` steps per attack, each `rel_step` times eps long; None leaves a value as it is.
 
     >>> from brinell.attacks import PGD
     >>> from brinell.core.plan import plan
@@ -64,9 +66,9 @@ def with_steps(p: Plan, steps: int | None = None, rel_step: float | None = None)
         if p.any_stage(lambda s, option=option: not _has(s.attack, option)):  # type: ignore[misc]
             fixed = "" if option == "steps" else " of fixed length"
             raise PlanError(
-                expected=f"a plan of gradient attacks with steps{fixed}, as {option} was given",
-                got=f"{p.name}, which has other attacks",
-                remedy=f"Use e.g. {'mm3' if option == 'steps' else 'mm3-f20'}, or leave {option} out.",
+                expected=f"a plan of gradient attacks with steps{fixed}, since {option} was given",
+                got=f"{p.name}, which has attacks of another kind",
+                remedy=f"Use e.g. the plan {'mm3' if option == 'steps' else 'mm3-f20'}, or leave {option} out.",
             )
 
     def change(stages: Stages) -> Stages:
@@ -83,12 +85,12 @@ def _has(attack: AnyAttack, option: str) -> bool:
 
 
 def _require_free(p: Plan, option: str) -> None:
-    """Refuse to change a standard or audited plan: with other numbers it would not be what its name promises."""
+    """Raise a PlanError if the plan is not weak: a stronger plan has fixed settings, which `option` would change."""
     if p.strength != "weak":
         raise PlanError(
-            expected=f"a plan of strength weak, as {option} was given: the others are fixed ensembles",
-            got=f"{p.name}, of strength {p.strength}",
-            remedy="Use e.g. mm9 or apgd, or make a plan of your own: brinell.plan([…]).",
+            expected=f"a plan of strength weak, since {option} changes the plan and the others are fixed ensembles",
+            got=f"{p.name}, which has the strength {p.strength}",
+            remedy="Use e.g. the plan mm9 or apgd, or make a plan of your own: brinell.plan([…]).",
         )
 
 
@@ -103,7 +105,7 @@ def audited(p: Plan, share: float | int) -> Plan:
     if not p.has_audit:
         raise PlanError(
             expected="a plan with an audit",
-            got=f"{p.name}, which has none",
+            got=f"{p.name}, which has no audit",
             remedy="Use the plan fast, or leave audit out.",
         )
     if not 0 <= share <= 1:
@@ -119,7 +121,7 @@ def audited(p: Plan, share: float | int) -> Plan:
 
 
 def limited(p: Plan, queries: int) -> Plan:
-    """Return the plan with a limit of queries per sample, divided equally among its stages; none may use gradients.
+    """Return the plan with a limit of queries per sample, divided equally among its black-box stages.
 
     Only the attacks' queries count, one per sample and step; the clean pass and the verification are not counted.
 
@@ -219,7 +221,7 @@ def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
     kept = tuple(r for r in s.ranks if r <= classes)
     if not kept:
         raise PlanError(
-            expected=f"target ranks between 2 and {classes}",
+            expected=f"target ranks between 2 and {classes}, the number of classes",
             got=str(s.ranks),
             remedy="Write ranks=(2,) for the most likely wrong class.",
         )

@@ -38,7 +38,7 @@ EXPECTED_CONFIDENCE = 0.999
 
 
 def stored_precision(precision: str, folder: Path | None) -> str:
-    """Return `precision`; for "auto", return the precision of the Run in `folder` if there is one to resume."""
+    """Return `precision`; if it is "auto" and `folder` has a Run to resume, the precision of this Run."""
     if precision != precisions.AUTO or folder is None or not (folder / MANIFEST).exists():
         return precision
     return decode(folder).identity.precision or precisions.FLOAT32
@@ -52,7 +52,7 @@ def prepare(
 ) -> PreparedEvaluation:  # fmt: skip
     """Check the model and the data, fit the plan to them, and return the evaluation, ready to run.
 
-    `device` is the device that runs the attacks (default: the model's).
+    `device` is the device that runs the attacks (default: the device of the model).
     """
     device, precision = classifier.device if device is None else device, execution.precision
     mode = _execution_mode(classifier, device, execution)
@@ -98,7 +98,7 @@ def prepare(
 
 
 def _execution_mode(classifier: Classifier, device: torch.device, execution: Execution) -> str:
-    """Return the execution mode; refuse an unknown precision, and "auto" if workers use another type of device."""
+    """Return the execution mode; refuse an unknown precision, and "auto" if model and workers differ in device type."""
     precisions.check(execution.precision)
     mode = resolve_execution(execution.mode, device)
     if execution.precision == precisions.AUTO and device.type != classifier.device.type:
@@ -154,7 +154,7 @@ def _capturable(execution: str, device: torch.device, checks: list[Finding], pla
 def _slots(
     slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], fingerprint: str | None
 ) -> int:
-    """Return `slots`; if None, the number measured for this fingerprint, or the default without a fingerprint."""
+    """Return `slots`; if None, a number measured for this model, or the default if `fingerprint` is None."""
     if slots is None:
         lanes = BLOCKS.get(device.type, 1) if fingerprint is None else micro_batches_for(oracle, shape, fingerprint)
         return oracle.block * lanes
@@ -162,7 +162,7 @@ def _slots(
 
 
 def _expected_noise(check: Finding) -> Finding:
-    """Return the check `randomised` for a plan for randomised models: "ok" if the model is one, else "info"."""
+    """Return the check `randomised` for a plan for randomised models: "ok" if the model is randomised, else "info"."""
     if check.level == "ok":
         return replace(check, level="info", message=f"{check.message}: the plan is for randomised models only")
     return replace(check, level="ok")

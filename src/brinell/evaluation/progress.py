@@ -22,7 +22,7 @@ def _clock(seconds: float) -> str:
 
 
 class RemainingTime:
-    """Estimates the remaining time of a stage from the samples finished so far."""
+    """An estimate of the remaining time of a stage, from the samples finished so far."""
 
     def __init__(self) -> None:
         self.start(0)
@@ -32,13 +32,13 @@ class RemainingTime:
         self.begun, self.samples = time.perf_counter(), samples
 
     def remaining(self, event: Progress) -> str:
-        """Return the remaining time as text, if unfinished samples take as long as the finished ones on average."""
+        """Return the remaining time as text; assume that unfinished samples take as long as finished samples."""
         seconds = (time.perf_counter() - self.begun) / max(event.finished, 1) * (self.samples - event.finished)
         return f"about {_clock(seconds)} left"
 
 
 class ProgressBar:
-    """Shows one progress bar per stage with the library rich."""
+    """A display with one progress bar per stage, drawn by the library rich."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Bar(
@@ -69,7 +69,7 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """Prints a plain line at the start and end of each stage and every few seconds between."""
+    """A display of plain lines: at the start and end of each stage, and every few seconds in between."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.estimate, self.last = console, RemainingTime(), 0.0
@@ -112,7 +112,7 @@ def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Conso
 
 @contextmanager
 def show_progress(progress: bool | None) -> Iterator[Listener]:
-    """Yield a listener that shows the engine's events on standard error, or nothing if `progress` is False."""
+    """Yield a listener that shows the engine's events on standard error; it is silent if `progress` is False."""
     if progress is False:
         yield silent
         return

@@ -31,7 +31,7 @@ def _numpy(v: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class FinishedRows:
-    """Rows of finished samples (`table`), and the `ids` and adversarials `x` of the broken ones."""
+    """Rows of finished samples (`table`), and the `ids` and adversarials `x` of the broken samples."""
 
     table: pa.Table
     ids: npt.NDArray[np.int64] | None = None
@@ -40,7 +40,10 @@ class FinishedRows:
 
 @dataclass(frozen=True)
 class Clean:
-    """The model's predictions on the clean samples of a chunk; `judged` (n, passes) is True if wrong or rejected."""
+    """The model's predictions on the clean samples of a chunk.
+
+    `judged` (samples, passes) is True where a pass misclassifies or rejects the sample.
+    """
 
     chunk: Chunk
     logits: Tensor
@@ -67,7 +70,7 @@ def clean(chunk: Chunk, draws: list[Output]) -> Clean:
 
 
 def _refused(out: Output) -> Tensor:
-    """Return a mask of the samples that the detector rejects (NaN scores too); without a detector, none."""
+    """Return a mask of the samples that the detector rejects (also if the score is NaN); False without a detector."""
     return torch.zeros(len(out.logits), device=out.logits.device) > 0 if out.reject is None else ~(out.reject <= 0)
 
 
@@ -93,7 +96,7 @@ def _table(columns: dict[str, Any], n: int) -> pa.Table:
 
 
 def clean_rows(c: Clean, at: Any, seed: int, precision: str, seconds: float) -> pa.Table:
-    """Return the rows of the clean pass, one per position `at`; they share the `seconds` equally."""
+    """Return the rows of the clean pass, one per position `at`; each row gets an equal part of the `seconds`."""
     n = len(at)
     wrong = ~_numpy(c.correct)[at]
     columns = {
@@ -126,7 +129,7 @@ def _where(mask: Any, values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _stood_still(r: Best, stage: Stage) -> Any:
-    """Mark samples that were not broken and whose answer stayed the same for at least half of an attempt's queries."""
+    """Return a mask of unbroken samples for which the model's answers did not change in half of an attempt or more."""
     least = max(STILL_QUERIES, stage.attack.queries // 2)
     return _numpy((r.longest >= least) & ~(r.found if stage.attack.minimum_norm else r.broken))
 
@@ -134,7 +137,11 @@ def _stood_still(r: Best, stage: Stage) -> Any:
 def attack_rows(
     c: Clean, at: Tensor, r: Best, v: Verified, stage: Stage, target: Tensor, seed: int, precision: Any, rate: float
 ) -> pa.Table:
-    """Return a row per attacked sample: positions `at`, results `r`, verification `v`, `rate` in seconds per pass."""
+    """Return one row per attacked sample.
+
+    `at` are the positions of the samples in the chunk, `r` the engine's results, `v` their verification, and `rate` the
+    seconds per forward pass.
+    """
     n, attempts = len(at), stage.attempts()
     rows = _numpy(at)
     broken, found = _numpy(r.broken), _numpy(r.found)

@@ -21,8 +21,8 @@ def run_plan(
 ) -> Iterator[FinishedRows]:  # fmt: skip
     """Run, on the samples of a chunk, the stages whose outcomes are not stored yet; yield rows as samples finish.
 
-    `known` are the stored outcomes. `individual`: every attack runs on every correctly classified
-    sample. `everyone`: audits attack all survivors. `dropped` are ids of samples that another worker
+    `known` are the stored outcomes. With `individual`, every attack runs on every correctly
+    classified sample. With `everyone`, audits attack all survivors. `dropped` are ids of samples that another worker
     attacks; ids may be added while this function runs, and every stage reads them when it begins.
     """
     ids = c.chunk.ids.tolist()

@@ -80,14 +80,14 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
 
 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
-    """Return the oracle with the stage's block size: another for attacks that end early or make several attempts."""
+    """Return the oracle with the block size for the stage, which depends on early ends and the number of attempts."""
     if stage.attack.abandons_early:
         return context.oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
 
 
 def _slots(context: StageContext, oracle: Oracle) -> int:
-    """Return the number of slots; if it was measured, limit it to 1 to `MOST` blocks, since capturing takes time."""
+    """Return the number of slots; a measured number is kept between 1 and `MOST` blocks, since capture takes time."""
     measured = context.graph_cache is not None and context.shape is not None
     return max(min(context.slots, MOST * oracle.block), oracle.block) if measured else context.slots
 
@@ -130,7 +130,7 @@ def run_stage(
 ) -> Iterator[tuple[Tensor, FinishedRows]]:
     """Attack the samples at positions `at` of the chunk.
 
-    Yield batches of finished samples: the positions of the broken ones, and the rows of all.
+    Yield batches of finished samples: the positions of the broken samples, and the rows of all samples.
     """
     if not len(at):
         return
@@ -166,7 +166,7 @@ def _startup_seconds(context: StageContext) -> float:
 
 
 def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
-    """Return the results with the passes that ranked the targets, before the attack, added to their passes."""
+    """Return the results; their numbers of passes now include the passes that ranked the targets."""
     if not forwards:
         return r
     first = torch.where(r.first >= 0, r.first + forwards, r.first)
@@ -195,7 +195,7 @@ def _in_float32(context: StageContext, stage: Stage, samples: Samples, before: B
 
 
 def claimed(r: Best, ball: Ball) -> Tensor:
-    """Return a mask of the rows with an adversarial within the radius, however small its margin."""
+    """Return a mask of the results with an adversarial within the radius, however small its margin."""
     return r.broken | (r.found & (r.distance <= ball.eps * (1 + TOLERANCE)))
 
 
@@ -213,7 +213,7 @@ def _finish(
     context: StageContext, stage: Stage, c: Clean, samples: Samples, at: Tensor, held: list[tuple[Tensor, Best]],
     rate: float,
 ) -> tuple[Tensor, FinishedRows]:  # fmt: skip
-    """Verify a batch of finished samples; return the positions of the broken ones, and the rows of all."""
+    """Verify a batch of finished samples; return the positions of the broken samples, and the rows of all."""
     pos, r = torch.cat([p for p, _ in held]), concat([r for _, r in held])
     order = pos.argsort()
     pos = pos[order]

@@ -21,8 +21,12 @@ HALVINGS = 10
 
 @dataclass(frozen=True)
 class Verified:
-    """The verification of each point: whether it passed (`ok`), the predicted class, the distance, whether it passes
-    rounded to 8 bits, which passes it fooled (columns of `judged`) and, if randomised, how many before these."""
+    """The verification of points, one entry per point: whether it is a valid adversarial (`ok`).
+
+    `ok_8bit` says whether the point rounded to 8 bits is a valid adversarial too. `pred` is the predicted class. Column
+    k of `judged` says whether the point fooled pass k. `chosen`, for randomised models, is the number of fooled passes
+    in an earlier, separate set of passes.
+    """
 
     ok: Tensor
     pred: Tensor
@@ -39,7 +43,7 @@ def verify_points(
     """Verify adversarial points on the model with fresh passes.
 
     For a randomised model (`draws` above 1) a point must fool more than half of `draws` passes, and then more than half
-    of another `draws` passes, so that luck in the first ones does not decide.
+    of another `draws` passes, so that luck in the first passes does not decide.
     """
     oracle = oracle.sized(CLAIMS_BLOCK)
 

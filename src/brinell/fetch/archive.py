@@ -39,7 +39,7 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
 
 
 def _move(source: Path, into: Path) -> None:
-    """Move what is in a folder into another; folders that exist there are filled, files that exist are kept."""
+    """Move the contents of `source` into the folder `into`; existing folders are filled, existing files are kept."""
     for entry in sorted(source.iterdir()):
         if entry.is_dir() and (into / entry.name).is_dir():
             _move(entry, into / entry.name)

@@ -1,4 +1,4 @@
-"""Keep downloaded files in a cache: each is complete and checked, or absent."""
+"""Keep downloaded files in a cache: each file is complete and checked, or absent."""
 
 import hashlib
 import os
@@ -67,11 +67,11 @@ def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
 
 
 def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress | None = None) -> Path:
-    """Return the path of the file; download it if it is absent, and check it in any case.
+    """Return the path of the file `wanted`; download it if it is absent, and check it in any case.
 
-    Method: sources are tried in turn, the mirror BRINELL_MIRROR first, none with BRINELL_OFFLINE. `inspect` gets the
-    path of every new file before it is accepted, and raises an error to refuse it. A file without a digest is trusted
-    the first time and must not change afterwards.
+    Method: sources are tried in turn, the mirror BRINELL_MIRROR first; BRINELL_OFFLINE forbids downloads. `inspect`
+    gets the path of every new file before it is accepted, and raises an error to refuse it. A file without a digest is
+    trusted the first time and must not change afterwards.
     """
     path = wanted.path
     if not path.exists():
@@ -87,7 +87,7 @@ def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress |
 
 
 def _pinned(wanted: Wanted) -> str | None:
-    """Return the digest the file must have: the published one, else the digest of the first download, else None."""
+    """Return the digest the file must have: the published digest, else the digest of the first download, else None."""
     if wanted.digest is not None or not wanted.lock.exists():
         return wanted.digest
     return "sha256:" + wanted.lock.read_text().strip()
@@ -108,8 +108,8 @@ def _compare(got: Path, wanted: Wanted) -> None:
     if actual != digest:
         raise wanted.error(
             expected=f"{wanted.what} with {kind} {digest[:SHOWN]}…",
-            got=f"a file with {actual[:SHOWN]}…",
-            remedy=f"It changed or is damaged. To download it again, delete {wanted.path} and {wanted.lock.name}.",
+            got=f"a file with {kind} {actual[:SHOWN]}…",
+            remedy=f"The file changed or is damaged. To download anew, delete {wanted.path} and {wanted.lock.name}.",
         )
 
 

@@ -39,7 +39,7 @@ def discard(part: Path) -> None:
 
 @contextlib.contextmanager
 def claimed(part: Path) -> Iterator[Path]:
-    """Lock the partial file and yield its path; if another process has locked it, yield a path of its own."""
+    """Lock the partial file and yield its path; if another process holds the lock, yield another path."""
     fd = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     claimed_part = part
     try:
@@ -71,7 +71,7 @@ def transfer(url: str, part: Path, progress: Progress | None = None) -> None:
 
 
 def _request(url: str, part: Path) -> tuple[urllib.request.Request, int]:
-    """Return a request for the bytes after those in `part`, and their number: 0 if the version of `part` is unknown."""
+    """Return a request for the bytes that `part` lacks, and how many bytes `part` has (0 if its version is unknown)."""
     have = part.stat().st_size if part.exists() and _tag(part).exists() else 0
     headers = {"User-Agent": "brinell"}
     if have:

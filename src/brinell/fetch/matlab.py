@@ -21,7 +21,7 @@ PARTS = 4
 
 
 def matlab_arrays(path: Path) -> dict[str, Any]:
-    """Return all numeric arrays of a file by name; raise a ValueError if it is damaged."""
+    """Return all numeric arrays of a file by name; raise a ValueError if the file is damaged."""
     try:
         raw = memoryview(path.read_bytes())
         order = {b"IM": "<", b"MI": ">"}.get(bytes(raw[126:HEAD]))
@@ -55,7 +55,7 @@ def _elements(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
 
 
 def _decompressed(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Yield the elements, including those inside compressed elements, which are never nested."""
+    """Yield the elements, including elements inside compressed elements, which are never nested."""
     for kind, content in _elements(raw, order):
         if kind == COMPRESSED:
             yield from _elements(memoryview(_inflated(content, order)), order)
@@ -64,7 +64,7 @@ def _decompressed(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview
 
 
 def _inflated(content: memoryview, order: str) -> bytes:
-    """Return the element inside a compressed one; decompress no more bytes than its header declares."""
+    """Return the element inside a compressed element; decompress no more bytes than its header declares."""
     stream = zlib.decompressobj()
     head = stream.decompress(content, 8)
     (size,) = struct.unpack(f"{order}4xI", head)

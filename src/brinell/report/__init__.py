@@ -1,4 +1,4 @@
-"""Reports of Runs. Reads results only, never torch.
+"""Reports of Runs. The modules read stored results and never import torch.
 
 - `write`: a report as text or as a file; `formats`: Markdown, LaTeX, JSON, CSV and JUnit; `text_tables`: one table as
   Markdown or LaTeX; `gate`: whether a release may pass.

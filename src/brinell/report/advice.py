@@ -13,7 +13,7 @@ ADVICE = {
     "evaluate more samples.",
     "missing-classes": "Draw the samples at random from all classes of the model, and evaluate again.",
     "weak-plan": "Run the plan autoattack, or fast with its audit, before comparing this number with others.",
-    "audit": "Evaluate with an audit and --escalate, which runs the full plan on the rest, or use the plan autoattack.",
+    "audit": "Evaluate with an audit and --escalate (the full plan on all survivors), or use the plan autoattack.",
     "black-box-wins": "The model probably masks its gradients. Run brinell probe, repair the gradients with "
     "brinell.models.bpda, and evaluate again.",
     "non-finite-logits": "Evaluate in float32, and remove divisions by zero and logarithms of zero from the model.",

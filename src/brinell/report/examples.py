@@ -1,4 +1,4 @@
-"""Adversarial examples as images: the easiest, the hardest and some random ones, beside their originals."""
+"""Adversarial examples as images: the easiest, the hardest and some random examples, beside the clean inputs."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ class Example:
 
     @property
     def bytes(self) -> int:
-        """The length of its images' data URIs in characters."""
+        """The total length of the data URIs of the example's images, in characters."""
         return len(self.adversarial) + len(self.original) + len(self.difference)
 
 
@@ -123,7 +123,7 @@ def choose(run: Run, s: SampleOutcomes, broken: Ints, each: int) -> list[tuple[s
 
 
 def find_originals(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, Image]:
-    """Return the clean inputs of the ids in `hashes`, by id; raise an InputError if a hash differs from the Run's."""
+    """Return the clean inputs of the ids in `hashes`, by id; raise an InputError if an input has another hash."""
     originals: dict[int, Image] = {}
     for chunk in data.chunks(CHUNK):
         ids = np.asarray(chunk.ids)

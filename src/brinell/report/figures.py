@@ -38,7 +38,7 @@ def stages(run: Run) -> Waterfall:
 
 
 def classes(s: SampleOutcomes, names: Sequence[str] = ()) -> Figure | None:
-    """Return the clean and robust accuracy of every class, at most the 24 least robust; None for a single class."""
+    """Return the clean and robust accuracy of every class, or of the 24 least robust; None for a single class."""
     labels = np.unique(s.label)
     if len(labels) < 2:
         return None
@@ -64,7 +64,7 @@ def largest_margins(s: SampleOutcomes) -> Histogram | None:
 
 
 def distances(s: SampleOutcomes) -> Histogram | None:
-    """Return a histogram of the adversarials' distances; None if none exist or nearly all lie on the ball's surface."""
+    """Return a histogram of the adversarials' distances; None if there are none, or nearly all distances are equal."""
     found = s.distance[s.broken & np.isfinite(s.distance)]
     if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
         return None
@@ -107,7 +107,7 @@ def costs(run: Run) -> tuple[Figure, Table]:
 
 
 def breaks(run: Run, s: SampleOutcomes) -> Table:
-    """Return a table, one row per attack: samples attacked, broken, broken first, broken by it alone; median passes."""
+    """Return a table of attacks: how many samples each attacked, broke, broke first, broke alone; median passes."""
     table, rows = run.rows(), []
     verified = counted(table)
     at = np.searchsorted(s.ids, np.asarray(table["sample_id"], dtype=np.int64))
@@ -166,7 +166,7 @@ def confusion(run: Run, s: SampleOutcomes, names: Sequence[str] = ()) -> Figure 
 
 
 def radius(run: Run) -> ReferenceLine | None:
-    """Return the radius of the threat as a reference line, if it is a single number."""
+    """Return the radius of the threat as a reference line; None unless the radius is a single number."""
     eps = run.identity.threat.eps
     return ReferenceLine(float(eps), f"eps = {eps_text(eps)}") if isinstance(eps, int | float) else None
 
@@ -182,7 +182,7 @@ def bar_series(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Ser
 
 
 def class_names(run: Run, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the given class names, else those of a well-known data set, else (); a Run stores only class numbers."""
+    """Return the `given` class names, else the names of a well-known data set, else (); a Run stores only numbers."""
     count = run.identity.model.classes
     if given and count is not None and len(given) != count:
         raise InputError(
@@ -225,7 +225,7 @@ def _histogram(
 
 
 def _steps(found: Floats) -> tuple[Floats, Floats]:
-    """Return the radii, from 0, at which the share of broken samples grows, and these shares in per cent; thinned."""
+    """Return the radii, from 0, at which the share of broken samples grows, and these shares in %; both are thinned."""
     x, count = np.unique(np.concatenate([[0.0], found[np.isfinite(found)]]), return_counts=True)
     count[0] -= 1  # the leading zero is not a sample
     y = 100 * np.cumsum(count) / max(len(found), 1)

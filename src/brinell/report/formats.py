@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
-    """Compare every pair of Runs; return their indices and the comparison, or a string why they cannot be compared."""
+    """Compare every pair of Runs; return their indices and the comparison, or the reason why there is none."""
     compared: list[tuple[int, int, Comparison | str]] = []
     for (i, a), (j, b) in combinations(enumerate(runs), 2):
         try:
@@ -81,7 +81,7 @@ def as_markdown(runs: Sequence[Run]) -> str:
 
 
 def as_latex(runs: Sequence[Run]) -> str:
-    """Return LaTeX tables: the accuracies of all Runs, those after every attack, and the paired differences."""
+    """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and paired differences."""
     names = labels(list(runs))
     heads = ("run", "threat", "plan", "clean accuracy", "robust accuracy", "verdict")
     rows = tuple(
@@ -117,7 +117,7 @@ def _head(alone: bool) -> tuple[str, str]:
 
 
 def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | None = None) -> str:
-    """Return one JUnit test suite per Run: its verdict, its checks and, if requested, the release gate."""
+    """Return JUnit XML with one test suite per Run: its verdict, its checks and, if requested, the release gate."""
     root = ElementTree.Element("testsuites", name="brinell")
     for name, run in zip(labels(list(runs)), runs, strict=True):
         cases = _cases(run, percent, require)
@@ -137,7 +137,7 @@ def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | N
 
 
 def _cases(run: Run, percent: float | None, require: str | None) -> list[tuple[str, str, bool]]:
-    """Return name, message and whether it failed, for each test of the release gate and each check."""
+    """Return (name, message, failed) for each test of the release gate and each check."""
     failed = {f.name: f"{f.message} {f.remedy}".strip() for f in check_gate(run, percent, require)}
     invalid = {"verdict": str(run.verdict)} if run.verdict.level == "invalid" else {}
     passed = {"verdict": str(run.verdict)}
@@ -176,5 +176,5 @@ def _cell(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace the characters that XML does not allow by spaces."""
+    """Replace characters that are not allowed in XML with spaces."""
     return "".join(c if c in "\t\n\r" or (ord(c) >= 32 and ord(c) not in (0xFFFE, 0xFFFF)) else " " for c in text)

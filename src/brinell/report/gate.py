@@ -10,7 +10,7 @@ REQUIRABLE = VERDICT_LEVELS[:-1]
 
 
 def required_verdict(fail_under: float | None, require: str | None) -> VerdictLevel | None:
-    """Return the worst verdict that passes: `require`, "reliable" if only `fail_under` is given, else None.
+    """Return the worst verdict that passes: `require` if given, else "reliable" if `fail_under` is given, else None.
 
     >>> required_verdict(45.0, None), required_verdict(45.0, "suspicious"), required_verdict(None, None)
     ('reliable', 'suspicious', None)
@@ -22,7 +22,7 @@ def required_verdict(fail_under: float | None, require: str | None) -> VerdictLe
 
 
 def check_gate(run: Run, fail_under: float | None = None, require: str | None = None) -> list[Finding]:
-    """Return why a Run does not pass the gate: it is unfinished, its verdict is too bad or its accuracy too low.
+    """Return one finding for each reason to refuse a Run: it is unfinished, has a bad verdict or a low accuracy.
 
     Without `fail_under` and `require` every Run passes. With one of them an unfinished Run never passes. The lower
     bound of the 95 % interval of the robust accuracy must reach `fail_under`, in per cent.
@@ -68,7 +68,7 @@ def check_percent(percent: float | None) -> None:
 
 def _verdict(run: Run, wanted: VerdictLevel) -> Finding:
     level = run.verdict.level
-    remedy = "Correct what the reasons name and evaluate again"
+    remedy = "Correct the causes that the verdict names and evaluate again"
     if level in REQUIRABLE:
         remedy += f", or accept it with --require {level}"
     accepted = " or ".join(VERDICT_LEVELS[: VERDICT_LEVELS.index(wanted) + 1])

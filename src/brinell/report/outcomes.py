@@ -16,7 +16,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class SampleOutcomes:
-    """Arrays with one entry per sample, sorted by id.
+    """The outcomes of a Run's samples: arrays with one entry per sample, sorted by id.
 
     `stage` is the position in the plan of the first attack that broke the sample, or -1. `row` is the index in
     `run.rows()` of the attack row that broke it at the smallest distance, or -1, and `distance` this distance.

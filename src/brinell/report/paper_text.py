@@ -15,7 +15,7 @@ def label(run: Run) -> str:
 
 
 def labels(runs: list[Run]) -> list[str]:
-    """Return distinct names of the Runs: the model, with the plan, folder or path where models repeat."""
+    """Return distinct names of the Runs: the model, followed by plan, folder or path if several Runs share a model."""
     names = [label(run) for run in runs]
     plans = [f"{name}, {run.identity.plan.name}" for name, run in zip(names, runs, strict=True)]
     folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]

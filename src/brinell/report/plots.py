@@ -44,7 +44,7 @@ def cost(run: Run, axes: Any = None) -> Any:
 
 
 def draw(figure: Figure | Waterfall | Histogram, axes: Any = None) -> Any:
-    """Draw a figure on the given or on new axes, and return them."""
+    """Draw a figure on the given axes, or on new axes, and return the axes."""
     if axes is None:
         axes = load_pyplot(shown=True).subplots(figsize=(6.4, 4.0))[1]
     if isinstance(figure, Waterfall):
@@ -67,7 +67,7 @@ def _drawable(figure: Any, run: Run) -> Any:
     if figure is None:
         raise InputError(
             expected="samples that this figure can show",
-            got=f"none in {run.path}",
+            got=f"no such samples in {run.path}",
             remedy="Write the report of the Run, which says why: brinell report FOLDER.",
         )
     return figure

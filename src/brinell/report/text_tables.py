@@ -14,7 +14,7 @@ LATEX = {
 
 
 def latex_text(text: str) -> str:
-    r"""Return plain text with the characters escaped that LaTeX would interpret.
+    r"""Return plain text as LaTeX, with special characters escaped.
 
     >>> print(latex_text("50 % of A&B_1"))
     50 \% of A\&B\_1
@@ -23,7 +23,7 @@ def latex_text(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""Return plain text for one cell of a Markdown table, on one line.
+    r"""Return plain text as one line of Markdown for the cell of a table, with special characters escaped.
 
     >>> print(markdown_text("a|b"))
     a\|b

@@ -57,9 +57,9 @@ def write(
     classes: Sequence[str] = (),
     title: str = "",
 ) -> Path:
-    """Write the report of one or several Runs to a file and return its path; its ending gives the default format.
+    """Write the report of one or several Runs to a file, whose ending gives the default format; return its path.
 
-    `problem` is the data of the Runs; with it the page shows clean inputs beside adversarials. `classes` are class
+    `problem` is the data of the Runs; if given, the page shows clean inputs beside adversarials. `classes` are class
     names.
     """
     path = Path(path)
@@ -82,7 +82,7 @@ def save(path: Path, made: str) -> Path:
 
 
 def format_of(path: Path) -> str:
-    """Return the report format that the ending of a file means; raise an InputError if it means none.
+    """Return the report format for the ending of a file; raise an InputError for an unknown ending.
 
     >>> format_of(Path("report.xml"))
     'junit'

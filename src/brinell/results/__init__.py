@@ -2,8 +2,8 @@
 
 `run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges whether the result
 can be trusted. `audit_bound` bounds how many samples a short plan missed, `repeats` measures how the accuracies of a
-randomised model vary, `seeds` how the robust accuracy varies with the seed. `compare` and `merge` take several Runs,
-`summary` describes a Run as text, and `analyses` stores reports in the folder of a Run. `format` is the format on
+randomised model vary, `seeds` measures how the robust accuracy varies with the seed. `compare` and `merge` take several
+Runs, `summary` describes a Run as text, and `analyses` stores reports in the folder of a Run. `format` is the format on
 disk. Evaluations write Runs; verification, reports, curves and leaderboards read them.
 """
 

@@ -60,10 +60,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a model, with its 95 % interval if it has one, for a table and a figure over many models.
+    """A number that describes a model, with its 95 % interval if known, for tables and figures of many models.
 
-    `name` says what it is and its unit. The figure draws it against the robust accuracy, or against `x`: a name and a
-    value.
+    `name` says what the number is, with its unit. The figure draws the number against the robust accuracy, or against
+    the value of `x`, a pair of name and value.
 
     >>> print(Measure.percent("ECE, %", Proportion(1, 4)))
     25 [4.559, 69.94]
@@ -80,7 +80,7 @@ class Measure:
 
     @classmethod
     def percent(cls, name: str, p: Proportion | Interval, x: tuple[str, float] | None = None) -> "Measure":
-        """Return a share or a difference of shares in per cent."""
+        """Return the measure for a share, or for a difference of shares, in per cent."""
         return cls(name, 100 * p.value, 100 * p.low, 100 * p.high, x)
 
 

@@ -61,7 +61,7 @@ class Audit:
         return bool(self.rest) and self.at_least * self.n > max(1.0, TOO_MUCH * self.n)
 
     def too_small(self, accuracy: Proportion) -> bool:
-        """Return whether the audit has too few samples: `bound` exceeds half the interval width of `accuracy`."""
+        """Return whether the audit has too few samples: `bound` exceeds half of the interval of `accuracy`."""
         return self.bound > (accuracy.high - accuracy.low) / 2
 
     @property

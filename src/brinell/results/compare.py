@@ -1,4 +1,4 @@
-"""Compare two Runs on the same samples: where they differ, by how much, and whether chance explains the difference."""
+"""Compare two Runs on the same samples: where outcomes differ, how much, and whether chance explains it."""
 
 import os
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ class Comparison:
     """The outcomes of two Runs, A and B, on their common samples.
 
     `both` counts the samples that are robust in A and in B, `neither` the samples that are robust in neither Run.
-    `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` the reverse.
+    `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` the ids of
+    samples that are robust in B but not in A.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -93,7 +94,7 @@ class Comparison:
 
 
 def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]") -> Comparison:
-    """Compare two Runs, or folders of Runs, on the sample ids that both have.
+    """Compare two Runs, given as Runs or as their folders, on the sample ids that both have.
 
     Raise a RunError if a sample has different inputs in the two Runs.
 

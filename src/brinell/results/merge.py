@@ -23,7 +23,7 @@ KEPT = ("environment", "created", "finished", "wall_seconds")
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
-    """Write the rows and adversarials of several Runs as one Run in the new folder `out`, and return it.
+    """Write the rows and adversarials of several Runs as one Run in the new folder `out`, and return this Run.
 
     The Runs must have the same identity except for `data`. If samples have their own radii, a sample must have the same
     radius in every Run. If two Runs have a row of the same sample and attack, one row is kept; different outcomes raise

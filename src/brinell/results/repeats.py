@@ -57,8 +57,8 @@ def repeated(run: "Run", attacks: Sequence[str] | None = None) -> Repeats | None
 
     Method: one row, clean or attack, represents each sample: the row whose point fooled the most passes (counted in
     separate selection passes, if these are stored), in a tie the first such row. The accuracy of a pass is the share of
-    samples whose point did not fool this pass. Rows of an attack whose point fooled most passes but lies outside the
-    threat (not `broken`) are left out. The deviation is the standard deviation over the passes (divisor: passes - 1).
+    samples whose point did not fool this pass. An attack row is left out if its point fooled most passes but lies
+    outside the threat (not `broken`). The deviation is the standard deviation over the passes (divisor: passes - 1).
     Reference: Croce & Hein 2020, Table 2.
 
     >>> from brinell.results import Run

@@ -93,7 +93,7 @@ def missing_classes(table: pa.Table, classes: int) -> int:
 
 
 def survivors(table: pa.Table, attacks: Sequence[str] | None = None) -> Ids:
-    """Return the sorted ids of samples without a broken, verified row among the rows of `attacks` (default: all)."""
+    """Return the sorted ids of samples without a broken, verified row; rows of attacks not in `attacks` are ignored."""
     fallen = counted(table)
     if attacks is not None:
         fallen &= np.asarray(pc.is_in(table["attack"], pa.array([CLEAN, *attacks], pa.string())), dtype=bool)
@@ -125,7 +125,7 @@ def arrange(table: pa.Table, attacks: Sequence[str]) -> pa.Table:
 
 
 def _order(table: pa.Table, attacks: Sequence[str]) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Return the indices that sort the rows, and for each sorted row after the first if it repeats the one before."""
+    """Return the indices that sort the rows, and whether each sorted row after the first repeats the previous row."""
     known = list(dict.fromkeys([CLEAN, *attacks]))
     others = sorted(set(pc.unique(table["attack"]).to_pylist()) - set(known))
     rank = np.asarray(pc.index_in(table["attack"], pa.array([*known, *others], pa.string())), dtype=np.int64)

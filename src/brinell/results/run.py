@@ -102,7 +102,7 @@ class Run:
 
     @property
     def sample_radii(self) -> dict[int, float] | None:
-        """The radius of each sample by its id; None if all samples share one threat, or the manifest lacks the ids."""
+        """The radius of each sample by its id; None if all samples share one radius, or the manifest lacks the ids."""
         return self._manifest.sample_radii
 
     def adversarials(self) -> files.Adversarials:
@@ -290,7 +290,7 @@ def _check_ids(path: Path, shard: str, stored: Ids, place: Ids, ids: Ids) -> Non
 
 
 def open_runs(*paths: "Run | str | os.PathLike[str]") -> list[Run]:
-    """Open the Runs in folders, each of which is a Run or has Runs in it or below; Run objects are returned unchanged.
+    """Open the Runs at `paths`: folders of Runs, folders with Runs somewhere below, or Run objects (kept as they are).
 
     >>> [run.path.name for run in open_runs("tests/results/golden_run_v1")]
     ['golden_run_v1']

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeedRuns:
-    """Runs that differ in the seed only.
+    """Runs of one evaluation that differ in the seed only.
 
-    `worst` counts a sample as robust only if no seed broke it: the robust accuracy of all Runs together. Reference:
-    Croce et al. 2021, appendix C.
+    `worst` counts a sample as robust only if the sample survives with every seed.
+    Reference: Croce et al. 2021, appendix C.
     """
 
     runs: "tuple[Run, ...]"
@@ -41,7 +41,7 @@ class SeedRuns:
 
     @property
     def worst(self) -> Proportion:
-        """The share of samples that no seed broke."""
+        """The share of samples that no Run broke."""
         survivors = [set(run.survivors().tolist()) for run in self.runs]
         return Proportion(len(set.intersection(*survivors)), len(row_queries.samples(self.runs[0].numbers())))
 
@@ -51,19 +51,19 @@ class SeedRuns:
 
     @property
     def robust_accuracy(self) -> Interval:
-        """The mean robust accuracy, and the least and largest over the seeds as its bounds."""
+        """The mean robust accuracy; the bounds are the smallest and the largest robust accuracy of a seed."""
         n = self.runs[0].robust_accuracy.n
         return Interval(self.mean, min(self.accuracies), max(self.accuracies), n)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return the numbers for a table over many models."""
+        """Return the deviation over seeds and the worst case, for a table of many models."""
         return (
             Measure("standard deviation over seeds, points", 100 * self.deviation),
             Measure.percent("robust under every seed, %", self.worst),
         )
 
     def findings(self) -> AnalysisReport:
-        """Return a table with one row per seed."""
+        """Return a report: a table with one row per seed."""
         rows: list[tuple[Cell, ...]] = []
         for run in self.runs:
             p, cost = run.robust_accuracy, run.cost

@@ -101,7 +101,7 @@ class Difference(Interval):
 
 
 def mcnemar(b: int, c: int) -> float:
-    """Return the exact two-sided p-value of McNemar's test: b pairs succeed only in A, and c only in B.
+    """Return the exact two-sided p-value of McNemar's test: b pairs succeed only in A, c pairs only in B.
 
     Method: binomial test of b successes in b + c trials with probability 1/2, in exact integers.
 
@@ -181,7 +181,7 @@ def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[i
 
 
 def _first(condition: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the smallest integer >= `low` that meets a monotone condition; `high` if none below `high` does."""
+    """Return the smallest integer from `low` to `high` that meets a monotone condition; `high` if no other does."""
     while low < high:
         middle = (low + high) // 2
         if condition(middle):

@@ -196,7 +196,7 @@ def _shortfalls(run: "Run") -> Iterable[str]:
 
 
 def _least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
-    """Return the fewest passes (of the kind `column`) that all `attacks` together spent on any sample of `ids`."""
+    """Return the smallest total of passes (forwards or backwards) that all `attacks` spent on a sample of `ids`."""
     table = run.numbers()
     chosen = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
     at, passes = row_queries.ids_of(table)[chosen], np.asarray(table[column], dtype=np.int64)[chosen]

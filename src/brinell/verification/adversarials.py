@@ -31,7 +31,7 @@ MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified,
 
 
 def criterion_of(run: Run) -> Criterion:
-    """Return the criterion of a Run, which says when a point is adversarial; raise a RunError if it is unknown."""
+    """Return the criterion of a Run, which says when a point is adversarial; raise a RunError for unknown ones."""
     name = run.identity.criterion
     if name not in CRITERIA:
         raise refused(f"a criterion (goal in the manifest) among {', '.join(CRITERIA)}", repr(name)[:60])

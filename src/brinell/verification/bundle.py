@@ -1,4 +1,4 @@
-"""Pack a Run as one file for submission, with the hash of each file and reproducible bytes; unpack it safely."""
+"""Pack a Run as one file for submission, with a hash of each part and reproducible bytes; unpack such files safely."""
 
 import hashlib
 import json

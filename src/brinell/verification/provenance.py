@@ -60,7 +60,7 @@ def other_model(run: Run, model: Classifier) -> Iterator[Finding]:
 
 
 def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[Finding]:
-    """Yield a finding if the model's number of classes differs from the Run's; guessing accuracy depends on it."""
+    """Yield a finding if model and Run differ in the number of classes, which sets the accuracy of guessing."""
     stored = run.identity.model.classes
     classes = oracle.output(next(data.chunks(1)).x.to(oracle.classifier.device)).logits.shape[1]
     if stored is not None and stored != classes:
@@ -112,8 +112,8 @@ def _ids_as_written(run: Run) -> list[int]:
 def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
     """Return what is wrong with each failed sample, by id: it is not in the data, or its input or label differs.
 
-    `right` says, by id, whether the model classifies the clean input correctly. With it, samples that the Run wrongly
-    counts as correctly classified fail too.
+    `right` says, by id, whether the model classifies the clean input correctly. If given, samples that the Run
+    wrongly counts as correctly classified fail too.
     """
     rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))

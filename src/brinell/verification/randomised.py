@@ -41,7 +41,7 @@ def ever_right(oracle: Oracle, data: Problem, ids: Collection[int], draws: int) 
 
 
 def doubtful_note(points: int, draws: int) -> list[Finding]:
-    """Return a note that this many adversarials now fool some passes but not most; an empty list for 0."""
+    """Return a note that `points` adversarials now fool some passes but not most; an empty list if there are 0."""
     if not points:
         return []
     what = "1 adversarial" if points == 1 else f"{points} adversarials"
@@ -49,7 +49,7 @@ def doubtful_note(points: int, draws: int) -> list[Finding]:
 
 
 def broken_again(broke: int, survivors: int) -> list[Finding]:
-    """Return a finding on how many survivors broke when run again: an objection if most and at least 6, else a note.
+    """Return a finding if survivors broke when run again: an objection if at least 6 and over half broke, else a note.
 
     >>> print(*broken_again(9, 12))
     fail  run again: Of 12 samples counted as robust 9 broke when run again, more than chance explains.

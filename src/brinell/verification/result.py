@@ -32,7 +32,7 @@ class VerificationFindings:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The messages that are worth knowing but no fault."""
+        """The messages of the notes, which are worth knowing but no fault."""
         return tuple(f.message for f in self.findings if f.level == "info")
 
     def first_failures(self) -> str:

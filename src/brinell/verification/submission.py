@@ -137,7 +137,7 @@ def _npz(path: Path) -> dict[str, Any]:
 
 
 def _rows(adversarials: Adversarials, data: Problem) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield every chunk that has adversarials, the rows of their samples in it, their indices in `adversarials`."""
+    """Yield every chunk that has adversarials, the chunk's rows with adversarials, and the indices of the latter."""
     for chunk in data.chunks(CHUNK):
         at = {i: r for r, i in enumerate(chunk.ids.tolist())}
         which = [k for k, i in enumerate(adversarials.ids.tolist()) if i in at]

@@ -40,7 +40,7 @@ def bar_chart(figure: Figure) -> tuple[str, int]:
 
 
 def waterfall_chart(figure: Waterfall) -> tuple[str, int]:
-    """Draw full bars for the first and last level, floating bars for each drop; return SVG markup and height."""
+    """Draw full bars for the first and last level, a floating bar for each drop; return SVG markup and height."""
     slot, thick = 30.0, 20.0
     first, *rest = figure.levels
     names = [first.name, *(level.name for level in rest), figure.last]

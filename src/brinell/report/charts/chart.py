@@ -29,8 +29,8 @@ def chart(
     """Return the figure as an HTML `<figure>`: caption, legend, SVG, a note, and a collapsed table of its data.
 
     `files/theme.css` sets colours and fonts; `files/charts.js` adds tooltips and zoom. Without the script, the native
-    titles of the points show their values. `key` distinguishes equal figures on one page, and `lines` are reference
-    lines. `labels` name the points of a line, step or point chart: one sequence per series.
+    titles of the points show their values. `key` makes the HTML ids of a repeated figure distinct; `lines` are
+    reference lines. `labels` name the points of a line, step or point chart: one sequence per series.
 
     >>> from brinell.results.analyses import Series
     >>> text = chart(Figure("Errors", "line", "eps", "error (%)", (Series("net", (0.0, 0.1), (10.0, 80.0)),)))
@@ -78,7 +78,7 @@ def table(content: Table, *, caption: bool = True) -> str:
 
 
 def data_table(figure: AnyFigure, labels: Sequence[Sequence[str]] = ()) -> Table:
-    """Return the numbers of a figure as a table, with the `labels` of its points in front.
+    """Return the numbers of a figure as a table; the `labels` of its points, if given, come first.
 
     >>> data_table(Histogram("H", "size", "samples", (0.0, 1.0), ("all",), ((3,),))).rows
     ((0.0, 1.0, 3),)

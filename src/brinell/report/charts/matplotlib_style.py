@@ -1,4 +1,4 @@
-"""Shared by all matplotlib figures: colours, file formats, and reproducible output."""
+"""What all matplotlib figures share: colours, file formats, and reproducible output."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ def load_pyplot(*, shown: bool = False) -> Any:
 
 
 def check_plot_path(path: Path | None, remedy: str = "Give the file one of these endings.") -> None:
-    """Raise an error if the ending of `path` is no figure format or matplotlib is missing; call it before computing.
+    """Raise an error if the ending of `path` is no figure format or matplotlib is missing, before long computations.
 
     >>> check_plot_path(None)
     """

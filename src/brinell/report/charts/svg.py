@@ -8,7 +8,7 @@ VOID = ("input", "img", "br", "hr", "meta", "link")
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
-    """Return an element around children that are already markup; attributes are escaped, those that are None left out.
+    """Return an element around children that are already markup; attributes are escaped, or left out if None.
 
     >>> element("text", escape("a < b"), x=1.50, class_="axis", data_name='"quoted"')
     '<text x="1.5" class="axis" data-name="&quot;quoted&quot;">a &lt; b</text>'

@@ -33,7 +33,7 @@ class WaterfallLevel:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Decreasing levels, one per stage; `last` is the name of the bar that repeats the final level.
+    """A waterfall chart: decreasing levels, one per stage; `last` is the name of the bar that repeats the final level.
 
     >>> Waterfall("Accuracy", "accuracy (%)", (WaterfallLevel("clean", 90.0), WaterfallLevel("pgd", 40.0))).drops
     (50.0,)
@@ -52,7 +52,7 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Stacked counts between bin edges, one tuple of counts per name.
+    """A stacked histogram: `counts` has one tuple per name, with one count per bin between two `edges`.
 
     >>> Histogram("Distances", "distance", "samples", (0.0, 1.0, 2.0), ("all",), ((3, 4),)).counts
     ((3, 4),)
@@ -68,7 +68,7 @@ class Histogram:
     def __post_init__(self) -> None:
         if len(self.names) != len(self.counts) or any(len(c) != len(self.edges) - 1 for c in self.counts):
             raise ValueError(
-                f"{self.title}: expected a tuple of counts per name, and a count per bin between two edges"
+                f"{self.title}: expected one tuple of counts per name, and in it one count per bin between two edges"
             )
 
 

@@ -29,7 +29,7 @@ class Adversarials(NamedTuple):
 
 
 def file_name(text: str) -> str:
-    """Return a name that is safe for a file or folder: other characters than letters, digits, ". + - _" become "-".
+    """Return a safe name for a file or folder: characters except letters, digits and ".+-_" are replaced by "-".
 
     >>> file_name("cifar10/Linf/Rice 2020")
     'cifar10-Linf-Rice-2020'
@@ -69,7 +69,7 @@ def rows_file(run: Path, shard: str) -> Path:
 
 
 def adversarials_file(run: Path, shard: str) -> Path:
-    """Return the path of the file with a shard's adversarials; raise a RunError if the name points elsewhere."""
+    """Return the path of the file with a shard's adversarials; raise a RunError if it is outside the Run."""
     if Path(shard).name != shard or "\\" in shard:
         raise RunError(
             expected="rows that refer to files in the folder adversarials/ of their Run",

@@ -1,4 +1,4 @@
-"""A lock on a Run's folder: at most one process writes to it."""
+"""A lock on a Run's folder: at most one process writes to the folder."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ LOCK = ".lock"
 
 
 class Lock:
-    """An exclusive lock on a folder; where flock exists, the system releases it when the process dies."""
+    """An exclusive lock on a folder; where flock exists, the system releases the lock when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK

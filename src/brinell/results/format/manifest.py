@@ -119,7 +119,7 @@ class DataRecord(StoredObject):
 
 @dataclass(frozen=True)
 class Identity(StoredObject):
-    """What was evaluated and how; to resume a Run, an evaluation must have an equal identity (names may differ)."""
+    """The identity of a Run: what was evaluated, and how. To resume a Run, it must be equal (names may differ)."""
 
     threat: ThreatRecord = ThreatRecord()
     criterion: str = field(default=MISCLASSIFY, metadata={"key": "goal"})
@@ -168,7 +168,7 @@ class ProbeRecord(StoredObject):
 
     @property
     def findings(self) -> list[Finding]:
-        """The items as `Finding` objects."""
+        """The findings of the probe as `Finding` objects."""
         return [Finding.from_json(item.raw) for item in self.items]
 
 
@@ -319,7 +319,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def material(fields: Mapping[str, Any]) -> bool:
-    """Return whether a difference in `fields` matters: at least one of these fields is not just a name."""
+    """Return whether a difference in `fields` matters: at least one field is no mere name, such as `model.name`."""
     return any(path not in LABELS for path in fields)
 
 

@@ -48,7 +48,7 @@ class Writer:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Return the writer of a new Run in `path`: a new folder, an empty one, or one with a Run without rows."""
+        """Return the writer of a new Run; the folder `path` is absent, is empty, or holds a Run without rows."""
         path, data = Path(path), encode(manifest)
         _refuse_used(path)
         made = not path.exists()
@@ -64,7 +64,10 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
-        """Return a writer for the Run in `path`, without unfinished files; raise a RunError if identities differ."""
+        """Remove unfinished files of the Run in `path` and return its writer.
+
+        Raise a RunError if `manifest` has another identity than the Run.
+        """
         path = Path(path)
         _refuse_other(path, decode(path), manifest)
         lock = Lock(path)
