@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 Level = Literal["ok", "info", "warn", "fail"]
-"""No problem; worth knowing; a sign of a problem; a defect."""
+"""ok: no problem; info: worth knowing; warn: a sign of a problem; fail: a defect."""
 LEVELS: tuple[Level, ...] = ("ok", "info", "warn", "fail")
 
 

@@ -186,8 +186,8 @@ class Melted(Attack[Any]):
 
 
 BAD = {
-    Mixing(3): "changes with",
-    Lucky(3): "two results",
+    Mixing(3): "differs in a",
+    Lucky(3): "when called twice",
     Gambling(3): "global generator",
     Careless(3): "in place",
     Wide(3): "leave the ball",

@@ -148,7 +148,7 @@ class Pursuit(Attack[PursuitState]):
         return APGD(self.steps, self.loss, larger_eps=True)
 
     def init(self, p: Batch, ball: Ball) -> PursuitState:
-        """Start the untargeted run at the clean point or at the explicit start."""
+        """Return the state at the beginning of the untargeted run, at the clean point or at the explicit start."""
         run = self._thin(self._plain.init(replace(p, start=p.x if p.start is None else p.start), ball), p, ball)
         zero = torch.zeros_like(p.y)
         return self._first(run, zero, zero + self.targets + self.again, zero - 1, self.no_seed(p.y))
@@ -210,7 +210,7 @@ class Pursuit(Attack[PursuitState]):
         return replace(s, later=torch.maximum(s.later, gained)), on
 
     def _next(self, s: PursuitState, over: Mask, p: Batch, ball: Ball) -> PursuitState:
-        """In rows whose run is `over`, begin the next target or repetition, or finish the sample."""
+        """Return the state in which rows whose run is `over` begin the next target or repetition, or end."""
         attempt = (s.attempt + over).clamp(max=self.targets + self.again + 1)
         target = s.ranked.gather(1, (attempt - 1).clamp(0, self.targets - 1)[:, None])[:, 0]
         hopeless = (attempt > FEW) & (s.begun > FAR_AT_FIRST)

@@ -128,11 +128,12 @@ class Attack(Generic[S]):
     abandons_early: bool = False
     """Whether most samples end long before their budget, so that large model calls would soon be half empty."""
     parts: tuple[str, ...] = ()
-    """Names of the fields that hold attacks inside this one."""
+    """Names of the fields that hold the attacks which this attack wraps."""
     parallel_restarts: bool = False
-    """Whether samples end with independent restarts that accelerators may run side by side, as five methods describe.
+    """Whether the attack ends with independent internal restarts, which accelerators may run side by side.
 
-    In sequence, in the sample's own row, they give the same result.
+    Five methods below, from `before_restarts` to `restart`, describe them. Run one after another, the restarts give the
+    same result.
     """
 
     @property

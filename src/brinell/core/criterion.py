@@ -13,7 +13,7 @@ from brinell.ops.types import Labels, Mask, Scalars
 
 @runtime_checkable
 class Criterion(Protocol):
-    """What counts as success of an attack: a decision and a signed margin for each row of the model's output."""
+    """A definition of success of an attack: a decision and a signed margin for each row of the model's output."""
 
     @property
     def name(self) -> str:
@@ -98,4 +98,4 @@ class Targeted:
 
 
 CRITERIA: dict[str, Criterion] = {g.name: g for g in (Misclassified(), Evades(), Triggers(), Targeted())}
-"""By the name that a Run stores."""
+"""All criteria, by the name that a Run stores."""

@@ -57,7 +57,7 @@ class Classifier:
 
     @property
     def torch_module(self) -> nn.Module | None:
-        """The torch module that computes the logits, for analyses that read its layers; None without one."""
+        """The torch module that computes the logits, for analyses that read its layers; None if there is no module."""
         return None
 
     @property

@@ -169,7 +169,8 @@ def Targets(
     """Return a stage that attacks towards the k likeliest wrong classes of the clean input, or towards given `ranks`.
 
     Rank 1 is the true class. With `ranked_by` the classes are ranked at the last iterate of that attack, in a ball of
-    `radius` (None: the threat's radius). Points of `ranked_by` never count as adversarials; its passes are counted.
+    `radius` (None: the threat's radius). Points of `ranked_by` never count as adversarials, but its passes count as
+    cost.
 
     Reference: Gao et al. 2022, sec. 3.2 and appendix D.
 
@@ -281,7 +282,7 @@ class Plan:
         return self.any_stage(lambda s: s.attack.requires is not Requires.LOGITS or s.ranking.attack is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan's entry in the manifest of a Run; of stages by norm it holds only those of the first norm."""
+        """Return the plan's entry in the manifest of a Run. It lists only the stages of the plan's first norm."""
         return {
             "name": self.name,
             "description": self.description,

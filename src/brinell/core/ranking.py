@@ -20,7 +20,7 @@ class TargetRanking(Protocol):
         """The reference attack; None if the logits of the clean input rank the classes."""
 
     def passes(self, draws: int) -> tuple[int, int]:
-        """Return the numbers of forward and backward passes per sample that ranking costs, at `draws` per query."""
+        """Return the numbers of forward and backward passes per sample that ranking costs; a query takes `draws`."""
 
     def threat(self, threat: Threat) -> Threat:
         """Return the threat under which the reference attack runs in an evaluation of `threat`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 class References:
     """Classes, logits and, if the model has them, features of accepted and correctly classified inputs.
 
-    With `ids` each row belongs to the sample with that id, and only that sample imitates it. Two objects are
+    With `ids` each row belongs to the sample with that id, and only that sample imitates it. Two References are
     equal if all their values are equal. The repr shows a digest, so that a plan stays readable.
 
     >>> import torch

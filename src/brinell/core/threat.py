@@ -25,7 +25,7 @@ Eps = float | int | str | Tensor
 
 
 def parse_eps(eps: float | int | str) -> float:
-    """Read a number or a fraction such as "8/255".
+    """Return eps, a number or the text of a number or of a fraction such as "8/255", as a float.
 
     >>> round(parse_eps("8/255"), 4)
     0.0314
@@ -104,7 +104,7 @@ class Ball:
         return self.eps * self.norm.dual_size(self.masked(g))
 
     def inside(self, x0: Points, key: Keys) -> Points:
-        """Draw a uniform random point of the ball, projected on the box."""
+        """Draw, per row, a uniform random point of the ball, projected on ball and box."""
         return self.project(x0, x0 + self.norm.inside(key, tuple(x0.shape[1:]), self.eps))
 
     def start(self, x0: Points, key: Keys) -> Points:
@@ -121,7 +121,7 @@ class Ball:
         return self.project(x0, x0 + d)
 
     def distance(self, x0: Points, x: Points) -> Scalars:
-        """Return ‖x − x0‖ in float64."""
+        """Return ‖x − x0‖ per row, computed in float64."""
         d = x.double() - x0.double()
         # A single row is doubled: torch splits the sum over a single long row among threads, which rounds differently.
         return self.norm.size(d) if len(d) != 1 else self.norm.size(torch.cat([d, d]))[:1]
@@ -220,7 +220,7 @@ class Threat:
 
 
 def from_json(stored: dict[str, Any]) -> Threat:
-    """Make the threat from its entry in a manifest.
+    """Return the threat that `to_json` stored in a manifest.
 
     >>> from_json(Linf("8/255").to_json())
     Linf(eps=8/255)

@@ -17,7 +17,8 @@ from brinell.engine.slots import Samples
 from brinell.errors import InputError, one_of
 
 EXECUTIONS = ("auto", "eager", "graph", "compile")
-"""auto: graph on CUDA devices, else eager. Both give the same bits; compile is faster and rounds differently."""
+"""Execution modes. "auto" is "graph" on CUDA, else "eager"; both give equal bits. "compile" is faster, but rounds
+differently."""
 
 
 def resolve_execution(execution: str, device: torch.device) -> str:

@@ -22,9 +22,9 @@ from brinell.ops.rowwise import average, concat, head
 
 A = TypeVar("A", Response, Output)
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(logits, labels, targets) -> one value per row, larger is worse for the model."""
+"""A function of (logits, labels, targets) with one value per row. Attacks maximise it."""
 Network = Callable[..., Output]
-"""(points), or (points, sample ids) for a classifier that differs from sample to sample -> the output."""
+"""A function from points, or from points and sample ids, to the classifier's output."""
 Pass = Callable[..., Response]
 Ids = Tensor | None
 

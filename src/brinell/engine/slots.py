@@ -73,7 +73,7 @@ class Outcome:
 
 
 Begin = Callable[[Entry], Slots]
-"""Return slots at the beginning of their attempts; a pure function."""
+"""A pure function that returns slots at the beginning of the attempts in an `Entry`."""
 
 
 @dataclass(eq=False)

@@ -36,7 +36,7 @@ def likeliest_wrong(logits: Logits, y: Labels, k: int) -> Tensor:
 
 
 def margin(logits: Logits, y: Labels, t: Labels | None = None) -> Scalars:
-    """Return, per row, the largest wrong logit minus the true logit (Carlini & Wagner 2017); wrong if positive.
+    """Return, per row, the largest wrong logit minus the true logit (Carlini & Wagner 2017). Positive: misclassified.
 
     >>> margin(torch.tensor([[1.0, 3.0, 2.0]]), torch.tensor([0])).item()
     2.0
@@ -132,4 +132,4 @@ LOSSES: dict[str, Loss] = {
     "match-logits": Loss(match, matches=True),
     "match-features": Loss(match, of="features", matches=True),
 }
-"""All losses by name. With fewer classes than `classes` the denominator of DLR is meaningless."""
+"""All losses by name. For a model with fewer classes than `classes`, the denominator of DLR is meaningless."""

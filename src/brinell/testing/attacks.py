@@ -147,7 +147,10 @@ def _check_states(attack: AnyAttack, states: Sequence[Any], p: Batch, ball: Ball
         for name, value in _each_tensor(s):
             require(len(value) == len(p.y), f"{where}: {name} has {len(value)} rows for {len(p.y)} samples")
         one_more, at_the_end = s.t == last + 1, s.t == attack.queries
-        require((one_more | at_the_end).all(), f"{where}: t went from {last.tolist()} to {s.t.tolist()}")
+        require(
+            (one_more | at_the_end).all(),
+            f"{where}: step must add 1 to t, but t went from {last.tolist()} to {s.t.tolist()}",
+        )
         last = s.t
         asking = s.t < attack.queries
         require(s.x.shape == p.x.shape and s.x.dtype == p.x.dtype, f"{where}: points changed shape or dtype")
@@ -170,11 +173,11 @@ def _check_purity(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) ->
     attack, where = trial.attack, f"{trial.attack.name} in {ball.norm.name}"
     generator = torch.get_rng_state()
     before = _frozen(p), ball.eps.clone()
-    require(_equal(attack.init(p, ball), states[0]), f"{where}: init gives two results for one input")
+    require(_equal(attack.init(p, ball), states[0]), f"{where}: init returns different states when called twice")
     for s, after in pairwise(states):
         a = trial.respond(s, p)
         inputs = _frozen(s, a)
-        require(_equal(attack.step(s, a, p, ball), after), f"{where}: step gives two results for one input")
+        require(_equal(attack.step(s, a, p, ball), after), f"{where}: step returns different states when called twice")
         kept = all(torch.equal(u, v) for u, v in zip(inputs, _frozen(s, a), strict=True))
         require(kept, f"{where}: step changes its inputs in place")
     same = all(torch.equal(u, v) for u, v in zip(before[0], _frozen(p), strict=True))
@@ -186,10 +189,10 @@ def _check_purity(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) ->
 def _check_rows(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     where, n = f"{trial.attack.name} in {ball.norm.name}", len(p.y)
     shuffled, some = torch.arange(n).flip(0).roll(1), torch.arange(0, n, 2)
-    for how, index in (("another order", shuffled), ("fewer neighbours", some)):
+    for how, index in (("a batch in another order", shuffled), ("a smaller batch", some)):
         others = trial.follow(take(p, index), ball.subset(index))
         for i, s in enumerate(others):
-            require(_equal(s, take(states[i], index)), f"{where}: step {i} of a row changes with {how}")
+            require(_equal(s, take(states[i], index)), f"{where}: the state of a row after step {i} differs in {how}")
 
 
 def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
@@ -197,7 +200,10 @@ def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
     start = ball.project(p.x, p.x + d)
     first = attack.init(replace(p, start=start), ball).x
     off = float((first - start).abs().max())
-    require(off <= TOLERANCE, f"{attack.name} in {ball.norm.name}: ignores an explicit start (off by {off:.2g})")
+    require(
+        off <= TOLERANCE,
+        f"{attack.name} in {ball.norm.name}: the first point is not the explicit start (it differs by {off:.2g})",
+    )
 
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
@@ -213,6 +219,9 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -
 
     rest = torch.arange(1, len(p.y))
     for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):
-        require(s.x.isfinite().all(), f"{where}: responses that are not finite lead to such points in step {i}")
+        require(
+            s.x.isfinite().all(),
+            f"{where}: responses that are not finite lead to points that are not finite in step {i}",
+        )
         alike = _equal(take(s, rest), take(states[i], rest))
         require(alike, f"{where}: responses that are not finite affect other rows")

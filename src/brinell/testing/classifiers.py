@@ -18,7 +18,7 @@ def check_classifier(classifier: Classifier, x: Tensor) -> None:
     >>> check_classifier(wrap(net), torch.rand(4, 12))
     """
     require(isinstance(classifier, Classifier), f"{classifier!r} lacks members of brinell.core.model.Classifier")
-    require(len(x) >= 4, "give at least four inputs")
+    require(len(x) >= 4, "pass at least four inputs as x")
     require(not classifier.modes(), f"modules in train mode: {classifier.modes()}")
     require(classifier.fingerprint == classifier.fingerprint, "the fingerprint changes from call to call")
     before = x.clone()
@@ -27,7 +27,7 @@ def check_classifier(classifier: Classifier, x: Tensor) -> None:
         again, flipped, part = (classifier.forward(v).logits for v in (x, x.flip(0), x[1:3]))
     require(torch.equal(x, before), "forward changes its input in place")
     sound = logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= 2
-    require(sound, f"logits of shape {tuple(logits.shape)}")
+    require(sound, f"logits have shape {tuple(logits.shape)}, not (inputs, classes)")
     require(logits.dtype == torch.float32 and logits.isfinite().all(), "logits must be finite float32 numbers")
     slack = 1e-5 * float(logits.abs().max())
     require(torch.allclose(logits, again, 1e-4, slack), "two passes over the same input differ")

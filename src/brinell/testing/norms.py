@@ -1,4 +1,4 @@
-"""The conformance check of norms, and the assertion that all conformance checks use."""
+"""The conformance check of norms, and `require`, which all conformance checks use."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -33,27 +33,32 @@ def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 
             _check_random(norm, key, n, torch.full((samples,), eps))
         _check_to_hyperplane(norm, key, a)
         fits = norm.size(torch.ones(1, n)) <= norm.diameter(n) * (1 + TOLERANCE)
-        require(fits.all(), f"{norm.name}: the unit box is larger than its diameter")
+        require(fits.all(), f"{norm.name}: two points of the unit box are farther apart than diameter says")
 
 
 def _check_size(norm: Norm, a: Tensor, b: Tensor) -> None:
-    require((norm.size(a) > 0).all(), f"{norm.name}: a size is not positive")
+    require((norm.size(a) > 0).all(), f"{norm.name}: the size of a nonzero displacement is not positive")
     require((norm.size(0 * a) == 0).all(), f"{norm.name}: the size of zero is not zero")
-    require(torch.allclose(norm.size(-3 * a), 3 * norm.size(a), 1e-5, 1e-6), f"{norm.name}: sizes do not scale")
+    require(
+        torch.allclose(norm.size(-3 * a), 3 * norm.size(a), 1e-5, 1e-6), f"{norm.name}: size(-3 d) is not 3 size(d)"
+    )
     triangle = norm.size(a + b) <= (norm.size(a) + norm.size(b)) * (1 + 1e-5)
-    require(triangle.all(), f"{norm.name}: no triangle inequality")
+    require(triangle.all(), f"{norm.name}: sizes violate the triangle inequality")
     inner = (a * b).sum(1).abs()
     require((inner <= norm.size(a) * norm.dual_size(b) * (1 + 1e-5)).all(), f"{norm.name}: dual_size is too small")
 
 
 def _check_steepest(norm: Norm, g: Tensor, other: Tensor) -> None:
     step = norm.steepest(g)
-    require(torch.allclose(norm.size(step), torch.ones(len(g)), atol=1e-5), f"{norm.name}: steepest is not of size 1")
+    require(
+        torch.allclose(norm.size(step), torch.ones(len(g)), atol=1e-5),
+        f"{norm.name}: the result of steepest does not have size 1",
+    )
     gain, best = (step * g).sum(1), norm.dual_size(g)
-    require(torch.allclose(gain, best, rtol=1e-4), f"{norm.name}: steepest does not reach the dual norm")
+    require(torch.allclose(gain, best, rtol=1e-4), f"{norm.name}: g · steepest(g) is not the dual norm of g")
     unit = other / norm.size(other)[:, None]
     require(((unit * g).sum(1) <= gain * (1 + 1e-5)).all(), f"{norm.name}: another step of size 1 gains more")
-    require((norm.steepest(0 * g) == 0).all(), f"{norm.name}: a zero gradient has a steepest step")
+    require((norm.steepest(0 * g) == 0).all(), f"{norm.name}: steepest is not zero for a zero gradient")
 
 
 def _box(key: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -87,11 +92,14 @@ def _check_project(norm: Norm, key: Tensor, d: Tensor, eps: Tensor) -> None:
 
 def _check_random(norm: Norm, key: Tensor, n: int, eps: Tensor) -> None:
     size = norm.size(norm.inside(key, (n,), eps).double())
-    require((size <= eps.double() * (1 + TOLERANCE)).all(), f"{norm.name}: inside leaves the ball")
+    require((size <= eps.double() * (1 + TOLERANCE)).all(), f"{norm.name}: a point drawn by inside is outside the ball")
     for draw in (norm.inside, norm.start):
         drawn, other = draw(key, (n,), eps), draw(rng.fold(key, 1), (n,), eps)
-        require(torch.equal(drawn[2:5], draw(key[2:5], (n,), eps[2:5])), f"{norm.name}: noise mixes rows")
-        require(not torch.equal(drawn, other), f"{norm.name}: noise ignores its key")
+        require(
+            torch.equal(drawn[2:5], draw(key[2:5], (n,), eps[2:5])),
+            f"{norm.name}: the noise of a row depends on other rows",
+        )
+        require(not torch.equal(drawn, other), f"{norm.name}: different keys give the same noise")
 
 
 def _check_to_hyperplane(norm: Norm, key: Tensor, w: Tensor) -> None:
@@ -102,6 +110,12 @@ def _check_to_hyperplane(norm: Norm, key: Tensor, w: Tensor) -> None:
         gap = share * reach
         d = norm.to_hyperplane(w, gap, lo, hi)
         require(((d >= lo) & (d <= hi)).all(), f"{norm.name}: to_hyperplane leaves the box")
-        require(torch.allclose((w * d).sum(1), gap, atol=1e-7), f"{norm.name}: to_hyperplane misses the plane")
+        require(
+            torch.allclose((w * d).sum(1), gap, atol=1e-7),
+            f"{norm.name}: the step of to_hyperplane does not end on the hyperplane",
+        )
         least = gap / norm.dual_size(w)
-        require((norm.size(d) >= least * (1 - 1e-6)).all(), f"{norm.name}: shorter than the dual norm allows")
+        require(
+            (norm.size(d) >= least * (1 - 1e-6)).all(),
+            f"{norm.name}: the step of to_hyperplane is shorter than gap / dual_size(w)",
+        )

@@ -16,7 +16,7 @@ from brinell.ops.rowwise import flat, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 SEARCH, BISECT, ESTIMATE, WALK = range(4)
-"""The phases of a row: search for a first adversarial point, bisect to the boundary, estimate its normal, offset."""
+"""The phases of a row: search for a first adversarial point, bisect to the boundary, estimate its normal, walk."""
 
 # Chen et al. 2020, alg. 2 and sec. IV: the most points for one estimate, and their distance in the first round.
 MOST, FIRST_RADIUS = 10_000, 0.1
@@ -30,7 +30,7 @@ MOST_STEP_HALVINGS = 20
 
 @dataclass(frozen=True)
 class HopSkipJumpState(PointState):
-    """State, per row: phase, its queries so far, boundary point, bisection limits, sums for the normal, and step."""
+    """State, per row: phase, queries in this phase, boundary point, bisection limits, sums for the normal, step."""
 
     phase: Labels
     count: Labels
@@ -86,7 +86,7 @@ class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
         )  # fmt: skip
 
     def step(self, s: HopSkipJumpState, a: Response, p: Batch, ball: Ball) -> HopSkipJumpState:
-        """Record the decision, move rows whose phase is over to the next phase, and choose the next point."""
+        """Return the next state: record the decision, start the next phase where one is over, choose the next points."""
         hit = misclassified(a, p)
         phase, count = s.phase, s.count + 1
         succeeded = hit & ((phase == SEARCH) | (phase == WALK))

@@ -35,7 +35,7 @@ def stage(i: int) -> int:
 
 
 def shares(steps: int, p0: float) -> tuple[float, ...]:
-    """Return the share of coordinates that a candidate changes after 0, 1, … halvings, as far as `steps` lead.
+    """Return the share of coordinates that a candidate changes after 0, 1, … halvings within `steps` iterations.
 
     >>> shares(200, 0.8)
     (0.8, 0.4, 0.2)
@@ -105,7 +105,7 @@ class Flip:
     """Random moves in Linf: `move` changes the displacement d on a set of coordinates; `place` projects x0 + d."""
 
     def move(self, d: Points, signs: Points, a: Tensor, b: Tensor, eps: Scalars) -> Points:
-        """Return d + 2 eps · signs on the coordinates `a`, which `place` projects to a face. Shapes are (b, 1, n)."""
+        """Return d + 2 eps · signs on the coordinates `a`, which `place` projects to a face. Shapes: (rows, 1, n)."""
         return torch.where(a, d + 2 * rows(eps, d) * signs, d)
 
     def place(self, ball: Ball, x0: Points, d: Points) -> Points:
@@ -210,7 +210,7 @@ class RandomSearch(SearchAttack):
         return moves.place(ball, p.x, d.view_as(p.x))
 
     def _subsets(self, key: Tensor, n: int, t: Labels, ball: Ball) -> tuple[Tensor, Tensor]:
-        """Draw two disjoint subsets per row of round(p·n) coordinates (the second may be smaller): masks (b, 1, n)."""
+        """Draw two disjoint subsets per row of round(p·n) coordinates or, in the second, fewer: masks (rows, 1, n)."""
         draw = rng.uniform(key, (n,))
         free = torch.full_like(t, n)
         if ball.mask is not None:

@@ -84,11 +84,11 @@ class APGD(Attack[Any]):
     Method: a gradient step plus momentum 0.75. At checkpoints the step is halved if less than the share ρ of the steps
     since the last checkpoint increased the loss, or if neither step size nor best loss changed since then. L1 uses the
     scheme of `apgd_l1`; with `larger_eps` it first runs at 3 eps and 2 eps. `quirks="autoattack"` follows AutoAttack's
-    code where it differs from the paper: integer checkpoints; ≤ instead of <; the first loss is compared with 0 instead
-    of the start's; no halving for an unchanged best loss at the first checkpoint; L2 projects by scaling, then
-    clipping; in L1 the sparsity counts an explicit start and rounding residues and is rounded up, and steps push
-    against the box. Cost per step: one forward and one backward pass; one more of each for the start. Reference: Croce
-    & Hein 2020 (Linf, L2) and 2021 (L1).
+    code where it differs from the paper: integer checkpoints; ≤ instead of <; the loss after the first step is compared
+    with 0, not with the start's loss; no halving for an unchanged best loss at the first checkpoint; L2 projects by
+    scaling, then clipping; in L1 rounding errors and an explicit start count as changed coordinates, their number is
+    rounded up, and steps push against the box. Cost per step: one forward and one backward pass; one more of each for
+    the start. Reference: Croce & Hein 2020 (Linf, L2) and 2021 (L1).
     Limits: weak on cross-entropy with saturated logits (tiny gradients), on DLR below four classes, and wherever
     gradients are masked, shattered or random. Follow it with a black-box attack.
 
@@ -113,7 +113,7 @@ class APGD(Attack[Any]):
 
     @property
     def queries(self) -> int:
-        """The number of steps plus one start, or plus one start per phase of the larger-eps schedule."""
+        """The number of steps plus one for the start; with `larger_eps` plus one for the start of each phase."""
         return self.steps + (len(phase_lengths(self.steps)) if self.larger_eps else 1)
 
     @property
@@ -124,7 +124,7 @@ class APGD(Attack[Any]):
         return SparseAPGD(self.steps, self.larger_eps, quirks=self.quirks is not None)
 
     def init(self, p: Batch, ball: Ball) -> Any:
-        """Start at AutoAttack's random start or at the explicit start."""
+        """Return the state at AutoAttack's random start or at the explicit start."""
         if ball.norm.sparse:
             return self._sparse().init(p, ball)
         if self.larger_eps:

@@ -108,7 +108,7 @@ class SparseAPGD:
         return ((support / THINNER).floor().clamp(min=1) - 0.5) / n
 
     def init(self, p: Batch, ball: Ball) -> SparseAPGDState:
-        """Start at a Gaussian random point projected on the ball of the first phase, or at the explicit start."""
+        """Return the state at a Gaussian random point projected on the first phase's ball, or at the explicit start."""
         t = torch.zeros_like(p.y)
         around = self._ball(ball, t)
         if p.start is None:
@@ -130,7 +130,7 @@ class SparseAPGD:
         return self._corrected(around, p.x, x, x)
 
     def step(self, s: SparseAPGDState, a: Response, p: Batch, ball: Ball) -> SparseAPGDState:
-        """Record the response, adapt at checkpoints, and step in the phase's ball or enter the next phase."""
+        """Return the next state: record the response, adapt at checkpoints, then step or enter the next phase."""
         local, ends, due = (table[s.t] for table in _timetable(self._lengths, s.t.device)[1:])
         better = (a.loss > s.f_best) | (local == 0)
         s = replace(

@@ -43,7 +43,7 @@ class ALMA(MinimumNormAttack[ALMAState]):
     stops at zero and stays there while the penalty pulls less than the distance, so that results are sparse; 1e-4 is
     added to the DLR ratio, not to its numerator; every misclassified point counts, however small its margin; with fewer
     than four classes the plain margin replaces DLR.
-    Limits: needs hundreds of steps. With fewer the multiplier does not settle and distances are too large. Fails where
+    Limits: needs hundreds of steps. With fewer steps μ does not settle and distances are too large. Fails where
     gradients are masked.
 
     >>> ALMA(steps=100).queries

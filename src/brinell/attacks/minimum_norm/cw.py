@@ -64,7 +64,7 @@ class CW(MinimumNormAttack[CWState]):
         return self.steps * self.rounds
 
     def init(self, p: Batch, ball: Ball) -> CWState:
-        """Start at the explicit start or at the clean point, up to rounding by the change of variables."""
+        """Return the state at the explicit start or at the clean point, up to rounding by the change of variables."""
         w = _preimage(start_in_box(p, ball))
         zero = torch.zeros_like(w)
         search = _tradeoff.first(ball.eps, p.y, self.first)

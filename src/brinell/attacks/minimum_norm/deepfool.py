@@ -26,8 +26,9 @@ class DeepFoolState(PointState):
 class DeepFool(MinimumNormAttack[DeepFoolState]):
     """Steps to the nearest linearised boundary between classes, until the sample is misclassified.
 
-    Method: take the class whose hyperplane is nearest in the threat's norm and the shortest step to it inside the box;
-    overshoot the sum of all steps by `overshoot`. Cost per step: one forward pass, and one backward pass per class.
+    Method: choose the class whose hyperplane is nearest in the threat's norm and take the shortest step to it inside
+    the box; the sum of all steps is lengthened by the share `overshoot`. Cost per step: one forward pass, and one
+    backward pass per class.
     Reference: Moosavi-Dezfooli, Fawzi & Frossard 2016, "DeepFool: a simple and accurate method to fool deep neural
     networks". Different here: steps respect the box and exist in L1 and L0 too; `Refine(DeepFool())` removes the
     overshoot.

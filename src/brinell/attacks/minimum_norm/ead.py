@@ -25,7 +25,7 @@ class EADState(PointState):
 
 @dataclass(frozen=True)
 class EAD(MinimumNormAttack[EADState]):
-    """An attack that minimises c · max(−margin, 0) + ‖d‖₂² + β‖d‖₁ in rounds that search for the best c.
+    """An attack that minimises c · max(−margin, 0) + ‖d‖₂² + an L1 penalty in rounds that search for the best c.
 
     Method: take a gradient step on margin and squared distance, then shrink every coordinate towards the clean point by
     `beta`; momentum k / (k + 3); the rate is proportional to the square root of the remaining steps; c as in `CW`.

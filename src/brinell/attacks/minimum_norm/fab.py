@@ -86,14 +86,14 @@ class FAB(MinimumNormAttack[FABState]):
         return 2 * self.steps
 
     def init(self, p: Batch, ball: Ball) -> FABState:
-        """Start at the clean point, at a random point (later restarts), or at the explicit start."""
+        """Return the state at the clean point, at a random point (after the first restart), or at the explicit start."""
         lo, hi = ball.bounds(p.x)
         x = _first(p, ball) if p.start is None else p.start
         zero = torch.zeros_like(p.y)
         return FABState(zero, x.clamp(lo, hi), torch.zeros_like(zero, dtype=torch.bool))
 
     def step(self, s: FABState, a: Response, p: Batch, ball: Ball) -> FABState:
-        """Take a step if the response has gradients; else move a misclassified result back towards the clean point."""
+        """Return the state after a step if the response has gradients; else move misclassified results back."""
         if a.backwards:
             return FABState(s.t + 1, self._step(s.x, a, p, ball), torch.zeros_like(s.explores))
         back = margin(a.logits, p.y) > (0.0 if a.tolerance is None else -a.tolerance)

@@ -66,7 +66,7 @@ class FMN(MinimumNormAttack[FMNState]):
         check_positive(alpha=self.alpha)
 
     def init(self, p: Batch, ball: Ball) -> FMNState:
-        """Start at the clean point or at the explicit start; in L0 with a radius of one coordinate."""
+        """Return the state at the clean point or at the explicit start; the radius is 1 coordinate in L0, else inf."""
         wide = torch.full_like(ball.eps, torch.inf)
         eps = torch.ones_like(wide) if ball.norm.counts else wide
         return FMNState(

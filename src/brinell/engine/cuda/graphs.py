@@ -17,7 +17,7 @@ from brinell.ops.rowwise import clone, overwrite, overwrite_rows, same, where_ro
 
 T = TypeVar("T")
 Step = Callable[[Slots], Slots]
-"""Advance slots by some iterations; a pure function."""
+"""A pure function that returns slots advanced by some iterations."""
 
 
 @dataclass(eq=False)
@@ -261,7 +261,9 @@ class GraphCache:
             return self.make(entry, busy, begin, step, repeats)
         except RuntimeError as error:
             self.failed, why = True, first_line(error)
-            self.listener(Note(f"CUDA graphs cannot capture this attack ({why}). It runs without them, more slowly."))
+            self.listener(
+                Note(f"CUDA graphs cannot capture this attack ({why}). It runs without CUDA graphs, more slowly.")
+            )
             return DeviceMicroBatch(entry, busy, begin, step)
         finally:
             self.seconds += time.perf_counter() - begun

@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 TorchFormula = Callable[[Tensor], Tensor]
-"""The estimator's formula in torch; only its gradients are used."""
+"""The estimator's formula in torch, used for gradients only: the estimator itself computes the outputs."""
 
 
 def _sklearn(module: str) -> Any:
@@ -66,7 +66,7 @@ class SklearnBridge(Bridge):
 
 
 def torch_formula(estimator: Any, outputs: str) -> TorchFormula | None:
-    """Return the estimator as a torch function if it is linear or a perceptron with probabilities, else None."""
+    """Return the formula of a linear decision function or of a perceptron's probabilities in torch, else None."""
     if isinstance(estimator, _sklearn("sklearn.linear_model._base").LinearClassifierMixin) and outputs == "logits":
         weight, bias = (torch.as_tensor(np.asarray(v, np.float64)) for v in (estimator.coef_, estimator.intercept_))
         # With two classes there is one column, and one number per row.

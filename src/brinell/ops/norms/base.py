@@ -35,7 +35,7 @@ class Norm(ABC):
 
     name: str
     sparse = False
-    """Whether steepest steps move few coordinates, so that attacks must choose how many."""
+    """Whether steepest steps move few coordinates, so that attacks must choose how many coordinates move (L1, L0)."""
     corners = False
     """Whether the ball has corners that are farther from its centre than the rest of its surface (Linf)."""
     counts = False
@@ -96,7 +96,7 @@ class Norm(ABC):
 
     @abstractmethod
     def to_hyperplane(self, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
-        """Return the smallest d with lo ≤ d ≤ hi and w·d = gap; if none exists, the d with w·d closest to gap."""
+        """Return the smallest d with lo ≤ d ≤ hi and w·d = gap; if no such d exists, that with w·d closest to gap."""
 
     @abstractmethod
     def shrink(self, d: Points, amount: Scalars) -> Points:
