@@ -22,32 +22,32 @@ class BrinellError(Exception):
         super().__init__(f"expected {expected}, got {got}. {remedy}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by keyword, so that an error can pass between processes."""
+        """Return how to pickle the error, by keyword arguments, so that it can pass between processes."""
         return partial(type(self), expected=self.expected, got=self.got, remedy=self.remedy), ()
 
 
 class InputError(BrinellError, ValueError):
-    """Invalid data: range, dtype, shape, labels or ids."""
+    """An error in the data or options: wrong range, dtype, shape, labels or ids."""
 
 
 class ThreatError(InputError):
-    """An invalid threat: a negative eps, an eps in 0-255 units, an unknown norm."""
+    """An error in the threat: a negative eps, an eps in 0-255 units, an unknown norm."""
 
 
 class ModelError(BrinellError):
-    """A model that cannot be evaluated: train mode, rows that depend on each other, no gradients, probabilities."""
+    """An error of the model: it is in train mode, mixes rows, has no gradients, or returns probabilities."""
 
 
 class PlanError(BrinellError, ValueError):
-    """A plan or attack that is unknown, or impossible for this model and threat."""
+    """An error in the plan: a plan or attack is unknown, or impossible for this model and threat."""
 
 
 class RunError(BrinellError):
-    """A Run on disk that is missing, damaged, in use, or does not fit the evaluation."""
+    """An error of a Run on disk: it is missing, damaged, in use, or does not fit the evaluation."""
 
 
 class MissingExtra(BrinellError, ImportError):  # noqa: N818
-    """An optional dependency that is not installed."""
+    """The error that an optional dependency is not installed."""
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:

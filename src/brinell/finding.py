@@ -1,4 +1,4 @@
-"""The type for everything that a check, a probe, a rule of the verdict, an audit or a verification reports."""
+"""`Finding`, the type of all that a check, a probe, a rule of the verdict, an audit or a verification reports."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -38,12 +38,12 @@ def benchmark(
     """Return the clean and robust accuracy of a model on a leaderboard, between 0 and 1.
 
     Differences from the original: the seed is 0 instead of the clock, so two calls agree, at any `batch_size`. Only
-    verified adversarials count. `eps=None` means the radius of the leaderboard instead of an
-    error. `aa_state_path` is the folder of a Run: an interrupted evaluation resumes from there. `to_disk` needs
-    `model_name` and writes the record, with Brinell's fields, to model_info/DATA/THREAT/NAME.json. Corruptions are read
-    from `corruptions_data_dir`, for CIFAR too; only ImageNet records have an mCE. As in the
-    original, the leaderboard's restrictions are not checked: `brinell.benchmark` checks them. A model in train mode
-    gets the warning of the original, and its Run is invalid.
+    verified adversarials count. `eps=None` means the radius of the leaderboard instead of an error. `aa_state_path` is
+    the folder of a Run: an interrupted evaluation resumes from there. `to_disk` needs `model_name` and writes the
+    record, with Brinell's fields, to model_info/DATA/THREAT/NAME.json. Corruptions are read from
+    `corruptions_data_dir`, for CIFAR too; only ImageNet records have an mCE. As in the original, the leaderboard's
+    restrictions are not checked: `brinell.benchmark` checks them. A model in train mode gets the warning of the
+    original, and its Run is invalid.
 
     >>> from brinell.models.demo import demo_net
     >>> benchmark(demo_net(), n_examples=4, dataset="demo", threat_model="Linf", eps=0.5)

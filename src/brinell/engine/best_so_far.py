@@ -52,7 +52,7 @@ def blank(x: Tensor) -> Best:
 
 
 def at_next_attempt(best: Best) -> Best:
-    """Return the best points at the beginning of another attempt: the number of unchanged queries starts again."""
+    """Return the best points at the beginning of another attempt: the count `still` starts again at 0."""
     return replace(best, last=torch.full_like(best.last, -torch.inf), still=torch.zeros_like(best.still))
 
 

@@ -25,7 +25,7 @@ ZOO = "zoo:"
 
 
 def expand(specs: Iterable[str]) -> list[str]:
-    """Return the names of single models, given names of one or many, in the order given and each once.
+    """Return the names of all models that `specs` stand for, in order and without repetition.
 
     "zoo:PATTERN" stands for the models of the zoo that can be loaded and match the pattern (* matches anything), a text
     file (.txt) for the models on its lines (# starts a comment), and a folder of Runs for the models of these Runs, by

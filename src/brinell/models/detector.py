@@ -28,7 +28,7 @@ class _Function(nn.Module):
         return self.function(x)
 
     def extra_repr(self) -> str:
-        """Identify the function: this text enters the model's fingerprint."""
+        """Return a text that identifies the function; it enters the model's fingerprint."""
         return _hash(self.function)
 
 
@@ -148,7 +148,7 @@ class Inverted(DelegatingClassifier):
         return hashlib.sha256(f"inverted {self.inner.fingerprint}".encode()).hexdigest()
 
     def forward(self, x: Tensor) -> Output:
-        """Return the original's output with the opposite decision: rejected if it accepts, accepted if it rejects."""
+        """Return the output of `base` with the opposite decision: an input is rejected if `base` accepts it."""
         out = self.inner.forward(x)
         if out.reject is None:
             raise ModelError(

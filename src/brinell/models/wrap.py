@@ -18,7 +18,7 @@ ALLOWED = ("train mode", "probabilities", "mixed rows")
 
 
 def _column(values: Sequence[float] | float | None) -> Tensor | None:
-    """Return per-channel numbers as a tensor of shape (1, c), or (1, 1) for one number."""
+    """Return per-channel numbers as a tensor of shape (1, c), one number as (1, 1), None as None."""
     if values is None:
         return None
     try:
@@ -41,7 +41,7 @@ def _broadcast(v: Tensor, x: Tensor) -> Tensor:
 
 
 def require_module(classifier: Classifier, remedy: str) -> nn.Module:
-    """Return the classifier's torch module; refuse a classifier without one."""
+    """Return the classifier's torch module; refuse a classifier without a module."""
     if classifier.torch_module is None:
         raise ModelError(expected="a classifier with a torch module", got=type(classifier).__name__, remedy=remedy)
     return classifier.torch_module

@@ -86,7 +86,7 @@ class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
         )  # fmt: skip
 
     def step(self, s: HopSkipJumpState, a: Response, p: Batch, ball: Ball) -> HopSkipJumpState:
-        """Return the next state: record the decision, start the next phase where one is over, choose the next points."""
+        """Return the next state: record the decision, start the next phase in rows whose phase is over, and move on."""
         hit = misclassified(a, p)
         phase, count = s.phase, s.count + 1
         succeeded = hit & ((phase == SEARCH) | (phase == WALK))

@@ -86,7 +86,7 @@ class FAB(MinimumNormAttack[FABState]):
         return 2 * self.steps
 
     def init(self, p: Batch, ball: Ball) -> FABState:
-        """Return the state at the clean point, at a random point (after the first restart), or at the explicit start."""
+        """Return the state at the clean point, at a random point (later restarts), or at the explicit start."""
         lo, hi = ball.bounds(p.x)
         x = _first(p, ball) if p.start is None else p.start
         zero = torch.zeros_like(p.y)

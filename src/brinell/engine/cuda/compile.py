@@ -59,8 +59,10 @@ class Refusals:
                 cause = getattr(error, "inner_exception", None) or error
                 why = error_text(cause)
                 self.note(
-                    f"Part of this evaluation cannot be compiled ({why}). This part runs without compilation, more
-                    slowly." ) self.kinds.add(kind) return plain()
+                    f"Part of this evaluation cannot be compiled ({why}). It runs without compilation, more slowly."
+                )
+                self.kinds.add(kind)
+        return plain()
 
 
 def repeatable() -> AbstractContextManager[Any]:

@@ -157,7 +157,7 @@ def from_http(
     Method: `encode` makes the request body from a float32 array of at most `batch` rows; `decode` reads the rows of
     the response. The default is JSON, {"inputs": …} and {"outputs": …}. Equal rows are sent once. A request is repeated
     up to `retries` times if there is no response within `timeout` seconds or the status is 408, 425, 429 or a server
-    error. Between tries it waits as long as the service asks for, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other
+    error. Between tries Brinell waits as long as the service asks, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other
     error is raised at once. `rate` limits the requests per second. Probabilities become log-probabilities, at least log
     1e-30; labels need `classes`. The fingerprint covers the address, `outputs` and `version`, but not the headers,
     which may hold keys.

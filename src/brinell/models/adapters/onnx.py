@@ -43,7 +43,7 @@ class OnnxBridge(Bridge):
         self.dtypes = frozenset({self._dtype})
 
     def _choose_output(self) -> str:
-        """Return the name of the output to read: `output`, else the first one of floats (of integers for labels)."""
+        """Return the name of the output to read: `output`, or the first with floats (with integers for labels)."""
         available = {o.name: o.type for o in self._session.get_outputs()}
         wanted = ("tensor(int64)", "tensor(int32)") if self.outputs == "labels" else tuple(DTYPES)
         fitting = [n for n, kind in available.items() if kind in wanted]

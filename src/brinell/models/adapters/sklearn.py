@@ -115,7 +115,7 @@ def from_sklearn(
 ) -> TorchClassifier:
     """Make a classifier from a fitted scikit-learn estimator; labels are positions in its `classes_`.
 
-    Method: the logits of a linear classifier are its decision function. Those of other estimators are the log of
+    Method: the logits of a linear classifier are its decision function. Other estimators' logits are the log of
     `predict_proba` (at least log 1e-30), or else the decision function, or else ±½ from `predict`. `outputs` selects
     one source: "logits" (`decision_function`), "probabilities" (`predict_proba`) or "labels" (`predict`). Linear
     decision functions and the probabilities of `MLPClassifier` also have exact gradients. All other estimators,
