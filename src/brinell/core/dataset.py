@@ -132,7 +132,7 @@ class Problem:
         self.y = _labels(y, len(self.x))
         self.ids = _ids(ids, len(self.x))
         if len(self.x) == 0:
-            raise InputError(expected="at least one sample", got="none", remedy="Check the slice or filter.")
+            raise InputError(expected="at least one sample", got="none", remedy="Check the selection.")
 
     def _check_source(self) -> None:
         source, ids = self._source, self._given_ids

@@ -47,7 +47,7 @@ class Stage:
     def __post_init__(self) -> None:
         if self.restarts < 1 or self.eot < 1:
             got = f"restarts = {self.restarts}, eot = {self.eot}"
-            remedy = "Leave both out for a single run without averaging."
+            remedy = "Leave restarts and eot out for a single run without averaging."
             raise PlanError(expected="restarts and eot of at least 1", got=got, remedy=remedy)
         if any(rank < 2 for rank in self.ranks):
             raise PlanError(
@@ -240,7 +240,7 @@ class Plan:
             if not names or len(set(names)) < len(names) or CLEAN in names:
                 raise PlanError(
                     expected=f"at least one stage, each with its own name, none called {CLEAN}",
-                    got=", ".join(names) or "none",
+                    got=", ".join(names) or "no stage",
                     remedy="Give equal attacks different labels: Stage(attack, label='second').",
                 )
         if self.draws < 1:

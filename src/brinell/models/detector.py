@@ -56,7 +56,7 @@ def _reads(function: Callable[..., Any]) -> tuple[str, ...]:
         raise ModelError(
             expected=f"a detector whose arguments are among {', '.join(READS)}",
             got=f"({', '.join(names)})",
-            remedy="Write for example forward(self, x) or forward(self, x, logits).",
+            remedy="Write e.g. forward(self, x) or forward(self, x, logits).",
         )
     return tuple(names)
 

@@ -173,7 +173,7 @@ def from_http(
         raise InputError(
             expected="batch of at least 1, timeout and rate above 0, retries and wait of at least 0",
             got=f"batch = {batch}, timeout = {timeout}, rate = {rate}, retries = {retries}, wait = {wait}",
-            remedy="Leave them out for the defaults.",
+            remedy="Leave these arguments out for the defaults.",
         )
     service = Service(url, {"Content-Type": "application/json", **(headers or {})}, timeout, retries, wait, rate)
     mark = digest((), "http", url, outputs, str(classes), versioned("a service", version))
