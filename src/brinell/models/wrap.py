@@ -198,7 +198,7 @@ def wrap(
         raise ModelError(
             expected="a torch.nn.Module",
             got=type(module).__name__,
-            remedy="Wrap an nn.Module whose forward calls this object; for other frameworks see brinell.models.adapters.",
+            remedy="Wrap an nn.Module whose forward calls this object; other frameworks: brinell.models.adapters.",
         )
     unknown = set(allow) - set(ALLOWED)
     if unknown:
