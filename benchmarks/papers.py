@@ -1,4 +1,4 @@
-"""Write docs/reproduced.md: every table and figure of the papers, measured beside published.
+"""Write docs/reproduced.md and docs/reproduced/: the tables and figures of the papers, measured beside published.
 
 The stored results lie in benchmarks/results/papers, one folder for each; `brinell reproduce NAME --out FOLDER` writes
 them. Run `python benchmarks/papers.py` afterwards.
@@ -31,22 +31,28 @@ def stored() -> dict[str, list[tuple[Path, Reproduction]]]:
     return found
 
 
-def page() -> str:
-    """The whole page."""
-    results, lines = stored(), [HEAD]
+def pages() -> dict[Path, str]:
+    """The list of all tables and figures, and one page for each paper."""
+    results = stored()
     measured = sum(e.name in results for e in exhibits())
-    lines += [f"{measured} of {len(exhibits())} tables and figures are measured here.", ""]
+    lines = [HEAD, f"{measured} of {len(exhibits())} tables and figures are measured here.", ""]
+    made = {}
     for short, paper in PAPERS.items():
-        lines += [f"## {paper}", "", "| name | what it shows | here |", "|---|---|---|"]
+        lines += [f"## {paper}", "", f"[Measured beside published](reproduced/{short}.md)", ""]
+        lines += ["| name | what it shows | here |", "|---|---|---|"]
+        text = [f"# {paper}: measured beside published", "", "[All papers](../reproduced.md)", ""]
         for e in exhibits(short):
             state = "measured" if e.name in results else f"missing: {e.missing}" if e.missing else "not run here"
             lines.append(f"| `{e.name}` | {e.place}: {e.title} | {state} |")
-        lines.append("")
-        for e in exhibits(short):
             for folder, result in results.get(e.name, []):
-                lines.append(result.to_markdown(f"../{folder.relative_to(ROOT).as_posix()}/"))
-    return "\n".join(lines).rstrip() + "\n"
+                text.append(result.to_markdown(f"../../{folder.relative_to(ROOT).as_posix()}/"))
+        lines.append("")
+        made[PAGE.with_suffix("") / f"{short}.md"] = "\n".join(text).replace("\n### ", "\n## ").rstrip() + "\n"
+    made[PAGE] = "\n".join(lines).rstrip() + "\n"
+    return made
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)

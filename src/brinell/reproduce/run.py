@@ -65,7 +65,7 @@ class Reproduction:
         lines = [
             f"### {e.place}: {e.title}",
             "",
-            f"`{self.command}` ({self.seconds:.0f} s, version {self.version})",
+            f"`{self.command}` ({self.seconds:.0f} s)",
             "",
         ]
         lines += [self.report.summary, ""]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import typer
 from rich import box
@@ -12,8 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from brinell.analysis.across_models import ModelResults
-from brinell.results.analyses import AnalysisReport, Cell
+if TYPE_CHECKING:
+    from brinell.analysis.across_models import ModelResults
+    from brinell.results.analyses import AnalysisReport, Cell
 
 WIDTH = 100
 
@@ -47,7 +48,7 @@ def add_row(table: Table, cells: Sequence[str | Text], style: str | None = None)
     table.add_row(*(Text(c, overflow="fold") if isinstance(c, str) else c for c in cells), style=style)
 
 
-def print_report(report: AnalysisReport, console: Console) -> None:
+def print_report(report: "AnalysisReport", console: Console) -> None:
     """Print the tables of a report, then its summary."""
     for table in report.tables:
         columns = (table.columns[0], *(f">{name}" for name in table.columns[1:])) if table.columns else ()
@@ -56,12 +57,12 @@ def print_report(report: AnalysisReport, console: Console) -> None:
     print_lines(console, report.summary)
 
 
-def cell(value: Cell) -> str:
+def cell(value: "Cell") -> str:
     """Return a cell of a report's table as text; None is empty."""
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def exit_if_failed(results: ModelResults[Any]) -> None:
+def exit_if_failed(results: "ModelResults[Any]") -> None:
     """Print the models that failed on standard error and exit with code 2; return if there are none."""
     for m in results.failed:
         Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {m.model}: {m.error}"), soft_wrap=True)
