@@ -67,7 +67,7 @@ def block_for(rows: dict[str, int], device: torch.device) -> int:
 
 
 def named_loss(name: str) -> LossFunction:
-    """Return the loss function of that name. A targeted loss treats a missing target (−1) as class 0."""
+    """Return the loss function with this name. A targeted loss treats a missing target (−1) as class 0."""
     loss = LOSSES[name]
     return (lambda z, y, t: loss.function(z, y, t.clamp(min=0))) if loss.targeted else loss.function
 
@@ -125,7 +125,7 @@ def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Oracle:
-    """The caller of a classifier for any number of rows, `block` at a time; the last block is padded.
+    """A wrapper that calls a classifier on any number of rows, `block` rows at a time; the last block is padded.
 
     Attacks use `query`, in the given `precision`. Verification uses `output`, always in float32.
     """
@@ -142,7 +142,7 @@ class Oracle:
 
     @property
     def slack(self) -> float:
-        """The relative rounding error of margins from `query`: an adversarial below it does not end the attack."""
+        """The relative rounding error of margins from `query`; a smaller positive margin does not end the attack."""
         return SLACK[self.precision]
 
     def query(

@@ -66,7 +66,7 @@ def _cuda(fp32_precision: str) -> Iterator[None]:
 
 
 def lower(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context, used inside `exact`, for passes in lower precision. Devices without TF32 use float32 for it."""
+    """Return a context, used inside `exact`, for passes in lower precision. Devices without TF32 use float32."""
     if precision == "bfloat16":
         # Without the cache of converted weights, which is valid neither in CUDA graphs nor after a change of weights.
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

@@ -134,7 +134,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
         overwrite(self.slots, before)
 
     def _capture_entering(self, entry: Entry) -> None:
-        """Capture how new samples enter the rows of a mask; if the capture fails, samples enter by uncaptured calls."""
+        """Capture how new samples enter the rows that a mask selects; if this fails, entry is not captured."""
         self._inbox, self._mask = clone(entry), torch.ones_like(self.slots.live)
         before, begun = clone(self.slots), clone(self.begin(self._inbox))
         graph = torch.cuda.CUDAGraph()

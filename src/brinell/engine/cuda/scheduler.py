@@ -36,7 +36,7 @@ def iterations_per_step(attack: AnyAttack, device: torch.device) -> int:
 
 @dataclass
 class ConcurrentScheduler(Scheduler):
-    """A scheduler for accelerators, with one captured micro-batch per block of slots and a host sync now and then.
+    """A scheduler for accelerators, with one captured micro-batch per block of slots and few host syncs.
 
     Without CUDA graphs all slots are one micro-batch. Micro-batches merge once no sample waits for a slot.
     """

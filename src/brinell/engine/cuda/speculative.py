@@ -177,7 +177,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         self._place(micro_batch, slots, attempts)
 
     def _end(self, micro_batch: DeviceMicroBatch, slot: int, row: BestRow, succeeded: bool) -> None:
-        """End an attempt; after a success no later attempt of the sample is needed."""
+        """End the attempt in this slot; if it succeeded, drop all later attempts of the sample."""
         i, attempt = self.places[id(micro_batch)][slot]
         sample = self.under_way[i]
         if sample.running.pop(attempt, None) is None:  # an earlier one, at the same host sync, has made it unneeded
