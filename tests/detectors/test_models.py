@@ -163,7 +163,7 @@ def test_references_are_filled_in_or_the_stage_is_left_out(model):
     assert run.attacks == ["alternating-margin", "match-logits"]
     assert any("match-features: left out" in note for note in run.manifest["notes"])
     assert run.manifest["identity"]["plan"]["stages"][1]["attack"]["references"]["n"] == 12
-    with pytest.raises(PlanError, match="references"):
+    with pytest.raises(PlanError, match="natural inputs"):
         brinell.attack(NET, PROBLEM, brinell.L2(0.1), Matching(3))
 
 

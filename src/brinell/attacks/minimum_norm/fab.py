@@ -39,9 +39,9 @@ class FAB(MinimumNormAttack[FABState]):
     the box and overshoot it by `eta`; the next point is a mean of the two, with weight at most `alpha_max` for x0's. A
     misclassified result moves back to x0 + `beta` (x − x0) before the next step. Targeted FAB uses the boundary to the
     row's target class, untargeted FAB the boundary to the class whose hyperplane is nearest. The first restart starts
-    at x0, later restarts at distance eps / 2. Misclassified means any class but the true one, targeted or not. Cost per
-    step: one forward and one backward pass (untargeted: K backward passes) at its origin, one forward pass at its
-    result, as in AutoAttack's code.
+    at x0, later restarts at distance eps / 2. Misclassified means any class but the true one, targeted or not.
+    Cost per step: one forward and one backward pass (untargeted: K backward passes) at its origin, one forward pass at
+    its result, as in AutoAttack's code.
     Reference: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive boundary attack",
     without the final search, as in AutoAttack. `quirks="autoattack"` also ignores the points after moving back, as
     AutoAttack does, although the nearest adversarial is often among them (distances up to 4 % larger on average).
