@@ -28,7 +28,7 @@ def _considers_detector(s: Stage) -> bool:
 def fit_to_detector(plan: Plan, threat: Threat, classifier: Any, answer: Output) -> tuple[Plan, list[str]]:
     """Return the plan fitted to the classifier's detector, and a note for every stage left out.
 
-    A stage that imitates natural inputs gets accepted inputs from the detector, or is left out without such inputs.
+    A stage that imitates natural inputs gets accepted inputs from the detector, or is left out if there are none.
     """
     if answer.reject is None:
         blind = [s.name for s in plan.stages_for(threat) if s.attack.joins_detector]
@@ -88,7 +88,7 @@ def _check_detector_gradient(oracle: Oracle, stages: Stages, first: Chunk) -> li
         raise ModelError(
             expected="a detector with gradients with respect to the input",
             got=first_line(error),
-            remedy="Wrap its non-differentiable parts with brinell.models.bpda, or use a plan without gradients.",
+            remedy="Wrap non-differentiable parts of the detector with brinell.models.bpda, or use the plan blackbox.",
         ) from error
     dead = float((flat(a.score_gradient) == 0).all(1).float().mean())
     name = "zero gradient (detector)"

@@ -105,7 +105,7 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
 
 
 def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
-    """Return a dict from every loss whose gradient a stage follows to the ranks of the stage's targets."""
+    """Return the losses whose gradients the stages follow: a dict from loss to the target ranks of its stage."""
     followed = [s for s in stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
     return {s.attack.loss: s.ranks for s in followed}
 

@@ -37,8 +37,8 @@ LOOP = 10
 def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Finding:
     """Check that at least half of the points, clean or random inside the threat, have a finite, non-zero gradient.
 
-    Method: a point lacks a gradient if the gradients of cross-entropy and margin are both exactly zero or not finite.
-    Misclassified points count only if no point is classified correctly.
+    Method: a point lacks a gradient if each gradient, of cross-entropy and of the margin, is exactly zero or not
+    finite. Misclassified points count only if no point is classified correctly.
     Limits: the check misses non-zero gradients that mislead attacks (noise, shattering); `brinell probe` finds them.
     """
     if not oracle.classifier.differentiable:
@@ -75,7 +75,7 @@ def check_deterministic(oracle: Oracle, x: Tensor) -> Finding:
         difference = model_checks.relative_difference(first, again)
         worst = max(worst, difference) if bool(again.isfinite().all()) else float("inf")
     if worst <= SAME:
-        return Finding(DETERMINISTIC, "ok", f"{PASSES} passes over the same inputs agree with the first")
+        return Finding(DETERMINISTIC, "ok", f"{PASSES} passes over the same inputs agree with the first pass")
     return Finding(
         DETERMINISTIC,
         "fail",

@@ -99,7 +99,7 @@ def relative_difference(a: Tensor, b: Tensor) -> float:
 def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Finding:
     """Check that the outputs are logits: probabilities flatten every gradient.
 
-    Outputs in [0, 1] are refused if they sum to one or a sigmoid or softmax computed them. Other outputs in [0, 1]
+    Outputs in [0, 1] are refused if they sum to one, or if they come from a sigmoid or softmax. Other outputs in [0, 1]
     that come near both ends get a warning. Other small logits pass.
     """
     name, slack = "probabilities", PROBABILITY_SLACK
@@ -130,7 +130,7 @@ def check_probabilities(classifier: Classifier, x: Tensor, logits: Tensor) -> Fi
 
 
 def last_function(classifier: Classifier, x: Tensor) -> str:
-    """Return the last function of the model: "sigmoid", "hard sigmoid", "softmax", or "" for any other."""
+    """Return the last function of the model: "sigmoid", "hard sigmoid", "softmax", or "" for any other function."""
     try:
         with torch.enable_grad():
             node = classifier.forward(x.detach().clone().requires_grad_()).logits.grad_fn

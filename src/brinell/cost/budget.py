@@ -9,7 +9,7 @@ from brinell.core.plan import Stage, Stages
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The estimated cost of one stage: samples attacked, passes over all of them, wall-clock seconds.
+    """The estimated cost of one stage: number of attacked samples, passes in total, wall-clock seconds.
 
     >>> StageEstimate("pgd", samples=10, forwards=210, backwards=210, seconds=0.5).samples
     10
@@ -28,7 +28,7 @@ class Estimate:
 
     `forwards` and `backwards` predict `Run.cost`; the true numbers are probably between `low` and `high` times these.
     `seconds` is the wall-clock time, probably between `seconds_low` and `seconds_high`. `samples` is the number of
-    samples to evaluate, `probed` the number of samples in the pilot, a short trial of the plan.
+    samples to evaluate, `probed` is the number of samples in the pilot, a short trial of the plan.
 
     >>> import brinell
     >>> cost = brinell.estimate("demo", brinell.data.load("demo")[:64], brinell.Linf(0.1), "pgd20")

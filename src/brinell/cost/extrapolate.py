@@ -163,8 +163,8 @@ def _escalation(
 def _range(a: RemainingWork, pilot: Pilot | None) -> tuple[float, float]:
     """Return the factors `low` and `high` of `Estimate`.
 
-    They allow for two standard errors of the pilot's sampling, and for between none and twice the predicted successes
-    after the end of the pilot.
+    The range covers two standard errors of the pilot's sampling, and from none to twice the predicted number of
+    successes after more queries than the pilot made.
     """
     if pilot is None:
         return 1.0, 1.0

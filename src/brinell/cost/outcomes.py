@@ -43,7 +43,8 @@ class RemainingWork:
 class PredictedOutcome:
     """The predicted outcome of one stage, with one entry per sample of the chunk.
 
-    `todo` says whether the stage attacks the sample, `answers` how many queries it makes, `fell` whether it succeeds.
+    `todo` says whether the stage attacks the sample, `answers` is its number of queries, and `fell` says whether it
+    succeeds.
     """
 
     todo: Flags

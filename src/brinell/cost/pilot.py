@@ -92,7 +92,7 @@ def preserve_rng(device: torch.device) -> Iterator[None]:
 
 @dataclass
 class Stopwatch:
-    """A timer of the engine's host syncs and iterations; it stops the engine at a deadline or a maximum number."""
+    """A timer that counts the engine's host syncs and iterations, and stops it at a deadline or a maximum count."""
 
     clock: Clock
     deadline: float

@@ -88,7 +88,7 @@ class SampleLedger:
 
 
 def _filter(part: FinishedRows, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FinishedRows:
-    """Return the rows in the mask `keep`, and the adversarials of the broken rows among them, in order."""
+    """Return the rows in the mask `keep`, and the adversarials of the kept rows that are broken, in order."""
     table = part.table.filter(pa.array(keep))
     if part.ids is None or part.x is None:
         return FinishedRows(table)

@@ -81,7 +81,7 @@ class UnitScheduler:
     def lease(self, worker: int, now: float) -> Lease | None:
         """Return a lease of samples for an idle worker, or None if there is nothing useful to do now.
 
-        If `taken_from` of the lease is set, that worker had these samples until now and may drop them.
+        If `taken_from` of the lease is set, that worker had these samples until now and may drop the samples.
         """
         assert worker not in self._leases, "a worker has at most one lease"
         samples = self._take_returned() or self._take_unread()
@@ -104,7 +104,7 @@ class UnitScheduler:
         return finished
 
     def lose(self, worker: int) -> None:
-        """Remove a crashed worker; samples that no other worker has are assigned again, before all others."""
+        """Remove a crashed worker; samples that no other worker has are assigned again, before new samples."""
         lease = self._leases.pop(worker, None)
         if lease is None:
             return

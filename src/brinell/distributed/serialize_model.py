@@ -46,7 +46,7 @@ def serialize(context: StageContext, plan: Plan) -> bytes:
 
 @contextmanager
 def _by_value(cloudpickle: Any, objects: list[Any]) -> Iterator[None]:
-    """Pickle classes and functions of the user's own modules by value, since other machines cannot import them."""
+    """Pickle classes and functions of the user's modules by value, since other machines lack these modules."""
     modules = _user_modules(objects)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

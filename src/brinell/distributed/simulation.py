@@ -15,8 +15,8 @@ class World:
     """Conditions of a simulated cluster: spread of the block times, slow workers, crashes and delays.
 
     `blocks` are relative times of a block; each block takes one of these times at random. A share `slow` of the workers
-    is `slowness` times slower. `deaths` is the number of crashes per worker and hour, `start` the seconds until a new
-    or replaced worker is ready, and `latency` the seconds to assign a unit.
+    is `slowness` times slower. `deaths` is the number of crashes per worker and hour, `start` is the seconds until a
+    new or replaced worker is ready, and `latency` is the seconds to assign a unit.
     """
 
     blocks: Sequence[float | int] = (1,)

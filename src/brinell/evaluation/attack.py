@@ -29,7 +29,7 @@ def attack(
     *, start: Tensor | None = None, early_exit: bool = True, progress: bool | None = False,
     **options: "Unpack[ComputeOptions]",
 ) -> pa.Table:  # fmt: skip
-    """Run one attack on every sample, misclassified ones too, and return one row per sample, in the problem's order.
+    """Run one attack on every sample, also if misclassified, and return one row per sample, in the problem's order.
 
     Nothing is stored. `start` gives explicit start points, one per sample. `early_exit=False` continues after a
     success to the end of the budget, as the reference implementations do. `options` are `seed`, `slots` and `device`.

@@ -41,7 +41,7 @@ def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) ->
     then scaled so that their 5 % and 95 % quantiles differ by the median margin of the correctly classified samples:
     the detector's and the classifier's terms of an attack's objective then have the same scale. No sample changes
     between accepted and rejected. A few samples of every class with low scores are kept as references for attacks that
-    imitate a natural input. Calibrate on other samples than those to be evaluated. Cost: one forward per sample.
+    imitate a natural input. Do not calibrate on samples that will be evaluated. Cost: one forward per sample.
 
     >>> import brinell
     >>> from brinell.models.demo import demo_net

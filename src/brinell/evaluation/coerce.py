@@ -134,7 +134,7 @@ def as_plan(
 ) -> Plan:  # fmt: skip
     """Return a Plan, given a Plan, its name, an attack, a stage, or a list of attacks, stages or names of attacks.
 
-    The options are those of `brinell.evaluate`: the number of targets and their ranking, the number and length of
+    `brinell.evaluate` explains the options: the number of targets and their ranking, the number and length of
     steps, a limit of queries, the share of survivors to audit.
 
     >>> as_plan(["apgd-ce", "fab-t"]).name, as_plan("blackbox", queries=100).name, as_plan("mm3", targets=4).name

@@ -54,11 +54,11 @@ def evaluate(
     Storage: without `out` the Run is in a new temporary folder. `resume=True` continues the interrupted Run in `out`.
     `images=False` verifies adversarials without storing them.
     Attacks: `individual=True` runs every attack on all correct samples. `queries` limits the queries per sample, for
-    plans without gradients. `targets` is the number of target classes, `steps` the number of steps and `rel_step` their
-    length as a multiple of eps, for weak plans such as "mm3-f20". `rank_by` ("fgsm", "pgd20" or an attack) ranks target
-    classes by the logits at that attack's last iterate, within `rank_eps`. `audit` is the share of survivors that the
-    plan "fast" attacks at full strength (0: none). `escalate=True` attacks all survivors at full strength if the audit
-    contradicts the result or is too small, or if a check warns.
+    plans without gradients. `targets` is the number of target classes, `steps` is the number of steps, and `rel_step`
+    is their length as a multiple of eps, for weak plans such as "mm3-f20". `rank_by` ("fgsm", "pgd20" or an attack)
+    ranks target classes by the logits at that attack's last iterate, within `rank_eps`. `audit` is the share of
+    survivors that the plan "fast" attacks at full strength (0: none). `escalate=True` attacks all survivors at full
+    strength if the audit contradicts the result or is too small, or if a check warns.
     Execution: see `brinell.Execution`. `execution` is an Execution or one of its modes.
     `launch=brinell.distributed.Ray()` computes on workers; the rows are the same. `progress`: None shows progress,
     False is silent. `also` lists tests of the finished Run, e.g. `[brinell.reliability.WithTest()]`.
@@ -149,7 +149,7 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
     if kept != images:
         raise RunError(
             expected=f"a Run to resume that {'does not store' if kept else 'stores'} adversarials, for images={images}",
-            got=f"a Run that {'stores' if kept else 'does not store'} them",
+            got=f"a Run that {'stores' if kept else 'does not store'} adversarials",
             remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
         )
     return Writer.resume(folder, manifest)

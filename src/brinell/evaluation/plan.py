@@ -43,7 +43,7 @@ def with_targets(p: Plan, k: int) -> Plan:
     _require_free(p, "targets")
     if not p.any_stage(lambda s: s.ranks):
         raise PlanError(
-            expected="a plan with targets", got=f"{p.name}, which has no targets", remedy="Use e.g. the plan mm3."
+            expected="a plan with targets", got=f"{p.name}, which has no targets", remedy="Use the plan mm3."
         )
 
     def change(stages: Stages) -> Stages:
@@ -88,7 +88,7 @@ def _require_free(p: Plan, option: str) -> None:
     """Raise a PlanError if the plan is not weak: a stronger plan has fixed settings, which `option` would change."""
     if p.strength != "weak":
         raise PlanError(
-            expected=f"a plan of strength weak, since {option} changes the plan and the others are fixed ensembles",
+            expected=f"a plan of strength weak for {option}, since plans of other strengths are fixed ensembles",
             got=f"{p.name}, which has the strength {p.strength}",
             remedy="Use e.g. the plan mm9 or apgd, or make a plan of your own: brinell.plan([…]).",
         )
@@ -110,7 +110,7 @@ def audited(p: Plan, share: float | int) -> Plan:
         )
     if not 0 <= share <= 1:
         raise PlanError(
-            expected="a share between 0 and 1", got=f"{share}", remedy="Write audit=0.1 for 10 % of the survivors."
+            expected="audit between 0 and 1", got=f"{share}", remedy="Write audit=0.1 for 10 % of the survivors."
         )
 
     def change(stages: Stages) -> Stages:
@@ -161,7 +161,7 @@ def require_suitable(p: Plan, threat: Threat) -> None:
         if threat.norm not in s.attack.norms:
             raise PlanError(
                 expected=f"attacks that work in {threat.norm.name}",
-                got=f"{s.name}, which works in {', '.join(n.name for n in s.attack.norms)}",
+                got=f"{s.name}, which works only in {', '.join(n.name for n in s.attack.norms)}",
                 remedy="Use the plan minimal, which has attacks for every norm.",
             )
         if threat.unlimited and not (s.attack.minimum_norm and (s.ranked_by is None or s.radius is not None)):
@@ -192,7 +192,7 @@ def _flat(s: Stage, notes: list[str]) -> Stage:
     other = s.attack.without_images()
     if other is None:
         return s
-    notes.append(f"{s.name}: the inputs are not images; {other.name} replaces it, which is not the published method.")
+    notes.append(f"{s.name}: the inputs are not images, so {other.name}, not the published method, replaces it.")
     return replace(s, attack=other, label=s.name)
 
 
@@ -205,7 +205,7 @@ def _fit_loss(attack: AnyAttack, name: str, classes: int, notes: list[str]) -> A
     if classes >= loss.classes or loss.instead is None:
         return attack
     notes.append(
-        f"{name}: the {attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} used."
+        f"{name}: the {attack.loss} loss needs {loss.classes} classes, the model has {classes}; {loss.instead} is used."
     )
     return replace(attack, loss=loss.instead)  # type: ignore[type-var]
 
@@ -222,7 +222,7 @@ def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
     if not kept:
         raise PlanError(
             expected=f"target ranks between 2 and {classes}, the number of classes",
-            got=str(s.ranks),
+            got=f"the ranks {s.ranks}",
             remedy="Write ranks=(2,) for the most likely wrong class.",
         )
     if len(kept) < len(s.ranks):

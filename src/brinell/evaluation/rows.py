@@ -139,8 +139,8 @@ def attack_rows(
 ) -> pa.Table:
     """Return one row per attacked sample.
 
-    `at` are the positions of the samples in the chunk, `r` the engine's results, `v` their verification, and `rate` the
-    seconds per forward pass.
+    `at` are the positions of the samples in the chunk, `r` are the engine's results, `v` is their verification, and
+    `rate` is the seconds per forward pass.
     """
     n, attempts = len(at), stage.attempts()
     rows = _numpy(at)

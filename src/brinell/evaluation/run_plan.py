@@ -23,7 +23,7 @@ def run_plan(
 
     `known` are the stored outcomes. With `individual`, every attack runs on every correctly
     classified sample. With `everyone`, audits attack all survivors. `dropped` are ids of samples that another worker
-    attacks; ids may be added while this function runs, and every stage reads them when it begins.
+    attacks; ids may be added while this function runs, and every stage reads the ids when it begins.
     """
     ids = c.chunk.ids.tolist()
     known.check(ids, c.hashes)

@@ -46,7 +46,8 @@ def _samples(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: T
 def ranking_logits(context: StageContext, stage: Stage, p: Batch, clean: Tensor, positions: Tensor) -> Tensor:
     """Return the logits that rank the targets of these samples.
 
-    `p` holds the samples with their sample keys, `clean` their clean logits, `positions` their places in the problem.
+    `p` holds the samples with their sample keys, `clean` are their clean logits, `positions` are their places in the
+    problem.
     """
     attack = stage.ranking.attack
     if attack is None:

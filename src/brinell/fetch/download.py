@@ -39,7 +39,7 @@ def discard(part: Path) -> None:
 
 @contextlib.contextmanager
 def claimed(part: Path) -> Iterator[Path]:
-    """Lock the partial file and yield its path; if another process holds the lock, yield another path."""
+    """Lock the partial file and yield its path; if another process holds the lock, yield a private path."""
     fd = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     claimed_part = part
     try:

@@ -58,13 +58,13 @@ def margins(s: SampleOutcomes) -> Histogram | None:
 
 
 def largest_margins(s: SampleOutcomes) -> Histogram | None:
-    """Return a histogram of the largest margin under attack, of robust and of broken samples; None without samples."""
+    """Return a histogram of each sample's largest margin under attack, robust or broken; None without samples."""
     parts = (s.largest_margin[s.robust], s.largest_margin[s.broken])
     return _histogram("Largest margin under attack", "best wrong logit − true logit", OUTCOMES[:2], parts)
 
 
 def distances(s: SampleOutcomes) -> Histogram | None:
-    """Return a histogram of the adversarials' distances; None if there are none, or nearly all distances are equal."""
+    """Return a histogram of the adversarials' distances; None without adversarials or if nearly all are equal."""
     found = s.distance[s.broken & np.isfinite(s.distance)]
     if not len(found) or (found >= SURFACE * found.max()).mean() > 0.95:
         return None
@@ -133,7 +133,7 @@ def first_breaks(content: Table) -> Figure | None:
 
 
 def overlap(run: Run) -> Figure | None:
-    """Return a matrix of how many samples both attacks of each pair broke; None if no sample was broken twice."""
+    """Return a matrix of how many samples both attacks of each pair broke; None if no two broke the same sample."""
     table, names = run.rows(), run.attacks
     fallen = counted(table)
     ids = np.unique(np.asarray(table["sample_id"], dtype=np.int64))
@@ -225,7 +225,7 @@ def _histogram(
 
 
 def _steps(found: Floats) -> tuple[Floats, Floats]:
-    """Return the radii, from 0, at which the share of broken samples grows, and these shares in %; both are thinned."""
+    """Return the radii, from 0, at which the share of broken samples grows, and these shares in %, both thinned."""
     x, count = np.unique(np.concatenate([[0.0], found[np.isfinite(found)]]), return_counts=True)
     count[0] -= 1  # the leading zero is not a sample
     y = 100 * np.cumsum(count) / max(len(found), 1)

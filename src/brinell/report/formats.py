@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
-    """Compare every pair of Runs; return their indices and the comparison, or the reason why there is none."""
+    """Compare every pair of Runs; return their indices and the comparison, or why no comparison is possible."""
     compared: list[tuple[int, int, Comparison | str]] = []
     for (i, a), (j, b) in combinations(enumerate(runs), 2):
         try:

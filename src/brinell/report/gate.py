@@ -24,8 +24,8 @@ def required_verdict(fail_under: float | None, require: str | None) -> VerdictLe
 def check_gate(run: Run, fail_under: float | None = None, require: str | None = None) -> list[Finding]:
     """Return one finding for each reason to refuse a Run: it is unfinished, has a bad verdict or a low accuracy.
 
-    Without `fail_under` and `require` every Run passes. With one of them an unfinished Run never passes. The lower
-    bound of the 95 % interval of the robust accuracy must reach `fail_under`, in per cent.
+    Without `fail_under` and `require` every Run passes. With `fail_under` or `require`, an unfinished Run never passes.
+    The lower bound of the 95 % interval of the robust accuracy must reach `fail_under`, in per cent.
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> [f.name for f in check_gate(run, 45.0)], check_gate(run, 5.0, "suspicious")
@@ -57,7 +57,7 @@ def accuracy_name(percent: float) -> str:
 
 
 def check_percent(percent: float | None) -> None:
-    """Raise an InputError for a fraction such as 0.45 instead of 45 per cent: nearly every Run would pass."""
+    """Raise an InputError for a fraction such as 0.45 instead of 45: with 0.45 %, nearly every Run would pass."""
     if percent is not None and not (percent == 0 or 1 <= percent <= 100):
         raise InputError(
             expected="--fail-under in per cent: 0, or a number from 1 to 100",

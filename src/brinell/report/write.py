@@ -76,7 +76,7 @@ def save(path: Path, made: str) -> Path:
         raise InputError(
             expected="a file that can be written",
             got=f"{path} ({error.strerror})",
-            remedy="Create its folder first.",
+            remedy="Create the folder first, or pass another path.",
         ) from error
     return path
 

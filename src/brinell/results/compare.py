@@ -20,9 +20,9 @@ SIGNIFICANCE = 0.05
 class Comparison:
     """The outcomes of two Runs, A and B, on their common samples.
 
-    `both` counts the samples that are robust in A and in B, `neither` the samples that are robust in neither Run.
-    `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` the ids of
-    samples that are robust in B but not in A.
+    `both` counts the samples that are robust in A and in B, `neither` counts the samples that are robust in neither
+    Run. `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` are the ids of samples that
+    are robust in B but not in A.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)

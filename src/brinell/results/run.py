@@ -29,8 +29,8 @@ class Run:
 
     `manifest` is the manifest as stored, a plain JSON object. `identity` says what was evaluated: threat, criterion,
     plan, model, data, seed and precision. `environment` has versions and hardware, `notes` says how the plan was
-    adapted to the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` the wall-clock time.
-    `finished` says whether the evaluation is complete, and `images` whether the adversarials were kept. `verdict`
+    adapted to the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` is the wall-clock time.
+    `finished` says whether the evaluation is complete, and `images` says whether the adversarials were kept. `verdict`
     judges whether the result can be trusted. `audit` bounds how many samples a short plan missed (None without an
     audit). `repeats` has the spread of the accuracies of a randomised model (None for other models).
 
@@ -181,7 +181,7 @@ class Run:
         return row_queries.survivors(self.numbers())
 
     def skipped(self) -> Ids:
-        """Return the sorted ids of the survivors that at least one attack of the plan, audit aside, did not attack."""
+        """Return the sorted ids of the survivors that some attack of the plan (audits do not count) did not attack."""
         table, survivors = self.numbers(), self.survivors()
         ids = row_queries.ids_of(table)
         stages = self.identity.plan.main_stages

@@ -119,7 +119,7 @@ def mcnemar(b: int, c: int) -> float:
 def paired_difference(both: int, only_a: int, only_b: int, neither: int, confidence: float = 0.95) -> Difference:
     """Return proportion A minus proportion B over the same samples, with Newcombe's paired score interval.
 
-    `both` samples succeed in A and B, `only_a` only in A, `only_b` only in B, `neither` in none.
+    `both`, `only_a`, `only_b` and `neither` count the samples that succeed in A and B, only in A, only in B, in none.
     Method: the distances from each proportion to its Wilson limits are squared and added, with the
     continuity-corrected correlation.
     Reference: Newcombe, Statistics in Medicine 17 (1998), 2635-2650, method 10.

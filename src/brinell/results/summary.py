@@ -31,7 +31,7 @@ def sentence(run: "Run") -> str:
         fallen = f"would lower it by at most {100 * run.audit.bound:.1f} points (95 %, from the audit)"
         text += f"; the full plan ({', '.join(run.audit.attacks)}) {fallen}"
     if run.identity.criterion == EVADE:
-        text += "; it has a detector: clean inputs count if right and accepted, adversarial ones if wrong and accepted"
+        text += "; it has a detector: clean inputs count if right and accepted, adversarials if wrong and accepted"
     if not run.images:
         text += "; every adversarial was verified when it was found, and none is stored"
     text += f" (seed {run.identity.seed}, Brinell {run.environment.brinell or 'of unknown version'})."

@@ -31,7 +31,7 @@ MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified,
 
 
 def criterion_of(run: Run) -> Criterion:
-    """Return the criterion of a Run, which says when a point is adversarial; raise a RunError for unknown ones."""
+    """Return the criterion of a Run, which says when a point is adversarial; raise a RunError if unknown."""
     name = run.identity.criterion
     if name not in CRITERIA:
         raise refused(f"a criterion (goal in the manifest) among {', '.join(CRITERIA)}", repr(name)[:60])
@@ -131,8 +131,8 @@ def verify_adversarials(
         seen |= set(ids)
     if len(seen) < len(position):
         raise RunError(
-            expected=f"data with all {len(position)} samples that the Run broke",
-            got=f"data with {len(seen)} of them",
+            expected=f"data with all {len(position)} samples that are broken in the Run",
+            got=f"data with {len(seen)} of these samples",
             remedy="Pass the data that the Run was made from, with the same ids.",
         )
     failed = {**_clean_failures(run, classifier, problem, oracle), **failed}
@@ -142,7 +142,7 @@ def verify_adversarials(
 
 
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
-    """Return three dicts from the id of a broken sample: to its input hash, its label, its smallest distance."""
+    """Return input hash, label and smallest distance of every broken sample, as three dicts by sample id."""
     rows = run.rows()
     rows = rows.filter(pa.array(counted(rows) & is_evidence(rows, Evidence.ATTACK)))
     ids = rows["sample_id"].to_pylist()

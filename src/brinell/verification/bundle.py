@@ -96,7 +96,7 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of a bundle: a zip file that begins with an index."""
+    """Return whether a file starts like a bundle: a zip file whose first member is an index."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:
@@ -122,7 +122,7 @@ def unpack(
 
     Checks: the index lists exactly the members, and every member has the name of a file of a Run. No member is larger
     than `largest` bytes, and all together have at most `total` bytes. No member is compressed, encrypted or a link.
-    Sizes, sha256 and root hash equal those in the index.
+    Sizes, sha256 and root hash are as the index says.
     """
     path, target = Path(bundle), Path(folder)
     try:
@@ -189,7 +189,7 @@ def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
         # Everything in the index is read here, so that one error covers every defect.
         listed = {str(f["name"]): (int(f["bytes"]), str(f["sha256"])) for f in index["files"]}
         if index["format"] != FORMAT or len(listed) != len(index["files"]):
-            raise ValueError(f"format {index['format']}, {len(index['files'])} files, {len(listed)} names")
+            raise ValueError(f"format {index['format']}, not {FORMAT}, or a file that is listed twice")
         return {"root": str(index["root"]), "files": listed}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refused(path, "a readable index", f"{type(error).__name__}: {error}") from error

@@ -41,7 +41,7 @@ def ever_right(oracle: Oracle, data: Problem, ids: Collection[int], draws: int) 
 
 
 def doubtful_note(points: int, draws: int) -> list[Finding]:
-    """Return a note that `points` adversarials now fool some passes but not most; an empty list if there are 0."""
+    """Return a note that `points` adversarials now fool some passes but not most; an empty list if `points` is 0."""
     if not points:
         return []
     what = "1 adversarial" if points == 1 else f"{points} adversarials"

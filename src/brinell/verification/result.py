@@ -11,7 +11,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationFindings:
-    """The findings of a verification. A failure is about one sample, an objection about the Run; a note is no fault."""
+    """The findings of a verification: failures (about a sample), objections (about the Run) and notes (no fault)."""
 
     findings: tuple[Finding, ...] = ()
 

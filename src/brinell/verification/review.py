@@ -153,7 +153,7 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
         raise RunError(
             expected="a submission that passed the review, with samples run again",
             got=f"{path.name}, which {_why_not(checked)}",
-            remedy="Correct what the review reports, and review it again with rerun of at least 1 (--rerun).",
+            remedy="Correct what the review reports, and review again with rerun=1 or more (--rerun).",
         )
     with ExitStack() as stack:
         run = open_submission(path, stack)

@@ -248,7 +248,7 @@ def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, Sample
 
 
 def _chosen_ids(run: Run, count: int, seed: int) -> list[int]:
-    """Return `count` ids to run again, by a hash of seed, Run and id; neither author nor reviewer can choose them."""
+    """Return `count` ids to run again, by a hash of seed, Run and id; neither author nor reviewer can influence it."""
     key = f"{seed}/{digest(run.path)}"
     ids = row_queries.samples(run.numbers()).tolist()
     return sorted(sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())[:count])

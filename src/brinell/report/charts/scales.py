@@ -95,7 +95,7 @@ def finite(values: Iterable[object]) -> list[float]:
 
 
 def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
-    """Return the range of an axis: 0 to 100 for percentages, else round ends, with 0 included if it is near.
+    """Return the range of an axis: 0 to 100 for percentages, else two round numbers, the lower one 0 if 0 is near.
 
     >>> span([20.0, 80.0], "accuracy (%)"), span([3.0, 9.0]), span([100.0, 102.0]), span([0.0, 101.0])
     ((0.0, 100.0), (0.0, 10.0), (100.0, 102.0), (0.0, 125.0))

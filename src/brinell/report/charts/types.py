@@ -68,7 +68,7 @@ class Histogram:
     def __post_init__(self) -> None:
         if len(self.names) != len(self.counts) or any(len(c) != len(self.edges) - 1 for c in self.counts):
             raise ValueError(
-                f"{self.title}: expected one tuple of counts per name, and in it one count per bin between two edges"
+                f"{self.title}: expected one tuple of counts per name, with one count per bin (between two edges)"
             )
 
 

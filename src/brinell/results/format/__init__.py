@@ -1,6 +1,6 @@
 """The format of a Run on disk.
 
-`schema` has the columns of the rows, and `manifest` the typed manifest, which `typed_json` checks. `files` reads and
-writes shards, the files of rows and of adversarials. Only `writer` writes a Run, and `lock` excludes a second writer.
-`resume` finds the stored outcomes of samples.
+`schema` has the columns of the rows, and `manifest` has the typed manifest, which `typed_json` checks. `files` reads
+and writes shards, the files of rows and of adversarials. Only `writer` writes a Run, and `lock` excludes a second
+writer. `resume` finds the stored outcomes of samples.
 """

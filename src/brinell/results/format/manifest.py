@@ -176,8 +176,9 @@ class ProbeRecord(StoredObject):
 class Manifest(StoredObject):
     """The content of ``manifest.json``.
 
-    `resumed` has an entry for each resume in another environment, `merged_from` an entry for each merged Run. `images`
-    says whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius `eps[k]`.
+    `resumed` has an entry for each resume in another environment, `merged_from` has an entry for each merged Run.
+    `images` says whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius
+    `eps[k]`.
 
     >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
     >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
@@ -209,7 +210,7 @@ class Manifest(StoredObject):
 
     @property
     def sample_radii(self) -> dict[int, float] | None:
-        """The radius of each sample by its id; None if all share one radius or `sample_ids` is missing.
+        """The radius of each sample by its id; None if all samples share one radius or `sample_ids` is missing.
 
         >>> Manifest.read({"identity": {"threat": {"eps": [0.1, 0.2]}}, "sample_ids": [7, 3]}).sample_radii
         {7: 0.1, 3: 0.2}
@@ -319,7 +320,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def material(fields: Mapping[str, Any]) -> bool:
-    """Return whether a difference in `fields` matters: at least one field is no mere name, such as `model.name`."""
+    """Return whether a difference in `fields` matters: at least one field is not only a name (as `model.name` is)."""
     return any(path not in LABELS for path in fields)
 
 

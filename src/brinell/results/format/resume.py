@@ -14,7 +14,7 @@ from brinell.results.format.schema import Evidence, counted, is_evidence
 
 @dataclass(frozen=True)
 class StoredOutcomes:
-    """Stored outcomes: `attacks[name][id]` says if the attack broke the sample, `hashes[id]` the hash of its input.
+    """Stored outcomes: `attacks[name][id]` says if the attack broke the sample, `hashes[id]` is its input hash.
 
     >>> known = StoredOutcomes({"pgd": {7: True, 8: False}})
     >>> known.seen("pgd", [7, 8, 9]), known.fell("pgd", [7, 8, 9])
