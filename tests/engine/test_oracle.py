@@ -178,7 +178,7 @@ def test_blocks_are_halved_until_they_fit(world, k, error, text):
 
 
 def test_not_even_one_row_fits(world):
-    with pytest.raises(ModelError, match="one sample at a time"):
+    with pytest.raises(ModelError, match="the model on one sample"):
         query(Oracle(wrap(Small(world.classifier.module, 0).eval()), 32), world)
 
 

@@ -97,8 +97,8 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "equal ids": (InputError, "distinct", lambda out: run(data=Problem(X, Y, ids=[0] * 8))(out)),
     "train mode": (ModelError, "net.eval()", run(demo_net().train())),
     "one layer in train mode": (ModelError, "layers.1", lambda out: run(_one_layer())(out)),
-    "batch statistics": (ModelError, "other rows", run(net_with_batch_statistics())),
-    "subtracts the batch mean": (ModelError, "other rows", run(Around(before=lambda x: (x - x.mean(0)).clamp(0, 1)))),
+    "batch statistics": (ModelError, "other inputs", run(net_with_batch_statistics())),
+    "subtracts the batch mean": (ModelError, "other inputs", run(Around(before=lambda x: (x - x.mean(0)).clamp(0, 1)))),
     "no_grad inside": (ModelError, "no_grad", run(NoGrad())),
     "detach inside": (ModelError, "gradients", run(Around(after=lambda z: z.detach()))),
     "argmax inside": (ModelError, "gradients", run(Around(after=lambda z: 2 * torch.eye(10)[z.argmax(1)]))),
@@ -284,7 +284,7 @@ def test_resuming_another_evaluation_names_every_difference(tmp_path: Path) -> N
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("important")
-    with pytest.raises(RunError, match="other files"):
+    with pytest.raises(RunError, match="holds files but no Run"):
         run()(tmp_path)
     assert contents(tmp_path) == {"thesis.tex": b"important"}
 
