@@ -132,9 +132,9 @@ def test_create_refuses_a_run_with_rows(tmp_path, world) -> None:
 def test_create_refuses_other_peoples_files(tmp_path, world, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(RunError, match="holds other files"):
+    with pytest.raises(RunError, match="holds files but no Run"):
         Writer.create(tmp_path, world.manifest())
-    with pytest.raises(RunError, match="holds other files"):
+    with pytest.raises(RunError, match="holds files but no Run"):
         Writer.create(tmp_path / name, world.manifest())
     assert list(world.tree(tmp_path)) == [name]
 
