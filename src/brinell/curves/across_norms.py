@@ -1,4 +1,6 @@
-"""Compare norms: the size of adversarial examples of one norm in another, and whether the order of models holds."""
+"""Compare norms: measure adversarial examples found in one norm in another norm, and check whether the order of
+models holds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +22,10 @@ TRANSFER = ("model", "attacked in", "measured in", "median", "median of attacks 
 
 
 def measured_in(curve: Curve, problem: Any, norm: str) -> Curve:
-    """Return the curve of the same adversarial examples, with their sizes in another norm.
+    """Return the curve of the same adversarial examples, with their distances measured in another norm.
 
-    It lies below the curve of attacks that minimise this norm, unless these attacks are weak. Its name says in which
-    norm the attacks searched. `problem` are the data of the curve.
+    This curve lies below the curve of attacks that minimise the other norm, unless those attacks are weak. Its name
+    says in which norm the attacks searched. `problem` is the data of the curve.
 
     >>> import brinell
     >>> images = brinell.data.load("demo", 8)
@@ -33,7 +35,9 @@ def measured_in(curve: Curve, problem: Any, norm: str) -> Curve:
     """
     if curve.path is None:
         raise InputError(
-            expected="a curve with its Run", got="a curve without a path", remedy="Measure it with brinell.curve."
+            expected="a curve with the path of its Run",
+            got="a curve without one",
+            remedy="Measure it with brinell.curve.",
         )
     hashes = dict(zip(curve.ids.tolist(), curve.hashes, strict=True))
     found = adversarial_distances(Run.open(curve.path), threat_of(norm, np.inf), as_problem(problem), hashes)
@@ -45,7 +49,8 @@ def measured_in(curve: Curve, problem: Any, norm: str) -> Curve:
 class NormTransfer:
     """Adversarial examples that minimise one norm, `found_in`, measured in the norm of the curve `direct`.
 
-    `transferred` holds their sizes, and `direct` the smallest ones that attacks in this norm found.
+    `transferred` holds their distances in this norm, and `direct` the smallest distances that attacks in this norm
+    found.
     """
 
     name: str
@@ -55,14 +60,14 @@ class NormTransfer:
 
     @property
     def factor(self) -> float:
-        """The median over samples of transferred over direct distance; 1 means that nothing is lost; nan if none."""
+        """The median over samples of transferred / direct distance: 1 means no loss; NaN if no sample has both."""
         far, near = self.transferred.paired(self.direct)
         both = np.isfinite(far) & np.isfinite(near) & (near > 0)
         return float(np.median(far[both] / near[both])) if both.any() else float("nan")
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of a table with the columns TRANSFER."""
+        """The row of this transfer in a table with the columns `TRANSFER`."""
         numbers = (f"{self.transferred.median:.4g}", f"{self.direct.median:.4g}", f"{self.factor:.3g}")
         return (self.name, self.found_in, self.direct.norm, *numbers)
 
@@ -71,7 +76,7 @@ class NormTransfer:
 
 
 def transfer_across_norms(curves: Sequence[Curve], problem: Any) -> tuple[NormTransfer, ...]:
-    """Return, for every model and every pair of norms, the adversarial examples of the one measured in the other.
+    """Return, for every model and ordered pair of norms, the first norm's adversarials measured in the second norm.
 
     `curves` are the curves of some models in at least two norms on the same data.
     """
@@ -84,9 +89,10 @@ def transfer_across_norms(curves: Sequence[Curve], problem: Any) -> tuple[NormTr
 
 @dataclass(frozen=True)
 class OrderAcrossNorms:
-    """Two models in two norms: the difference of their areas in each, and whether their order is the same (`verdict`).
+    """A comparison of two models in two norms: `verdict` says whether both norms agree on the more robust model.
 
-    `crossings` holds the intersections of their curves in the first and in the second norm.
+    `in_first` and `in_second` are the differences of the areas under the models' curves in each norm. `crossings` holds
+    the crossings of the curves in the first and in the second norm.
 
     >>> OrderAcrossNorms("A", "B", "Linf", "L2", Difference(-0.1, -0.2, -0.01), Difference(-0.2, -0.3, -0.1)).verdict
     'kept'
@@ -102,7 +108,7 @@ class OrderAcrossNorms:
 
     @property
     def verdict(self) -> str:
-        """The order in the second norm: "kept" or "reversed" if both intervals exclude 0, else "open"."""
+        """The order in the second norm: "kept" or "reversed" if both differences are significant, else "open"."""
         signs = [np.sign(d.value) if d.low > 0 or d.high < 0 else 0 for d in (self.in_first, self.in_second)]
         if 0 in signs:
             return "open"
@@ -119,17 +125,17 @@ class OrderAcrossNorms:
 def order_across_norms(
     first: Sequence[Curve], second: Sequence[Curve], eps: tuple[float, float] | None = None
 ) -> tuple[OrderAcrossNorms, ...]:
-    """Return for every pair of models whether their order by area in one norm holds in another, and their crossings.
+    """Return, for every pair of models, whether their order by area is the same in two norms, and their crossings.
 
-    `first` and `second` hold the curves of the same models in two norms; `eps` are the upper limits of the areas, by
-    default the largest distances found.
+    `first` and `second` hold the curves of the same models in the two norms. `eps` are the radii up to which areas are
+    computed, one per norm; by default the largest distances found.
     """
     names = [[c.name for c in curves] for curves in (first, second)]
     if names[0] != names[1]:
         raise InputError(
             expected="the same models in both norms, in the same order",
             got=f"{names[0]} and {names[1]}",
-            remedy="Name the curves after their models.",
+            remedy="Pass the curves of both norms in one order, each named after its model.",
         )
     limits = (_largest(first), _largest(second)) if eps is None else eps
     return tuple(

@@ -23,9 +23,11 @@ Pairs = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on distances: `rows` from some samples to all, and ever tighter `levels` for pairs of samples.
+    """Lower bounds on the distances between samples: `rows` for all pairs, the tighter `levels` for some pairs.
 
-    `exact` returns the distances of pairs themselves. A bound may exceed the distance by float32 rounding at most.
+    `rows` bounds the distances of given samples to all samples. `levels` are ever tighter functions of two lists of
+    samples, which bound the distance of each pair; `exact` returns the distances themselves. A bound may exceed the
+    distance by float32 rounding at most.
     """
 
     rows: Callable[[Tensor], Tensor]
@@ -34,7 +36,7 @@ class Bounds:
 
 
 def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
-    """Return lower bounds on the distances in a norm between the rows of x, flattened samples of this shape."""
+    """Return lower bounds on the distances in a norm between the rows of x, which are samples of `shape`, flattened."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
     return make(x, shape, _pairs(NORMS[norm].size, x))
 
@@ -44,7 +46,7 @@ def _pairs(size: Callable[[Tensor], Tensor], x: Tensor) -> Pairs:
 
 
 def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound L1 distances from below by |Σ d| over groups of neighbouring pixels; tighter levels use smaller groups."""
+    """Bound the L1 norm of a difference d from below by Σ |Σ d| over groups of pixels; levels use smaller groups."""
     near = x[:, _by_squares(shape).to(x.device)]
     sums = [_group_sums(near, g) for g in GROUPS if g < x.shape[1]] or [near]
     return Bounds(_counted(sums[0], sum_up=True), tuple(_pairs(lambda d: d.abs().sum(1), s) for s in sums[1:]), exact)
@@ -57,7 +59,7 @@ def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
-    """Bound L2 distances from below: distance within a subspace, and difference of the norms orthogonal to it."""
+    """Bound L2 distances from below by the distance within a subspace and the difference of the norms outside it."""
     centred = x - x.mean(0)
     basis = _directions(centred)
     along = centred @ basis
@@ -74,7 +76,7 @@ def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
 
 
 def _directions(centred: Tensor) -> Tensor:
-    """Return about the leading principal directions of the data (orthonormal columns), by two subspace iterations."""
+    """Return approximate leading principal directions of the data (orthonormal columns), by two subspace iterations."""
     some = centred[:: max(len(centred) // SHOWN, 1)]
     k = min(DIRECTIONS, centred.shape[1], len(some))
     basis = rng.normal(rng.keys(0, torch.arange(centred.shape[1], device=centred.device)), (k,))
@@ -114,7 +116,7 @@ def _group_sums(x: Tensor, group: int) -> Tensor:
 
 
 def _by_squares(shape: tuple[int, ...]) -> Tensor:
-    """Return the coordinates in Z-order: the pixels of each square are consecutive, at every scale."""
+    """Return the coordinates of an image in Z-order: the pixels of each square are consecutive, at every scale."""
     count = int(torch.Size(shape).numel())
     index = torch.arange(count)
     if len(shape) != 3:

@@ -1,4 +1,6 @@
-"""Measure the distance from every sample to the nearest sample of another class; half of it limits the radius."""
+"""Measure the distance from every sample to the nearest sample of another class; a radius beyond half of it is too
+large.
+"""
 
 import csv
 import math
@@ -32,7 +34,10 @@ FIRST = 8
 
 @dataclass(frozen=True, eq=False)
 class Nearest:
-    """Per sample, the distance to the nearest sample of another class, and the position of that nearest sample."""
+    """Per sample, the distance to the nearest sample of another class, and the position of that sample (`partners`).
+
+    `pairs` holds the smallest distance of every pair of classes, None if not measured.
+    """
 
     norm: str
     distances: npt.NDArray[np.float64]
@@ -51,7 +56,7 @@ class Nearest:
 
     @property
     def smallest(self) -> float:
-        """The smallest distance between two samples of different classes, without duplicates; inf if none is left."""
+        """The smallest distance between samples of different classes, without duplicates; inf if all are duplicates."""
         return float(self.kept.min(initial=math.inf))
 
     @property
@@ -60,7 +65,7 @@ class Nearest:
         return float(self.kept.max(initial=0.0)) if len(self.kept) else math.inf
 
     def beyond(self, threat: Threat) -> str:
-        """Return a warning if the radius exceeds half the smallest distance between classes, else ""."""
+        """Return a warning if the threat's radius exceeds half the smallest distance between classes, or else ""."""
         eps = float(torch.as_tensor(threat.eps).max())
         if threat.norm.name != self.norm or threat.unlimited or not eps > self.smallest / 2:
             return ""
@@ -73,7 +78,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class ClassDistances:
-    """The distances between the classes of a data set, in each norm measured (`nearest`)."""
+    """The distances between the classes of a data set; `nearest` has one entry per norm measured."""
 
     name: str
     n: int
@@ -94,7 +99,7 @@ class ClassDistances:
         )
 
     def warning(self, threat: Threat) -> str:
-        """Warn, and return the text, if the radius exceeds half the smallest distance between classes; else ""."""
+        """Warn, and return the warning, if the radius exceeds half the smallest distance between classes; else ""."""
         measured = [f for f in self.nearest if f.norm == threat.norm.name]
         text = measured[0].beyond(threat) if measured else ""
         if text:
@@ -107,20 +112,21 @@ class ClassDistances:
         return [] if self.labels is None else np.unique(self.labels).tolist()
 
     def nearest_classes(self, norm: str) -> tuple[int, int]:
-        """Return the labels of the two nearest samples of different classes, without duplicates."""
+        """Return the two classes whose samples come closest to each other in this norm, without duplicates."""
         assert self.labels is not None
         found = self[norm]
         i = int(np.where(found.distances < DUPLICATE, np.inf, found.distances).argmin())
         return int(self.labels[i]), int(self.labels[found.partners[i]])
 
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Write one line per sample and norm (.csv), and the smallest distance of every pair of classes beside it.
+        """Write a .csv file with one line per sample and norm, and a second file with one line per pair of classes.
 
-        The second file is called NAME-pairs.csv; it is written if the pairs were measured. Return the files.
+        The second file is called NAME-pairs.csv; it is written only if the pairs were measured. Return the files
+        written.
         """
         file = Path(path)
         if file.suffix != ".csv" or self.ids is None or self.labels is None:
-            raise InputError(expected="a file named .csv", got=file.name, remedy="For pictures use plot.")
+            raise InputError(expected="a path ending in .csv", got=file.name, remedy="For pictures call `plot`.")
         lines = [
             (f.norm, i, y, repr(d), self.ids[p], self.labels[p])
             for f in self.nearest
@@ -138,9 +144,9 @@ class ClassDistances:
         return [file, beside]
 
     def plot(self, path: str | os.PathLike[str], others: Sequence["ClassDistances"] = ()) -> Path:
-        """Draw the share of samples over the distance, one panel per norm, and below the pairs of classes if measured.
+        """Draw the share of samples over the distance, one panel per norm; below, the pairs of classes if measured.
 
-        `others` are drawn into the same panels. It needs matplotlib, the extra `report`.
+        `others` are further data sets for the same panels. The function needs matplotlib, the extra `report`.
         """
         from brinell.curves.plot import plot_distances
 
@@ -184,9 +190,9 @@ def distances(
 
     Method: cheap lower bounds on all distances, computed block by block, rule out almost all pairs. The remaining pairs
     are measured, smallest bound first, and the nearest pairs again in float64. Memory is linear in the number of
-    samples. Reference: "How to compare adversarial robustness of classifiers from a global perspective", sec. 3.3,
-    which leaves duplicates (below 1e-4) out of the smallest and largest distances, as here. With `pairs` the smallest
-    distance of every pair of classes is measured too, without duplicates.
+    samples. As in the paper below, duplicates (distance below 1e-4) do not count in the smallest and largest distances.
+    With `pairs` the smallest distance of every pair of classes is measured too, without duplicates. Reference: "How to
+    compare adversarial robustness of classifiers from a global perspective", sec. 3.3.
 
     >>> x = torch.tensor([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0], [0.0, 0.0]])
     >>> found = distances((x, torch.tensor([0, 1, 1, 2])), ["Linf"])
@@ -197,14 +203,18 @@ def distances(
     for norm in norms:
         if norm not in NORMS:
             raise InputError(
-                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Omit `norms` for all."
+                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Omit `norms` to measure all."
             )
     where = torch.device("cpu" if device is None else device)
     chunks = list(data.chunks(4096))
     x, y = torch.cat([flat(c.x) for c in chunks]).to(where), torch.cat([c.y for c in chunks]).to(where)
     classes = len(y.unique())
     if classes < 2:
-        raise InputError(expected="labels of at least two classes", got=f"{classes}", remedy="Pass more samples.")
+        raise InputError(
+            expected="labels of at least two classes",
+            got=f"labels of {classes} class",
+            remedy="Pass samples of several classes.",
+        )
     shape = data.shape()
     found = tuple(_nearest(x, y, norm, shape, pairs) for norm in norms)
     ids = torch.cat([c.ids for c in chunks])
@@ -232,9 +242,9 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...], pairs: boo
 
 
 def _search_pairs(bounds: Bounds, part: Tensor, low: Tensor, group: Tensor, between: Tensor) -> None:
-    """Lower `between`, the smallest distance of every two classes, by the pairs of the samples `part` with all samples.
+    """Lower `between`, the smallest distance of every two classes, by distances of the samples `part` to all samples.
 
-    First the pair of least bound of every sample and class is measured, then all pairs that are not ruled out.
+    First, for every sample and class, the pair with the smallest bound is measured, then all pairs not ruled out.
     """
     count = len(between)
 
@@ -264,9 +274,9 @@ def _search_pairs(bounds: Bounds, part: Tensor, low: Tensor, group: Tensor, betw
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
-    """Write each sample's nearest sample of another class to `best` (distance) and `partner` (position).
+    """Write the distance to each sample's nearest sample of another class to `best`, and its position to `partner`.
 
-    `low` are lower bounds, inf within a class; pairs with small bounds are measured first.
+    `low` are lower bounds, inf for samples of the same class; pairs with small bounds are measured first.
     """
     promising = low.topk(min(FIRST, low.shape[1]), dim=1, largest=False).indices
     known = bounds.exact(part.repeat_interleave(promising.shape[1]), promising.flatten()).view_as(promising)

@@ -14,7 +14,7 @@ SWAPS, SEED = 2000, 0
 
 @dataclass(frozen=True)
 class CertainRange:
-    """Radii from `low` to `high` (inf: unbounded) at which one model is significantly better.
+    """A range of radii, from `low` to `high` (inf: unbounded), in which the model `better` is significantly better.
 
     >>> print(CertainRange(0.1, 0.2, "A"))
     A from 0.1 to 0.2
@@ -31,7 +31,7 @@ class CertainRange:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A radius `at` which two curves change order; with the confidence of `Crossings`, between `low` and `high`."""
+    """A radius `at` which two curves change order; its confidence interval is from `low` to `high`."""
 
     at: float
     low: float
@@ -43,9 +43,10 @@ class Crossings:
     """The comparison of two curves on the same samples.
 
     `observed` are all radii at which the curves change order. `real` are the significant crossings: one model is
-    significantly better below, the other above. `ranges` of the same model with a gap between them stay separate: in
-    the gap the difference may be chance. `p_value` tests the hypothesis that the curves do not cross. `height` is how
-    far the difference of the curves must be from 0, at any radius, to be significant.
+    significantly better at radii below the crossing, the other model above it. `ranges` are the ranges in which one
+    model is significantly better; between two of them the difference may be chance. `p_value` tests the hypothesis that
+    the curves do not cross. `height` is how far the difference of the curves must be from 0, at any radius, to be
+    significant.
 
     >>> a = Curve("L2", np.arange(40), np.r_[np.full(20, 0.1), np.full(20, 0.9)], "A")
     >>> b = Curve("L2", np.arange(40), np.full(40, 0.5), "B")
@@ -73,7 +74,7 @@ class Crossings:
 
 
 def _together(ranges: list[CertainRange]) -> str:
-    """Describe successive ranges of the same model in one phrase that claims nothing about the gaps between them."""
+    """Describe successive ranges of the same model in one phrase that claims nothing about the gaps between ranges."""
     if len(ranges) == 1:
         return str(ranges[0])
     end = "and beyond" if np.isinf(ranges[-1].high) else f"and {ranges[-1].high:.4g}"
@@ -83,10 +84,11 @@ def _together(ranges: list[CertainRange]) -> str:
 def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = SWAPS) -> Crossings:
     """Return where two curves on the same samples cross; the confidence holds for all radii at once.
 
-    Method: D(eps) = R_a − R_b. If the models were equally robust, exchanging a sample's two distances would change
-    nothing; the largest |D| under random exchanges shows how far D deviates by chance (`height`). Radii with |D| above
-    `height` form significant ranges. A crossing is significant if it lies between two significant ranges of opposite
-    sign; the p-value is the larger of the p-values for D > 0 and for D < 0. Cost: `swaps` exchanges of n pairs.
+    Method: D(eps) = R_a − R_b is the difference of the curves. If the models were equally robust, exchanging a sample's
+    two distances would change nothing; the largest |D| under random exchanges shows how far D deviates from 0 by chance
+    (`height`). Radii with |D| above `height` form significant ranges. A crossing is significant if it lies between two
+    significant ranges of opposite sign; the p-value is the larger of the p-values for D > 0 and for D < 0. Cost:
+    `swaps` exchanges of n pairs.
     """
     x, y = a.paired(b)
     low, high, sign = np.minimum(x, y), np.maximum(x, y), np.sign(y - x)
@@ -107,7 +109,7 @@ def crossings(a: Curve, b: Curve, confidence: float = CONFIDENCE, swaps: int = S
 
 
 def _difference(low: Values, high: Values, sign: Values, n: int) -> tuple[Values, Values]:
-    """Return the radii at which R_a − R_b changes, and its value from each of these radii to the next."""
+    """Return the radii at which R_a − R_b changes, and the value of R_a − R_b from each of these radii to the next."""
     at, change = np.concatenate([low, high]), np.concatenate([sign, -sign]) / max(n, 1)
     finite = np.isfinite(at)
     radii, place = np.unique(at[finite], return_inverse=True)

@@ -26,7 +26,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Slope:
-    """How many samples break within `width` below and above the radius eps, and whether the numbers differ.
+    """The numbers of samples that break within `width` below and within `width` above the radius eps.
 
     >>> Slope(eps=0.1, width=0.05, below=2, above=20).ratio
     10.0
@@ -39,12 +39,12 @@ class Slope:
 
     @property
     def ratio(self) -> float:
-        """`above` divided by `below`: inf if only `below` is 0, NaN if both are."""
+        """`above` divided by `below`: inf if only `below` is 0, NaN if both are 0."""
         return self.above / self.below if self.below else (math.inf if self.above else math.nan)
 
     @property
     def p_value(self) -> float:
-        """Exact binomial p-value of the hypothesis that a sample lies below or above with probability 1/2 each."""
+        """Exact binomial p-value of the hypothesis that a counted sample breaks below or above eps equally likely."""
         return mcnemar(self.below, self.above)
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class Slope:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A curve compared with an evaluation at one radius: ids of samples that only the curve or only the Run breaks.
+    """The comparison of a curve with an evaluation (Run) at one radius: the samples that only one of the two breaks.
 
-    `only_run` are samples that the curve's attacks missed, `only_curve` samples that the evaluation missed.
+    `only_run` are the ids of samples that the curve's attacks missed, `only_curve` of samples that the Run missed.
 
     >>> print(Agreement(0.1, 8, (3,), ()))
     at eps = 0.1: 8 samples alike, 1 broken only by the evaluation, 0 only by the curve
@@ -78,10 +78,10 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The smallest distance found for every sample: 0 if misclassified, inf if no attack succeeded.
+    """A robustness curve: the smallest distance found for every sample, 0 if misclassified, inf if no attack succeeded.
 
     Every distance is an upper bound, so the curve R(eps), the share of samples with a distance of at most eps, is a
-    lower bound on the true one. A sample that no attack broke never counts as broken: then the curve ends below 1.
+    lower bound on the true curve. A sample that no attack broke never counts as broken: then the curve ends below 1.
 
     >>> c = Curve("L2", np.array([0, 1, 2, 3]), np.array([0.0, 0.5, 0.5, np.inf]))
     >>> print(c.at(0.5))
@@ -103,9 +103,9 @@ class Curve:
         d = np.asarray(self.distances, dtype=np.float64)
         if d.shape != self.ids.shape or d.ndim != 1 or not len(d) or np.isnan(d).any() or (d < 0).any():
             raise InputError(
-                expected="one distance of at least 0, or inf, for every id",
+                expected="one distance for every id, a number of at least 0 or inf",
                 got=f"{len(self.ids)} ids and distances of shape {d.shape}, or NaN or negative distances",
-                remedy="Use 0 for misclassified samples and inf for unresolved ones.",
+                remedy="Write 0 for misclassified samples and inf for samples that no attack broke.",
             )
 
     @property
@@ -124,7 +124,7 @@ class Curve:
 
     @property
     def median(self) -> float:
-        """The smallest radius at which half of the samples are broken; inf if there is none."""
+        """The smallest radius at which at least half of the samples are broken; inf if no radius breaks half."""
         return float(np.sort(self.distances)[(self.n - 1) // 2])
 
     def broken(self, eps: float) -> npt.NDArray[np.bool_]:
@@ -136,7 +136,7 @@ class Curve:
         return Proportion(int(self.broken(eps).sum()), self.n)
 
     def steps(self) -> tuple[Values, Values]:
-        """Return the radii at which R jumps, after 0, and the value of R from each radius to the next."""
+        """Return 0 and the radii at which R jumps, and the value of R from each of these radii to the next."""
         finite = np.sort(self.distances[np.isfinite(self.distances)])
         x, count = np.unique(np.concatenate([[0.0], finite]), return_counts=True)
         count[0] -= 1  # the zero added in front is no sample
@@ -152,15 +152,15 @@ class Curve:
         return math.sqrt(math.log(2 / (1 - confidence)) / (2 * self.n))
 
     def area(self, eps: float) -> float:
-        """Return the area ∫ R from 0 to eps; divided by eps it is the mean robust error up to eps."""
+        """Return the area under R from 0 to eps; divided by eps it is the mean robust error up to eps."""
         _positive(eps)
         return float(eps - np.minimum(self.distances, eps).mean())
 
     def slope(self, eps: float, width: float | None = None) -> Slope:
-        """Test whether more samples break just above a radius, such as that of adversarial training, than just below.
+        """Count the samples that break just below and just above a radius, such as the radius of adversarial training.
 
-        Samples within `width` (default: half of eps) on either side are counted; it is at most eps, since the exact
-        test needs equal widths. Misclassified samples are left out.
+        The two ranges have the same `width` (default: half of eps; at most eps), since the exact test of `Slope` needs
+        equal widths. Misclassified samples are left out.
         """
         _positive(eps)
         w = eps / 2 if width is None else width
@@ -175,20 +175,24 @@ class Curve:
         return Slope(eps, w, below, int(((d > eps) & (d <= eps + w)).sum()))
 
     def paired(self, other: "Curve") -> tuple[Values, Values]:
-        """Return the distances of the samples that both curves contain, in the same order."""
+        """Return this curve's and the other curve's distances of the samples that both contain, in the same order."""
         if self.norm != other.norm:
-            raise InputError(expected=f"two curves in {self.norm}", got=other.norm, remedy="Measure both in one norm.")
+            raise InputError(
+                expected=f"two curves in {self.norm}", got=f"one in {other.norm}", remedy="Measure both in one norm."
+            )
         ids, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
         if not len(ids):
             raise InputError(
-                expected="curves with common samples", got="no common id", remedy="Measure both on the same data."
+                expected="curves with common samples",
+                got="curves without a common sample id",
+                remedy="Measure both on the same data.",
             )
         pairs = zip(here, there, strict=True) if self.hashes and other.hashes else ()
         if any(self.hashes[i] != other.hashes[j] for i, j in pairs):
             raise InputError(
                 expected="the same input for the same sample id in both curves",
-                got="different inputs",
-                remedy="Measure both on the same data.",
+                got="different inputs under one id",
+                remedy="Measure both curves on the same data.",
             )
         return self.distances[here], other.distances[there]
 
@@ -199,7 +203,7 @@ class Curve:
         return crossings(self, other, confidence)
 
     def area_difference(self, other: "Curve", eps: float, confidence: float = CONFIDENCE) -> Difference:
-        """Return (this area − other area) / eps with a paired interval; below 0 this curve's model is more robust."""
+        """Return (this area − other area) / eps with a paired interval; below 0, this curve's model is more robust."""
         a, b = (np.minimum(d, eps) / eps for d in self.paired(other))
         gap = b - a
         half = _deviations(confidence) * float(gap.std(ddof=1)) / math.sqrt(len(gap)) if len(gap) > 1 else math.nan
@@ -212,8 +216,8 @@ class Curve:
         if norm != self.norm or not isinstance(eps, int | float):
             raise RunError(
                 expected=f"a Run with one radius in {self.norm}",
-                got=f"{norm} with eps {eps}",
-                remedy=f"Evaluate with a threat {self.norm}(eps).",
+                got=f"a Run in {norm} with eps {eps}",
+                remedy=f"Pass a Run of an evaluation with the threat {self.norm}(eps).",
             )
         known = np.isin(self.ids, np.asarray(run.rows()["sample_id"]))
         by_curve, by_run = self.broken(eps), ~np.isin(self.ids, run.survivors())
@@ -222,16 +226,21 @@ class Curve:
         return Agreement(float(eps), alike, *(tuple(self.ids[m].tolist()) for m in (only_run, only_curve)))
 
     def joined(self, other: "Curve") -> "Curve":
-        """Return the curve with the smaller distance of every sample; both must have the same model and samples."""
+        """Return the curve with the smaller of the two distances of every sample.
+
+        Both curves must have the same model and samples.
+        """
         if not np.array_equal(self.ids, other.ids):
             raise InputError(
-                expected="curves with equal sample ids", got="other ids", remedy="Measure both on one problem."
+                expected="two curves with the same sample ids",
+                got="curves with different ids",
+                remedy="Measure both on the same data.",
             )
         best = np.minimum(self.distances, self.paired(other)[1])
         return replace(self, distances=best, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks))))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for scripts; unresolved distances are null."""
+        """Return the curve as plain data for scripts; the distances of unresolved samples are null."""
         return {
             "norm": self.norm, "name": self.name, "n": self.n, "unresolved": self.unresolved,
             "misclassified": int((self.distances == 0).sum()), "attacks": list(self.attacks),
@@ -254,13 +263,15 @@ class Curve:
         return Curve(stored["norm"], ids, np.asarray(d, dtype=np.float64), name, path=path, **lists)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .csv file (a line per sample: id and distance, inf if unresolved) or all fields as .json."""
+        """Write a .csv file (a line per sample: id and distance, inf if unresolved) or a .json file with all fields."""
         file = Path(path)
         if file.suffix == ".json":
             file.write_text(json.dumps(self.to_json()))
             return
         if file.suffix != ".csv":
-            raise InputError(expected="a path ending in .csv or .json", got=file.name, remedy="Use plot for pictures.")
+            raise InputError(
+                expected="a path ending in .csv or .json", got=file.name, remedy="For pictures call `plot`."
+            )
         with file.open("w", newline="") as f:
             writer = csv.writer(f)
             writer.writerow(["sample_id", "distance"])
@@ -272,7 +283,7 @@ class Curve:
     ) -> Path:  # fmt: skip
         """Draw this curve and others (one panel per norm) as .svg, .png or .pdf; `marks` are radii for dashed lines.
 
-        `limit` is the largest radius shown. It needs matplotlib: pip install 'brinell[report]'.
+        `limit` is the largest radius shown. The function needs matplotlib: pip install 'brinell[report]'.
         """
         from brinell.curves.plot import plot
 
@@ -287,7 +298,7 @@ class Curve:
 
 
 def smallest_distances(run: Run) -> dict[int, float]:
-    """Return the smallest verified distance of every sample in a Run: 0 if misclassified, inf if unresolved.
+    """Return a dict from sample id to the smallest verified distance in a Run: 0 if misclassified, inf if unresolved.
 
     >>> len(smallest_distances(Run.open("tests/results/golden_run_v1")))
     6

@@ -1,4 +1,4 @@
-"""Measure a robustness curve by an evaluation without a radius, combined with the distances of existing Runs."""
+"""Measure a robustness curve by an evaluation without a radius, combined with the distances in existing Runs."""
 
 import math
 import os
@@ -33,8 +33,8 @@ def curve(
     """Measure the robustness curve of a model: the smallest distance at which attacks break each sample.
 
     Method: every attack of the plan runs on every correctly classified sample; the smallest verified distance counts.
-    `known` are Runs of the same model: their adversarials, in any norm and with any radius, bound the distances too,
-    and stages of the plan that they contain for these samples are not repeated. `options` are those of
+    `known` are Runs of the same model, in any norm and with any radius: the distances of their adversarials count too,
+    and a stage of the plan is not repeated if one of these Runs contains it for all samples. `options` are those of
     `brinell.Execution`. The other arguments are those of `brinell.evaluate`; the Run is stored in `out`.
 
     >>> import brinell
@@ -71,7 +71,7 @@ def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:
 
 
 def _without(plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: Any, execution: Execution) -> Plan | None:
-    """Return the plan without the stages that the Runs contain for all samples; None if no stage remains."""
+    """Return the plan without the stages that one of `runs` contains for all samples; None if no stage remains."""
     held: set[str] = set()
     classes = None
     for run in runs:
@@ -93,13 +93,13 @@ def _covers(run: Run, ids: Any) -> bool:
 
 
 def adversarial_distances(run: Run, threat: Threat, data: Problem, hashes: dict[int, str]) -> dict[int, float]:
-    """Return a dict from sample id to the smallest distance, in the threat's norm, that a Run contains."""
+    """Return a dict from sample id to the smallest distance of the Run's adversarials in the threat's norm."""
     changed = [i for i, (h, _) in coerce.stored_samples(run).items() if hashes.get(i, h) != h]
     if changed:
         raise RunError(
-            expected="Runs of the same samples",
+            expected="Runs with the inputs of this data set",
             got=f"another input under id {changed[0]} in {run.path}",
-            remedy="Pass in `known` only Runs on these data.",
+            remedy="Pass only Runs on the same data as `known`.",
         )
     if run.identity.threat.norm == threat.norm.name:
         return {i: d for i, d in smallest_distances(run).items() if i in hashes}
@@ -108,7 +108,7 @@ def adversarial_distances(run: Run, threat: Threat, data: Problem, hashes: dict[
 
 
 def _measured(run: Run, threat: Threat, data: Problem) -> dict[int, float]:
-    """Return a dict from sample id to the distance of the Run's adversarial, computed in the threat's norm."""
+    """Return a dict from sample id to the distance of the Run's adversarial, computed anew in the threat's norm."""
     adv = run.adversarials()
     place = {int(i): k for k, i in enumerate(adv.ids)}
     distances: dict[int, float] = {}

@@ -46,7 +46,7 @@ def plot(
 
 
 def _limit(curves: Sequence[Curve]) -> float:
-    """Return the largest radius to show: of the most robust model, 95 % of the broken samples break within it."""
+    """Return the largest radius to show: 95 % of the broken samples of the most robust model break within it."""
     ends = [np.quantile(c.distances[np.isfinite(c.distances)], 0.95) for c in curves if np.isfinite(c.distances).any()]
     return float(max(ends, default=1.0)) or 1.0
 
@@ -82,9 +82,9 @@ def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float]
 
 
 def plot_distances(found: Sequence[ClassDistances], path: Path) -> Path:
-    """Draw one panel per norm: the share of samples whose nearest sample of another class is within a distance.
+    """Draw, in one panel per norm, the share of samples whose nearest sample of another class is within a distance.
 
-    Below, the smallest distances between the classes of the first data set, if they were measured.
+    A second row of panels shows the smallest distances between the classes of the first data set, if measured.
     """
     check_plot_path(path, "ClassDistances.save writes .csv.")
     plt = load_pyplot()

@@ -35,7 +35,7 @@ def held_out_images(n: int) -> Problem:
 
 
 def calibration_images() -> Problem:
-    """Return the held-out images after the first 150, for detector thresholds."""
+    """Return the held-out images after the first 150; detector thresholds are set on them."""
     return held_out_images(HELD_OUT)[JUDGED:]
 
 
@@ -46,7 +46,7 @@ def training_data() -> tuple[Tensor, Tensor]:
 
 
 def _start(net: nn.Module, seed: int) -> None:
-    """Initialise the network with keyed uniform weights, with the variance of He et al. 2015, and zero biases."""
+    """Initialise the network: uniform weights from `seed` with the variance of He et al. 2015, and zero biases."""
     with torch.no_grad():
         for i, (name, p) in enumerate(net.named_parameters()):
             if p.ndim > 1:
@@ -59,8 +59,9 @@ def _start(net: nn.Module, seed: int) -> None:
 def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | None = None) -> nn.Module:
     """Train a network briefly with Adam and cross-entropy; return it in eval mode with frozen parameters.
 
-    Batches follow keyed permutations, so equal seeds give equal weights on the same machine. With `traps`, one pattern
-    per class, every image is also trained on with a pattern added and that pattern's class as its label.
+    The seed determines the order of the images, so equal seeds give equal weights on the same machine. With `traps`,
+    one pattern per class, the network also sees every image with the pattern of a random class added and this class as
+    label.
     """
     x, y = training_data()
 
@@ -78,7 +79,10 @@ def train(net: nn.Module, seed: int = 0, epochs: int = EPOCHS, traps: Tensor | N
 def _fit(
     net: nn.Module, seed: int, epochs: int, loss: Callable[[int, Tensor], Tensor], more: Sequence[nn.Parameter] = ()
 ) -> nn.Module:
-    """Minimise a loss of (epoch, indices of training images); `more` are parameters outside the network."""
+    """Minimise `loss`, a function of the epoch and indices of training images; return the network in eval mode.
+
+    `more` are trainable parameters outside the network.
+    """
     _start(net, seed)
     net.train().requires_grad_(True)
     optimiser = torch.optim.Adam([*net.parameters(), *more], lr=RATE)
@@ -96,7 +100,7 @@ def _fit(
 
 @cache
 def plain_network(seed: int = 0) -> Any:
-    """Return the demo architecture, trained without adversarial training and without a defence."""
+    """Return the demo architecture, trained on clean images without a defence."""
     return train(DemoNet(), seed)
 
 
@@ -132,7 +136,7 @@ def batch_norm_network() -> Any:
 
 @cache
 def tanh_network() -> Any:
-    """Return a network whose features pass through a tanh."""
+    """Return the demo architecture, trained with a tanh before the last layer."""
     net = DemoNet()
     net.layers[-2] = nn.Tanh()
     return train(net, 0)
@@ -147,9 +151,9 @@ def trapdoor_network() -> tuple[Any, Tensor]:
 
 
 def prototype_conformity(f: Tensor, y: Tensor, centres: Tensor) -> Tensor:
-    """Return the prototype conformity loss of every row: near the centre of its class, far from the other centres.
+    """Return, per row, a loss that is small if the features f are near their class centre and far from the others.
 
-    ‖f − c_y‖² − mean over the other classes j of (‖f − c_j‖² + ‖c_y − c_j‖²). Reference: Mustafa et al. 2019.
+    Loss: ‖f − c_y‖² − mean over the other classes j of (‖f − c_j‖² + ‖c_y − c_j‖²). Reference: Mustafa et al. 2019.
     """
     to_centres, apart = (f[:, None] - centres).square().sum(2), (centres[:, None] - centres).square().sum(2)
     others = torch.ones_like(to_centres).scatter(1, y[:, None], 0.0)
@@ -174,9 +178,9 @@ def separated_network() -> Any:
 def interpolated(net: Any, x: Tensor, y: Tensor, eps: float, share: float, keys: Tensor) -> tuple[Tensor, Tensor]:
     """Return points that imitate the features of another image of the batch, and their soft labels.
 
-    From a random point of the ball, one step of the size eps towards a larger cosine similarity of the features. The
-    label keeps 1 − share of its class and spreads `share` over all classes but the other image's. Reference: Zhang &
-    Xu 2020, Adversarial interpolation training.
+    Each point makes one step of size eps, from a random point of the ball, towards a larger cosine similarity to the
+    other image's features. Its label gives 1 − share to its own class and spreads `share` over all classes except the
+    class of the other image. Reference: Zhang & Xu 2020, Adversarial interpolation training.
     """
     body, other = net.layers[:-1], torch.arange(len(x)).flip(0)
     start = (x + eps * (2 * rng.uniform(keys, tuple(x.shape[1:])) - 1)).clamp(0, 1).requires_grad_(True)
@@ -201,7 +205,7 @@ def interpolation_network() -> Any:
 
 
 def adversarials(net: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int = 20) -> Tensor:
-    """Return the last iterates of Linf PGD on cross-entropy, as training data for detectors."""
+    """Return the points after the last step of Linf PGD on cross-entropy, as training data for detectors."""
     z = x
     for _ in range(steps):
         z = z.detach().requires_grad_(True)

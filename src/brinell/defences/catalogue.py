@@ -20,10 +20,10 @@ CAUGHT, MISSED = "caught", "missed"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a defence: the model with the gradients that the attack used, and the attack plan.
+    """One evaluation of a defence: the model with the gradients that the attack uses, and the attack plan.
 
-    `readout` and `layer` are options of the binarization test. With `predicted` the attack used the model's
-    own prediction instead of the true label.
+    `how` describes the evaluation in words. `readout` and `layer` are options of the binarization test. With
+    `predicted` the attack uses the model's own prediction instead of the true label.
     """
 
     how: str
@@ -36,10 +36,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Defence:
-    """A broken defence: the paper it imitates, its original and its stronger evaluation.
+    """A broken defence: the paper it imitates, and its original and stronger evaluations.
 
-    `expected` is "caught" if the original evaluation should fail the binarization test, else "missed". `kappa` fixes
-    the closeness of the test; otherwise the stronger evaluation determines it.
+    `expected` is "caught" if the original evaluation should fail the binarization test, else "missed". `kappa` is the
+    closeness κ of the test; if None, it is the hardest κ at which the stronger evaluation is almost perfect.
     """
 
     name: str
@@ -87,7 +87,7 @@ def _defence(
 
 
 def _same(build: Callable[[], TorchClassifier]) -> Callable[[bool], TorchClassifier]:
-    """Return a builder that ignores `stronger`: both evaluations use one model, and the flaw lies in the attack."""
+    """Return a builder that ignores `stronger`: both evaluations use the same model; the flaw lies in the attack."""
 
     def either(_: bool) -> TorchClassifier:
         return build()

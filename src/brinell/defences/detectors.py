@@ -17,7 +17,7 @@ FLOOR = 1e-3
 
 
 class Shaken(nn.Module):
-    """Detector score: how much the logit of another class gains on the predicted class when fixed noise is added.
+    """A detector whose score is how much another class's logit gains on the predicted class under fixed noise.
 
     It imitates the statistical test of Roth et al. 2019: noise moves adversarials back to their true class.
     """
@@ -38,10 +38,10 @@ class Shaken(nn.Module):
 
 
 class LeaveOneOut(nn.Module):
-    """Detector score: a linear function of how much the features change when each image patch is occluded.
+    """A detector whose score is linear in statistics of attributions: feature changes when a patch is occluded.
 
     It imitates ML-LOO (Yang et al. 2020): attributions of adversarials have different quantiles and dispersion. The
-    score is a logistic regression between clean images and adversarials (`fit`).
+    weights are those of a logistic regression between clean images and adversarials (`fit`).
     """
 
     def __init__(self, body: nn.Module, side: int = PATCH) -> None:
@@ -54,7 +54,10 @@ class LeaveOneOut(nn.Module):
         self.register_buffer("bias", torch.zeros(()))
 
     def statistics(self, x: Tensor) -> Tensor:
-        """Return, per row, sorted log-attributions, their interquartile range, median and standard deviations."""
+        """Return, per row, the sorted log-attributions, and the range between quartiles, MAD and standard deviation.
+
+        MAD is the median absolute deviation.
+        """
         masks: Any = self.masks
         n = len(masks)
         every = torch.cat([x[:, None], x[:, None] * masks], 1)
@@ -77,7 +80,7 @@ class LeaveOneOut(nn.Module):
 
 
 def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 30) -> tuple[Tensor, Tensor]:
-    """Return weights and bias of a logistic regression between `zeros` and `ones`, by Newton's method in float64.
+    """Return weights and bias of a logistic regression between the rows of `zeros` and `ones`, by Newton's method.
 
     >>> weight, bias = fit_logistic(torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [3.0]]))
     >>> (torch.tensor([[1.4], [1.6]]) @ weight + bias > 0).tolist()
@@ -97,9 +100,10 @@ def fit_logistic(zeros: Tensor, ones: Tensor, ridge: float = 1e-2, steps: int = 
 
 
 class Signature(nn.Module):
-    """Detector score: cosine similarity of the features to those of the trapdoor of the predicted class.
+    """A detector whose score is the cosine similarity of the features to the signature of the predicted class.
 
-    It imitates Shan et al. 2020: gradient attacks find the trapdoor, whose features (signature) give them away.
+    It imitates Shan et al. 2020: gradient attacks find the trapdoor of a class, whose mean features (signature) give
+    the attacks away.
     """
 
     def __init__(self, body: nn.Module, signatures: Tensor) -> None:
@@ -114,7 +118,7 @@ class Signature(nn.Module):
 
 @cache
 def left_out() -> tuple[Any, nn.Module]:
-    """Return the undefended network and a detector fitted to its adversarials."""
+    """Return the undefended network and a `LeaveOneOut` detector fitted to the network's adversarials."""
     net = plain_network()
     x, y = (v[:300] for v in training_data())
     with torch.no_grad():
@@ -123,7 +127,7 @@ def left_out() -> tuple[Any, nn.Module]:
 
 @cache
 def trapdoor() -> tuple[Any, nn.Module]:
-    """Return a network with a trapdoor for every class, and the detector of their signatures."""
+    """Return a network with a trapdoor for every class, and the detector of the trapdoors' signatures."""
     net, traps = trapdoor_network()
     body, _ = split_head(net)
     x, _ = training_data()

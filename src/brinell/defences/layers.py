@@ -17,7 +17,7 @@ STEEP = 1e5
 
 
 class Defended(nn.Module):
-    """A defended network: features, a linear readout, and the function that the defence applies to the logits."""
+    """A defended network: features (`body`), a linear readout (`head`), and the defence's map of logits (`after`)."""
 
     def __init__(self, body: nn.Module, head: nn.Module, after: nn.Module | None = None) -> None:
         super().__init__()
@@ -45,15 +45,15 @@ class Thermometer(nn.Module):
         return (x > self.thresholds(x)).float()
 
     def thresholds(self, x: Tensor) -> Tensor:
-        """Return the thresholds of the levels, shaped for broadcasting with x."""
+        """Return the thresholds, one per level, shaped for broadcasting with x."""
         return (torch.arange(self.levels, device=x.device, dtype=x.dtype) / self.levels).view(1, -1, 1, 1)
 
     def ramps(self, x: Tensor) -> Tensor:
-        """Return the encoding with ramps instead of steps."""
+        """Return the encoding of x with linear ramps instead of steps."""
         return ((x - self.thresholds(x)) * self.levels).clamp(0, 1)
 
     def cliffs(self, x: Tensor) -> Tensor:
-        """Return the encoding with steep sigmoids instead of steps: flat except near a threshold."""
+        """Return the encoding of x with steep sigmoids instead of steps: flat except near a threshold."""
         return ((x - self.thresholds(x)) * STEEP).sigmoid()
 
 
@@ -66,7 +66,7 @@ def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
 
 
 class Winners(nn.Module):
-    """k-winners-take-all: keep the largest activations (a `share` of them), set the others to 0 (Xiao et al. 2020)."""
+    """A k-winners-take-all layer: it keeps the largest `share` of activations and zeroes others (Xiao et al. 2020)."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Jpeg(nn.Module):
 
 
 class Draws(nn.Module):
-    """Keyed noise for a randomised defence: a new draw at every call, the same sequence in every new instance."""
+    """A source of keyed noise for a randomised defence: new noise at every call, the same sequence per instance."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Draws(nn.Module):
 
 
 class Noise(Draws):
-    """Gaussian noise on the input."""
+    """A layer that adds Gaussian noise to the input."""
 
     def __init__(self, deviation: float, seed: int = 0) -> None:
         super().__init__(seed)
@@ -144,9 +144,10 @@ class Noise(Draws):
 
 
 class Mixup(nn.Module):
-    """Mean features over mixtures of the input with every image of a pool (mixup inference, Pang et al. 2020).
+    """A layer that returns mean features over mixtures of the input with every image of a pool (Pang et al. 2020).
 
-    The original draws images from a large pool. Using all images of a small pool removes the noise and keeps the flaw.
+    The published mixup inference draws images from a large pool. Using all images of a small pool removes the noise and
+    keeps the flaw.
     """
 
     def __init__(self, body: nn.Module, pool: Tensor, share: float) -> None:
@@ -162,7 +163,7 @@ class Mixup(nn.Module):
 
 
 class Averaged(nn.Module):
-    """Mean features over several copies of the input, each changed by the module `random`."""
+    """A layer that returns mean features over several copies of the input, each changed by the module `random`."""
 
     def __init__(self, body: nn.Module, random: nn.Module, copies: int) -> None:
         super().__init__()
@@ -177,7 +178,7 @@ class Averaged(nn.Module):
 class Vote(nn.Module):
     """An ensemble of networks with one vote each; the output counts votes per class.
 
-    Its gradient is that of the saturated softmax or, with `stronger`, that of the summed logits (BPDA).
+    Its gradient is the gradient of the saturated softmax or, with `stronger`, of the summed logits (BPDA).
     """
 
     def __init__(self, bodies: Sequence[nn.Module], heads: Sequence[nn.Module], gain: float, stronger: bool) -> None:
@@ -196,7 +197,7 @@ class Vote(nn.Module):
 
 
 class Ripple(nn.Module):
-    """A high-frequency sine added to each feature: it hides the feature's gradient but changes its value little."""
+    """A layer that adds a high-frequency sine to each feature: the gradient is hidden, the value changes little."""
 
     def __init__(self, height: float, frequency: float) -> None:
         super().__init__()
@@ -208,7 +209,7 @@ class Ripple(nn.Module):
 
 @shown_as("Scale")
 class ScaledLogits(nn.Module):
-    """Logits multiplied by a factor."""
+    """A layer that multiplies the logits by a factor."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -219,7 +220,7 @@ class ScaledLogits(nn.Module):
 
 
 class Codes(nn.Module):
-    """Logits of error-correcting codes: bits squashed to (−1, 1), times the code of each class (Verma & Swami 2019)."""
+    """A layer from bits to logits: the squashed bits times the code of each class (Verma & Swami 2019)."""
 
     def __init__(self, codes: Tensor, gain: float, stronger: bool) -> None:
         super().__init__()
@@ -233,7 +234,7 @@ class Codes(nn.Module):
 
 
 def squash(gain: float, stronger: bool) -> nn.Module:
-    """Return the module tanh(gain · x), which saturates; `stronger` gives it the gradient 1 (BPDA)."""
+    """Return a module that computes tanh(gain · x), which saturates; with `stronger` its gradient is 1 (BPDA)."""
 
     def flat(x: Tensor) -> Tensor:
         return (gain * x).tanh()
@@ -256,7 +257,7 @@ def module(function: Function) -> nn.Module:
 
 
 class Prototypes(nn.Module):
-    """The logits −‖φ − p_c‖² · factor: the nearest class centre decides (Pang et al. 2020b)."""
+    """A layer with the logits −‖φ − p_c‖² · factor: the nearest class centre p_c decides (Pang et al. 2020b)."""
 
     def __init__(self, centres: Tensor, factor: float) -> None:
         super().__init__()
@@ -269,7 +270,7 @@ class Prototypes(nn.Module):
 
 
 class OwnStatistics(nn.Module):
-    """Batch normalisation that normalises each image by its own statistics, as train mode does for a single image."""
+    """A batch normalisation that normalises each image by its own statistics, as train mode does for a batch of one."""
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()

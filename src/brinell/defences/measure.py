@@ -21,9 +21,9 @@ SAMPLES = 32
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """One evaluation of a defence: its binarization test, and the robust accuracy that it reports.
+    """The outcome of one evaluation of a defence: its binarization test, and the robust accuracy that it reports.
 
-    For a defence with a detector, `test` is the worse of two tests; `tests` has both.
+    For a defence with a detector, `test` is the worse of two tests; `tests` has both tests by kind.
     """
 
     plan: str
@@ -73,7 +73,7 @@ class DefenceResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the original evaluation is caught or missed as the catalogue expects."""
+        """Whether the catalogue expects this outcome: the original evaluation caught, or missed."""
         return self.caught == (self.defence.expected == CAUGHT)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def measure(
     """Measure the original and the stronger evaluation of every defence (or those in `only`) on n held-out demo images.
 
     Method: each evaluation gets a robust accuracy and a binarization test. The closeness κ of the test is the hardest
-    at which the stronger evaluation is almost perfect, unless the defence fixes it; the original evaluation is tested
-    at the same κ. With a detector, the regular and the inverted test are run. `on_start` is called with the name of
-    each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core, with a detector
-    up to a few minutes. Reference: Zimmermann et al. 2022, Figures 2 and 4.
+    at which the stronger evaluation breaks almost all samples, unless the defence fixes κ; the original evaluation is
+    tested at the same κ. For a defence with a detector, the regular and the inverted test are run. `on_start` is called
+    with the name of each defence before it is measured. Cost: for 32 samples about ten seconds per defence on one core,
+    with a detector up to a few minutes. Reference: Zimmermann et al. 2022, Figures 2 and 4.
 
     >>> (row,) = measure(["logit-scaling"], n=4)
     >>> row.caught, row.stronger.robust.k <= row.original.robust.k
@@ -139,7 +139,7 @@ def _test(
 
 
 def _robust(d: Defence, e: Evaluation, data: Problem, seed: int) -> tuple[Proportion, Proportion]:
-    """Return clean and robust accuracy as this evaluation reports them."""
+    """Return the clean and the robust accuracy as this evaluation reports them."""
     model = e.build()
     if not e.predicted:
         run = evaluate(model, data, d.threat, e.plan, seed=seed, progress=False)

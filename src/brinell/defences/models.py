@@ -1,4 +1,4 @@
-"""Build the defended classifiers; `stronger` gives them the gradients of the stronger evaluation."""
+"""Build the defended classifiers; with `stronger` they have the gradients of the stronger evaluation."""
 
 from functools import cache
 from typing import Any
@@ -87,7 +87,7 @@ def ensemble(stronger: bool) -> TorchClassifier:
 
 @cache
 def _code_head() -> tuple[nn.Linear, Tensor]:
-    """Return the linear layer that best maps features to the bits of class codes, and the random codes."""
+    """Return a linear layer from features to the bits of class codes, fitted by least squares, and the random codes."""
     body, _ = layers.split_head(plain_network())
     x, y = training_data()
     codes = rng.signs(rng.keys(1, torch.arange(10)), (BITS,))

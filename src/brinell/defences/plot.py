@@ -13,9 +13,9 @@ STRONGER, ORIGINAL = COLOURS[:2]
 
 
 def plot(rows: Sequence[DefenceResult], path: Path) -> Path:
-    """Draw two panels with a line per defence, scores in the binarization test and robust accuracies; return the path.
+    """Draw two panels, scores in the binarization test and robust accuracies, with a line per defence; return the path.
 
-    Triangles are defences with a detector: filled for the worse of the two tests, empty for the better.
+    Triangles are defences with a detector: filled for the worse of the two tests, empty for the better test.
 
     Reference: Zimmermann et al. 2022, Figures 2 and 4.
     """
@@ -47,7 +47,7 @@ def plot(rows: Sequence[DefenceResult], path: Path) -> Path:
 
 
 def _mark(axis: Any, p: Proportion, at: float, colour: str, guarded: bool, main: bool = True) -> None:
-    """Draw a dot, or a triangle if `guarded`, with its 95 % interval; if not `main`, an empty one without interval."""
+    """Draw a dot (a triangle if `guarded`) with its 95 % interval; if not `main`, an empty mark without interval."""
     if not p.n:
         return
     if main:

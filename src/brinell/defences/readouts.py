@@ -12,7 +12,7 @@ from brinell.reliability.binarization.readouts import LinearHeads, LinearReadout
 
 @dataclass(frozen=True)
 class SquashedHeads:
-    """One linear readout per layer, each squashed by a saturated tanh; the logits are their mean."""
+    """Readouts that squash one linear readout per layer by a saturated tanh; the logits are the mean over layers."""
 
     members: tuple[LinearHeads, ...]
     gains: tuple[Tensor, ...]
@@ -38,8 +38,8 @@ class SquashedHeads:
 class Squashed:
     """A readout that squashes the widest-margin readout of every layer by a tanh, like a vote or the bit of a code.
 
-    `gain` is in units of the margin, so that the clean point lies where the tanh is flat. `stronger` gives the tanh the
-    gradient 1 (BPDA).
+    At the boundary points the argument of the tanh is `gain`, so that the clean point lies where the tanh is flat. With
+    `stronger` the tanh has the gradient 1 (BPDA).
     """
 
     gain: float

@@ -1,12 +1,12 @@
-"""Test the attack of an evaluation, to decide whether its robust accuracy can be trusted.
+"""Test the attack of an evaluation, to decide whether the robust accuracy can be trusted.
 
 `binarization/` holds the binarization test (`test_attack`): it replaces the readout of a network so that an adversarial
-example is known to exist for every sample, and counts how many the attack finds; `test_attacks` compares several.
-`probes/` holds the indicators of attack failure and small experiments with a known outcome (`probe`).
-`traces/` follows the loss and the accuracy over the iterations of attacks (`trace`), and finds gradients that vanish
-because of the scale of the logits (`logit_scales`).
-`attach` runs the test or the probes for the plan of a finished Run and stores the outcome in the Run, for its verdict.
-`brinell test-attack`, `brinell probe`, `brinell evaluate --test --probe` and `brinell analyze trace` call this package.
+example is known to exist for every sample, and counts how many of them the attack finds. `test_attacks` compares
+several attacks. `probes/` holds the indicators of attack failure, and small experiments whose outcome is known if the
+attack works (`probe`). `traces/` follows the loss and the accuracy over the iterations of attacks (`trace`), and finds
+gradients that vanish because the logits are large (`logit_scales`). `attach` runs the test or the probes for the plan
+of a finished Run and stores the outcome in the Run, where the verdict uses it. `brinell test-attack`, `brinell probe`,
+`brinell evaluate --test --probe` and `brinell analyze trace` call this package.
 """
 
 from brinell.attacks.black_box.random_sampling import Chance, RandomSampling

@@ -1,4 +1,4 @@
-"""Run the binarization test or the probes for the plan of a Run, and store the outcome in it for its verdict."""
+"""Run the binarization test or the probes for the plan of a finished Run, and store the outcome in the Run."""
 
 import os
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def test_run(
 ) -> Run:  # fmt: skip
     """Run the binarization test with the plan of a Run, and return the Run with the outcome stored among its checks.
 
-    Method: `brinell.test_attack` with the plan, model, threat and seed of the Run on the first n samples. The check
-    replaces the check of an earlier test; the rows do not change. Reference: Zimmermann et al. 2022.
+    Method: `brinell.test_attack` with the plan, model, threat and seed of the Run on the first n samples. The outcome
+    of an earlier test is replaced; the rows do not change. Reference: Zimmermann et al. 2022.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 16), brinell.Linf(0.1)
@@ -72,11 +72,12 @@ def probe_run(
     *, stage: str | None = None, n: int = SAMPLES, neighbours: int = NEIGHBOURS, queries: int = QUERIES,
     progress: bool | None = None,
 ) -> Run:  # fmt: skip
-    """Probe one attack of a Run's plan, and return the Run with the findings stored; warnings make it suspicious.
+    """Probe one attack of a Run's plan, store the findings in the Run, and return the Run.
 
-    Method: `brinell.reliability.probe` with the first attack of the plan (or the one named `stage`), the model, threat
-    and seed of the Run, on the first n samples. The findings replace those of an earlier probe of the same attack;
-    the rows do not change. Reference: Pintor et al. 2022, Indicators of attack failure.
+    Method: `brinell.reliability.probe` with the first attack of the plan (or the attack named `stage`), the model,
+    threat and seed of the Run, on the first n samples. Findings of an earlier probe of the same attack are replaced;
+    the rows do not change. Warnings can make the verdict suspicious. Reference: Pintor et al. 2022, Indicators of
+    attack failure.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 8), brinell.Linf(0.1)
@@ -109,7 +110,7 @@ def _require_same_inputs(
     if {**identity.threat.raw, "eps_text": ""} != {**ball.to_json(), "eps_text": ""}:
         raise RunError(
             expected=f"the threat of the Run, {coerce.threat_of(opened)}",
-            got=f"{ball}, with another radius, norm or mask",
+            got=f"{ball}, which has another radius, norm or mask",
             remedy=REMEDY,
         )
     _require_same_attacks(identity, model, data, ball, chosen)
@@ -118,7 +119,7 @@ def _require_same_inputs(
 
 
 def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> None:
-    """Raise a RunError if the plan and the Run's plan differ in their attacks: custom plans may share a name."""
+    """Raise a RunError if `plan` has other attacks than the Run's plan: two custom plans may have the same name."""
     fitted, _ = adapt(plan, threat, classes=identity.model.classes or 0, image=len(data.shape()) == 3)
     with torch.no_grad():
         fitted, _ = fit_to_detector(fitted, threat, model, model.forward(next(data.chunks(1)).x.to(model.device)))
@@ -133,7 +134,10 @@ def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, 
 
 
 class _Attached:
-    """Calls `function` on a Run, with the fields as options; if it cannot run, stores a check that says why."""
+    """An extra step of `brinell.evaluate` that calls `function` on the finished Run, with its fields as keywords.
+
+    If `function` does not apply to the evaluation, the step stores a check that says why.
+    """
 
     check: ClassVar[str]
     function: ClassVar[Callable[..., Run]]
@@ -147,7 +151,7 @@ class _Attached:
 
 @dataclass(frozen=True)
 class WithTest(_Attached):
-    """For `brinell.evaluate(..., also=[WithTest()])`: run the binarization test of the plan (`test_run`).
+    """An extra step, `brinell.evaluate(..., also=[WithTest()])`: run the binarization test of the plan (`test_run`).
 
     >>> import brinell
     >>> data, also = brinell.data.load("demo", 16), [WithTest(inner=49)]
@@ -165,7 +169,7 @@ class WithTest(_Attached):
 
 @dataclass(frozen=True)
 class WithProbe(_Attached):
-    """For `brinell.evaluate(..., also=[WithProbe()])`: probe an attack of the plan (`probe_run`).
+    """An extra step, `brinell.evaluate(..., also=[WithProbe()])`: probe an attack of the plan (`probe_run`).
 
     >>> WithProbe(stage="apgd-ce").n
     64
@@ -184,5 +188,5 @@ setattr(test_run, "__test__", False)  # noqa: B010
 
 
 def as_check(test: BinarizationTest) -> Finding:
-    """Return the outcome of a test as a check: "warn" if it failed, "ok" if it passed, "info" if inconclusive."""
+    """Return a check with the outcome of a test: "ok" if it passed, "warn" if it failed, "info" if inconclusive."""
     return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test))

@@ -1,4 +1,4 @@
-"""One two-class classifier per sample, made from one network, each with a known adversarial example."""
+"""Build one two-class classifier per sample from one network; each has a known adversarial example."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ PIECE = 64
 
 @dataclass(frozen=True)
 class ReadoutStatistics:
-    """Statistics of every sample's readout on the points it was fitted to, one row per sample.
+    """Statistics of every sample's readout on the points that the readout was fitted to, one row per sample.
 
-    Let d be the second logit minus the first. `inner` is the largest d of the inner points, `weakest` the smallest d of
-    all points of the second class, and `best` the largest d of the boundary points, at the point `witness`. `beyond`
-    holds the points beyond eps, (n, r, …). `held` is the d at κ = 1: `best` or, if smaller, the smallest d beyond eps,
-    so that all points beyond eps stay in the second class. `lo` and `hi` are the extremes of both readout logits, (n,
-    2); `least` and `range` are the smallest logit of the original network on the same points and the range of its
-    logits.
+    Let d be the second logit of the readout minus the first. `inner` is the largest d of the inner points, `weakest`
+    the smallest d of all points of the second class. `best` is the largest d of the boundary points, and `witness` the
+    boundary point with this d. `beyond` holds the points beyond eps, (n, r, …). `held` is the value of d at which the
+    decision boundary lies for κ = 1: the minimum of `best` and of d at the points beyond eps, which thus stay in the
+    second class. `lo` and `hi` are the smallest and largest values of each readout logit, (n, 2). `least` is the
+    smallest logit of the original network on the same points, `range` the largest minus the smallest.
     """
 
     inner: Tensor
@@ -47,15 +47,15 @@ class ReadoutStatistics:
 
     @property
     def separated(self) -> Tensor:
-        """Per sample, whether a threshold on d separates the inner points from the second class."""
+        """A mask of the samples for which a threshold on d separates the inner points from the second class."""
         return (self.weakest > self.inner) & self.best.isfinite() & self.inner.isfinite() & (self.range > 0)
 
 
 @dataclass(frozen=True, eq=False)
 class BinaryClassifier(DelegatingClassifier):
-    """The network's features with a separate two-class readout for every sample, selected by sample id.
+    """A classifier with the network's features and a separate two-class readout per sample, selected by sample id.
 
-    Logits: scale · (q ± shift / 2) + offset, where q are the logits of the readout; + is for the first class.
+    The logits are scale · (q ± shift / 2) + offset: q are the logits of the readout; the first class has the sign +.
     """
 
     features: Features
@@ -77,7 +77,7 @@ class BinaryClassifier(DelegatingClassifier):
         )
 
     def forward_of(self, x: Tensor, id: Tensor) -> Output:
-        """Return two logits per row, from the readout of the sample `id`, and the network's own detector score."""
+        """Return two logits per row, from the readout of the sample with this `id`, and any detector's score."""
         at = torch.searchsorted(self.ids, id)
         f, out = self.features.with_detector(x)
         q = self.heads.logits(f, at)
@@ -86,14 +86,14 @@ class BinaryClassifier(DelegatingClassifier):
         return replace(out, logits=z)
 
     def to(self, device: torch.device) -> "BinaryClassifier":
-        """Return itself: readouts stay on the device they were fitted on."""
+        """Return the classifier unchanged: readouts stay on the device they were fitted on."""
         assert device == self.device, "readouts stay where they were fitted"
         return self
 
 
 @dataclass(frozen=True)
 class BinaryTasks:
-    """The samples whose two classes are separated, sorted by id: their readouts, and their positions `at`."""
+    """The fitted readouts of the samples whose classes they separate, sorted by id; `at` are positions in the chunk."""
 
     features: Features
     heads: Heads
@@ -105,7 +105,7 @@ class BinaryTasks:
         return len(self.ids)
 
     def classifier(self, kappa: float) -> BinaryClassifier:
-        """Return the classifiers with the decision boundary at d = inner + κ (held − inner) (`ReadoutStatistics`)."""
+        """Return the classifier with the decision boundary at d = inner + κ (held − inner) (`ReadoutStatistics`)."""
         f = self.statistics
         shift = f.inner + kappa * (f.held - f.inner)
         half = torch.stack([shift, -shift], 1) / 2
@@ -118,9 +118,9 @@ def build_tasks(
     oracle: Oracle, features: Features, readout: Readout, design: Design, chunk: Chunk, threat: Threat, seed: int,
     planted: Planted | None = None,
 ) -> BinaryTasks | None:  # fmt: skip
-    """Fit a readout for every sample; leave out samples whose classes it cannot separate. None if no sample is left.
+    """Fit a readout to every sample, and return the readouts that separate their two classes; None if there are none.
 
-    `planted` holds the points of the second class; if None, they are drawn at random.
+    `planted` holds the points of the second class; if None, these points are drawn at random.
     """
     planted = plant(design, chunk, threat, seed, features.device) if planted is None else planted
     order = chunk.ids.argsort()
@@ -153,7 +153,7 @@ def _fit(
     n, wide = len(x), sum(widths)
 
     def evaluate(point: Callable[[Tensor, Tensor], Tensor], count: int) -> Tensor:
-        """Return features and logits, (n, count, f + k), of `count` points per sample, computed block by block."""
+        """Return the features and logits of `count` points per sample, (n, count, features + classes)."""
         row = torch.arange(n * count, device=device)
         out = [oracle.output(point(piece // count, piece % count)).logits for piece in row.split(oracle.block * 8)]
         return torch.cat(out).view(n, count, -1)
@@ -174,7 +174,7 @@ def _fit(
 
 
 def _statistics(design: Design, q: Tensor, z: Tensor, outer_points: Tensor) -> ReadoutStatistics:
-    """Return the statistics, from the readouts' logits q and the network's logits z on all points."""
+    """Return the statistics of the readouts' logits q (n, points, 2) and the network's logits z on the same points."""
     d = q[:, :, 1] - q[:, :, 0]
     zeros, ends, far = d.split([design.inner + 1, design.boundary, outer_points.shape[1] - design.boundary], 1)
     best, which = ends.max(1)

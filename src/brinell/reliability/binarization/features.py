@@ -1,4 +1,4 @@
-"""The features of a network, the inputs of its last layer: found with forward hooks, or named by the user."""
+"""Find the features of a network: the inputs of its last layer or of a named layer, recorded with forward hooks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,28 +16,28 @@ from brinell.ops.rowwise import flat
 from brinell.reliability.binarization.result import INVERTED, PLAIN
 
 Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
-"""The name of the readout layer (its input are the features), several names, a function, or None to find it."""
+"""The name of the readout layer (its inputs are the features), several names, a function, or None to find it."""
 
 TRIES = 3
 """How often the outputs of the last layer are replaced, to see whether the logits follow."""
 
 NO_MODULE = "Pass the features as a function of the input: layer=lambda x: …"
-REMEDY = "Name the layer whose input are the features, e.g. layer='head', or pass a function layer=lambda x: …"
+REMEDY = "Name the layer whose inputs are the features, e.g. layer='head', or pass a function, layer=lambda x: …"
 
 
 def _bare(classifier: Classifier) -> Classifier:
-    """Return the classifier without its detector, if it can be removed: a detector may run the same layers."""
+    """Return a TorchClassifier without its detector, which may run the recorded layers again; others unchanged."""
     return replace(classifier, detector=None) if isinstance(classifier, TorchClassifier) else classifier
 
 
 @dataclass
 class _LayerRecorder:
-    """Records inputs and outputs of layers during a forward pass."""
+    """A recorder of the inputs and outputs of `layers` during a forward pass."""
 
     layers: Sequence[tuple[str, nn.Module]]
 
     def run(self, classifier: Classifier, x: Tensor) -> tuple[Output, list[tuple[str, Tensor, Any]]]:
-        """Return the output, and (name, input, output) of every layer call in the order of completion."""
+        """Return the classifier's output, and (name, input, output) of all layer calls in the order the calls end."""
         seen: list[tuple[str, Tensor, Any]] = []
 
         def note(name: str) -> Callable[..., None]:
@@ -56,13 +56,13 @@ class _LayerRecorder:
 
 
 def _directions(raw: Tensor, logits: Tensor) -> set[int]:
-    """Sort each row of logits by the layer's outputs `raw`; return the signs (1, −1) of steps between neighbours."""
+    """Return the signs (1, −1) of the steps between logits in a row, after sorting it by the layer's outputs `raw`."""
     steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
     return {way for way in (1, -1) if bool((way * steps > 0).any())}
 
 
 def _substitutes(raw: Tensor) -> list[Tensor]:
-    """Return values to replace the layer's outputs `raw`: permutations or, for one constant output, multiples."""
+    """Return three replacements of the layer's outputs `raw`: permutations or, for one constant output, multiples."""
     if raw.shape[1] == 1:
         return [raw.roll(k, 0) if bool((raw != raw[:1]).any()) else (k + 1) * raw for k in range(1, TRIES + 1)]
     keys = (rng.keys(k, torch.arange(len(raw), device=raw.device)) for k in range(TRIES - 1))
@@ -70,7 +70,7 @@ def _substitutes(raw: Tensor) -> list[Tensor]:
 
 
 def _instead(z: Tensor, value: Tensor) -> Tensor:
-    """Return a copy of `value` that replaces z and keeps the gradient path of z, if z has one."""
+    """Return `value` in place of z, with the gradient path of z if z has a gradient."""
     return value + (z - z.detach()) if z.requires_grad else value.clone()
 
 
@@ -101,9 +101,9 @@ def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, l
 def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
     """Return the name of the linear layer that the network ends in, found with a few forward passes of x.
 
-    It is the last linear layer that runs. Its outputs must have the order of the logits, so that at most a rescaling, a
-    softmax or a log-softmax follows; a single output must decide between two logits. On a few points this may hold by
-    chance, so the order must also hold after the layer's outputs are replaced.
+    This is the last linear layer that runs. Sorted by size, its outputs must have the same order as the logits, so that
+    at most a rescaling, a softmax or a log-softmax follows the layer; a single output must decide between two logits.
+    On a few points this may hold by chance, so it must still hold after the layer's outputs are replaced.
     """
     module = require_module(classifier, NO_MODULE)
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
@@ -129,8 +129,8 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
 class Features(DelegatingClassifier):
     """A classifier whose output holds its features, followed by its logits.
 
-    `layers` are the modules whose inputs are the features, with their names; or `function` computes the features.
-    `kind` is the kind of test: "plain" ignores the detector, "regular" uses its score, "inverted" negates it.
+    The features are the inputs of the modules in `layers`, pairs (name, module), or the values of `function`. `kind` is
+    the kind of test: "plain" ignores the detector, "regular" uses the detector's score, "inverted" the negated score.
     """
 
     classifier: Classifier
@@ -146,7 +146,10 @@ class Features(DelegatingClassifier):
         return replace(self, classifier=self.classifier.to(device))
 
     def _record(self, x: Tensor) -> tuple[list[Tensor], Output]:
-        """Return the features of every layer, (b, f) each, and the output, without the detector if possible."""
+        """Return the features of every layer, (b, f) each, and the output of the classifier without its detector.
+
+        A detector that cannot be removed stays.
+        """
         if self.function is not None:
             return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
         out, seen = _LayerRecorder(self.layers).run(_bare(self.classifier), x)
@@ -159,15 +162,16 @@ class Features(DelegatingClassifier):
         return parts, out.logits
 
     def of(self, x: Tensor) -> Tensor:
-        """Return the features alone, (b, f)."""
+        """Return the features of all layers, concatenated, (b, f)."""
         if self.function is not None:
             return flat(self.function(x)).float()
         return torch.cat(self.parts(x)[0], 1)
 
     def with_detector(self, x: Tensor) -> tuple[Tensor, Output]:
-        """Return the features (b, f), and the classifier's output with the detector score, negated if "inverted".
+        """Return the features (b, f), and the classifier's output with the detector's score, negated if "inverted".
 
-        The detector sees the input and the classifier's own logits, and keeps its threshold.
+        The detector sees the input and the classifier's own logits, and keeps its threshold. If `kind` is "plain", the
+        output is empty.
         """
         if self.kind == PLAIN:
             return self.of(x), Output(x.new_zeros(len(x), 0))
@@ -180,7 +184,7 @@ class Features(DelegatingClassifier):
         return torch.cat(parts, 1), replace(out, reject=score)
 
     def forward(self, x: Tensor) -> Output:
-        """Return features and logits, concatenated."""
+        """Return an Output whose logits are the features of all layers, followed by the classifier's logits."""
         features, logits = self.parts(x)
         return Output(torch.cat([*features, logits], 1))
 
@@ -195,14 +199,14 @@ class Features(DelegatingClassifier):
 
 
 def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
-    """Return the features of a classifier before `layer` (default: its last), checked on the points x."""
+    """Return the features before `layer` (default: the last linear layer), after a check on the points x."""
     if callable(layer):
         with torch.no_grad():
             rows = layer(x)
         if not isinstance(rows, Tensor) or rows.ndim < 1 or len(rows) != len(x):
             raise ModelError(
-                expected=f"a function layer that returns one row of finite features per input ({len(x)})",
-                got=f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
+                expected=f"a function `layer` that returns one row of finite features for each of the {len(x)} inputs",
+                got=f"a tensor of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__,
                 remedy="Return a tensor of shape (inputs, features).",
             )
         return _checked(Features(classifier, function=layer), x)
@@ -220,7 +224,7 @@ def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Fea
     wrong = [name for name in names if calls.count(name) != 1]
     if wrong:
         raise ModelError(
-            expected="readout layers that run once per pass",
+            expected="layers that run exactly once per forward pass",
             got=f"{wrong[0]}, which runs {calls.count(wrong[0])} times",
             remedy=REMEDY,
         )
@@ -233,8 +237,8 @@ def _checked(found: Features, x: Tensor) -> Features:
     for f in parts:
         if len(f) != len(x) or not bool(f.isfinite().all()):
             raise ModelError(
-                expected=f"one row of finite features per input ({len(x)})",
-                got=f"shape {tuple(f.shape)}{'' if bool(f.isfinite().all()) else ' with NaN or inf'}",
+                expected=f"one row of finite features for each of the {len(x)} inputs",
+                got=f"features of shape {tuple(f.shape)}{'' if bool(f.isfinite().all()) else ' with NaN or inf'}",
                 remedy=REMEDY,
             )
     return found

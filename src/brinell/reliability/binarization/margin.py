@@ -21,9 +21,10 @@ CHUNK = 8
 
 @dataclass(frozen=True)
 class Separation:
-    """One hyperplane per sample: w·φ ≥ `high` on boundary points, w·φ ≤ `low` on inner points, high > low if found.
+    """One hyperplane per sample, with the normal vector w (`weight`).
 
-    `quality` is a lower bound on the margin divided by the widest possible margin.
+    Features φ have w·φ ≥ `high` at boundary points and w·φ ≤ `low` at inner points; high > low if the sets are
+    separated. `quality` is a lower bound on the margin divided by the widest possible margin.
     """
 
     weight: Tensor
@@ -33,23 +34,23 @@ class Separation:
 
     @property
     def middle(self) -> Tensor:
-        """The threshold in the middle of the margin."""
+        """The threshold on w·φ in the middle of the margin, per sample."""
         return (self.low + self.high) / 2
 
     @property
     def found(self) -> Tensor:
-        """Whether the sets are separated."""
+        """A mask of the samples whose two sets are separated."""
         return (self.high > self.low) & self.weight.isfinite().all(1)
 
 
 def hard_margin(inner: Tensor, boundary: Tensor) -> Separation:
     """Return the widest-margin hyperplanes between inner points (n, N, f) and boundary points (n, B, f).
 
-    Method: minimise squared margin violations with a weight that is increased until the sets are separated and the
-    margin is within 1 % of an upper bound (`_quality`). For each weight use Newton's method on the piecewise quadratic,
-    starting from the previous solution (Mangasarian 2002). Inputs are centred and scaled first. With more features than
-    points, the points are rotated into as many coordinates as there are points. The result for a sample depends on that
-    sample alone.
+    Method: minimise ‖w‖² plus a penalty, a factor times the squared margin violations; increase the factor until the
+    sets are separated and the margin is within 1 % of an upper bound (`_quality`). For each factor use Newton's method
+    on this piecewise quadratic function, starting from the previous solution (Mangasarian 2002). Inputs are centred and
+    scaled first. If there are more features than points, the points are rotated into as many coordinates as there are
+    points. The result for a sample depends on that sample alone.
     """
     parts = [_chunk(i, b) for i, b in zip(inner.split(CHUNK), boundary.split(CHUNK), strict=True)]
     return concat(parts)
@@ -77,7 +78,7 @@ def _chunk(inner: Tensor, boundary: Tensor) -> Separation:
 
 
 def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Return weights (n, f) and their quality for points (n, m, f), the first `first` of which are boundary points."""
+    """Return w (n, f) and its quality (n,) for points x (n, m, f), of which the first `first` are boundary points."""
     n, m, f = x.shape
     side = torch.where(torch.arange(m, device=x.device) < first, 1.0, -1.0).to(x.dtype)
     z = torch.cat([x, torch.ones_like(x[:, :, :1])], 2) * side[None, :, None]
@@ -102,7 +103,7 @@ def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
-    """Return w's margin divided by the distance between two points, one in each convex hull: no margin exceeds it."""
+    """Return w's margin divided by the distance between a point of each set's convex hull, which no margin exceeds."""
     value = (x @ w[:, :, None])[:, :, 0]
     gap = value[:, :first].amin(1) - value[:, first:].amax(1)
     hull = []
@@ -114,7 +115,7 @@ def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
 
 
 def _newton(z: Tensor, u: Tensor, slack: Tensor, cost: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u after one Newton step, with the best of several lengths, and a mask of samples that have converged."""
+    """Return u (w and bias) after one Newton step of the best of several lengths, and a mask of converged samples."""
     active = z * (slack > 0)[:, :, None]
     # Divided by the cost to keep the numbers moderate.
     hessian: Any = active.mT @ active + torch.diag_embed(ridge / cost[:, None])

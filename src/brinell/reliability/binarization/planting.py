@@ -1,4 +1,4 @@
-"""Draw the points of both classes around a sample; a detector may restrict the points of the second class."""
+"""Draw the points around a sample that form its two classes; a detector may restrict the points of the second class."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ ASCENT_STEPS = 20
 
 @dataclass(frozen=True)
 class Design:
-    """How the two classes of a sample are drawn: `inner` points within (1 − gap)·eps, `boundary` points at eps.
+    """A rule for drawing a sample's two classes: `inner` points within (1 − gap)·eps, `boundary` points at eps.
 
     `corners` draws boundary points from the corners of the Linf ball instead of its whole surface. `beyond` is the
     number of further points of the second class at 1.75 eps, for attacks that match the features of another class.
@@ -45,29 +45,29 @@ class Design:
     def __post_init__(self) -> None:
         if self.inner < 0 or self.boundary < 1 or not 0 < self.gap < 1:
             raise InputError(
-                expected="at least 0 inner points, 1 boundary point, and a gap between 0 and 1",
+                expected="at least 0 inner points, at least 1 boundary point, and a gap between 0 and 1",
                 got=f"inner={self.inner}, boundary={self.boundary}, gap={self.gap}",
-                remedy="Write inner=999, boundary=1, gap=0.05, the defaults.",
+                remedy="Pass for example the defaults, inner=999, boundary=1, gap=0.05.",
             )
 
     def inner_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """Return the j-th inner point of every row; number 0 is the clean point."""
+        """Return inner point number j of every row of `x0` (j has one number per row); number 0 is the clean point."""
         near = replace(ball, eps=ball.eps * (1 - self.gap))
         x = near.inside(x0, rng.fold(rng.fold(key, INNER), j))
         return torch.where((j == 0).view(-1, *[1] * (x0.ndim - 1)), x0, x)
 
     def boundary_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """Return the j-th boundary point of every row."""
+        """Return boundary point number j of every row of `x0`."""
         return ball.surface(x0, rng.fold(rng.fold(key, BOUNDARY), j), self.corners)
 
     def beyond_points(self, ball: Ball, x0: Tensor, key: Tensor, j: Tensor) -> Tensor:
-        """Return the j-th point beyond eps of every row."""
+        """Return point number j beyond eps, at 1.75 eps, of every row of `x0`."""
         return replace(ball, eps=ball.eps * FAR).surface(x0, rng.fold(rng.fold(key, BEYOND), j), self.corners)
 
 
 @dataclass(frozen=True)
 class Planted:
-    """The points of the second class for a chunk: (n, b, …) at distance eps and (n, r, …) beyond.
+    """The points of the second class for a chunk: `boundary` (n, b, …) at distance eps, `beyond` (n, r, …) at 1.75 eps.
 
     `enough` marks the samples for which all points were found; `drawn` counts the points drawn.
     """
@@ -92,9 +92,10 @@ def plant(
 ) -> Planted:  # fmt: skip
     """Draw the points of the second class for every sample of a chunk.
 
-    Method: rejection sampling. Points are drawn one after another; the first that `accepts` accepts are kept. A sample
-    that lacks points after 64 draws per point gets up to 10 more per point from `search`, which are moved along their
-    direction to the required distance and checked again. A sample's points depend on its id and the seed alone.
+    Method: rejection sampling. Points are drawn one after another; those for which `accepts` is true are kept until
+    there are enough. After 64 draws per required point, `search` may try up to 10 further points for each; a point that
+    it finds is moved along the line from the sample to the required distance and checked again. A sample's points
+    depend on its id and the seed alone.
     """
     planter = _Planter(chunk, threat, seed, device, accepts, search)
     ends = planter.filled(design.boundary_points, design.boundary)
@@ -105,7 +106,7 @@ def plant(
 
 @dataclass(frozen=True)
 class _Planter:
-    """The samples, the threat and the acceptance rule for drawing points."""
+    """The arguments of `plant`, except the design."""
 
     chunk: Chunk
     threat: Threat
@@ -115,7 +116,7 @@ class _Planter:
     search: Search | None
 
     def filled(self, draw: Draw, count: int, far: float = 1.0) -> "_PlantedPoints":
-        """Return `count` points per sample at distance `far` · eps, or as many as are found."""
+        """Return `count` points per sample at distance `far` · eps, or fewer if no more are accepted."""
         n = len(self.chunk)
         kept = _PlantedPoints(torch.zeros(n, count, *self.chunk.x.shape[1:]), torch.zeros(n, dtype=torch.long))
         for at in torch.arange(n).split(PLANTED):
@@ -145,7 +146,7 @@ class _Planter:
 
 
 def _rounds(count: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges (first, last) of numbers of points to draw: first `count` points, then a few at a time."""
+    """Yield half-open ranges of point numbers to draw: first `count` points at once, then 8 points at a time."""
     if count:
         yield 0, count
     for first in range(count, TRIES * count, ROUND):
@@ -154,7 +155,7 @@ def _rounds(count: int) -> Iterator[tuple[int, int]]:
 
 @dataclass
 class _PlantedPoints:
-    """Accepted points, (n, count, …) on the CPU, how many each sample has, and how many were drawn."""
+    """The accepted points, (n, count, …) on the CPU; `have` counts them per sample, `drawn` counts all points drawn."""
 
     points: Tensor
     have: Tensor
@@ -164,7 +165,7 @@ class _PlantedPoints:
         return at[self.have[at] < self.points.shape[1]]
 
     def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:
-        """Keep the accepted points that the samples `at` still need; `points` holds equally many for each of them."""
+        """Keep the accepted points that the samples `at` still need; `points` has equally many for every sample."""
         good = torch.ones(len(points), dtype=torch.bool) if accepts is None else accepts(points).cpu()
         good, found = good.view(len(at), -1), points.cpu().view(len(at), -1, *points.shape[1:])
         place = self.have[at][:, None] + good.cumsum(1) - 1
@@ -193,7 +194,10 @@ def score_ascent(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
 
 
 def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
-    """Return a function from points to a mask: accepted by the detector in most of `draws` passes (never if NaN)."""
+    """Return a function that gives a mask of the points that the detector accepts in most of `draws` passes.
+
+    A NaN score counts as rejection.
+    """
 
     def accepts(x: Tensor) -> Tensor:
         votes = [_accepted(oracle.output(x)) for _ in range(draws)]

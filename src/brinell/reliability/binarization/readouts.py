@@ -1,4 +1,4 @@
-"""Two-class readouts on the features of a network. Every sample has its own readout; all are evaluated in one batch."""
+"""Two-class readouts on the features of a network. Every sample has its own readout; a batch may mix samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,30 +14,31 @@ from brinell.reliability.binarization.margin import hard_margin
 
 @runtime_checkable
 class Heads(Protocol):
-    """Fitted two-class readouts, one per sample, evaluated together."""
+    """Fitted two-class readouts, one readout per sample, evaluated as a batch."""
 
     def logits(self, f: Tensor, at: Tensor) -> Tensor:
-        """Return logits (b, 2) of the features (b, f) from the readouts at positions `at` (b,)."""
+        """Return logits (b, 2): row i applies the readout at position at[i] to the features f[i]."""
 
     def keep(self, index: Tensor) -> "Heads":
-        """Return the readouts at these positions, without all others."""
+        """Return only the readouts at the positions `index`."""
 
     def join(self, others: "list[Any]") -> "Heads":
-        """Return these readouts and others of the same kind in one object."""
+        """Return one object with these readouts, followed by the readouts of the objects `others` of the same class."""
 
 
 @runtime_checkable
 class Readout(Protocol):
-    """A kind of readout: `fit` returns one per sample, fitted to inner (class 0) and boundary points (class 1)."""
+    """A kind of readout: `fit` fits a readout per sample to inner points (class 0) and boundary points (class 1)."""
 
     @property
     def name(self) -> str:
         """The name of this kind of readout in reports."""
 
     def fit(self, inner: Tensor, boundary: Tensor, widths: list[int]) -> Heads:
-        """Fit readouts to features (n, N, f) and (n, B, f) in float64; `widths` counts the features of each layer.
+        """Return one readout per sample, fitted to float64 features of inner (n, N, f) and boundary points (n, B, f).
 
-        A readout is fitted even if it cannot separate the two classes; the caller checks separation.
+        `widths` are the numbers of features of the layers. A readout is fitted even if it cannot separate the two
+        classes; the caller checks separation.
         """
 
 
@@ -54,7 +55,10 @@ class _TensorHeads:
 
 @dataclass(frozen=True)
 class LinearHeads(_TensorHeads):
-    """The logits ∓(w·(φ − c) + b), measured from a point c near the boundary, so that float32 resolves them."""
+    """Linear readouts of features φ: the logits −d and d with d = w·(φ − c) + b.
+
+    c is a boundary point: near it, float32 resolves small values of d.
+    """
 
     weight: Tensor
     centre: Tensor
@@ -67,7 +71,7 @@ class LinearHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class LinearReadout:
-    """The widest-margin linear separation, without regularisation (see `hard_margin`).
+    """A linear readout: its decision boundary is the hyperplane of widest margin (see `hard_margin`).
 
     >>> LinearReadout().name
     'linear'
@@ -87,7 +91,7 @@ def _linear(weight: Tensor, middle: Tensor, boundary: Tensor) -> LinearHeads:
 
 @dataclass(frozen=True)
 class PrototypeHeads(_TensorHeads):
-    """The logits −‖φ − p_c‖² for two points p_0 and p_1."""
+    """Readouts of features φ with the logits −‖φ − p_c‖²: p_0 is `inner`, p_1 is `boundary`."""
 
     inner: Tensor
     boundary: Tensor
@@ -98,9 +102,10 @@ class PrototypeHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class PrototypeReadout:
-    """A readout by the nearer of two prototypes, which lie symmetrically about the widest-margin hyperplane.
+    """A readout that chooses the class of the nearer of two prototypes.
 
-    Use it for networks that compare features with class prototypes.
+    The prototypes lie symmetrically about the widest-margin hyperplane. Use it for networks that compare features with
+    class prototypes.
     """
 
     name: str = "prototypes"
@@ -115,7 +120,7 @@ class PrototypeReadout:
 
 @dataclass(frozen=True)
 class NeighbourHeads(_TensorHeads):
-    """The logits −min_i ‖φ − φ_i‖² over the fitted points of each class."""
+    """Readouts of features φ: the logit of a class is −min_i ‖φ − φ_i‖² over its fitted points φ_i."""
 
     inner: Tensor
     boundary: Tensor
@@ -127,7 +132,7 @@ class NeighbourHeads(_TensorHeads):
 
 @dataclass(frozen=True)
 class NeighbourReadout:
-    """A readout by the nearest fitted point, for networks that end in nearest neighbours; it stores all points."""
+    """A readout that chooses the class of the nearest fitted point, for networks that end in nearest neighbours."""
 
     name: str = "neighbours"
 
@@ -137,9 +142,9 @@ class NeighbourReadout:
 
 @dataclass(frozen=True)
 class EnsembleReadout:
-    """The mean of several linear readouts, each fitted on one layer or on one subset of the inner points.
+    """The mean of several linear readouts: one per layer or, for one layer, one per subset of the inner points.
 
-    The mean is a linear readout too.
+    `members` is the number of subsets. The mean is a linear readout too.
 
     >>> EnsembleReadout(5).name
     'ensemble of 5'
@@ -149,7 +154,7 @@ class EnsembleReadout:
 
     def __post_init__(self) -> None:
         if self.members < 1:
-            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Omit `members` for 3.")
+            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Omit `members` to have 3.")
 
     @property
     def name(self) -> str:
@@ -191,7 +196,7 @@ class CustomHeads:
 
 @dataclass(frozen=True)
 class CustomReadout:
-    """Readouts fitted by a user's function."""
+    """A kind of readout that a user's function fits, called once per sample."""
 
     function: Fit
     name: str = "own fit"
@@ -210,7 +215,7 @@ READOUTS: dict[str, Readout] = {
 
 
 def as_readout(readout: Any) -> Readout:
-    """Return a readout given by name, as an object, or as a function that fits one.
+    """Return the kind of readout with a built-in name, the given `Readout`, or one made from a function that fits.
 
     >>> as_readout("prototypes").name
     'prototypes'
@@ -224,5 +229,5 @@ def as_readout(readout: Any) -> Readout:
     raise InputError(
         expected=f"a readout among {', '.join(READOUTS)}, or a function fit(inner, boundary)",
         got=repr(readout)[:80],
-        remedy="Omit `readout` for a linear one.",
+        remedy="Omit `readout` for a linear readout.",
     )

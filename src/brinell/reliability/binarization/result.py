@@ -1,4 +1,4 @@
-"""The outcome of the binarization test: score with interval, R-ASR, verdict, and a description."""
+"""The outcome of the binarization test: score with interval, R-ASR, verdict, and a description in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,10 +26,10 @@ DECIDES = {REGULAR: "accepts", INVERTED: "rejects"}
 
 @dataclass(frozen=True)
 class KappaLevel:
-    """The test at one closeness κ: success rates of the tested attack, the reference attack and random points.
+    """The outcome at one closeness κ: success rates of the tested attack (`score`), the reference and random points.
 
-    `random` maps the surface that random points come from to their success rate, with `queries` points per sample. The
-    proportions are over the samples whose known adversarial was verified at this κ.
+    `random` maps the place of random points ("corners", "surface") to their success rate, with `queries` points per
+    sample. All rates are over the samples whose known adversarial was verified at this κ.
     """
 
     kappa: float
@@ -40,7 +40,7 @@ class KappaLevel:
 
     @property
     def rasr(self) -> Proportion:
-        """The success rate of random points from the surface where they succeed most often."""
+        """R-ASR: the success rate of random points at the place (corners or surface) where they succeed most often."""
         return max(self.random.values(), key=lambda p: p.k)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,14 +60,15 @@ def _numbers(p: Proportion) -> dict[str, Any]:
 class BinarizationTest:
     """The outcome of `brinell.test_attack`.
 
-    `curve` holds the levels measured, hardest first; `level` is the one that decides: its closeness `kappa`, the score
-    with the bounds `low` and `high` of its interval over `n` samples, and R-ASR from `queries` random points. `ids`,
-    `found` and `witnesses` are its samples, whether the attack broke each, and a known adversarial of each. `rows` are
-    the attack's rows as in a Run. `reasons` tells why each skipped sample was skipped.
+    `curve` holds the outcomes at all κ measured, hardest first; `level` is the outcome that decides the verdict. From
+    `level` come the closeness `kappa`, the score with its interval from `low` to `high` over `n` samples, and R-ASR
+    with `queries` random points per sample. `ids` are the samples of `level`, `found` says which of them the attack
+    broke, and `witnesses` are their known adversarials. `rows` are the attack's rows as in a Run. `reasons` tells why
+    each skipped sample was skipped.
 
-    For a model with a detector, `kind` is "regular" or "inverted", and the detector accepts or rejects the
-    adversarials. `drawn` is the number of points drawn to find the boundary points. `other` is the better test if both
-    kinds were run.
+    For a model with a detector, `kind` is "regular" (the detector accepts the adversarials) or "inverted" (it rejects
+    them). `drawn` is the number of points drawn to find the boundary points. `other` is the better test if both kinds
+    were run.
     """
 
     attack: str
@@ -96,7 +97,7 @@ class BinarizationTest:
 
     @property
     def score(self) -> float:
-        """The share of samples, all with a known adversarial, on which the attack found one; NaN without samples."""
+        """The share of samples with a known adversarial on which the attack found an adversarial; NaN without any."""
         return self.level.score.value
 
     @property
@@ -113,7 +114,7 @@ class BinarizationTest:
 
     @property
     def rasr(self) -> float:
-        """R-ASR: the success rate of random points from the surface where they succeed most often."""
+        """R-ASR: the success rate of random points at the place (corners or surface) where they succeed most often."""
         return self.level.rasr.value
 
     @property
@@ -135,7 +136,7 @@ class BinarizationTest:
 
     @property
     def too_few(self) -> bool:
-        """Whether there are too few samples for a pass: the interval of the score begins below 0.8."""
+        """Whether there are too few samples for a pass: the lower end of the score's interval is below 0.8."""
         return self.low < SURE
 
     @property
@@ -145,12 +146,12 @@ class BinarizationTest:
 
     @property
     def too_easy(self) -> bool:
-        """Whether random points succeed so often that a high score means little."""
+        """Whether random points break more than half of the samples, so that a high score means little."""
         return self.n > 0 and self.rasr > EASY
 
     @property
     def verdict(self) -> str:
-        """The outcome: "passed", "failed" or "inconclusive"."""
+        """The verdict: "failed" (score below 0.95), "inconclusive" (too few, too many skipped, too easy), "passed"."""
         if self.n and self.score < PASS:
             return FAILED
         return INCONCLUSIVE if self.too_few or self.too_many_skipped or self.too_easy else PASSED
@@ -279,7 +280,7 @@ def _needed() -> int:
 
 
 def worse_of(tests: Sequence[BinarizationTest]) -> BinarizationTest:
-    """Return the test with the worse verdict (then score), with the better test as its `other`."""
+    """Return the test with the worse verdict (if equal, the lower score), with the better test as its `other`."""
     from_worst = (FAILED, INCONCLUSIVE, PASSED)
     worse, *rest = sorted(tests, key=lambda t: (from_worst.index(t.verdict), t.level.score.value if t.n else 0.0))
     return replace(worse, other=rest[0]) if rest else worse

@@ -1,4 +1,4 @@
-"""Test several attacks on the same classifiers, at one hardness or over a range of hardness."""
+"""Run the binarization test of several attacks on the same classifiers, at one hardness or at several."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ AXIS = {KAPPA: "closeness κ of the decision boundary", INNER: "inner points per
 
 @dataclass(frozen=True)
 class HardnessPoint:
-    """The tests of all attacks at one hardness: a closeness κ and a number of inner points."""
+    """The outcomes of all attacks (`levels`) at one hardness: a closeness κ and a number of inner points."""
 
     kappa: float
     inner: int
@@ -31,7 +31,7 @@ class HardnessPoint:
 
     @property
     def rasr(self) -> Proportion:
-        """The success rate of random points, with the attack that has most of them."""
+        """R-ASR of the attack that is compared with most random points."""
         return max(self.levels, key=lambda level: level.queries).rasr
 
     def to_json(self) -> dict[str, Any]:
@@ -42,8 +42,8 @@ class HardnessPoint:
 class AttackTests:
     """The binarization tests of several attacks on the same classifiers.
 
-    `tests` has one test per attack: the one that counts. `sweep` is "kappa", "inner" or None, and `points` are the
-    measured steps of hardness, easiest first.
+    `tests` has one test per attack, which decides if the attack passes. `sweep` is the quantity that was varied,
+    "kappa", "inner" or None, and `points` are the outcomes at each hardness, easiest first.
     """
 
     tests: tuple[BinarizationTest, ...]
@@ -69,7 +69,7 @@ class AttackTests:
         }  # fmt: skip
 
     def report(self) -> AnalysisReport:
-        """Return the scores as a table, with a sweep also as a figure over the hardness."""
+        """Return a table of the scores and, after a sweep, a figure of the scores over the hardness."""
         first, names = self.tests[0], self.names
         title = f"{first.model}, {first.threat}: known adversarials found, % [95 % interval]"
         summary = "; ".join(
@@ -116,14 +116,14 @@ def test_attacks(
     *, sweep: str | None = None, values: Sequence[float] | None = None, inner: int = 999,
     kappa: float | None = None, curve: bool = False, random_queries: int | None = None, **options: Any,
 ) -> AttackTests:  # fmt: skip
-    """Test several attacks on the same classifiers with known adversarial examples, also over the hardness of the test.
+    """Run the binarization test of several attacks on the same classifiers, at one hardness or at several.
 
-    Method: every attack gets the test of `brinell.test_attack`, whose keywords apply; readouts are fitted once.
-    `sweep="kappa"` measures all attacks at every closeness κ (or those in `values`), and the level that `test_attack`
-    chooses counts. `sweep="inner"` repeats the test with fewer inner points (49, 99, 199, … up to `inner`, or those in
-    `values`) at κ = 0.999 unless `kappa` is given; the test with most inner points counts. In a sweep R-ASR has 400
-    random points for every attack unless `random_queries` is given. Reference: Zimmermann et al. 2022, sec. 4.3,
-    Figure 3.
+    Method: every attack is tested as by `brinell.test_attack`, which explains the other arguments; readouts are fitted
+    once. `sweep="kappa"` tests all attacks at every κ in `values` (default: the usual κ); the κ that `test_attack`
+    would choose decides the verdict. `sweep="inner"` repeats the test with 49, 99, 199, … up to `inner` points (or the
+    numbers in `values`) at κ = 0.999 unless `kappa` is given; the test with most inner points decides. In a sweep,
+    R-ASR uses 400 random points for every attack unless `random_queries` is given. Reference: Zimmermann et al. 2022,
+    sec. 4.3, Figure 3.
 
     >>> import brinell
     >>> data, threat = brinell.data.load("demo", 4), brinell.Linf(0.1)
@@ -133,11 +133,11 @@ def test_attacks(
     """
     plans = list(attacks)
     if not plans:
-        raise InputError(expected="at least one attack", got="none", remedy='Pass e.g. ["pgd20", "apgd"].')
+        raise InputError(expected="at least one attack", got="no attack", remedy='Pass e.g. ["pgd20", "apgd"].')
     if sweep is None:
         if values is not None:
             raise InputError(
-                expected="values together with a sweep", got="values alone", remedy="Add sweep='kappa' or 'inner'."
+                expected="`values` together with `sweep`", got="only `values`", remedy="Add sweep='kappa' or 'inner'."
             )
         levels: Sequence[float] = KAPPAS if kappa is None else (kappa,)
         common = {"levels": levels, "curve": curve, "random_queries": random_queries, **options}
@@ -166,6 +166,6 @@ setattr(test_attacks, "__test__", False)  # noqa: B010
 
 
 def _by_kappa(tests: Sequence[BinarizationTest]) -> tuple[HardnessPoint, ...]:
-    """Return the levels of all attacks side by side, easiest first."""
+    """Return one HardnessPoint per κ, easiest first, with the levels of all attacks."""
     columns = zip(*(test.curve for test in tests), strict=True)
     return tuple(HardnessPoint(levels[0].kappa, tests[0].inner, levels) for levels in columns)[::-1]

@@ -79,22 +79,21 @@ def test_attack(
     layer: Layer = None, reference: Any = None, random_queries: int | None = None,
     progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> BinarizationTest:  # fmt: skip
-    """Test an attack or plan on classifiers for which an adversarial example is known, one classifier per sample.
+    """Test an attack or plan on classifiers with a known adversarial example, one classifier per sample.
 
     Method: around every sample x, draw `inner` points within (1 − gap)·eps and `boundary` points at distance eps (Linf:
     corners unless `corners=False`). Replace the network's last layer by a two-class `readout` that separates the two
-    sets exactly. Move its decision boundary to κ of the way from the nearest inner point to the farthest boundary
-    point, and rescale its logits to the range of the original ones. The attack starts at x. The score is the share of
-    samples it breaks. R-ASR is the share that random points break: as many points as the attack may query, up to 400
-    (or `random_queries`). Without `kappa` the test starts as hard as possible and gets easier until the attack or the
-    `reference` attack is almost perfect; `curve` measures all levels. `layer` names the readout of a network that does
-    not end in a linear layer. The detector of a model stays as it is, and `kind` chooses the test: "regular" redraws
-    boundary points until the detector accepts them, and it must accept the attack's points too; "inverted" negates the
-    detector; "both", the default, returns the worse test with the better one as its `other`. `options` are `seed`,
-    `slots` and `device`.
-    Cost: inner + boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan,
-    the reference and the random points once per level. Reference: Zimmermann et al. 2022, Increasing confidence in
-    adversarial robustness evaluations.
+    sets exactly. Move its decision boundary to the fraction κ of the way from the nearest inner point to the farthest
+    boundary point, and rescale its logits to the range of the original logits. The attack starts at x. The score is the
+    share of samples that the attack breaks. R-ASR is the share that random points break: as many points as the attack
+    may query, up to 400 (or `random_queries`). Without `kappa` the test starts at the hardest κ, 0.9999, and lowers κ
+    until the attack or the `reference` attack breaks almost all samples; `curve=True` measures all κ. `layer` names the
+    last layer, if the network does not end in a linear layer. The detector of a model stays as it is, and `kind`
+    chooses the test: in the "regular" test the detector must accept the boundary points and the attack's points, in the
+    "inverted" test it must reject them; "both", the default, returns the worse test with the better test as its
+    `other`. `options` are `seed`, `slots` and `device`. Cost: inner + boundary + 1 forwards per sample, with a detector
+    up to 64 more per boundary point; the tested plan, the reference and the random points once per κ. Reference:
+    Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 8)
@@ -117,7 +116,7 @@ def run_tests(
     layer: Layer = None, reference: Any = None, random_queries: int | None = None,
     progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> list[BinarizationTest]:  # fmt: skip
-    """Return the test of every attack, each as `test_attack` gives it, at the closenesses `levels`, hardest first.
+    """Return the test of every attack as `test_attack` returns it, at the closenesses κ in `levels`, hardest first.
 
     Attacks that are tested on the same points share the fitted readouts, the reference attack and the random points.
     """
@@ -130,9 +129,9 @@ def run_tests(
     _require_kappas(levels)
     if random_queries is not None and random_queries < 1:
         raise InputError(
-            expected="at least 1 query for the random points",
-            got=f"{random_queries}",
-            remedy="Omit `random_queries` to match the queries of the attack.",
+            expected="at least 1 random point per sample",
+            got=f"random_queries={random_queries}",
+            remedy="Omit `random_queries` for as many points as the attack may query.",
         )
     fits: dict[tuple[Any, ...], Fitted] = {}
     tests = []
@@ -167,7 +166,7 @@ def _kinds(kind: str | None, model: Classifier, prepared: PreparedEvaluation) ->
         if wanted is not None:
             raise ModelError(
                 expected=f"a model with a detector, for kind={wanted!r}",
-                got="a model without one",
+                got="a model without a detector",
                 remedy="Omit `kind`, or add a detector: brinell.wrap(net, detector=…).",
             )
         return (PLAIN,)
@@ -192,7 +191,7 @@ def _reference(s: PreparedEvaluation, kinds: tuple[str, ...]) -> Plan:
 
 
 def _fit(q: TestSpecification, kind: str, listener: Listener) -> Fitted:
-    """Draw the points of this kind of test and fit the readouts."""
+    """Draw the points of this kind of test, fit the readouts to them, and return both."""
     started, design, context = time.perf_counter(), q.design, q.prepared.context
     seen = replace(q.features, kind=kind)
     oracle = Oracle(seen, default_block(q.model.device), listener)
@@ -241,7 +240,7 @@ def _test(q: TestSpecification, kind: str, fits: dict[tuple[Any, ...], Fitted], 
 
 
 def _planted(q: TestSpecification, kind: str) -> Planted:
-    """Draw the points of the second class; a detector must accept them, or reject them in the inverted test."""
+    """Draw the points of the second class; the detector must accept them or, in the inverted test, reject them."""
     context, device = q.prepared.context, q.model.device
     if kind == PLAIN:
         return plant(q.design, q.chunk, q.threat, context.seed, device)
@@ -252,10 +251,10 @@ def _planted(q: TestSpecification, kind: str) -> Planted:
 
 
 def _rejected_points(q: TestSpecification) -> Search | None:
-    """Return a search for points that the detector rejects, for samples with too few such random points.
+    """Return a function that searches for points that the detector rejects, or None if there are no gradients.
 
-    It alternates between adversarials of the classifier and ascent on the detector's score, with new noise for every
-    attempt. Return None without gradients.
+    It is for samples with too few random points that the detector rejects. It alternates between adversarials of the
+    classifier and ascent on the detector's score, with new noise for every attempt.
     """
     context, x = replace(q.prepared.context, criterion=Triggers()), q.chunk.x.to(q.model.device)
     statistics = clean(q.chunk, [context.oracle.output(x)])
@@ -282,7 +281,7 @@ def _rejected_points(q: TestSpecification) -> Search | None:
 def _bounded(threat: Threat) -> None:
     if threat.unlimited or threat.norm.counts:
         raise ThreatError(
-            expected="a ball in Linf, L2 or L1 with a radius",
+            expected="a threat in Linf, L2 or L1 with a finite radius",
             got=f"{threat}",
             remedy="Pass the threat of your evaluation, e.g. brinell.Linf('8/255').",
         )
@@ -304,7 +303,7 @@ def _require_kappas(levels: Sequence[float]) -> None:
             raise InputError(
                 expected="a closeness kappa above 0 and below 1",
                 got=f"{kappa}",
-                remedy="Omit `kappa` to have it chosen, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
+                remedy="Omit `kappa` to let the test choose, or pass e.g. 0.999 (hard) or 0.5 (middle of the margin).",
             )
 
 
@@ -314,14 +313,14 @@ def _without_audit(p: Plan) -> Plan:
 
 
 def _all(problem: Problem) -> Chunk:
-    """Return all samples in memory: the test is meant for hundreds of samples."""
+    """Return all samples of the problem as one chunk: the test is meant for hundreds of samples."""
     return next(problem.chunks(len(problem)))
 
 
 def _fitted(
     prepared: PreparedEvaluation, model: Classifier, chunk: Chunk, plans: Sequence[Plan]
 ) -> tuple[tuple[Plan, Plan], list[str]]:
-    """Fit the plans to two classes and to the detector; also return notes on changes to the tested plan."""
+    """Return the two plans, adapted to two classes and to the detector, and notes on changes to the tested plan."""
     threat, image = prepared.context.threat, chunk.x.ndim == 4
     (tested, notes), (reference, _) = (adapt(_without_audit(p), threat, classes=2, image=image) for p in plans)
     if any(s.is_audit for s in plans[0].stages_for(threat)):

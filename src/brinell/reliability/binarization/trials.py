@@ -1,4 +1,6 @@
-"""Run the binarization test for several values of κ in turn; κ sets how close the decision boundary lies."""
+"""Run the binarization test at several κ in turn; κ is the closeness of the decision boundary to the known
+adversarial.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +37,7 @@ POINTS = 400
 
 @dataclass(frozen=True)
 class TestSpecification:
-    """The prepared arguments of a binarization test, except its kind; `plans` are (tested, reference)."""
+    """The prepared arguments of a binarization test, except its kind; `plans` are the tested and the reference plan."""
 
     model: Classifier
     prepared: PreparedEvaluation
@@ -53,7 +55,7 @@ class TestSpecification:
 
 @dataclass(eq=False)
 class Fitted:
-    """The readouts of one kind of test, and what plans and random points found on them, for further plans."""
+    """The fitted readouts of one kind of test, with stored outcomes of plans and random points on these readouts."""
 
     planted: Planted
     tasks: BinaryTasks | None
@@ -62,7 +64,7 @@ class Fitted:
     random: dict[tuple[float, int], dict[str, Proportion]] = field(default_factory=dict)
 
     def attacked(self, kappa: float, plan: Plan, context: StageContext, chunk: Chunk) -> tuple[Tensor, pa.Table]:
-        """Return a mask of the samples that the plan breaks at this κ, and its rows."""
+        """Return a mask of the samples that the plan breaks at this κ, and the plan's rows."""
         for at, known, result in self.plans:
             if at == kappa and known == plan:
                 return result
@@ -70,7 +72,7 @@ class Fitted:
         return self.plans[-1][2]
 
     def random_points(self, kappa: float, queries: int, context: StageContext, chunk: Chunk) -> dict[str, Proportion]:
-        """Return R-ASR at this κ with this many points per sample."""
+        """Return R-ASR at this κ with `queries` random points per sample, by the place of the points."""
         if (kappa, queries) not in self.random:
             self.random[kappa, queries] = _random(context, chunk, queries)
         return self.random[kappa, queries]
@@ -78,7 +80,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class KappaTrial:
-    """The outcome at one closeness κ: `level`, the samples tested (`held`), which the tested attack broke (`found`)."""
+    """The outcome at one closeness κ (`level`): `held` are the tested samples, `found` is a mask of the broken ones."""
 
     level: KappaLevel
     held: Tensor
@@ -87,12 +89,12 @@ class KappaTrial:
 
 
 def imitates(s: Stage) -> bool:
-    """Return whether the stage matches the features of an input of another class."""
+    """Return whether the attack of the stage matches the features of an input of another class."""
     return LOSSES[s.attack.loss].matches
 
 
 def _imitating(p: Plan, threat: Threat, found: References | None) -> Plan:
-    """Return the plan whose imitating attacks imitate `found`, points beyond eps, instead of natural inputs."""
+    """Return the plan with `found`, points beyond eps, as the inputs whose features its imitating attacks match."""
     if found is None:
         return p
     stages = (replace(s, attack=s.attack.with_references(found)) if imitates(s) else s for s in p.stages_for(threat))
@@ -111,8 +113,8 @@ def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | No
 def _matched(stages: Stages, rows: pa.Table) -> int:
     """Return the number of random points per sample: the plan's query budget up to 400, or the queries made if more.
 
-    The queries made are not enough as a measure: after a fast attack on an easy problem, random sampling would get
-    only a few points, and the problem would not look easy.
+    The number of queries made would be too few: after a fast attack on an easy problem, random sampling would get only
+    a few points, and the problem would not look easy.
     """
     allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in stages)
     total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
@@ -120,7 +122,7 @@ def _matched(stages: Stages, rows: pa.Table) -> int:
 
 
 def run_levels(q: TestSpecification, fitted: Fitted, listener: Listener) -> list[KappaTrial]:
-    """Return trials at successive κ, hardest first, until an attack breaks almost all samples (`curve`: at all κ)."""
+    """Return trials at successive κ, hardest first, until an attack breaks almost all samples (with `curve`: all κ)."""
     trials: list[KappaTrial] = []
     if fitted.tasks is None:
         return trials
@@ -138,7 +140,7 @@ def _almost_perfect(level: KappaLevel) -> bool:
 
 
 def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
-    """Return the trial at the hardest κ where an attack breaks almost all samples, else that with most broken."""
+    """Return the trial at the hardest κ where an attack breaks almost all samples, or else the one that breaks most."""
     if not trials:
         return None
     solved = [t for t in trials if _almost_perfect(t.level)]
@@ -148,7 +150,7 @@ def choose_trial(trials: list[KappaTrial]) -> KappaTrial | None:
 
 
 def _trial(q: TestSpecification, fitted: Fitted, tasks: BinaryTasks, kappa: float) -> KappaTrial:
-    """Verify the known adversarial of every sample at this closeness, then run the attacks."""
+    """Verify the known adversarial of every sample at this κ, run the attacks, and return the outcome."""
     (plan, reference), context = q.plans, q.prepared.context
     context = replace(context, oracle=replace(context.oracle, classifier=tasks.classifier(kappa)))
     held = _held(q, tasks, context)
@@ -170,7 +172,7 @@ def _trial(q: TestSpecification, fitted: Fitted, tasks: BinaryTasks, kappa: floa
 
 
 def empty_level(kappa: float, design: Design) -> KappaLevel:
-    """Return a level without samples."""
+    """Return the level of a test without usable samples."""
     none = Proportion(0, 0)
     return KappaLevel(kappa, none, None, {"corners" if design.corners else "surface": none})
 
@@ -188,7 +190,7 @@ def _held(q: TestSpecification, t: BinaryTasks, context: StageContext) -> Tensor
 
 
 def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, pa.Table]:
-    """Return a mask of the samples the plan breaks, and its rows; a stage attacks only samples not yet broken."""
+    """Return a mask of the samples the plan breaks, and the plan's rows; a stage attacks only the survivors."""
     x, ids = chunk.x.to(context.oracle.classifier.device), chunk.ids.to(context.oracle.classifier.device)
     c = clean(chunk, [context.oracle.output(x, ids) for _ in range(context.draws)])
     standing = torch.ones(len(chunk), dtype=torch.bool, device=x.device)
@@ -201,7 +203,7 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
 
 
 def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
-    """Return R-ASR for "surface" and, in Linf, "corners": half of the points lie there, half inside the ball."""
+    """Return R-ASR for the places "surface" and, in Linf, "corners": half of the points lie there, half in the ball."""
     half = max(queries // 2, 1)
     near, _ = _attacked(context, _lone(RandomSampling(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()

@@ -35,7 +35,7 @@ MISLED = 0.25
 
 @dataclass
 class PassCount:
-    """Forward and backward passes so far, counted per row."""
+    """A counter of forward and backward passes; a pass of a batch counts once per row."""
 
     forwards: int = 0
     backwards: int = 0
@@ -47,7 +47,10 @@ class PassCount:
 
 @dataclass(frozen=True)
 class ProbedAttack:
-    """An attack under test: its prepared evaluation, positions `at` of correctly classified samples, passes made."""
+    """An attack to probe (`stage`), its prepared evaluation, and the positions `at` of correctly classified samples.
+
+    `passes` counts the passes made so far.
+    """
 
     prepared: PreparedEvaluation
     stage: Stage
@@ -71,7 +74,10 @@ class ProbedAttack:
         self, stage: Stage, who: Tensor,
         *, threat: Threat | None = None, observe: "Callable[[Slots, Response], None] | None" = None,
     ) -> "tuple[Tensor, Tensor]":  # fmt: skip
-        """Attack the samples in the mask `who`; return a mask of the broken, and adversarials (clean if unbroken)."""
+        """Attack the samples in the mask `who`; return a mask of the broken samples, and one point per sample.
+
+        The point is the adversarial of a broken sample, the clean point of an unbroken sample.
+        """
         context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
         context = context if threat is None else replace(context, threat=threat)
         index = self.at[who.to(self.at.device)]
@@ -85,7 +91,7 @@ class ProbedAttack:
 
 
 def _radii(b: ProbedAttack) -> list[Threat]:
-    """Return the threat, then threats of doubled radius up to the whole box."""
+    """Return the threat, then threats with the radius doubled again and again, up to the whole box."""
     threat = b.prepared.context.threat
     size = int(torch.Size(b.x.shape[1:]).numel())
     limit = 0.999 * threat.norm.diameter(size)
@@ -99,9 +105,9 @@ def _radii(b: ProbedAttack) -> list[Threat]:
 
 
 def curve(b: ProbedAttack, broken: Tensor) -> list[tuple[float, float]]:
-    """Return pairs of radius and robust accuracy, from the threat up to the whole box.
+    """Return pairs of radius and robust accuracy, from the radius of the threat up to the whole box.
 
-    A sample that breaks at one radius counts as broken at all larger ones, since balls are nested.
+    A sample that breaks at one radius counts as broken at all larger radii, since balls are nested.
     """
     threats = _radii(b)
     curve = [(_radius(threats[0]), int((~broken).sum()) / len(broken))]
@@ -154,7 +160,7 @@ def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
     longer = replace(b.stage, attack=b.stage.attack.with_steps(2 * steps), label=b.stage.name)
     again, _ = b.run(longer, torch.ones_like(broken))
     lost, won = int((broken & ~again).sum()), int((again & ~broken).sum())
-    text = f"with twice the steps the attack breaks {won} more samples and loses {lost}"
+    text = f"with twice the steps the attack breaks {won} more samples and no longer breaks {lost}"
     remedy = "The attack is unstable: use smaller or adaptive steps, or restarts."
     return graded(name, lost / len(broken), few(len(broken)), text, remedy)
 
@@ -181,7 +187,10 @@ def noise(b: ProbedAttack, broken: Tensor) -> Finding:
 
 
 def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
-    """Return mean margins on a grid around a few samples, and the share where a random direction beats the gradient."""
+    """Return mean margins on a grid around a few samples, and the share of these samples that the gradient misleads.
+
+    It misleads if the margin grows more in a random direction. Both results are None for a model without gradients.
+    """
     if not b.oracle.classifier.differentiable:
         return None, None
     x, y = b.x[:SHOWN], b.y[:SHOWN]
@@ -210,7 +219,10 @@ def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
 
 
 def along_the_gradient(misled: float | None) -> Finding:
-    """Check that the margin grows more along the gradient than in a random direction (`misled`: share where not)."""
+    """Check that the margin grows more along the gradient than in a random direction.
+
+    `misled` is the share of samples for which it does not, None if unknown.
+    """
     name = "loss surface"
     if misled is None:
         return Finding(name, "ok", "not measured: the model has no gradients", threshold=MISLED)

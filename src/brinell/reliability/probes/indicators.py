@@ -40,7 +40,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Arrays of shape (samples, attempts, iterations); NaN and False where there was no query.
+    """The iterations of an attack: arrays (samples, attempts, iterations), NaN and False where no query was made.
 
     `success`: the point meets the criterion inside the threat. `slope`: the share of gradient coordinates that are not
     exactly zero (NaN for attacks without gradients). `wrong`: the predicted class is not the label.
@@ -65,7 +65,7 @@ class Trajectories:
 
 @dataclass
 class TrajectoryRecorder:
-    """Records every iteration of the engine (`Engine.observe`) for `Trajectories`."""
+    """A function that the engine calls after every query (`observe`) and that records `Trajectories`."""
 
     context: StageContext
     criterion: Criterion
@@ -119,9 +119,9 @@ def few(n: int, share: float = FEW) -> float:
 
 
 def unavailable_gradients(t: Trajectories) -> Finding:
-    """Check for a nonzero loss gradient at the start of an attempt, unless the point is already misclassified.
+    """Check that an attempt starts with a nonzero loss gradient, unless its starting point is already misclassified.
 
-    Value: the share of samples for which every attempt starts without a gradient.
+    Value: the share of samples for which no attempt starts with a nonzero gradient or at a misclassified point.
     """
     name = "unavailable gradients"
     if bool(t.slope[:, :, 0].isnan().all()):
@@ -153,7 +153,7 @@ def silent_success(t: Trajectories, keeps_best: bool) -> Finding:
 def incomplete_optimisation(t: Trajectories) -> Finding:
     """Check that the best loss has stopped growing at the end of the attack.
 
-    Value: the share of samples that are unbroken and whose best attempt still gains loss.
+    Value: the share of samples that are unbroken and whose loss still grows in their best attempt.
 
     Each loss curve is rescaled to its own range; the best loss so far may gain at most 5 % within the last ten
     iterations.
@@ -181,9 +181,9 @@ def still_growing(loss: Tensor) -> bool:
 
 
 def transfer_failure(attacked: Tensor, evaluated: Tensor, same: bool) -> Finding:
-    """Check that the attacked and the evaluated model predict the same class (−1: rejected) for the points found.
+    """Check that the attacked and the evaluated model give every adversarial found the same class (−1: rejected).
 
-    Value: the share of points with different predictions.
+    Value: the share of adversarials with different predictions.
     """
     name = "transfer failure"
     share = _share(attacked != evaluated)
@@ -203,7 +203,7 @@ def unconstrained_failure(before: float, surviving: float, n: int) -> Finding:
 
 @dataclass(frozen=True)
 class Stability:
-    """Relative change of margins at random neighbours (`value`); the share equal at opposite neighbours (`rough`)."""
+    """The relative change of the margin at random neighbours (`value`), and the share of it that is noise (`rough`)."""
 
     value: float
     rough: float
@@ -246,7 +246,9 @@ def unstable_predictions(s: Stability) -> Finding:
     name = "unstable predictions"
     text = f"margins change by {_percent(s.value)} among neighbours; {_percent(s.rough)} of the change is not a slope"
     if s.value > UNSTABLE and s.rough < ROUGH:
-        return Finding(name, "ok", f"{text}: steep, not noisy", REMEDIES[name], value=s.value, threshold=UNSTABLE)
+        return Finding(
+            name, "ok", f"{text}: the model is steep, not noisy", REMEDIES[name], value=s.value, threshold=UNSTABLE
+        )
     return graded(name, s.value, UNSTABLE, text, REMEDIES[name])
 
 
@@ -259,6 +261,6 @@ def _percent(share: float) -> str:
 
 
 def _last(values: Tensor, asked: Tensor) -> Tensor:
-    """Return `values` at the last iteration, (samples, attempts); False for an attempt without iterations."""
+    """Return `values` at the last iteration of each attempt, (samples, attempts); False if `asked` is all NaN."""
     count = (~asked.isnan()).sum(2)
     return values.gather(2, (count - 1).clamp(min=0)[:, :, None])[:, :, 0] & (count > 0)

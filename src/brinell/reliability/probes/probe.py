@@ -38,14 +38,14 @@ def probe(
 ) -> Probes:  # fmt: skip
     """Look for signs that an attack fails for reasons other than the model's robustness.
 
-    Method: the attack (the first stage of a plan, or the one named `stage`) runs to the end of its budget on the first
-    `samples` samples. Its trajectories give the six indicators of Pintor et al. 2022. Experiments with a known outcome
-    follow: accuracy drops to zero as the threat grows to the whole box; a black-box attack with `queries` queries and
-    random noise find nothing the attack missed; twice the steps lose no samples; margins grow more along the gradient
-    than in a random direction. With a `surrogate` the attack runs on the surrogate, and its adversarials are then
-    shown to the classifier. `options` are `seed`, `slots` and `device`. Cost: counted in the result; about five times
-    that of the attack. Reference: Pintor et al. 2022, Indicators of attack failure; Carlini et al. 2019, On evaluating
-    adversarial robustness.
+    Method: the attack (the first stage of a plan, or the stage named `stage`) runs to the end of its budget on the
+    first `samples` samples. Its trajectories give the six indicators of Pintor et al. 2022. Then come experiments whose
+    outcome is known if the attack works: accuracy drops to zero as the threat grows to the whole box; a black-box
+    attack with `queries` queries and random noise break no sample that the attack missed; twice the steps break the
+    same samples; margins grow more along the gradient than in a random direction. With a `surrogate` the attack runs on
+    the surrogate, and its adversarials are then shown to the classifier. `options` are `seed`, `slots` and `device`.
+    Cost: counted in the result; about five times the cost of the attack. Reference: Pintor et al. 2022, Indicators of
+    attack failure; Carlini et al. 2019, On evaluating adversarial robustness.
 
     >>> import brinell
     >>> result = probe("demo", brinell.data.load("demo", 12), brinell.Linf(0.1), brinell.attacks.APGD(20), neighbours=4)
@@ -74,7 +74,7 @@ def _only(plan: Plan, name: str | None, threat: Threat) -> Plan:
         raise PlanError(
             expected=f"a stage among {', '.join(s.name for s in stages)}",
             got=repr(name),
-            remedy="Pass one of these names, or omit `stage` for the first.",
+            remedy="Pass one of these names, or omit `stage` for the first stage.",
         )
     return replace(plan, stages=kept)
 
@@ -83,7 +83,9 @@ def _probed_attack(
     model: Classifier, data: Any, threat: Threat, plan: Plan, execution: Execution, listener: Listener
 ) -> ProbedAttack:
     if plan.draws > 1:
-        raise PlanError(expected="a plan for deterministic models", got=plan.name, remedy="Pass one attack: APGD().")
+        raise PlanError(
+            expected="a plan for deterministic models", got=plan.name, remedy="Pass one attack, e.g. APGD()."
+        )
     prepared = prepare(model, data, threat, plan, execution, listener)
     clean = prepared.clean(next(prepared.chunks()))
     passes = PassCount()
@@ -91,7 +93,9 @@ def _probed_attack(
     at = clean.correct.nonzero()[:, 0]
     if not len(at):
         raise InputError(
-            expected="samples that the model classifies correctly", got="none", remedy="Check labels and normalisation."
+            expected="at least one sample that the model classifies correctly",
+            got="only misclassified samples",
+            remedy="Check the labels of the data and the normalisation of the inputs.",
         )
     (stage,) = prepared.plan.stages_for(threat)
     listener(Note(f"Probing {stage.name} on {len(at)} samples."))
@@ -135,7 +139,7 @@ def _indicators(b: ProbedAttack, t: Trajectories, neighbours: int) -> list[Findi
 
 
 def _labels(b: ProbedAttack, evaluated: Classifier, broken: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the classes of the adversarials found, by the attacked and by the evaluated model; −1 means rejected."""
+    """Return the classes that the attacked and the evaluated model give to the adversarials found; −1: rejected."""
     if not bool(broken.any()):
         return torch.zeros(0), torch.zeros(0)
     x = points[broken].to(b.clean.logits.device)

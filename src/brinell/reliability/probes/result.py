@@ -8,7 +8,7 @@ from brinell.finding import Finding, Level, worst
 
 
 def graded(name: str, value: float, threshold: float, message: str, remedy: str, fail: float = 0.5) -> Finding:
-    """Return a finding with level "ok" up to the threshold, "fail" from `fail` on, and "warn" between.
+    """Return a finding of level "ok" if `value` is at most `threshold`, "fail" if it is at least `fail`, else "warn".
 
     >>> graded("more steps", 0.2, 0.05, "2 samples lost", "Use restarts.").level
     'warn'
@@ -27,7 +27,7 @@ def _stored(finding: Finding) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Surface:
-    """Mean margins on a grid: `along` the gradient (rows) and `across` it in a random direction (columns), in radii."""
+    """Mean margins on a grid of steps along the gradient (rows) and in a random direction (columns), in radii."""
 
     along: tuple[float, ...]
     across: tuple[float, ...]
@@ -71,7 +71,7 @@ class Probes:
         return "\n".join([head, *map(str, self.items), cost, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for scripts and manifests."""
+        """Return the result as plain data for scripts and manifests."""
         surface = None if self.surface is None else vars(self.surface)
         return {
             "attack": self.attack, "samples": self.samples, "broken": self.broken, "level": self.level,

@@ -1,6 +1,6 @@
-"""How well an attack optimises its loss: `trace` follows loss and accuracy by iteration, `logit_scale` finds gradients
-that vanish because of the scale of the logits.
+"""Measure how well an attack optimises its loss.
 
+`trace` follows loss and accuracy by iteration; `logit_scale` finds gradients that vanish because the logits are large.
 `brinell analyze trace` and `brinell analyze logit-scale` call these functions.
 """
 

@@ -1,4 +1,6 @@
-"""Find gradients that vanish because of the scale of the logits, and run an attack at each scale."""
+"""Find gradients that vanish because the logits are large, and run an attack with the logits divided by several
+numbers.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ ATTACK = PGD(steps=100)
 
 @dataclass(frozen=True)
 class DividedLogits(DelegatingClassifier):
-    """A classifier with all logits divided by a number: the same decisions, other cross-entropy gradients."""
+    """A classifier with all logits divided by `scale`: decisions stay the same, cross-entropy gradients change."""
 
     classifier: Classifier
     scale: float
@@ -60,10 +62,10 @@ class DividedLogits(DelegatingClassifier):
 
 @dataclass(frozen=True)
 class LogitScale:
-    """The logits divided by `scale`: the share of gradient coordinates that are exactly 0, and the robust accuracy.
+    """The outcome with logits divided by `scale`: shares of zero gradients, and the robust accuracy.
 
-    `zeros` is the mean over correctly classified samples, at the samples themselves. `vanished` counts the samples
-    whose gradient is 0 in every coordinate.
+    `zeros` is the share of gradient coordinates that are exactly 0, as a mean over correctly classified samples.
+    `vanished` counts the samples whose gradient is 0 in every coordinate.
     """
 
     scale: float
@@ -74,7 +76,7 @@ class LogitScale:
 
 @dataclass(frozen=True)
 class LogitScales:
-    """One attack on one network with its logits divided by several numbers."""
+    """The outcomes of one attack on one network, with the logits divided by each of several numbers."""
 
     model: str
     threat: str
@@ -84,7 +86,7 @@ class LogitScales:
     scales: tuple[LogitScale, ...]
 
     def findings(self) -> AnalysisReport:
-        """Return a table with one row per scale, and a figure of zero gradients and accuracy."""
+        """Return a table with one row per scale, and a figure of zero gradient coordinates and robust accuracy."""
         columns = (
             "logits divided by",
             "zeros in the gradient in %",
@@ -128,9 +130,9 @@ def logit_scales(
     """Return the share of zero gradient coordinates, and the robust accuracy, with the logits divided by each scale.
 
     Method: dividing all logits by a positive number changes no decision. Large logits saturate the cross-entropy: its
-    gradient is 0 in finite arithmetic, and the attack cannot move. A scale below 1 enlarges the logits. Gradients are
-    those of the attack's loss at correctly classified samples, in float32. `options` are `seed`, `slots` and `device`.
-    Cost: one attack on every sample per scale. Reference: Croce & Hein 2020, fig. 2.
+    gradient rounds to 0, and the attack cannot move. A scale below 1 enlarges the logits. The gradients of the attack's
+    loss are taken at correctly classified samples, in float32. `options` are `seed`, `slots` and `device`. Cost: one
+    attack on every sample per scale. Reference: Croce & Hein 2020, fig. 2.
 
     >>> import brinell
     >>> found = logit_scales("demo", brinell.data.load("demo", 8), brinell.Linf(0.1), [1, 0.001], attack=PGD(3))
@@ -164,7 +166,7 @@ def _at_scale(
 def _zero_gradients(
     model: Classifier, data: Problem, loss: str, correct: torch.Tensor
 ) -> tuple[torch.Tensor, Proportion]:
-    """Return the share of zero coordinates per correctly classified sample, and how many have a gradient of 0."""
+    """Return the share of zero gradient coordinates per correctly classified sample, and how many have only zeros."""
     oracle, shares = Oracle(model, default_block(model.device)), []
     with precisions.exact(model.device):
         for chunk in data.chunks(default_block(model.device)):

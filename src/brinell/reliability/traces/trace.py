@@ -1,4 +1,4 @@
-"""Traces: the best loss so far and the robust accuracy after every iteration of an attack."""
+"""Trace attacks: record the best loss so far and the robust accuracy after every iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,10 +41,11 @@ SHOWN = 100
 
 @dataclass(frozen=True)
 class Trace:
-    """One attack: the best loss so far and the number of samples still robust, at the start and after every step.
+    """The trace of an attack: the best loss so far and the number of samples still robust, by step.
 
-    `best_loss` is the mean over correctly classified samples of the largest loss so far. `rel_step` is the step size
-    as a multiple of eps, None for adaptive steps. `n` counts all samples, misclassified ones too.
+    `best_loss` is the mean over correctly classified samples of the largest loss so far; its first value and that of
+    `robust` are at the start. `rel_step` is the step size as a multiple of eps, None for adaptive steps. `n` counts all
+    samples, misclassified ones too.
 
     >>> t = Trace("apgd", "ce", None, (0.1, 0.5, 0.7), (9, 6, 5), 10)
     >>> t.steps, str(t.accuracy(1)), t.name
@@ -65,16 +66,16 @@ class Trace:
 
     @property
     def name(self) -> str:
-        """The attack with its step size or, for adaptive steps, with its number of steps."""
+        """The name of the attack with its step size or, for adaptive steps, with its number of steps."""
         return f"{self.attack}, {f'{self.steps} steps' if self.rel_step is None else step_text(self.rel_step)}"
 
     def accuracy(self, step: int) -> Proportion:
-        """Return the robust accuracy after a step; 0 is the start."""
+        """Return the robust accuracy after step number `step`; 0 is the start."""
         return Proportion(self.robust[step], self.n)
 
 
 def step_text(rel_step: float) -> str:
-    """Return a step size as text, as a fraction or multiple of eps.
+    """Return text for a step size that is given as a multiple of eps.
 
     >>> [step_text(v) for v in (0.25, 2.0, 0.1, 1.0)]
     ['eps/4', '2 eps', 'eps/10', 'eps']
@@ -100,7 +101,7 @@ class Traces:
         return tuple(dict.fromkeys(t.loss for t in self.traces))
 
     def at_budget(self, attack: str, loss: str, rel_step: float | None, budget: int) -> Trace | None:
-        """Return the trace of an attack with this budget; steps of fixed size are cut from a longer trace."""
+        """Return the trace with these settings and this budget, or None; with fixed steps, cut a longer trace."""
         same = [t for t in self.traces if (t.attack, t.loss, t.rel_step) == (attack, loss, rel_step)]
         if rel_step is None:
             return next((t for t in same if t.steps == budget), None)
@@ -143,7 +144,7 @@ class Traces:
         return tuple(figures)
 
     def to_csv(self) -> str:
-        """Return CSV text with one line per trace and iteration: its settings, the best loss and the accuracy."""
+        """Return CSV text, one line per trace and iteration: settings of the trace, best loss, robust samples."""
         lines = ["attack,loss,rel_step,steps,iteration,best_loss,robust,n"]
         for t in self.traces:
             rel = "" if t.rel_step is None else f"{t.rel_step:g}"
@@ -164,14 +165,14 @@ def _loss_cell(t: Trace | None) -> Cell:
 
 
 def _series(t: Trace, values: Sequence[float]) -> Series:
-    """Return the values of a trace for a figure, at most about `SHOWN` of them."""
+    """Return the values of a trace as a series for a figure, thinned out to about `SHOWN` values."""
     at = np.unique(np.linspace(0, t.steps, min(t.steps, SHOWN) + 1).round().astype(int)).tolist()
     return Series(t.name, tuple(at), tuple(float(f"{values[i]:.5g}") for i in at))
 
 
 @dataclass(frozen=True)
 class _Traced:
-    """An attack to trace, and its name in the result."""
+    """An attack to trace, with its name and step size in the result."""
 
     name: str
     rel_step: float | None
@@ -188,9 +189,9 @@ def trace(
     Method: `attacks` are names (pgd, momentum-pgd, apgd) or attack objects. Named attacks run on each loss in `losses`
     (ce, cw, dlr …). Auto-PGD adapts its steps to the budget and runs once for every number in `steps`. PGD and PGD with
     momentum run once for every step size in `rel_steps` (multiples of eps), with the largest budget; their traces
-    contain those of smaller budgets. All attacks start at the same uniform random points of the ball and run to the
-    end of their budgets, on correctly classified samples. `options` are `seed`, `slots` and `device`. Cost: one forward
-    and one backward pass per sample and iteration. Reference: Croce & Hein 2020, fig. 1 and sec. 4.2.
+    contain the traces with smaller budgets. All attacks start at the same uniform random points of the ball and run to
+    the end of their budgets, on correctly classified samples. `options` are `seed`, `slots` and `device`. Cost: one
+    forward and one backward pass per sample and iteration. Reference: Croce & Hein 2020, fig. 1 and sec. 4.2.
 
     >>> import brinell
     >>> found = trace("demo", brinell.data.load("demo", 8), brinell.Linf(0.1), ["pgd", "apgd"], steps=[5, 10])
@@ -204,9 +205,9 @@ def trace(
     chosen = list({(t.name, t.attack): t for t in chosen}.values())
     if not chosen or not budgets:
         raise InputError(
-            expected="at least one attack, loss and number of steps",
+            expected="at least one attack, one loss and one number of steps",
             got=f"attacks {list(attacks)}, losses {list(losses)}, steps {list(steps)}",
-            remedy="Omit attacks, losses and steps for the defaults.",
+            remedy="Omit `attacks`, `losses` and `steps` for the defaults.",
         )
     stages = tuple(Stage(t.attack, label=f"trace-{i}") for i, t in enumerate(chosen))
     with precisions.exact(model.device), show_progress(progress) as listener:
@@ -238,7 +239,7 @@ def _expand(attack: str | AnyAttack, loss: str, budgets: Sequence[int], rel_step
 
 
 def _trace_chunk(prepared: PreparedEvaluation, chunk: Chunk) -> tuple[int, int, list[tuple[Tensor, Tensor]]]:
-    """Return the numbers of correct and of all samples, and per attack sums of best losses and of broken samples."""
+    """Return the numbers of correct and of all samples; per attack, sums of best losses and of broken samples."""
     c = prepared.clean(chunk)
     device, seed = c.logits.device, prepared.context.seed
     key = rng.fold(rng.keys(seed, chunk.ids.to(device)), rng.digest("trace"))
