@@ -1,6 +1,7 @@
 """The oracle: the only place that calls the model.
 
-The model always gets the same number of rows per call, so a row's response does not depend on its neighbours.
+The model gets the same number of rows in every call, or fewer rows at which every row's response is the same bit for
+bit. So a row's response does not depend on its neighbours.
 """
 
 from collections.abc import Callable
@@ -127,6 +128,8 @@ def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
 class Oracle:
     """A wrapper that calls a classifier on any number of rows, `block` rows at a time; the last block is padded.
 
+    It is padded to the smallest of `sizes` that holds its rows, or else to `block`. `sizes` are numbers of rows below
+    `block` at which every row gets the same response, bit for bit (`brinell.engine.exact_sizes`).
     Attacks use `query`, in the given `precision`. Verification uses `output`, always in float32.
     """
 
@@ -136,6 +139,7 @@ class Oracle:
     shrunk: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     precision: str = FLOAT32
+    sizes: tuple[int, ...] = ()
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
     compiled = False
@@ -211,8 +215,18 @@ class Oracle:
         """Return the same oracle with blocks of this size."""
         return replace(self, block=block)
 
+    def padded(self, n: int) -> int:
+        """Return the number of rows that n rows take in calls of the model, with their padding.
+
+        >>> Oracle(None, 32, sizes=(4, 12)).padded(37)  # 32 rows, then 5 in a call of 12
+        44
+        """
+        whole, rest = divmod(n, self.block)
+        last = next((size for size in self.sizes if size >= rest), self.block) if rest else 0
+        return whole * self.block + last
+
     def _pad(self, *inputs: Tensor) -> list[tuple[Tensor, ...]]:
-        spare = -len(inputs[0]) % self.block
+        spare = self.padded(len(inputs[0])) - len(inputs[0])
         if spare:
             inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
         return list(zip(*(v.split(self.block) for v in inputs), strict=True))
@@ -228,7 +242,7 @@ class Oracle:
                 got=f"out of memory ({first_line(error)})",
                 remedy="Use a smaller model or input, or a device with more memory.",
             ) from error
-        self.block //= 2
+        self.block, self.sizes = self.block // 2, ()
         self.shrunk.append(self.block)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -30,8 +30,8 @@ class Scheduler:
     def run(self) -> Iterator[tuple[Tensor, Best]]:
         """Attack all samples; whenever samples finish, yield their positions in `samples` and their best points."""
         step = self.engine.attack_step()
-        count, block = self.slot_count(), self.engine.oracle.block
-        micro_batch = MicroBatch(*self.first_entry(count, -(-count // block) * block), self.engine.begin)
+        count = self.slot_count()
+        micro_batch = MicroBatch(*self.first_entry(count, self.engine.oracle.padded(count)), self.engine.begin)
         while any(micro_batch.busy):
             micro_batch.slots = step(micro_batch.slots)
             self.retire(micro_batch)
@@ -72,7 +72,7 @@ class Scheduler:
         self._refill(micro_batch, refilled)
         for i in done[len(refilled) :]:
             micro_batch.busy[i] = False
-        micro_batch.shrink(self.engine.oracle.block)
+        micro_batch.shrink(self.engine.oracle.padded(max(sum(micro_batch.busy), 1)))
         self.finished.append((outcome.at, outcome.best))
 
     def drain(self) -> Iterator[tuple[Tensor, Best]]:

@@ -105,10 +105,9 @@ class MicroBatch:
         """Overwrite the slots `places` with the slots `new`."""
         self.slots = put(self.slots, self._index(places), new)
 
-    def shrink(self, block: int) -> None:
-        """Drop empty slots; the number of slots that remain is a multiple of `block`."""
+    def shrink(self, need: int) -> None:
+        """Drop empty slots until `need` slots remain."""
         used = [i for i, b in enumerate(self.busy) if b]
-        need = -(-max(len(used), 1) // block) * block
         if need < len(self.busy) and used:
             spare = [i for i, b in enumerate(self.busy) if not b][: need - len(used)]
             self._keep(used + spare)

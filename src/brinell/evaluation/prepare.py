@@ -22,6 +22,7 @@ from brinell.engine.accelerate import accelerated, resolve_execution
 from brinell.engine.cuda.autotune import micro_batches_for
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Listener, Note, silent
+from brinell.engine.exact_sizes import exact_sizes
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError
 from brinell.evaluation.context import PreparedEvaluation, StageContext, chunk_size
@@ -33,6 +34,8 @@ from brinell.results.format.manifest import MANIFEST, decode
 
 # Default number of blocks in the slots: enough to amortise the engine's own work.
 BLOCKS = {"cpu": 4}
+# With fewer queries per sample, calls with fewer rows save less than it costs to find them.
+WORTHWHILE = 10
 # The expected clean accuracy must lie in this confidence interval of the measured one.
 EXPECTED_CONFIDENCE = 0.999
 
@@ -63,6 +66,7 @@ def prepare(
     first, answer, pace = _first_output(oracle, problem)
     fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
     fitted, left_out = fit_to_detector(fitted, threat, classifier, answer)
+    oracle.sizes = _exact_sizes(oracle, fitted, threat, first, device)
     model_findings = _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
     checks = [train_mode, *model_findings, *run_detector_checks(oracle, fitted, threat, first, answer)]
     notes = [*model_checks.single_logit(answer.logits), *adapted, *left_out]
@@ -119,6 +123,15 @@ def _first_output(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, floa
     if not problem.streamed:  # then every label can be checked now
         model_checks.require_known_labels(Chunk(problem.ids, problem.x, problem.y), answer.logits.shape[1])
     return first, answer, pace
+
+
+def _exact_sizes(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, device: torch.device) -> tuple[int, ...]:
+    """Return the `sizes` of the oracle: none on accelerators, for models that read sample ids, or for short plans."""
+    queries = sum(s.attack.queries * len(s.attempts()) for s in plan.stages_for(threat))
+    if device.type != "cpu" or oracle.classifier.per_sample or queries < WORTHWHILE:
+        return ()
+    rows = slice(0, oracle.block)
+    return exact_sizes(oracle, first.x[rows].to(device), first.y[rows].to(device), plan.needs_gradients)
 
 
 def _fitted(plan: Plan, threat: Threat, problem: Problem, first: Chunk, classes: int) -> tuple[Plan, list[str]]:

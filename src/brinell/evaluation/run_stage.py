@@ -65,10 +65,9 @@ def last_logits(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, slots: 
 
     Cost: `attack.queries` forwards and `attack.queries − 1` backwards, times `draws`: the last point needs no gradient.
     """
-    block = oracle.block
-    # Whole blocks, as in the engine: reductions over a single row round differently.
-    index = torch.arange(-(-len(p.x) // block) * block, device=p.x.device).clamp(max=len(p.x) - 1)
-    pieces = index.split(-(-slots // block) * block)
+    # Padded, as in the engine: reductions over a single row round differently.
+    index = torch.arange(oracle.padded(len(p.x)), device=p.x.device).clamp(max=len(p.x) - 1)
+    pieces = index.split(-(-slots // oracle.block) * oracle.block)
     parts = [_piece(oracle, attack, take(p, i), ball.subset(i), draws) for i in pieces]
     return torch.cat(parts)[: len(p.x)]
 

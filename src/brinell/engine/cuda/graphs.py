@@ -193,7 +193,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
         for i in places:
             self._entered[i] = self._made
 
-    def shrink(self, block: int) -> None:
+    def shrink(self, need: int) -> None:
         """Do nothing: captured memory has a fixed size."""
 
     @contextmanager
